@@ -1,0 +1,34 @@
+"""What every benchmark's command line shares: sizes, a table on the screen, figures in a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+Size = Literal["quick", "default", "full"]
+Figures = dict[str, float | None]
+
+
+def main(name: str, what: str, measure: Callable[[Size], Figures]) -> None:
+    """Runs ``measure`` and writes ``{"figures": {name: number}}``; a figure that was not measured is null."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=what)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", dest="size", action="store_const", const="quick", help="within 50 seconds on 2 cores")
+    size.add_argument("--full", dest="size", action="store_const", const="full", help="everything, minutes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.set_defaults(size="default")
+    arguments = parser.parse_args()
+    figures = measure(arguments.size)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints columns, numbers to four figures."""
+    cells = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
+    widths = [max(len(header[i]), *(len(row[i]) for row in cells)) for i in range(len(header))]
+    for row in [list(header), *cells]:
+        print("  ".join(value.rjust(width) for value, width in zip(row, widths, strict=True)), flush=True)

@@ -1,0 +1,79 @@
+"""What one whole round costs, and how the cost grows with the number of jobs.
+
+A round is ``handle(Tick)`` with every job's share changed: forecast all, plan all, judge all, a new grant for each. The
+commit to the journal is apart: it depends on the disk, and is shown beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.common import Figures, Size, main, table
+from lightning_core.journal import Journal
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import Cell, Job, LossTarget, Report, Submit, Tick
+
+
+def loaded(jobs: int, policy: str, seed: int = 0, policy_args: dict[str, object] | None = None) -> Scheduler:
+    """A scheduler with so many running jobs, each with 12 cells of a noisy power law; deadlines too tight for all."""
+    draw = np.random.default_rng(seed)
+    scheduler = Scheduler(Settings(policy=policy, policy_args=policy_args or {}))
+    deadlines = draw.uniform(50, 60.0 * jobs, jobs).tolist()
+    target = LossTarget("loss", 0.001)
+    scheduler.handle(Submit(tuple(Job(f"job{k}", d, target) for k, d in enumerate(deadlines))), 0.0)
+    for k in range(jobs):
+        slope, speed = draw.uniform(0.2, 0.9), draw.uniform(20, 400)
+        losses = [float((10 * n) ** -slope * draw.lognormal(0, 0.02)) for n in range(1, 13)]
+        cells = tuple(Cell(n, 10 * n, loss) for n, loss in enumerate(losses, 1))
+        scheduler.handle(Report(f"job{k}", 1, 1, 99, 120, 120 / speed, cells), 0.0)
+    return scheduler
+
+
+def round_ms(jobs: int, policy: str, repeats: int) -> tuple[float, int]:
+    """Median milliseconds of a round in which every share has changed, and how many grants it made."""
+    scheduler = loaded(jobs, policy)
+    times, made = [], 0
+    for k in range(repeats + 1):
+        scheduler._table.duty[:jobs] = -1.0  # whatever is planned is a change
+        start = time.perf_counter()
+        directives = scheduler.handle(Tick(), float(k + 1) * 1e-3)
+        times.append(time.perf_counter() - start)
+        made = len(directives)
+    return statistics.median(times[1:]) * 1e3, made
+
+
+def commit_ms(repeats: int = 200) -> float:
+    """Median milliseconds to journal one event durably, on the disk of the temporary folder."""
+    with tempfile.TemporaryDirectory() as folder, Journal.create(Path(folder) / "journal.db", Settings()) as journal:
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            journal.append(Tick(), 0.0, [])
+            times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+def measure(size: Size) -> Figures:
+    sizes = [100, 300, 1000, 3000, 10_000] + ([30_000, 100_000] if size == "full" else [])
+    repeats = 7 if size == "quick" else 21
+    policies = ["lara", "edf"] if size == "quick" else ["lara", "edf", "fifo", "uniform"]
+    cost = {(p, n): round_ms(n, p, repeats if n > 100 else 10 * repeats) for p in policies for n in sizes}
+    print("A whole round, all jobs changed: median ms (grants made)")
+    table(["jobs", *policies], [[n, *(f"{cost[p, n][0]:.3f} ({cost[p, n][1]})" for p in policies)] for n in sizes])
+    lara = {n: cost["lara", n][0] for n in sizes}
+    # Growth where it matters, from 1,000 jobs on: below it the fixed cost of a round hides it.
+    large = [n for n in sizes if n >= 1000]
+    exponent = float(np.polyfit(np.log(large), np.log([lara[n] for n in large]), 1)[0])
+    n_log_n = float(np.polyfit(np.log(large), np.log([n * np.log(n) for n in large]), 1)[0])
+    print(f"lara grows as n^{exponent:.2f} from 1,000 jobs on; n log n is n^{n_log_n:.2f} there.")
+    print(f"Journal commit (WAL, FULL), apart: {commit_ms():.3f} ms")
+    return {"ms_100": lara[100], "ms_10000": lara[10_000], "exponent": exponent}
+
+
+if __name__ == "__main__":
+    main("decide", __doc__.splitlines()[0], measure)

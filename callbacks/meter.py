@@ -1,0 +1,129 @@
+"""From the loss of every batch to cells: means over a grid in data, bad losses kept out.
+
+The grid closes a cell every ``every`` batches, and later each time the run has grown by ``growth``, so that a long run
+has some hundred cells and not millions. An average over a fixed number of batches would get noisier, seen from the
+scale on which the loss still falls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lightning_core.types import Cell
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LossMeter:
+    """Turns losses into cells.
+
+    Args:
+        deliver: called with each cell.
+        every: least batches in a cell.
+        growth: a cell holds at least this part of the run so far.
+
+    Example::
+
+        >>> cells = []
+        >>> meter = LossMeter(cells.append, every=2, growth=0.0)
+        >>> for batch, loss in enumerate([3.0, 1.0, float("nan"), 0.5], start=1):
+        ...     meter.add(loss, batch)
+        >>> cells, meter.rejected
+        ([Cell(number=1, batches=2, loss=2.0), Cell(number=2, batches=4, loss=0.5)], 1)
+    """
+
+    def __init__(self, deliver: Callable[[Cell], None], every: int = 10, growth: float = 0.01) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1 batch, got {every}")
+        if not 0 <= growth < 1:
+            raise ValueError(f"growth must be at least 0 and below 1, got {growth}")
+        self.rejected = 0
+        self._deliver = deliver
+        self._every = every
+        self._growth = growth
+        self._number = 0
+        self._edge = every
+        self._sum = 0.0
+        self._count = 0
+        self._device: _DeviceSum | None = None
+
+    def start_at(self, batches: int) -> None:
+        """Where a run that is resumed goes on."""
+        self._edge = batches + max(self._every, math.ceil(batches * self._growth))
+
+    def add(self, loss: float, batches: int) -> None:
+        """A loss that is at hand; ``batches`` are done with it."""
+        if 0.0 < loss < math.inf:
+            self._sum += loss
+            self._count += 1
+        else:
+            self.rejected += 1
+        if batches >= self._edge:
+            self._close(batches, self._sum, self._count)
+            self._sum, self._count = 0.0, 0
+
+    def add_tensor(self, loss: torch.Tensor, scale: float, batches: int) -> None:
+        """A loss that may still be in the making on a device; ``scale`` multiplies it. Never waits for the device."""
+        if not loss.is_cuda:
+            self.add(loss.item() * scale, batches)
+            return
+        if self._device is None:
+            self._device = _DeviceSum(loss)
+        self._device.add(loss, scale)
+        if batches >= self._edge:
+            self._device.send(batches)
+            self._edge = self._next_edge(batches)
+        for at, total, count in self._device.arrived():
+            # One bad loss spoils its cell: the device was not asked about each.
+            self._emit(at, total / count)
+
+    def _close(self, batches: int, total: float, count: int) -> None:
+        self._edge = self._next_edge(batches)
+        if count:
+            self._emit(batches, total / count)
+
+    def _next_edge(self, batches: int) -> int:
+        return batches + max(self._every, int(batches * self._growth))
+
+    def _emit(self, batches: int, loss: float) -> None:
+        if 0.0 < loss < math.inf:
+            self._number += 1
+            self._deliver(Cell(self._number, batches, loss))
+        else:
+            self.rejected += 1
+
+
+class _DeviceSum:
+    """Sums on the device; copied to pinned memory without waiting, read when the copy's event is done."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        import torch
+
+        self._torch = torch
+        self._sum = torch.zeros((), device=like.device, dtype=torch.float32)
+        self._count = 0
+        self._sent: deque[tuple[int, int, torch.Tensor, torch.cuda.Event]] = deque()
+
+    def add(self, loss: torch.Tensor, scale: float) -> None:
+        self._sum.add_(loss.detach().reshape(()), alpha=scale)
+        self._count += 1
+
+    def send(self, batches: int) -> None:
+        host = self._torch.empty((), dtype=self._torch.float32, pin_memory=True)
+        host.copy_(self._sum, non_blocking=True)
+        done = self._torch.cuda.Event()
+        done.record()
+        self._sent.append((batches, self._count, host, done))
+        self._sum.zero_()
+        self._count = 0
+
+    def arrived(self) -> list[tuple[int, float, int]]:
+        ready = []
+        while self._sent and self._sent[0][3].query():
+            batches, count, host, _ = self._sent.popleft()
+            ready.append((batches, float(host), count))
+        return ready

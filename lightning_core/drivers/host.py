@@ -1,0 +1,84 @@
+"""What every driver of a live scheduler shares: the journal before the answer, the clock, and recovery.
+
+A host is not thread-safe; its driver sees to it that one call at a time comes in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning_core.journal import Journal, replay
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import Directive, Event, Tick
+
+Clock = Callable[[], float]
+
+
+class Host:
+    """A scheduler with a clock and, if wanted, a journal.
+
+    Args:
+        settings: of the scheduler; a journal that exists already has its own, which win.
+        journal: file to keep or to go on with; None keeps nothing.
+        clock: seconds, monotone.
+    """
+
+    def __init__(self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._journal: Journal | None = None
+        past = 0.0
+        if journal is not None and journal.exists():
+            self._journal = Journal.open(journal)
+            recovered = replay(self._journal)
+            self.scheduler = recovered.scheduler
+            # The time while nobody was here has passed for the deadlines too: the file says when it was last written.
+            away = max(0.0, time.time() - _last_written(journal)) if recovered.events else 0.0
+            past = recovered.now + away
+        else:
+            self.scheduler = Scheduler(settings)
+            if journal is not None:
+                self._journal = Journal.create(journal, settings)
+        self._origin = clock() - past
+
+    def now(self) -> float:
+        """Scheduler time."""
+        return self._clock() - self._origin
+
+    def handle(self, event: Event) -> list[Directive]:
+        """Catches up with the time, hands over the event, and commits both before anybody hears the answer."""
+        directives = self.catch_up()
+        return directives + self._handle(event, self.now())
+
+    def catch_up(self) -> list[Directive]:
+        """Wakes the scheduler if it wanted to be woken by now."""
+        wakeup = self.scheduler.wakeup()
+        return self._handle(Tick(), now) if wakeup is not None and (now := self.now()) >= wakeup else []
+
+    def seconds_to_wakeup(self) -> float | None:
+        """How long until :meth:`catch_up` has something to do; None: until the next event."""
+        wakeup = self.scheduler.wakeup()
+        return None if wakeup is None else max(0.0, wakeup - self.now())
+
+    def newer(self, job: str, version: int) -> Directive | None:
+        """The directive that holds for a job if it is newer than ``version``."""
+        directive = self.scheduler.directive(job)
+        return directive if directive is not None and directive.version > version else None
+
+    def close(self) -> None:
+        """Closes the journal."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _handle(self, event: Event, now: float) -> list[Directive]:
+        directives = self.scheduler.handle(event, now)
+        if self._journal is not None:
+            self._journal.append(event, now, directives)
+        return directives
+
+
+def _last_written(journal: Path) -> float:
+    files = (journal, journal.with_name(journal.name + "-wal"))
+    return max(file.stat().st_mtime for file in files if file.exists())

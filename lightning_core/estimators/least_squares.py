@@ -1,0 +1,121 @@
+"""Power law by discounted least squares: ln l = ln a - b ln s (LARA, eqs. 3.1 to 3.6).
+
+Two ways to forget. ``gamma`` weighs a cell by gamma^(age in cells), as printed (eq. 3.4); over a long run ln s hardly
+moves within that window and the slope becomes noise. ``power`` weighs it by (s_i / s_n)^power, so that the window is a
+constant part of the run (log-time forgetting).
+
+The state of a row is five moments of (ln s, ln l), centred: means, variances and covariance under the weights, with ln
+s measured from the newest cell. Sums that are not centred lose the slope (0.333 for 0.3 after 1e7 cells), and the
+recursive covariance of eq. 3.5 winds up under forgetting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.types import FloatArray, IntArray, Passage
+
+# Beyond e^40 batches from now a curve does not get there in anybody's life: no overflow, no false hope.
+FARTHEST = 40.0
+
+
+class LeastSquares:
+    """A bank of power laws fitted by discounted least squares.
+
+    Args:
+        power: log-time forgetting; the weight of cell i is (s_i / s_n)^power.
+        gamma: if given, forgetting by cells instead, as LARA prints it; 1 forgets nothing.
+        least: cells needed before anything is said.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+
+    Example::
+
+        >>> bank = LeastSquares()
+        >>> bank.grow(1)
+        >>> row = np.array([0])
+        >>> for s in range(10, 200, 10):
+        ...     bank.observe(row, np.array([float(s)]), np.array([2.0 * s**-0.5]))
+        >>> round(float(bank.predict(row, np.array([400.0]))[0]), 6)
+        0.1
+        >>> round(float(bank.first_passage(row, np.array([0.1])).mid[0]), 3)
+        400.0
+    """
+
+    def __init__(self, power: float = 4.0, gamma: float | None = None, least: int = 3) -> None:
+        if not 0 <= power < np.inf:
+            raise ValueError(f"power must be at least 0 and finite, got {power}")
+        if gamma is not None and not 0 < gamma <= 1:
+            raise ValueError(f"gamma must be above 0 and at most 1, got {gamma}")
+        if least < 3:
+            raise ValueError(f"least must be at least 3 cells, got {least}")
+        self.power = power
+        self.gamma = gamma
+        self.least = least
+        self._count = np.zeros(0, np.int64)
+        # newest: ln s of the newest cell; mean_x: the weighted mean of ln s, from newest (at most 0).
+        self._newest, self._weight, self._weight2 = np.zeros((3, 0))
+        self._mean_x, self._mean_y, self._xx, self._xy, self._yy = np.zeros((5, 0))
+
+    _MOMENTS = ("_newest", "_weight", "_weight2", "_mean_x", "_mean_y", "_xx", "_xy", "_yy")
+
+    def grow(self, rows: int) -> None:
+        extra = rows - len(self._count)
+        if extra > 0:
+            for name in ("_count", *self._MOMENTS):
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.zeros(extra, column.dtype)]))
+
+    def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
+        x = np.log(position)
+        y = np.log(loss)
+        first = self._count[rows] == 0
+        step = np.where(first, 0.0, x - self._newest[rows])
+        keep = np.exp(-self.power * step) if self.gamma is None else self.gamma
+        old = keep * self._weight[rows]
+        weight = old + 1.0
+        # Seen from the new cell (x = 0), the old ones lie one step further back.
+        from_mean_x = step - self._mean_x[rows]
+        from_mean_y = np.where(first, 0.0, y - self._mean_y[rows])
+        gain = old / weight
+        self._xx[rows] = keep * self._xx[rows] + gain * from_mean_x * from_mean_x
+        self._xy[rows] = keep * self._xy[rows] + gain * from_mean_x * from_mean_y
+        self._yy[rows] = keep * self._yy[rows] + gain * from_mean_y * from_mean_y
+        self._mean_x[rows] = -from_mean_x * gain
+        self._mean_y[rows] = np.where(first, y, self._mean_y[rows] + from_mean_y / weight)
+        self._weight[rows] = weight
+        self._weight2[rows] = keep * keep * self._weight2[rows] + 1.0
+        self._newest[rows] = x
+        self._count[rows] += 1
+
+    def slope(self, rows: IntArray) -> FloatArray:
+        """The exponent b of l = a s^-b, shape ``(n,)``; NaN while too little has been seen."""
+        xx = self._xx[rows]
+        known = (self._count[rows] >= self.least) & (xx > 0)
+        return np.where(known, -self._xy[rows] / np.where(known, xx, 1.0), np.nan)
+
+    def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
+        ahead = np.log(position) - self._newest[rows] - self._mean_x[rows]
+        # Losses themselves stay within e^+-50; a fit that says otherwise is clipped, not overflowed.
+        return np.exp(np.clip(self._mean_y[rows] - self.slope(rows) * ahead, -50.0, 50.0))
+
+    def first_passage(self, rows: IntArray, threshold: FloatArray) -> Passage:
+        b = self.slope(rows)
+        falling = b > 0
+        b_safe = np.where(falling, b, 1.0)
+        below = self._mean_y[rows] - np.log(threshold)  # how far ln l must still come down from its mean
+        reach = below / b_safe  # ... and how far ln s must go for it, from its mean
+        # Standard error of `reach`, cells taken as independent: of the slope over that distance, and of the mean.
+        weight = np.maximum(self._weight[rows], 1e-300)
+        effective = np.maximum(weight * weight / np.maximum(self._weight2[rows], 1e-300), 3.0)
+        xx = np.where(falling, self._xx[rows], 1.0)
+        misfit = np.maximum(self._yy[rows] - b_safe * b_safe * xx, 0.0) / weight * effective / (effective - 2.0)
+        error = np.sqrt(misfit * (1.0 / effective + reach * reach * weight / (xx * effective))) / b_safe
+        centre = self._newest[rows] + self._mean_x[rows]
+        low, mid, high = (self._reached(b, centre + reach + k * error) for k in (-1.0, 0.0, 1.0))
+        return Passage(low, mid, high)
+
+    def _reached(self, b: FloatArray, log_position: FloatArray) -> FloatArray:
+        within = (b > 0) & (log_position < FARTHEST)
+        return np.where(np.isnan(b), np.nan, np.where(within, np.exp(np.where(within, log_position, 0.0)), np.inf))

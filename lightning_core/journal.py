@@ -1,0 +1,169 @@
+"""The journal: every event that moved the scheduler, committed before its directives leave.
+
+Rules
+
+1. An event is on the disk before anybody obeys what followed from it (SQLite, WAL, synchronous=FULL).
+2. A crash is a replay: the settings and the events, handled again in order, give the same directives to the bit on
+   one machine, and to 1e-6 of a share across machines (whose logarithms may differ in the last bit).
+3. Each row carries a running digest over all events and directives up to it: change one and every later one differs.
+4. JSON inside, no pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from lightning_core.codec import decode_event, encode_directives, encode_event
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import Directive, Event
+
+SCHEMA = 1
+
+
+class JournalError(Exception):
+    """The journal cannot be used: it is missing, damaged, of another version, or does not replay."""
+
+
+class Entry(NamedTuple):
+    """One event with what followed from it."""
+
+    number: int
+    now: float
+    event: str
+    directives: str
+    digest: str
+
+
+class Journal:
+    """An append-only file of events. Use :meth:`create` or :meth:`open`; a context manager closes it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, digest: str) -> None:
+        self.path = path
+        self._connection = connection
+        self._digest = digest
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings) -> Self:
+        """A new journal.
+
+        Raises:
+            JournalError: if there is one already: a journal is never overwritten.
+        """
+        if path.exists():
+            raise JournalError(f"{path}: there is a journal already")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = _connect(path)
+        with connection:
+            connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+            connection.execute(
+                "CREATE TABLE events (number INTEGER PRIMARY KEY, now REAL NOT NULL, event TEXT NOT NULL,"
+                " directives TEXT NOT NULL, digest TEXT NOT NULL)"
+            )
+            text = json.dumps(settings.to_dict(), sort_keys=True, allow_nan=False)
+            connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), text))
+        return cls(path, connection, _digest("", text))
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """An existing journal, to read or to go on with.
+
+        Raises:
+            JournalError: if it is missing, damaged or of another version.
+        """
+        if not path.exists():
+            raise JournalError(f"{path}: no journal here")
+        try:
+            connection = _connect(path)
+            [schema] = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+            if schema != str(SCHEMA):
+                raise JournalError(f"{path}: journal version {schema}, this program reads {SCHEMA}")
+            last = connection.execute("SELECT digest FROM events ORDER BY number DESC LIMIT 1").fetchone()
+            journal = cls(path, connection, "")
+            journal._digest = last[0] if last else _digest("", json.dumps(journal.settings().to_dict(), sort_keys=True))
+        except (sqlite3.DatabaseError, TypeError) as error:
+            raise JournalError(f"{path}: damaged journal: {error}") from error
+        return journal
+
+    def settings(self) -> Settings:
+        """With which the scheduler was made."""
+        [text] = self._connection.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
+        return Settings(**json.loads(text))
+
+    def append(self, event: Event, now: float, directives: list[Directive]) -> None:
+        """Commits one event; when this returns it is on the disk."""
+        body, answer = encode_event(event), encode_directives(directives)
+        digest = _digest(self._digest, repr(now), body, answer)
+        with self._connection:
+            self._connection.execute(
+                "INSERT INTO events (now, event, directives, digest) VALUES (?, ?, ?, ?)", (now, body, answer, digest)
+            )
+        self._digest = digest
+
+    def entries(self) -> Iterator[Entry]:
+        """All of them, oldest first."""
+        rows = self._connection.execute("SELECT number, now, event, directives, digest FROM events ORDER BY number")
+        return (Entry(*row) for row in rows)
+
+    @property
+    def digest(self) -> str:
+        """Over all events and directives so far."""
+        return self._digest
+
+    def close(self) -> None:
+        """Moves all from the write-ahead log into the one file and closes it."""
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Replay(NamedTuple):
+    """A scheduler brought to where the journal ends."""
+
+    scheduler: Scheduler
+    now: float
+    events: int
+    digest: str
+    """Over the events as read and the directives as made again; equal to the journal's if nothing differs."""
+
+
+def replay(journal: Journal, *, strict: bool = True) -> Replay:
+    """Handles every event of a journal again.
+
+    Args:
+        journal: to read.
+        strict: whether a directive that differs from the recorded one is an error.
+
+    Raises:
+        JournalError: if strict and a directive differs, with the number of the first event where it does.
+    """
+    scheduler = Scheduler(settings := journal.settings())
+    digest = _digest("", json.dumps(settings.to_dict(), sort_keys=True))
+    now, count = 0.0, 0
+    for entry in journal.entries():
+        answer = encode_directives(scheduler.handle(decode_event(entry.event), entry.now))
+        if strict and answer != entry.directives:
+            raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
+        digest = _digest(digest, repr(entry.now), entry.event, answer)
+        now, count = entry.now, count + 1
+    return Replay(scheduler, now, count, digest)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _digest(before: str, *parts: str) -> str:
+    return hashlib.sha256("\n".join((before, *parts)).encode()).hexdigest()

@@ -1,0 +1,78 @@
+"""The plugs: what the scheduler needs of an estimator, a policy and a client. Few methods each."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from lightning_core.types import Directive, FloatArray, IntArray, JobView, Passage, Plan, Report, WorkerLeft
+
+
+@runtime_checkable
+class Estimator(Protocol):
+    """Where are these loss curves going? A bank: one row a job, every method over many rows at once.
+
+    Losses are positive and finite, positions (batches done) grow from call to call of a row, and a row stands at most
+    once in one call: the scheduler sees to that.
+    """
+
+    def grow(self, rows: int) -> None:
+        """Makes room for rows ``0 .. rows - 1``; those that exist keep what they have learned."""
+
+    def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
+        """Takes in one cell a row: at ``position`` batches the loss was ``loss``; all of shape ``(n,)``."""
+
+    def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
+        """The loss forecast at ``position`` batches; NaN where too little has been seen."""
+
+    def first_passage(self, rows: IntArray, threshold: FloatArray) -> Passage:
+        """After how many batches the loss is forecast to come down to ``threshold``."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Who gets what part of the device? A function of what the scheduler knows and the time."""
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        """Shares for all the active jobs together; called with at least one job."""
+
+
+@runtime_checkable
+class Client(Protocol):
+    """How a training process speaks with its scheduler, wherever that lives.
+
+    Called from one daemon thread at a time, never from the training thread. A call that fails raises
+    :class:`ConnectionError`; that never means that it was not carried out, so whoever calls repeats it with the same
+    number.
+    """
+
+    def report(self, report: Report) -> Directive | None:
+        """Delivers a report; the answer is the newest directive if the worker's is older."""
+
+    def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+        """Returns as soon as the job has a directive newer than ``version``; None after ``timeout`` seconds."""
+
+    def left(self, event: WorkerLeft) -> None:
+        """Says that the worker is gone."""
+
+
+@runtime_checkable
+class Turns(Protocol):
+    """How a training process takes its turns on a device that it shares.
+
+    Called from the training thread. ``held`` and ``spent`` cost nothing; ``take`` waits, ``give`` does not.
+    """
+
+    held: bool
+    """Whether it is this process's turn."""
+
+    def take(self, duty: float, timeout: float) -> bool:
+        """Waits for the turn, for ``timeout`` seconds at most; ``duty`` weighs it against the others."""
+
+    def spent(self) -> bool:
+        """Whether the turn has lasted long enough and another process waits for it."""
+
+    def give(self, *, again: bool, duty: float = 0.0) -> None:
+        """Gives the turn back; ``again`` asks for the next one in the same breath."""
+
+    def close(self) -> None:
+        """Leaves for good."""

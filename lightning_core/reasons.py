@@ -1,0 +1,60 @@
+"""Why: every directive and every verdict carries a reason, a code and numbers in the core, words when it is read.
+
+A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers, ``{text}`` words that came from outside.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+WORDS = {
+    # grants
+    "submitted": "waits for the first plan",
+    "first_in_line": "first in line",
+    "behind": "waits behind {0:.0f} earlier",
+    "equal_share": "one of {0:.0f} equal shares",
+    "explore": "is being explored: {0:.0f} of {1:.0f} loss cells seen",
+    "explored": "waits until all are explored: has {0:.0f} of {1:.0f} loss cells",
+    "chosen": "can make it: needs {0:.1f} s of the device and has {1:.1f} s",
+    "chosen_later": "can make it after more urgent jobs: needs {0:.1f} s and has {1:.1f} s",
+    "dropped": "given up for now: needs {0:.1f} s and has {1:.1f} s, which others use better",
+    "not_falling": "given up for now: its loss does not come down towards the target",
+    "nothing_fits": "no job can make it by forecast; all are tried",
+    # verdicts
+    "too_early": "too early to tell",
+    "on_time": "on time with {0:.1f} s to spare",
+    "late": "would be {0:.1f} s late",
+    "too_long": "needs {0:.1f} s alone on the device and has {1:.1f} s",
+    "target_met": "target met with {0:.1f} s to spare",
+    "deadline_passed": "deadline passed, target not met",
+    "never_feasible": "deadline passed; it had been given up",
+    "training_ended": "its training ended before the target was met",
+    "crashed": "{text}",
+    "cancelled": "cancelled",
+    "unknown_job": "unknown job",
+    "superseded": "another incarnation of this job runs",
+}
+CODES = tuple(WORDS)
+_INDEX = {code: index for index, code in enumerate(CODES)}
+
+
+class Reason(NamedTuple):
+    """A code with its numbers.
+
+    Example::
+
+        >>> str(Reason("chosen", (3.0, 12.5)))
+        'can make it: needs 3.0 s of the device and has 12.5 s'
+    """
+
+    code: str
+    numbers: tuple[float, ...] = ()
+    text: str = ""
+
+    def __str__(self) -> str:
+        return WORDS[self.code].format(*self.numbers, text=self.text)
+
+
+def index(code: str) -> int:
+    """The place of a code in :data:`CODES`, for plans that carry reasons as arrays."""
+    return _INDEX[code]

@@ -1,0 +1,230 @@
+"""All jobs of a scheduler as columns: one row a job in the order of submission, rows are never reused."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import isfinite, isnan
+
+import numpy as np
+
+from lightning_core.reasons import Reason
+from lightning_core.types import (
+    BatchTarget,
+    Directive,
+    End,
+    FloatArray,
+    IntArray,
+    Job,
+    JobStatus,
+    State,
+    Verdict,
+)
+
+# Throughput follows the last 30 busy seconds or so: long enough to be calm, short enough to notice a slower phase.
+MEMORY = 30.0
+
+_COLUMNS = {
+    "active": np.bool_,
+    "exact": np.bool_,  # target in batches
+    "goal": np.float64,  # target loss or number of batches
+    "deadline": np.float64,
+    "submitted": np.float64,
+    "incarnation": np.int64,
+    "last_report": np.int64,
+    "batches": np.int64,
+    "busy": np.float64,
+    "recent_batches": np.float64,  # discounted sums for the throughput
+    "recent_busy": np.float64,
+    "cells": np.int64,
+    "last_position": np.int64,
+    "rejected": np.int64,
+    "rejected_cells": np.int64,
+    "duty": np.float64,
+    "code": np.int64,
+    "work_low": np.float64,
+    "work_mid": np.float64,
+    "work_high": np.float64,
+    "finish": np.float64,
+    "spare": np.float64,
+    "verdict_known": np.bool_,
+    "infeasible": np.bool_,
+    "feasible": np.bool_,
+    "ended_at": np.float64,
+}
+
+
+class _Verdicts:
+    """Verdicts by row, made from the columns when somebody looks: a round must not make an object a job."""
+
+    def __init__(self, table: JobTable) -> None:
+        self._table = table
+
+    def __getitem__(self, row: int) -> Verdict | None:
+        table = self._table
+        directive = table.directives[row]
+        if isinstance(directive, End):
+            return directive.verdict
+        if not table.verdict_known[row]:
+            return None
+        if table.infeasible[row]:
+            return Verdict.INFEASIBLE
+        return Verdict.FEASIBLE if table.feasible[row] else Verdict.AT_RISK
+
+
+class JobTable:
+    """The columns and, beside them, what does not fit in an array.
+
+    Args:
+        window: cells whose mean is the current loss.
+    """
+
+    active: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    exact: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    goal: FloatArray
+    deadline: FloatArray
+    submitted: FloatArray
+    incarnation: IntArray
+    last_report: IntArray
+    batches: IntArray
+    busy: FloatArray
+    recent_batches: FloatArray
+    recent_busy: FloatArray
+    cells: IntArray
+    last_position: IntArray
+    rejected: IntArray
+    rejected_cells: IntArray
+    duty: FloatArray
+    code: IntArray
+    work_low: FloatArray
+    work_mid: FloatArray
+    work_high: FloatArray
+    finish: FloatArray
+    spare: FloatArray
+    verdict_known: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    infeasible: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    feasible: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ended_at: FloatArray
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self.row_of: dict[str, int] = {}
+        self.names: list[str] = []
+        self.jobs: list[Job] = []
+        self.directives: list[Directive] = []
+        self.recent: list[deque[float]] = []
+        self.waiting: list[dict[int, tuple[int, float]]] = []
+        self.verdicts = _Verdicts(self)
+        for name, kind in _COLUMNS.items():
+            setattr(self, name, np.zeros(16, kind))
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def add(self, job: Job, now: float, directive: Directive) -> int:
+        """A new row; its number."""
+        row = len(self)
+        if row == len(self.active):
+            for name, kind in _COLUMNS.items():
+                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(row, kind)]))
+        self.row_of[job.name] = row
+        self.names.append(job.name)
+        self.jobs.append(job)
+        self.directives.append(directive)
+        self.recent.append(deque(maxlen=self._window))
+        self.waiting.append({})
+        self.active[row] = True
+        self.exact[row] = isinstance(job.target, BatchTarget)
+        self.goal[row] = job.target.batches if isinstance(job.target, BatchTarget) else job.target.at_most
+        self.submitted[row] = now
+        self.deadline[row] = now + job.deadline
+        self.incarnation[row] = 1
+        self.code[row] = -1
+        return row
+
+    def end(self, row: int, now: float, end: End) -> None:
+        self.directives[row] = end
+        self.active[row] = False
+        self.duty[row] = 0.0
+        self.ended_at[row] = now
+        self.waiting[row].clear()
+
+    def active_rows(self) -> IntArray:
+        return np.flatnonzero(self.active[: len(self)])
+
+    def progress(self, row: int, batches: int, busy: float, rejected: int) -> None:
+        """Cumulative counts, which never go backwards."""
+        more_batches = max(batches - int(self.batches[row]), 0)
+        more_busy = max(busy - float(self.busy[row]), 0.0)
+        keep = np.exp(-more_busy / MEMORY)
+        self.recent_batches[row] = keep * self.recent_batches[row] + more_batches
+        self.recent_busy[row] = keep * self.recent_busy[row] + more_busy
+        self.batches[row] += more_batches
+        self.busy[row] += more_busy
+        self.rejected[row] = max(int(self.rejected[row]), rejected)
+
+    def throughput(self, rows: IntArray) -> FloatArray:
+        """Batches per busy second, shape ``(n,)``; NaN until the first batch."""
+        batches, busy = self.recent_batches[rows], self.recent_busy[rows]
+        known = (batches > 0) & (busy > 0)
+        return np.where(known, batches / np.where(known, busy, 1.0), np.nan)
+
+    # ------------------------------------------------------------------------------------------------ to look at
+
+    def reason(self, row: int) -> Reason:
+        """Of the verdict: why the job is believed to make it or not; of the end, once it has ended."""
+        directive = self.directives[row]
+        if isinstance(directive, End):
+            return directive.reason
+        spare, finish = float(self.spare[row]), float(self.finish[row])
+        match self.verdicts[row]:
+            case Verdict.FEASIBLE:
+                return Reason("on_time", (float(self.deadline[row]) - finish,))
+            case Verdict.INFEASIBLE if isfinite(self.work_low[row]):
+                return Reason("too_long", (float(self.work_low[row]), spare))
+            case Verdict.AT_RISK if isfinite(finish):
+                return Reason("late", (finish - float(self.deadline[row]),))
+            case None:
+                return Reason("too_early")
+            case _:
+                return directive.reason
+
+    def status(self, row: int, now: float) -> JobStatus:
+        directive = self.directives[row]
+        ended = isinstance(directive, End)
+        recent = self.recent[row]
+        throughput = float(self.throughput(np.array([row]))[0])
+        if ended:
+            state = State.ENDED
+        elif directive.duty > 0:
+            state = State.RUNNING if self.last_report[row] else State.QUEUED
+        else:
+            state = State.HELD if self.batches[row] else State.QUEUED
+        return JobStatus(
+            name=self.names[row],
+            state=state,
+            verdict=self.verdicts[row],
+            reason=self.reason(row),
+            target=self.jobs[row].target,
+            loss=sum(recent) / len(recent) if recent else None,
+            batches=int(self.batches[row]),
+            cells=int(self.cells[row]),
+            rejected=int(self.rejected[row] + self.rejected_cells[row]),
+            share=float(self.duty[row]),
+            throughput=None if isnan(throughput) else throughput,
+            busy=float(self.busy[row]),
+            submitted_at=float(self.submitted[row]),
+            deadline=float(self.deadline[row]),
+            finish=None if ended else self._finish(row, now),
+            finished_at=float(self.ended_at[row]) if ended else None,
+        )
+
+    def _finish(self, row: int, now: float) -> tuple[float, float, float] | None:
+        """Early, likely, late: the planned end, give or take what the forecast of the work is unsure of."""
+        finish = float(self.finish[row])
+        low, mid, high = (float(column[row]) for column in (self.work_low, self.work_mid, self.work_high))
+        if not (self.verdict_known[row] and isfinite(mid)):
+            return None
+        if not isfinite(finish):
+            finish = now + mid  # not planned for: the end it would have alone
+        share = float(self.duty[row]) or 1.0
+        return finish - min((mid - low) / share, finish - now), finish, finish + (high - mid) / share
