@@ -224,7 +224,9 @@ class Scheduler:
         if row is None or event.incarnation != table.incarnation[row] or not table.active[row]:
             return
         if event.crashed:
-            self._end(row, now, Verdict.CRASHED, Reason("crashed", text=event.detail or "the worker died"))
+            table.details[row] = event.detail
+            last_line = event.detail.strip().rsplit("\n", 1)[-1]
+            self._end(row, now, Verdict.CRASHED, Reason("crashed", text=last_line or "the worker died"))
         else:
             self._end(row, now, Verdict.MISSED, Reason("training_ended"))
         self._round(now)

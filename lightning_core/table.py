@@ -113,6 +113,7 @@ class JobTable:
         self.directives: list[Directive] = []
         self.recent: list[deque[float]] = []
         self.waiting: list[dict[int, tuple[int, float]]] = []
+        self.details: dict[int, str] = {}
         self.verdicts = _Verdicts(self)
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
@@ -216,6 +217,7 @@ class JobTable:
             deadline=float(self.deadline[row]),
             finish=None if ended else self._finish(row, now),
             finished_at=float(self.ended_at[row]) if ended else None,
+            detail=self.details.get(row, ""),
         )
 
     def _finish(self, row: int, now: float) -> tuple[float, float, float] | None:

@@ -174,7 +174,7 @@ class WorkerLeft:
         job: its name.
         incarnation: which life of the job it was.
         crashed: whether it left by an error.
-        detail: the error in one line, empty otherwise.
+        detail: the traceback, its last line the error; empty otherwise.
     """
 
     job: str
@@ -298,3 +298,5 @@ class JobStatus:
     finish: tuple[float, float, float] | None
     """Forecast end, early, likely and late, in scheduler time."""
     finished_at: float | None
+    detail: str
+    """The traceback of a job that crashed."""

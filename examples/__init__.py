@@ -1,0 +1,1 @@
+"""Runnable examples; each file says what it shows."""

@@ -1,0 +1,1 @@
+"""What people look at: progress in the terminal, the summary, pictures."""

@@ -1,0 +1,94 @@
+"""What became of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from lightning_core.scheduler import Settings
+from lightning_core.types import JobStatus, Verdict
+
+EXIT_MET, EXIT_CRASHED, EXIT_BAD_INPUT, EXIT_NOT_MET = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The end of a run.
+
+    Args:
+        policy: its name.
+        jobs: as they ended.
+        wall: seconds of scheduler time that the run took.
+        interrupted: the signal that ended it, if one did.
+    """
+
+    policy: str
+    jobs: tuple[JobStatus, ...]
+    wall: float
+    interrupted: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, now: float, jobs: list[JobStatus], interrupted: int | None = None) -> Self:
+        args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
+        ended = [job.finished_at for job in jobs if job.finished_at is not None]
+        return cls(settings.policy + (f":{args}" if args else ""), tuple(jobs), max(ended, default=now), interrupted)
+
+    @property
+    def met(self) -> int:
+        """How many jobs met their target in time."""
+        return sum(job.verdict is Verdict.MET for job in self.jobs)
+
+    @property
+    def exit_code(self) -> int:
+        """For the shell: 0 all met, 3 some not, 1 one crashed, 128 + signal if interrupted."""
+        if self.interrupted is not None:
+            return 128 + self.interrupted
+        if any(job.verdict is Verdict.CRASHED for job in self.jobs):
+            return EXIT_CRASHED
+        return EXIT_MET if self.met == len(self.jobs) else EXIT_NOT_MET
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Numbers of the whole run: how long, and what part of the device's time was spent training."""
+        busy = sum(job.busy for job in self.jobs)
+        return {
+            "jobs": len(self.jobs),
+            "met": self.met,
+            "wall_s": self.wall,
+            "busy_s": busy,
+            "device_use": busy / self.wall if self.wall > 0 else 0.0,
+            "rejected_losses": sum(job.rejected for job in self.jobs),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As written to ``summary.json``."""
+        return {
+            "policy": self.policy,
+            "met": self.met,
+            "jobs": {job.name: _job(job) for job in self.jobs},
+            "figures": self.figures,
+        }
+
+    def write(self, path: Path) -> None:
+        """Writes it as JSON, whole or not at all."""
+        beside = path.with_name(path.name + ".new")
+        beside.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
+        os.replace(beside, path)
+
+
+def _job(job: JobStatus) -> dict[str, Any]:
+    body = {
+        "verdict": job.verdict,
+        "finished_at": job.finished_at,
+        "loss": job.loss,
+        "batches": job.batches,
+        "reason": str(job.reason),
+        "target": str(job.target),
+        "deadline": job.deadline - job.submitted_at,
+        "busy": job.busy,
+        "rejected_losses": job.rejected,
+    }
+    return body | {"traceback": job.detail} if job.detail else body
