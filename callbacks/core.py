@@ -149,7 +149,6 @@ class CoreCallback(pl.Callback):
         box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
         if box.directive is not self._obeyed:
             self._obey(trainer)
-        self._leave()
 
     @override
     def on_validation_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -160,7 +159,6 @@ class CoreCallback(pl.Callback):
     def on_validation_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self._box is not None:
             self._box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
-            self._leave()
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -186,26 +184,26 @@ class CoreCallback(pl.Callback):
         return None if self._box is None else self._box.directive
 
     def _enter(self, trainer: pl.Trainer) -> None:
-        """Before a batch: does what the scheduler wants, and waits for the turn."""
+        """Before a batch: does what the scheduler wants, lets others in if the turn is spent, waits for the turn.
+
+        The turn is given up here, with the batch already loaded, and not when the last one ended: what lies between
+        two batches belongs to the turn of whoever does it.
+        """
         box = self._box
         if box is not None and box.directive is not self._obeyed:
             self._obey(trainer)
-        if self._alone:
+        turns = self._turns
+        if self._alone or turns is None or box is None:
             if not self._held_turn:
                 self._begin_turn()
-        elif not self._held_turn:
-            turns = self._turns
-            assert turns is not None and box is not None
+            return
+        if self._held_turn and turns.spent():
+            self._end_turn(again=True)
+        if not self._held_turn:
             while not turns.take(_duty(self._obeyed), LOOK):
                 if box.directive is not self._obeyed:
                     self._obey(trainer)
             self._begin_turn()
-
-    def _leave(self) -> None:
-        """After a batch: lets the next process in if this one has had its turn."""
-        turns = self._turns
-        if turns is not None and self._held_turn and turns.spent():
-            self._end_turn(again=True)
 
     def _begin_turn(self) -> None:
         self._held_turn = True

@@ -1,8 +1,9 @@
 """Between the training thread, which must not wait, and the scheduler, which may be slow, restarting or gone.
 
 The training thread stores its progress and reads the newest directive known: attributes, no lock. One daemon thread
-keeps one call in flight, about ten a second, each with all that has gathered; while the job is held it waits for news
-with one long call instead.
+keeps one call in flight, about five a second, each with all that has gathered, and fewer while nothing moves: calls
+of those that wait for their turn would cost the one whose turn it is. While the job is held it waits for news with one
+long call instead.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class Mailbox:
         client: how to reach the scheduler.
         job: its name.
         incarnation: which life of the job this is.
-        period: seconds between two reports.
+        period: seconds between two reports; twice that while there is no progress.
         patience: seconds that one call for news lasts while the job is held.
     """
 
     def __init__(
-        self, client: Client, job: str, incarnation: int = 1, period: float = 0.1, patience: float = 10.0
+        self, client: Client, job: str, incarnation: int = 1, period: float = 0.2, patience: float = 10.0
     ) -> None:
         self.progress: tuple[int, float, int] = (0, 0.0, 0)
         """Batches, busy seconds and losses kept out, since the job began; stored whole, so read whole."""
@@ -50,6 +51,8 @@ class Mailbox:
         self._hurry = threading.Event()
         self._closing = False
         self._number = 0
+        self._sent: tuple[int, float, int] | None = None
+        self._farewell: WorkerLeft | None = None
         self._away = False
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
         self._thread.start()
@@ -72,7 +75,6 @@ class Mailbox:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        self._farewell: WorkerLeft | None = None
         while True:
             closing = self._closing
             try:
@@ -93,12 +95,13 @@ class Mailbox:
                 if closing:
                     return
                 self._hurry.wait(RETRY)
-            self._hurry.wait(0.0 if self.parked else self._period)
+            if not self.parked and not self._hurry.wait(self._period) and self.progress == self._sent:
+                self._hurry.wait(self._period)
             self._hurry.clear()
 
     def _deliver(self) -> None:
         cells = tuple(self._cells)
-        batches, busy, rejected = self.progress
+        self._sent = batches, busy, rejected = self.progress
         version = -1 if self.directive is None else self.directive.version
         self._number += 1
         report = Report(self._job, self._incarnation, self._number, version, batches, busy, cells, rejected)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,25 +42,19 @@ def _run(arguments: argparse.Namespace) -> int:
         bundle = Bundle.from_file(arguments.bundle)
         if arguments.policy:
             bundle = bundle.with_policy(arguments.policy)
-        bundle.check()
         if arguments.json and not arguments.json.parent.is_dir():
             raise ValueError(f"--json: {arguments.json.parent} is not a folder")
-        from lightning_core.launch.cluster import new_run_dir
-
-        run_dir = new_run_dir(arguments.run_dir)
+        print(f"{len(bundle.jobs)} jobs under {bundle.settings.policy}; bringing up warm workers ...", flush=True)
+        summary = bundle.run(run_dir=arguments.run_dir, watcher=view_for(sys.stdout))
     except ValueError as error:
         for problem in str(error).splitlines():
             print(f"error: {problem}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    print(f"{len(bundle.jobs)} jobs, policy {bundle.settings.policy}, run folder {run_dir}", flush=True)
-    print("bringing up workers (they import torch once) ...", flush=True)
-    try:
-        summary = bundle.run(run_dir=run_dir, watcher=view_for(sys.stdout))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return 128 + signal.SIGINT
     print_summary(summary, sys.stdout)
-    print(f"summary: {run_dir / 'summary.json'}")
+    print(f"journal, spec and summary: {summary.run_dir}")
     if arguments.json:
         summary.write(arguments.json)
     return summary.exit_code

@@ -57,7 +57,8 @@ class Settings:
         estimator: a name in :data:`lightning_core.estimators.ESTIMATORS`.
         estimator_args: its arguments.
         period: seconds between two rounds.
-        window: cells whose mean must come down to a target loss (W in notes of the papers' success test).
+        window: cells whose mean must come down to a target loss.
+        judge_after: cells that a loss curve must have shown before its job is given a verdict.
 
     Raises:
         ValueError: if a name is unknown or an argument out of its range.
@@ -69,12 +70,15 @@ class Settings:
     estimator_args: Mapping[str, Any] = field(default_factory=dict)
     period: float = 1.0
     window: int = 5
+    judge_after: int = 10
 
     def __post_init__(self) -> None:
         if not self.period > 0:
             raise ValueError(f"period must be positive, got {self.period}")
         if self.window < 1:
             raise ValueError(f"window must be at least 1 cell, got {self.window}")
+        if self.judge_after < 0:
+            raise ValueError(f"judge_after must be at least 0 cells, got {self.judge_after}")
         self.make_policy()
         self.make_estimator()
 
@@ -286,7 +290,7 @@ class Scheduler:
             table.work_low[rows] = low / throughput
             table.work_mid[rows] = work
             table.work_high[rows] = high / throughput
-        return JobView(table.deadline[rows], table.cells[rows], exact, mid, throughput, work)
+        return JobView(rows, table.deadline[rows], table.cells[rows], exact, mid, throughput, work)
 
     def _judge(self, rows: IntArray, view: JobView, finish: FloatArray, now: float) -> None:
         """Verdicts: infeasible if even alone and by the optimistic forecast too late, feasible if planned in time."""
@@ -294,7 +298,7 @@ class Scheduler:
         spare = view.deadline - now
         table.spare[rows] = spare
         table.finish[rows] = finish
-        table.verdict_known[rows] = ~np.isnan(view.work)
+        table.verdict_known[rows] = ~np.isnan(view.work) & (view.exact | (view.cells >= self.settings.judge_after))
         table.infeasible[rows] = table.work_low[rows] > spare
         table.feasible[rows] = finish <= view.deadline
 

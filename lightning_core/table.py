@@ -182,6 +182,8 @@ class JobTable:
                 return Reason("on_time", (float(self.deadline[row]) - finish,))
             case Verdict.INFEASIBLE if isfinite(self.work_low[row]):
                 return Reason("too_long", (float(self.work_low[row]), spare))
+            case Verdict.INFEASIBLE:
+                return Reason("flat")
             case Verdict.AT_RISK if isfinite(finish):
                 return Reason("late", (finish - float(self.deadline[row]),))
             case None:

@@ -228,6 +228,7 @@ class JobView:
     """The active jobs as a policy sees them, one row a job in the order of submission: arrays of shape ``(n,)``.
 
     Attributes:
+        place: of the job among all that were ever submitted, 0, 1, ...
         deadline: scheduler time in seconds.
         cells: loss observations so far.
         exact: whether the work left is known, not forecast (a target in batches).
@@ -236,6 +237,7 @@ class JobView:
         work: seconds left alone on the device, ``remaining / throughput``; at least one batch's worth.
     """
 
+    place: IntArray
     deadline: FloatArray
     cells: IntArray
     exact: BoolArray

@@ -122,7 +122,7 @@ class Cluster:
             ray.get(self.keeper.start.remote())
             with _signals() as received:
                 now, jobs = self._follow(scheduler, received, watcher)
-            summary = Summary.of(bundle.settings, now, jobs, interrupted=received[0] if received else None)
+            summary = Summary.of(bundle.settings, now, jobs, run_dir, received[0] if received else None)
             summary.write(run_dir / "summary.json")
             _call(scheduler, "close")
             return summary

@@ -19,8 +19,12 @@ class _ParsedOnly(LightningCLI):
 
 def config_problem(config: Mapping[str, Any]) -> str | None:
     """What LightningCLI would complain about, in its words; None if nothing."""
+    seed = config.get("seed_everything", True)
+    if not isinstance(seed, bool | int):
+        return f"seed_everything: expected a number or a bool, got {seed!r}"
     try:
-        _cli(_ParsedOnly, config, {}, exit_on_error=False)
+        # Without the seed: to look at a config must not seed the process that looks.
+        _cli(_ParsedOnly, {**config, "seed_everything": False}, {}, exit_on_error=False)
     except (ArgumentError, ValueError, TypeError) as error:
         return " ".join(str(error).split())
     return None

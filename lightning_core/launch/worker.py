@@ -73,7 +73,8 @@ class Worker:
         for path in assignment.paths:
             if path not in sys.path:
                 sys.path.append(path)
-        self._turns = TurnstileClient(self._turnstile)
+        core = max(os.sched_getaffinity(0)) if assignment.kind == "cpu" else None
+        self._turns = TurnstileClient(self._turnstile, core=core)
         callback = CoreCallback(
             assignment.job,
             target=assignment.target,

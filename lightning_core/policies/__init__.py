@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lightning_core.policies.classic import Edf, Fifo, Uniform
+from lightning_core.policies.classic import Edf, Fifo, Fixed, Uniform
 from lightning_core.policies.lara import Lara
 from lightning_core.protocols import Policy
 
-POLICIES: dict[str, Callable[..., Policy]] = {"fifo": Fifo, "edf": Edf, "uniform": Uniform, "lara": Lara}
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "fifo": Fifo,
+    "edf": Edf,
+    "uniform": Uniform,
+    "fixed": Fixed,
+    "lara": Lara,
+}
 
-__all__ = ["POLICIES", "Edf", "Fifo", "Lara", "Uniform"]
+__all__ = ["POLICIES", "Edf", "Fifo", "Fixed", "Lara", "Uniform"]

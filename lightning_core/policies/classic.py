@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lightning_core.reasons import index
@@ -52,3 +54,28 @@ class Uniform:
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         return equal_shares(jobs, np.ones(len(jobs)), now, "equal_share")
+
+
+class Fixed:
+    """The shares that a person has set, whatever happens; what a job leaves unused when it ends stays unused.
+
+    Args:
+        shares: of the jobs in the order of submission, each positive, at most 1 in all.
+
+    Raises:
+        ValueError: if they are not.
+    """
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        if not all(share > 0 for share in shares) or sum(shares) > 1 + 1e-9:
+            raise ValueError(f"shares must be positive and at most 1 in all, got {list(shares)}")
+        self.shares = list(shares)
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        n = len(jobs)
+        shares = np.array(self.shares)
+        has = jobs.place < len(shares)
+        duty = np.zeros(n)
+        duty[has] = shares[jobs.place[has]]
+        finish = now + jobs.work / np.where(has, duty, np.nan)
+        return Plan(duty, finish, np.full(n, index("fixed_share")), np.zeros((n, 2)))

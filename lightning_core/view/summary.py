@@ -22,19 +22,24 @@ class Summary:
         policy: its name.
         jobs: as they ended.
         wall: seconds of scheduler time that the run took.
+        run_dir: folder with the journal, the spec and the summary.
         interrupted: the signal that ended it, if one did.
     """
 
     policy: str
     jobs: tuple[JobStatus, ...]
     wall: float
+    run_dir: Path
     interrupted: int | None = None
 
     @classmethod
-    def of(cls, settings: Settings, now: float, jobs: list[JobStatus], interrupted: int | None = None) -> Self:
+    def of(
+        cls, settings: Settings, now: float, jobs: list[JobStatus], run_dir: Path, interrupted: int | None = None
+    ) -> Self:
         args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
         ended = [job.finished_at for job in jobs if job.finished_at is not None]
-        return cls(settings.policy + (f":{args}" if args else ""), tuple(jobs), max(ended, default=now), interrupted)
+        policy = settings.policy + (f":{args}" if args else "")
+        return cls(policy, tuple(jobs), max(ended, default=now), run_dir, interrupted)
 
     @property
     def met(self) -> int:
