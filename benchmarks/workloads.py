@@ -25,7 +25,9 @@ class Regression(pl.LightningModule):
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.net = nn.Sequential(
+            nn.Linear(32, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
+        )
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
         inputs, wanted = batch

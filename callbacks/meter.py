@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_core.types import Cell
 
@@ -104,9 +104,10 @@ class _DeviceSum:
         import torch
 
         self._torch = torch
+        self._cuda: Any = torch.cuda
         self._sum = torch.zeros((), device=like.device, dtype=torch.float32)
         self._count = 0
-        self._sent: deque[tuple[int, int, torch.Tensor, torch.cuda.Event]] = deque()
+        self._sent: deque[tuple[int, int, torch.Tensor, Any]] = deque()
 
     def add(self, loss: torch.Tensor, scale: float) -> None:
         self._sum.add_(loss.detach().reshape(()), alpha=scale)
@@ -115,7 +116,7 @@ class _DeviceSum:
     def send(self, batches: int) -> None:
         host = self._torch.empty((), dtype=self._torch.float32, pin_memory=True)
         host.copy_(self._sum, non_blocking=True)
-        done = self._torch.cuda.Event()
+        done: Any = self._cuda.Event()
         done.record()
         self._sent.append((batches, self._count, host, done))
         self._sum.zero_()

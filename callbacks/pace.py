@@ -49,7 +49,8 @@ class GpuPace:
     def __init__(self) -> None:
         import torch
 
-        self._event = lambda: torch.cuda.Event(enable_timing=True)
+        cuda: Any = torch.cuda
+        self._event = lambda: cuda.Event(enable_timing=True)
         self._busy = 0.0
         self._begin: Any = None
         self._last: Any = None

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a bundle of jobs on this machine")
     run.add_argument("bundle", type=Path, metavar="BUNDLE.yaml")
-    run.add_argument("--policy", metavar="NAME", help="instead of the bundle's: fifo, edf, uniform, lara, lara:order=edf")
+    run.add_argument("--policy", metavar="NAME", help="instead of the bundle's, such as fifo, edf, lara:order=edf")
     run.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, spec and summary")
     run.add_argument("--json", type=Path, metavar="FILE", help="write the summary here too")
     run.set_defaults(run=_run)

@@ -29,7 +29,7 @@ _PLAIN: dict[str, type[Any]] = {"report": Report, "worker_left": WorkerLeft, "ca
 _KIND = {kind: name for name, kind in _PLAIN.items()}
 
 
-def _text(value: dict[str, Any]) -> str:
+def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
@@ -70,7 +70,7 @@ def decode_event(text: str) -> Event:
 
 def encode_directives(directives: list[Directive]) -> str:
     """One line of JSON: a list."""
-    return json.dumps([d._asdict() | {"reason": list(d.reason)} for d in directives], separators=(",", ":"), allow_nan=False)  # fmt: skip
+    return _text([d._asdict() | {"reason": list(d.reason)} for d in directives])
 
 
 def decode_directives(text: str) -> list[Directive]:

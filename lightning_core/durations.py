@@ -45,7 +45,7 @@ def format_duration(seconds: float) -> str:
     if seconds < 99.95:
         return f"{seconds:.1f}s"
     whole = round(seconds)
-    parts = []
+    parts: list[str] = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, whole = divmod(whole, size)
         if count or parts:

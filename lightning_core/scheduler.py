@@ -83,10 +83,12 @@ class Settings:
         self.make_estimator()
 
     def make_policy(self) -> Policy:
-        return _make("policy", POLICIES, self.policy, self.policy_args)
+        policy: Policy = _make("policy", POLICIES, self.policy, self.policy_args)
+        return policy
 
     def make_estimator(self) -> Estimator:
-        return _make("estimator", ESTIMATORS, self.estimator, self.estimator_args)
+        estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator, self.estimator_args)
+        return estimator
 
     def to_dict(self) -> dict[str, Any]:
         return {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}

@@ -196,7 +196,7 @@ class JobTable:
         ended = isinstance(directive, End)
         recent = self.recent[row]
         throughput = float(self.throughput(np.array([row]))[0])
-        if ended:
+        if isinstance(directive, End):
             state = State.ENDED
         elif directive.duty > 0:
             state = State.RUNNING if self.last_report[row] else State.QUEUED

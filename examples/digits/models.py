@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import lightning.pytorch as pl
 import torch
 from torch import nn
@@ -134,7 +136,7 @@ class _Residual(nn.Module):
 
 
 def _resnet(*widths: int) -> nn.Module:
-    blocks = [_Residual(a, b, 1 if a == b else 2) for a, b in zip(widths, widths[1:], strict=False)]
+    blocks = [_Residual(a, b, 1 if a == b else 2) for a, b in pairwise(widths)]
     first = nn.Sequential(nn.Conv2d(1, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU())
     return nn.Sequential(first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], CLASSES))
 

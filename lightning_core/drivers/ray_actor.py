@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 
 from lightning_core.drivers.host import Host
@@ -28,6 +27,8 @@ from lightning_core.scheduler import Settings
 from lightning_core.types import Cancel, Directive, Event, Job, JobStatus, Report, Submit, WorkerLeft
 
 NAMESPACE = "lightning_core"
+# Ray makes the methods of a handle when it runs: no checker knows them.
+Actor = Any
 # A call that takes longer than this is given up and repeated; the actor is back from a kill well within it.
 CALL_TIMEOUT = 10.0
 
@@ -125,9 +126,10 @@ class SchedulerActor:
                 continue
 
 
-def start_scheduler(name: str, settings: Settings, journal: Path) -> ActorHandle:
+def start_scheduler(name: str, settings: Settings, journal: Path) -> Actor:
     """A named, detached scheduler that Ray starts again whenever it dies; the one of that name if there is one."""
-    actor = ray.remote(SchedulerActor).options(
+    actor: Any = ray.remote(SchedulerActor)
+    return actor.options(
         name=name,
         namespace=NAMESPACE,
         lifetime="detached",
@@ -135,8 +137,7 @@ def start_scheduler(name: str, settings: Settings, journal: Path) -> ActorHandle
         max_restarts=-1,
         max_task_retries=0,
         num_cpus=0,
-    )
-    return actor.remote(settings.to_dict(), str(journal))
+    ).remote(settings.to_dict(), str(journal))
 
 
 class RayClient:
@@ -148,7 +149,7 @@ class RayClient:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._actor: ActorHandle | None = None
+        self._actor: Actor | None = None
 
     def report(self, report: Report) -> Directive | None:
         answer: Directive | None = self._call("report", report)

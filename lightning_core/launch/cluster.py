@@ -18,12 +18,12 @@ from typing import Any, Protocol, Self
 
 import ray
 import yaml
-from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 
-from lightning_core.drivers.ray_actor import NAMESPACE, start_scheduler
-from lightning_core.launch.bundle import Bundle, BundleError, Kind
+from lightning_core.drivers.ray_actor import NAMESPACE, Actor, start_scheduler
+from lightning_core.launch.bundle import Bundle, Kind
 from lightning_core.launch.keeper import start_keeper
+from lightning_core.launch.loading import BundleError
 from lightning_core.launch.worker import Assignment
 from lightning_core.types import JobStatus, State, WorkerLeft
 from lightning_core.view.summary import Summary
@@ -61,8 +61,8 @@ class Cluster:
         self._kind = kind
         self._name = f"pool-{uuid.uuid4().hex[:8]}"
         self._temp: Path | None = None
-        self._keeper: ActorHandle | None = None
-        self.scheduler: ActorHandle | None = None
+        self._keeper: Actor | None = None
+        self.scheduler: Actor | None = None
         """Of the run that is going on."""
 
     def __enter__(self) -> Self:
@@ -89,7 +89,7 @@ class Cluster:
             shutil.rmtree(self._temp, ignore_errors=True)
 
     @property
-    def keeper(self) -> ActorHandle:
+    def keeper(self) -> Actor:
         """The Keeper's actor."""
         if self._keeper is None:
             raise RuntimeError("use the cluster in a 'with' statement")
@@ -115,7 +115,7 @@ class Cluster:
                            bundle.kind)
                 for s in bundle.jobs
             ]  # fmt: skip
-            failed = ray.get(self.keeper.prepare.remote(assignments))
+            failed: dict[str, str] = ray.get(self.keeper.prepare.remote(assignments))
             ray.get(scheduler.submit.remote(tuple(spec.job for spec in bundle.jobs)))
             for job, traceback in failed.items():
                 ray.get(scheduler.left.remote(WorkerLeft(job, 1, crashed=True, detail=traceback)))
@@ -132,9 +132,7 @@ class Cluster:
             ray.kill(scheduler)
             self.scheduler = None
 
-    def _follow(
-        self, scheduler: ActorHandle, received: list[int], watcher: Watcher | None
-    ) -> tuple[float, list[JobStatus]]:
+    def _follow(self, scheduler: Actor, received: list[int], watcher: Watcher | None) -> tuple[float, list[JobStatus]]:
         cancelled = False
         while True:
             now, jobs = _call(scheduler, "status")
@@ -190,7 +188,7 @@ def new_run_dir(wanted: Path | str | None) -> Path:
     return folder.resolve()
 
 
-def _call(actor: ActorHandle, method: str, *args: Any) -> Any:
+def _call(actor: Actor, method: str, *args: Any) -> Any:
     """Calls until it answers: an actor that died is back within seconds, and may be called twice."""
     until = time.monotonic() + PATIENCE
     while True:

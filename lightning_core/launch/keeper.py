@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lightning_core.drivers.ray_actor import NAMESPACE
+from lightning_core.drivers.ray_actor import NAMESPACE, Actor
 from lightning_core.launch.turnstile import Turnstile
 from lightning_core.launch.worker import Assignment, Worker
 from lightning_core.types import WorkerLeft
@@ -64,9 +63,9 @@ class Keeper:
         self._name = name
         self._kind = kind
         self._resource = "GPU" if kind == "gpu" else "device"
-        self._group: PlacementGroup | None = None
-        self._turnstile: ActorHandle | None = None
-        self._workers: list[ActorHandle | None] = [None] * workers
+        self._group: Any = None
+        self._turnstile: Actor | None = None
+        self._workers: list[Actor | None] = [None] * workers
         self._watch: asyncio.Task[None] | None = None
         self._jobs: dict[int, tuple[str, str]] = {}
 
@@ -140,7 +139,7 @@ class Keeper:
         if self._group is not None:
             await asyncio.to_thread(remove_placement_group, self._group)
 
-    def _find_group(self) -> PlacementGroup:
+    def _find_group(self) -> Any:
         name = f"{self._name}-device-0"
         with_name = {"name": name, "lifetime": "detached"}
         try:
@@ -161,7 +160,7 @@ class Keeper:
             **options,
         )
 
-    def _worker(self, k: int, turnstile: str) -> ActorHandle:
+    def _worker(self, k: int, turnstile: str) -> Actor:
         return self._detached(Worker, f"worker-{k}", max_concurrency=2).remote(turnstile, self._kind)
 
     async def _look_after(self) -> None:
@@ -174,7 +173,7 @@ class Keeper:
         if worker is None:
             return
         try:
-            job = await asyncio.wait_for(worker.job.remote(), 30.0)
+            job: tuple[str, str] | None = await asyncio.wait_for(worker.job.remote(), 30.0)
         except RayActorError:
             self._workers[k] = None  # open() puts another in its place before the next jobs
             if (lost := self._jobs.pop(k, None)) is not None:
@@ -195,7 +194,7 @@ class Keeper:
             pass  # no scheduler, nobody to tell
 
 
-def start_keeper(name: str, workers: int, kind: str) -> ActorHandle:
+def start_keeper(name: str, workers: int, kind: str) -> Actor:
     """A named, detached Keeper that Ray starts again whenever it dies; the one of that name if there is one."""
     options = {
         "name": f"{name}-keeper",
@@ -205,4 +204,5 @@ def start_keeper(name: str, workers: int, kind: str) -> ActorHandle:
         "max_restarts": -1,
         "num_cpus": 0,
     }
-    return ray.remote(Keeper).options(**options).remote(name, workers, kind)
+    actor: Any = ray.remote(Keeper)
+    return actor.options(**options).remote(name, workers, kind)

@@ -25,7 +25,7 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if isinstance(key, str | int | float | bool | None) and key in seen:
                 place = f"{key_node.start_mark.name}:{line}:{key_node.start_mark.column + 1}"
@@ -49,13 +49,13 @@ def load_yaml(path: Path) -> Any:
     loader = _StrictLoader(text)
     loader.name = str(path)
     try:
-        content = loader.get_single_data()  # type: ignore[no-untyped-call]
+        content = loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise BundleError([f"{place}: {error.problem}"]) from None
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
     if content is None:
         raise BundleError([f"{path}: file is empty"])
     return content

@@ -89,4 +89,5 @@ def stick_breaking(work: FloatArray, slack: FloatArray) -> FloatArray:
     before = np.cumsum(work) - work
     part = np.minimum(1.0, work / np.maximum(slack - before, 1e-9))
     shares: FloatArray = part * np.concatenate([[1.0], np.cumprod(1.0 - part[:-1])])
-    return shares / shares.sum()
+    shares /= shares.sum()
+    return shares

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-COLUMNS = ("job", "state", "loss / target", "time / deadline", "share", "batches/s", "forecast end", "verdict", "reason")
+NUMBERS = ("loss / target", "time / deadline", "share", "batches/s", "forecast end")
+COLUMNS = ("job", "state", *NUMBERS, "verdict", "reason")
 _COLOURS = {
     Verdict.MET: "green",
     Verdict.FEASIBLE: "green",
@@ -73,8 +74,7 @@ def jobs_table(now: float, jobs: list[JobStatus]) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in COLUMNS:
-        numbers = column in ("loss / target", "time / deadline", "share", "batches/s", "forecast end")
-        table.add_column(column, justify="right" if numbers else "left", no_wrap=column != "reason")
+        table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=column != "reason")
     for job in jobs:
         *cells, verdict, reason = line(now, job)
         colour = _COLOURS.get(job.verdict, "") if job.verdict is not None else "dim"
