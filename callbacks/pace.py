@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 RUN_AHEAD = 2
@@ -50,7 +51,7 @@ class GpuPace:
         import torch
 
         cuda: Any = torch.cuda
-        self._event = lambda: cuda.Event(enable_timing=True)
+        self._event: Callable[[], Any] = lambda: cuda.Event(enable_timing=True)
         self._busy = 0.0
         self._begin: Any = None
         self._last: Any = None

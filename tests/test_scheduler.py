@@ -1,0 +1,358 @@
+"""The scheduler: events in, directives out; the test holds the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import (
+    BatchTarget,
+    Cancel,
+    Cell,
+    End,
+    Event,
+    Grant,
+    Job,
+    LossTarget,
+    Report,
+    State,
+    Submit,
+    Tick,
+    Verdict,
+    WorkerLeft,
+)
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    made = Scheduler(Settings(policy="edf"))
+    yield made
+    made.check()
+
+
+def batches(name: str, deadline: float = 100.0, n: int = 100) -> Job:
+    return Job(name, deadline, BatchTarget(n))
+
+
+def loss(name: str, deadline: float = 100.0, at_most: float = 0.1) -> Job:
+    return Job(name, deadline, LossTarget("loss", at_most))
+
+
+def cells(first: int, last: int, value: float = 1.0) -> tuple[Cell, ...]:
+    return tuple(Cell(n, 10 * n, value) for n in range(first, last + 1))
+
+
+def report(job: str, number: int, batches: int = 0, busy: float = 0.0, version: int = 99, **more: object) -> Report:
+    return Report(job, 1, number, version, batches, busy, **more)  # type: ignore[arg-type]
+
+
+def test_the_earliest_deadline_gets_the_device_and_the_other_is_held(scheduler: Scheduler) -> None:
+    grants = scheduler.handle(Submit((batches("late", 90), batches("soon", 50))), 0.0)
+    assert [(g.job, g.version, g.duty) for g in grants if isinstance(g, Grant)] == [("soon", 1, 1.0)]
+    held = scheduler.directive("late")
+    assert isinstance(held, Grant)
+    assert held.duty == 0.0
+    assert str(held.reason) == "waits behind 1 earlier"
+
+
+def test_meeting_the_target_ends_the_job_and_frees_the_device_at_once(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a", 50), batches("b", 90))), 0.0)
+    answer = scheduler.handle(report("a", 1, batches=100, busy=4.0), 5.0)
+    assert [type(d) for d in answer] == [End, Grant]
+    assert (answer[0].job, answer[1].job) == ("a", "b")
+    assert isinstance(answer[0], End)
+    assert answer[0].verdict is Verdict.MET
+    assert str(answer[0].reason) == "target met with 45.0 s to spare"
+
+
+def test_a_loss_target_is_met_by_the_mean_of_the_window_and_not_by_one_lucky_cell(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((loss("a", at_most=0.5),)), 0.0)
+    scheduler.handle(report("a", 1, 40, 1.0, cells=(*cells(1, 3), Cell(4, 40, 0.01))), 1.0)
+    assert scheduler.status()[0].state is State.RUNNING
+    [end] = scheduler.handle(report("a", 2, 90, 2.0, cells=cells(5, 9, 0.4)), 2.0)
+    assert isinstance(end, End)
+    assert end.verdict is Verdict.MET
+
+
+def test_a_report_under_an_old_grant_is_answered_with_the_newest(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a", 90),)), 0.0)
+    scheduler.handle(Submit((batches("b", 50),)), 1.0)
+    [answer] = scheduler.handle(report("a", 1, batches=5, busy=0.1, version=1), 1.5)
+    assert isinstance(answer, Grant)
+    assert (answer.version, answer.duty) == (2, 0.0)
+    assert scheduler.handle(report("a", 2, batches=5, busy=0.1, version=2), 1.6) == []
+
+
+def test_deadlines_end_jobs_and_the_scheduler_asks_to_be_woken_for_them(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a", 0.4), batches("b", 90))), 0.0)
+    assert scheduler.wakeup() == 0.4
+    answer = scheduler.handle(Tick(), 0.4)
+    assert isinstance(answer[0], End)
+    assert (answer[0].job, answer[0].verdict) == ("a", Verdict.MISSED)
+    assert answer[1].job == "b"
+    assert scheduler.wakeup() == pytest.approx(1.4)
+
+
+def test_a_job_given_up_ends_as_infeasible(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a", 10, n=1000),)), 0.0)
+    scheduler.handle(report("a", 1, batches=10, busy=1.0), 1.0)
+    scheduler.handle(Tick(), 1.5)
+    status = scheduler.status()[0]
+    assert status.verdict is Verdict.INFEASIBLE
+    assert str(status.reason) == "needs 99.0 s alone on the device and has 8.5 s"
+    [end] = scheduler.handle(Tick(), 10.0)
+    assert isinstance(end, End)
+    assert end.verdict is Verdict.INFEASIBLE
+
+
+@pytest.mark.parametrize(
+    ("done", "verdict", "words"),
+    [
+        (0, None, "too early to tell"),
+        (60, Verdict.FEASIBLE, "on time with 4.0 s to spare"),
+        (30, Verdict.INFEASIBLE, "needs 7.0 s alone on the device and has 6.0 s"),
+    ],
+)
+def test_verdicts_of_known_work(scheduler: Scheduler, done: int, verdict: Verdict | None, words: str) -> None:
+    scheduler.handle(Submit((batches("a", 10, n=100),)), 0.0)
+    scheduler.handle(report("a", 1, batches=done, busy=done / 10), 4.0)
+    scheduler.handle(Tick(), 4.0 if done != 60 else 2.0)
+    status = scheduler.status()[0]
+    assert status.verdict == verdict
+    if done == 60:
+        assert status.finish == pytest.approx((8.0, 8.0, 8.0))
+        assert str(status.reason) == "on time with 2.0 s to spare"
+    else:
+        assert str(status.reason) == words
+
+
+def test_at_risk_is_late_behind_others_but_not_alone(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("first", 9, n=80), batches("second", 10, n=50))), 0.0)
+    for name in ("first", "second"):
+        scheduler.handle(report(name, 1, batches=1, busy=0.1), 0.0)
+    scheduler.handle(Tick(), 1.0)
+    second = scheduler.status()[1]
+    assert second.verdict is Verdict.AT_RISK
+    assert str(second.reason) == "would be 3.8 s late"
+
+
+def test_no_verdict_on_a_loss_curve_before_it_has_shown_enough() -> None:
+    scheduler = Scheduler(Settings(policy="fifo", judge_after=6))
+    scheduler.handle(Submit((loss("a", at_most=0.01),)), 0.0)
+    falling = [Cell(n, 10 * n, 1.0 / n) for n in range(1, 9)]
+    scheduler.handle(report("a", 1, 50, 0.5, cells=tuple(falling[:5])), 0.5)
+    scheduler.handle(Tick(), 1.0)
+    assert scheduler.status()[0].verdict is None
+    scheduler.handle(report("a", 2, 80, 0.8, cells=tuple(falling)), 1.2)
+    scheduler.handle(Tick(), 2.0)
+    status = scheduler.status()[0]
+    assert status.verdict is Verdict.FEASIBLE  # the law says 0.01 at 1,000 batches: 9.2 s more
+    assert status.finish is not None
+    assert status.finish[1] == pytest.approx(2.0 + 9.2, abs=0.01)
+
+
+def test_a_flat_curve_is_infeasible_and_says_why() -> None:
+    scheduler = Scheduler(Settings(policy="fifo"))
+    scheduler.handle(Submit((loss("a"),)), 0.0)
+    scheduler.handle(report("a", 1, 200, 2.0, cells=cells(1, 20)), 2.0)
+    scheduler.handle(Tick(), 2.5)
+    status = scheduler.status()[0]
+    assert status.verdict is Verdict.INFEASIBLE
+    assert str(status.reason) == "its loss does not come down towards the target"
+    assert status.finish is None
+
+
+def test_a_crash_takes_only_its_own_job_and_keeps_the_traceback(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a", 50), batches("b", 90))), 0.0)
+    answer = scheduler.handle(WorkerLeft("a", 1, crashed=True, detail="Traceback\n  ...\nKeyError: 'x'"), 1.0)
+    assert isinstance(answer[0], End)
+    assert (answer[0].verdict, str(answer[0].reason)) == (Verdict.CRASHED, "KeyError: 'x'")
+    assert answer[1].job == "b"
+    assert scheduler.status()[0].detail.startswith("Traceback")
+
+
+def test_a_training_that_ends_by_itself_has_missed(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a"),)), 0.0)
+    [end] = scheduler.handle(WorkerLeft("a", 1), 1.0)
+    assert isinstance(end, End)
+    assert (end.verdict, end.reason.code) == (Verdict.MISSED, "training_ended")
+    assert scheduler.handle(WorkerLeft("a", 1), 2.0) == []
+    assert scheduler.wakeup() is None
+
+
+def test_cancelled(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a"),)), 0.0)
+    [end] = scheduler.handle(Cancel("a"), 1.0)
+    assert isinstance(end, End)
+    assert end.verdict is Verdict.CANCELLED
+    assert scheduler.handle(Cancel("a"), 2.0) == []
+    assert scheduler.handle(Cancel("nobody"), 2.0) == []
+
+
+def test_strangers_are_answered_and_not_remembered(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a"),)), 0.0)
+    [unknown] = scheduler.handle(report("b", 1, batches=100), 1.0)
+    [stale] = scheduler.handle(Report("a", 2, 1, 0, 100, 1.0), 1.0)
+    assert (unknown.reason.code, stale.reason.code) == ("unknown_job", "superseded")
+    assert scheduler.handle(WorkerLeft("a", 7), 1.0) == []
+    assert scheduler.names() == scheduler.names(active=True) == ["a"]
+    assert scheduler.status()[0].batches == 0
+
+
+def test_submitting_twice_changes_nothing(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a", 50),)), 0.0)
+    before = scheduler.directive("a")
+    assert scheduler.handle(Submit((batches("a", 70),)), 10.0) == [before]
+    assert scheduler.job("a").deadline == 50
+    assert scheduler.directive("nobody") is None
+
+
+def test_time_does_not_go_backwards(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a", 50),)), 10.0)
+    scheduler.handle(Submit((batches("b", 50),)), 5.0)
+    assert [job.submitted_at for job in scheduler.status()] == [10.0, 10.0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -1.0])
+def test_bad_losses_are_kept_out_and_counted(scheduler: Scheduler, bad: float) -> None:
+    scheduler.handle(Submit((loss("a", at_most=0.5),)), 0.0)
+    good = cells(1, 4)
+    scheduler.handle(report("a", 1, 60, 1.0, cells=(*good, Cell(5, 50, bad), Cell(6, 60, 1.0)), rejected=3), 1.0)
+    status = scheduler.status()[0]
+    assert (status.cells, status.rejected, status.loss) == (6, 4, 1.0)
+
+
+def test_cells_ahead_of_a_missing_one_wait_for_it(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((loss("a"),)), 0.0)
+    scheduler.handle(report("a", 1, cells=cells(3, 4, 3.0)), 1.0)
+    assert scheduler.status()[0].cells == 0
+    scheduler.handle(report("a", 2, cells=cells(1, 2, 1.0)), 2.0)
+    assert (scheduler.status()[0].cells, scheduler.status()[0].loss) == (4, 2.0)
+
+
+_SENT = [
+    Report("a", 1, n, 0, 20 * n, 0.5 * n, tuple(Cell(k, 10 * k, 1.0 / k) for k in range(1, 2 * n + 1)))
+    for n in range(1, 8)
+]
+
+
+@given(order=st.lists(st.sampled_from(range(len(_SENT))), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[int]) -> None:
+    """Cells numbered, progress cumulative: what counts is what has arrived, not how."""
+    messy, tidy = (Scheduler(Settings(policy="fifo")) for _ in range(2))
+    for made in (messy, tidy):
+        made.handle(Submit((loss("a", at_most=1e-6),)), 0.0)
+    for at in order:
+        messy.handle(_SENT[at], 1.0)
+    # A later number may come first; what it has brought is not taken back by an older one.
+    tidy.handle(_SENT[max(order)], 1.0)
+    for made in (messy, tidy):
+        made.handle(Tick(), 2.0)
+        made.check()
+    a, b = messy.status()[0], tidy.status()[0]
+    assert (a.cells, a.loss, a.batches, a.busy) == (b.cells, b.loss, b.batches, pytest.approx(b.busy))
+
+
+_NAMES = st.sampled_from(["a", "b", "c"])
+_EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.just(Tick()),
+    st.builds(Submit, st.tuples(st.builds(batches, _NAMES, st.floats(0.1, 20), st.integers(1, 200)))),
+    st.builds(Submit, st.tuples(st.builds(loss, _NAMES, st.floats(0.1, 20), st.floats(0.01, 2)))),
+    st.builds(Cancel, _NAMES),
+    st.builds(WorkerLeft, _NAMES, st.integers(1, 2), st.booleans()),
+    st.builds(
+        Report,
+        _NAMES,
+        st.integers(1, 2),
+        st.integers(0, 30),
+        st.integers(-1, 5),
+        st.integers(-5, 300),
+        st.floats(-1, 20),
+        st.lists(st.builds(Cell, st.integers(0, 20), st.integers(0, 300), st.floats()), max_size=5).map(tuple),
+        st.integers(-1, 5),
+    ),
+)
+
+
+@given(
+    events=st.lists(st.tuples(_EVENTS, st.floats(0, 3)), max_size=40),
+    policy=st.sampled_from(["fifo", "edf", "uniform", "lara"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_comes_the_invariants_hold(events: list[tuple[Event, float]], policy: str) -> None:
+    scheduler, now = Scheduler(Settings(policy=policy)), 0.0
+    versions: dict[str, int] = {}
+    for event, seconds in events:
+        now += seconds
+        for directive in scheduler.handle(event, now):
+            if directive.version:
+                assert directive.version >= versions.get(directive.job, 0)
+                versions[directive.job] = directive.version
+            assert str(directive.reason)
+        if (wakeup := scheduler.wakeup()) is not None and wakeup <= now:
+            scheduler.handle(Tick(), now)
+        scheduler.check()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"policy": "best"}, "policy must be one of edf, fifo, fixed, lara, uniform, got 'best'"),
+        ({"policy": "lara", "policy_args": {"speed": 1}}, "policy lara: .*speed"),
+        ({"policy": "lara", "policy_args": {"order": "lifo"}}, "order must be one of share, edf, got 'lifo'"),
+        ({"policy": "lara", "policy_args": {"explore": -1}}, "explore must be at least 0 cells, got -1"),
+        ({"policy": "fixed", "policy_args": {"shares": [0.9, 0.2]}}, "at most 1 in all"),
+        ({"estimator": "oracle"}, "estimator must be one of least_squares, got 'oracle'"),
+        ({"estimator_args": {"gamma": 1.5}}, "gamma must be above 0 and at most 1, got 1.5"),
+        ({"estimator_args": {"power": -1}}, "power must be at least 0"),
+        ({"estimator_args": {"least": 2}}, "least must be at least 3 cells, got 2"),
+        ({"period": 0.0}, "period must be positive, got 0.0"),
+        ({"window": 0}, "window must be at least 1 cell, got 0"),
+        ({"judge_after": -1}, "judge_after must be at least 0 cells, got -1"),
+    ],
+)
+def test_wrong_settings_name_the_rule_and_the_value(wrong: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Settings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_deadline_must_be_positive_and_finite(deadline: float) -> None:
+    with pytest.raises(ValueError, match="deadline must be positive and finite, got"):
+        Job("a", deadline, BatchTarget(1))
+
+
+@pytest.mark.parametrize("at_most", [0.0, -0.1, float("nan"), float("inf")])
+def test_a_target_loss_must_be_positive_and_finite(at_most: float) -> None:
+    with pytest.raises(ValueError, match="target loss must be positive and finite, got"):
+        LossTarget("loss", at_most)
+
+
+def test_other_nouns_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="target batches must be positive, got 0"):
+        BatchTarget(0)
+    with pytest.raises(ValueError, match="name"):
+        Job("", 1.0, BatchTarget(1))
+    with pytest.raises(ValueError, match="name"):
+        LossTarget("", 1.0)
+
+
+def test_check_finds_what_is_broken() -> None:
+    scheduler = Scheduler(Settings(policy="uniform"))
+    scheduler.handle(Submit((batches("a"), batches("b"))), 0.0)
+    scheduler.check()
+    scheduler._table.duty[0] = 0.9
+    with pytest.raises(AssertionError, match="oversold"):
+        scheduler.check()
+
+
+def test_a_thousand_jobs_grow_the_table() -> None:
+    scheduler = Scheduler(Settings(policy="lara"))
+    scheduler.handle(Submit(tuple(loss(f"job{k}", 10.0 + k) for k in range(1000))), 0.0)
+    scheduler.check()
+    assert len(scheduler.status()) == 1000
