@@ -35,8 +35,10 @@ from lightning_core.view.progress import view_for  # noqa: E402
 from lightning_core.view.summary import Summary  # noqa: E402
 
 POLICIES = {"fifo": "fifo", "edf": "edf", "uniform": "uniform", "lara": "lara", "lara_edf": "lara:order=edf"}
-SOLO_SECONDS = 8.0
+SOLO_SECONDS = 10.0
 PERIOD = "0.5s"
+# Runs of seconds want fine loss cells: ten of them must be seen before a curve is judged.
+CELL = 4
 WINDOW = Settings().window
 
 
@@ -67,6 +69,7 @@ def config(model: str, seed: int) -> dict[str, object]:
         "model": {"class_path": f"examples.digits.{MODELS[model].__name__}"},
         "data": {"class_path": "examples.digits.Digits"},
         "trainer": {"logger": False},
+        "cell": CELL,
     }
 
 
@@ -110,7 +113,7 @@ def draw(solos: dict[str, Solo], seed: int) -> tuple[Bundle, dict[str, float]]:
     deadlines[easy] = max(deadlines.values())
     jobs = {
         name: {**config(name, seed), "deadline": f"{deadlines[name]:.3f}s", "target": {"loss": targets[name]}}
-        for name in sorted(solos)
+        for name in (str(name) for name in rng.permutation(order))  # who came first has nothing to do with urgency
     }
     return Bundle.from_dict({"policy": "lara", "period": PERIOD, "jobs": jobs}, ROOT), work
 

@@ -21,6 +21,7 @@ from lightning_core.types import (
     BatchTarget,
     Cancel,
     Cell,
+    Directive,
     End,
     Event,
     Grant,
@@ -149,7 +150,7 @@ def test_events_come_back_equal(event: Event) -> None:
 
 
 def test_directives_come_back_equal() -> None:
-    directives = [
+    directives: list[Directive] = [
         Grant("a", 3, 1 / 3, (0,), Reason("chosen", (0.1, 2e300))),
         End("b", 4, Verdict.CRASHED, Reason("crashed", text="<script>\n\x1b")),
     ]

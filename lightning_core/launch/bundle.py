@@ -15,6 +15,7 @@
         trainer: {max_epochs: 50}
         deadline: 10m
         target: {batches: 2000}
+        cell: 5                        # least batches in a loss observation, 10 unless told
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
 BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "jobs")
 POOL_KEYS = ("devices", "kind")
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
-JOB_KEYS = ("config", "deadline", "target", *CONFIG_KEYS)
+JOB_KEYS = ("config", "deadline", "target", "cell", *CONFIG_KEYS)
 TARGET_KEYS = ("loss", "metric", "at_most", "batches")
 # The launcher gives every job its device; a config that does too contradicts it.
 LAUNCHERS_KEYS = ("accelerator", "devices", "num_nodes", "strategy")
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 Kind = Literal["cpu", "gpu"]
+CELL = 10
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,12 @@ class JobSpec:
     Args:
         job: name, deadline, target.
         config: keys ``model``, ``data``, ``trainer``, ``seed_everything``, ...
+        cell: least batches in a loss cell, of which estimators need some ten.
     """
 
     job: Job
     config: Mapping[str, Any]
+    cell: int = CELL
 
 
 @dataclass(frozen=True)
@@ -211,6 +215,7 @@ class Bundle:
                     **spec.config,
                     "deadline": f"{spec.job.deadline}s",
                     "target": target_to_dict(spec.job.target),
+                    "cell": spec.cell,
                 }
                 for spec in self.jobs
             },
@@ -296,9 +301,12 @@ def _job(name: Any, value: Any, folder: Path) -> JobSpec:
         target = _target(value.get("target"))
     except ValueError as error:
         problems.append(f"{where}.target: {error}")
+    cell = value.get("cell", CELL)
+    if isinstance(cell, bool) or not isinstance(cell, int) or cell < 1:
+        problems.append(f"{where}.cell: must be a whole number of batches, at least 1, got {cell!r}")
     if problems or target is None:
         raise BundleError(problems)
-    return JobSpec(Job(name, deadline, target), config)
+    return JobSpec(Job(name, deadline, target), config, cell)
 
 
 def _config(value: Mapping[str, Any], where: str, folder: Path) -> dict[str, Any]:

@@ -111,10 +111,18 @@ class Cluster:
         try:
             paths = (str(bundle.folder), str(Path.cwd()))
             assignments = [
-                Assignment(s.job.name, s.job.target, s.config, name, str(run_dir / "jobs" / s.job.name), paths,
-                           bundle.kind)
-                for s in bundle.jobs
-            ]  # fmt: skip
+                Assignment(
+                    job=spec.job.name,
+                    target=spec.job.target,
+                    config=spec.config,
+                    cell=spec.cell,
+                    scheduler=name,
+                    folder=str(run_dir / "jobs" / spec.job.name),
+                    paths=paths,
+                    kind=bundle.kind,
+                )
+                for spec in bundle.jobs
+            ]
             failed: dict[str, str] = ray.get(self.keeper.prepare.remote(assignments))
             ray.get(scheduler.submit.remote(tuple(spec.job for spec in bundle.jobs)))
             for job, traceback in failed.items():

@@ -104,6 +104,8 @@ class Turnstile:
         self._selector.register(connection, selectors.EVENT_READ, process)
 
     def _listen(self, process: _Process) -> None:
+        if process not in self._processes:
+            return
         try:
             message = process.connection.recv(_MESSAGE.size)
         except OSError:
@@ -125,6 +127,8 @@ class Turnstile:
         self._next()
 
     def _forget(self, process: _Process) -> None:
+        if process not in self._processes:  # two signs of one death
+            return
         self._selector.unregister(process.connection)
         process.connection.close()
         self._processes.remove(process)

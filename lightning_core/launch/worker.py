@@ -23,6 +23,7 @@ class Assignment:
         job: its name.
         target: when it is met.
         config: of LightningCLI.
+        cell: least batches in a loss cell.
         scheduler: name of the scheduler's actor.
         folder: where the job saves.
         paths: where class paths are looked up.
@@ -32,6 +33,7 @@ class Assignment:
     job: str
     target: Target
     config: Mapping[str, Any]
+    cell: int
     scheduler: str
     folder: str
     paths: tuple[str, ...]
@@ -81,6 +83,7 @@ class Worker:
             client=RayClient(assignment.scheduler),
             turns=self._turns,
             launched=True,
+            every=assignment.cell,
         )
         try:
             folder = Path(assignment.folder)

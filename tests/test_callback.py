@@ -1,0 +1,263 @@
+"""CoreCallback in real Trainers, with a client that the test steers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from lightning_core import BatchTarget, LossTarget
+from lightning_core.callbacks import CoreCallback, JobOver
+from lightning_core.reasons import Reason
+from lightning_core.types import Directive, End, Grant, Report, Target, Verdict, WorkerLeft
+from tests.tiny import QUIET, Line, Points, ValidatedPoints
+
+
+def grant(version: int, duty: float) -> Grant:
+    return Grant("job", version, duty, (0,), Reason("fixed_share"))
+
+
+class Script:
+    """A client whose directive the test sets."""
+
+    def __init__(self, directive: Directive | None = None) -> None:
+        self.directive = directive
+        self.reports: list[Report] = []
+        self.waits = 0
+        self.away = False
+        self._news = threading.Condition()
+
+    def say(self, directive: Directive) -> None:
+        with self._news:
+            self.directive = directive
+            self._news.notify_all()
+
+    def report(self, report: Report) -> Directive | None:
+        if self.away:
+            raise ConnectionError("nobody here")
+        self.reports.append(report)
+        return self._newer(report.version)
+
+    def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+        with self._news:
+            self.waits += 1
+            if self._newer(version) is None:
+                self._news.wait(timeout)
+        return self._newer(version)
+
+    def left(self, event: WorkerLeft) -> None:
+        """Nobody asks."""
+
+    def _newer(self, version: int) -> Directive | None:
+        return self.directive if self.directive is not None and self.directive.version > version else None
+
+
+class OneTurn:
+    """Turns that are always there, written down."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.log: list[str] = []
+
+    def take(self, duty: float, timeout: float) -> bool:
+        self.held = True
+        self.log.append(f"take {duty}")
+        return True
+
+    def spent(self) -> bool:
+        return False
+
+    def give(self, *, again: bool, duty: float = 0.0) -> None:
+        self.held = False
+        self.log.append("give again" if again else "give")
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+def fit(callback: CoreCallback, model: Line | None = None, data: Points | None = None, **more: Any) -> pl.Trainer:
+    options: dict[str, Any] = {"max_epochs": 10, **QUIET, "callbacks": [callback], **more}
+    trainer = pl.Trainer(**options)
+    trainer.fit(model or Line(), datamodule=data or Points())
+    return trainer
+
+
+def steered(script: Script, target: Target | None = None, turns: Any = None, launched: bool = True) -> CoreCallback:
+    return CoreCallback(
+        "job", target=target or BatchTarget(10**9), client=script, turns=turns, launched=launched, growth=0.0
+    )
+
+
+def test_alone_with_its_own_scheduler_it_stops_when_the_target_is_met() -> None:
+    callback = CoreCallback("line", deadline="60s", target=LossTarget("loss", 0.05))
+    trainer = fit(callback, Line(pause=0.001), max_epochs=-1)
+    assert 50 <= trainer.global_step < 5000
+    assert callback.directive is None
+
+
+def test_ray_is_not_needed_for_that() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, lightning_core.callbacks; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_every_batch_is_counted_and_every_cell_arrives_once_in_order() -> None:
+    script = Script(grant(1, 1.0))
+    trainer = fit(steered(script))
+    last = script.reports[-1]
+    assert last.batches == trainer.global_step == 160
+    assert 0 < last.busy < 60
+    numbers = [cell.number for report in script.reports for cell in report.cells]
+    assert sorted(set(numbers)) == list(range(1, 17))
+    assert [r.number for r in script.reports] == list(range(1, len(script.reports) + 1))
+
+
+def test_the_loss_is_what_it_was_before_lightning_divided_it() -> None:
+    """With accumulation a batch is an optimiser step, and the loss is not divided: the same curve."""
+    runs = {}
+    for k in (1, 4):
+        pl.seed_everything(1)
+        script = Script(grant(1, 1.0))
+        fit(steered(script), Line(lr=0.0), accumulate_grad_batches=k)
+        cells = {cell.number: cell for report in script.reports for cell in report.cells}
+        runs[k] = (script.reports[-1].batches, cells[1].loss)
+    assert (runs[1][0], runs[4][0]) == (160, 40)
+    assert runs[4][1] == pytest.approx(runs[1][1], rel=0.5)
+
+
+def test_bad_losses_are_kept_out_counted_and_do_not_hurt() -> None:
+    script = Script(grant(1, 1.0))
+    fit(steered(script), Line(bad_after=20))
+    assert script.reports[-1].rejected == 3
+    assert all(cell.loss > 0 for report in script.reports for cell in report.cells)
+
+
+def test_it_holds_while_it_has_no_share_and_gives_up_the_turn() -> None:
+    script, turns = Script(grant(1, 1.0)), OneTurn()
+    callback = steered(script, turns=turns)
+    trained: list[pl.Trainer] = []
+    thread = threading.Thread(target=lambda: trained.append(fit(callback, Line(pause=0.002), max_epochs=-1)))
+    thread.start()
+    until(lambda: len(script.reports) > 2 and script.reports[-1].batches > 0)
+    script.say(grant(2, 0.0))
+    until(lambda: script.waits > 0)
+    at = script.reports[-1].batches
+    calls = len(script.reports)
+    time.sleep(0.5)
+    assert len(script.reports) - calls <= 1  # one long call, no chatter
+    assert script.reports[-1].batches - at <= 1
+    assert not turns.held
+    assert turns.log[-1] == "give"
+    script.say(grant(3, 0.25))
+    until(lambda: script.reports[-1].batches > at + 5)
+    assert "take 0.25" in turns.log
+    script.say(End("job", 4, Verdict.MET, Reason("target_met", (1.0,))))
+    thread.join(20)
+    assert not thread.is_alive()
+    assert len(trained) == 1
+
+
+def test_a_launched_job_leaves_when_it_is_ended_also_while_held() -> None:
+    script = Script(grant(1, 0.0))
+    threading.Timer(1.0, script.say, [End("job", 2, Verdict.MISSED, Reason("deadline_passed"))]).start()
+    with pytest.raises(JobOver, match="deadline passed"):
+        fit(steered(script, turns=OneTurn()), Line(pause=0.01), max_epochs=-1)
+
+
+def test_a_plain_script_goes_on_when_its_job_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    script = Script(End("job", 2, Verdict.MISSED, Reason("deadline_passed")))
+    trainer = fit(steered(script, launched=False), Line(pause=0.002))
+    assert trainer.global_step == 160
+    assert "deadline passed" in caplog.text
+
+
+def test_training_goes_on_without_a_scheduler_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    script = Script(grant(1, 1.0))
+    script.away = True
+    threading.Timer(0.6, setattr, [script, "away", False]).start()
+    fit(steered(script), Line(pause=0.01))
+    assert "the scheduler does not answer, training goes on" in caplog.text
+    assert caplog.text.count("does not answer") == 1
+    numbers = {cell.number for report in script.reports for cell in report.cells}
+    assert numbers == set(range(1, 17))
+
+
+def test_validation_counts_as_busy() -> None:
+    script = Script(grant(1, 1.0))
+    fit(steered(script), data=ValidatedPoints(), max_epochs=2)
+    assert script.reports[-1].batches == 32
+
+
+def test_a_logged_metric_is_a_target() -> None:
+    callback = CoreCallback("line", deadline="60s", target=LossTarget("train_loss", 0.05))
+    trainer = fit(callback, Line(pause=0.001, log="train_loss"), max_epochs=-1)
+    assert trainer.global_step < 5000
+
+
+def test_a_metric_that_is_never_logged_is_told_with_those_that_are() -> None:
+    callback = steered(Script(grant(1, 1.0)), LossTarget("trian_loss", 0.1))
+    with pytest.raises(MisconfigurationException, match="'trian_loss' was never logged; logged so far: train_loss"):
+        fit(callback, Line(log="train_loss"))
+
+
+def test_a_plain_script_is_only_warned_of_that(caplog: pytest.LogCaptureFixture) -> None:
+    callback = CoreCallback("line", deadline="60s", target=LossTarget("accuracy", 0.1))
+    trainer = fit(callback, max_epochs=3)
+    assert trainer.global_step == 48
+    assert caplog.text.count("never logged; logged so far: nothing") == 1
+
+
+def test_an_error_in_training_comes_through_and_the_last_report_is_sent() -> None:
+    script = Script(grant(1, 1.0))
+    with pytest.raises(ValueError, match="made to fail"):
+        fit(steered(script), Line(raise_at=50))
+    assert script.reports[-1].batches == 49
+
+
+def test_two_fits_in_one_process() -> None:
+    script = Script(grant(1, 1.0))
+    callback = steered(script)
+    fit(callback, max_epochs=1)
+    fit(callback, max_epochs=2)
+    assert script.reports[-1].batches == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"deadline": "60s"}, "needs a target"),
+        ({"target": BatchTarget(1)}, "either a deadline or the client"),
+        ({"target": BatchTarget(1), "deadline": "60s", "client": Script()}, "either a deadline or the client"),
+        ({"target": BatchTarget(1), "deadline": 60}, "duration must be a string"),
+        ({"target": BatchTarget(1), "deadline": "60s", "every": 0}, "every must be at least 1 batch, got 0"),
+        ({"target": BatchTarget(1), "deadline": "60s", "growth": 1.0}, "growth must be at least 0 and below 1"),
+    ],
+)
+def test_wrong_arguments_are_told_at_once(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises((ValueError, MisconfigurationException), match=error):
+        CoreCallback("job", **arguments)
+
+
+def until(condition: Any, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.01)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
+    script = Script(grant(1, 1.0))
+    trainer = fit(steered(script), accelerator="gpu", devices=1)
+    last = script.reports[-1]
+    assert last.batches == trainer.global_step == 160
+    assert 0 < last.busy < 60
+    cells = {cell.number: cell.loss for report in script.reports for cell in report.cells}
+    assert len(cells) >= 14
+    assert cells[1] > cells[max(cells)] > 0

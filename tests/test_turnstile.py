@@ -1,0 +1,143 @@
+"""The turnstile: one at a time, in proportion, whoever dies or hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lightning_core.launch.turnstile import Turnstile, TurnstileClient
+from lightning_core.protocols import Turns
+
+
+@pytest.fixture
+def turnstile(tmp_path: Path) -> Iterator[Turnstile]:
+    made = Turnstile(tmp_path / "t", patience=0.5)
+    yield made
+    made.close()
+
+
+def test_alone_it_never_waits_and_never_ends(turnstile: Turnstile) -> None:
+    client = TurnstileClient(turnstile.path, quantum=0.0)
+    assert isinstance(client, Turns)
+    assert client.take(0.1, 5.0)
+    time.sleep(0.05)
+    assert client.held
+    assert not client.spent()
+    client.close()
+
+
+def test_the_second_waits_until_the_first_gives(turnstile: Turnstile) -> None:
+    first, second = (TurnstileClient(turnstile.path, quantum=0.0) for _ in range(2))
+    assert first.take(0.5, 5.0)
+    assert not second.take(0.5, 0.05)
+    assert first.spent()
+    first.give(again=True, duty=0.5)
+    assert second.take(0.5, 5.0)
+    assert not first.take(0.5, 0.05)
+    second.give(again=False)
+    assert first.take(0.5, 5.0)
+    assert not first.spent()
+    first.close()
+    second.close()
+
+
+def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(turnstile: Turnstile) -> None:
+    """The turn comes while it is being withdrawn: it must not be taken for a later one."""
+    first, second = (TurnstileClient(turnstile.path) for _ in range(2))
+    assert first.take(0.5, 5.0)
+    assert not second.take(0.5, 0.01)
+    first.give(again=False)  # the turn is on its way to second ...
+    time.sleep(0.1)
+    second.give(again=False)  # ... which no longer wants it
+    assert first.take(0.5, 5.0)
+    assert not second.take(0.5, 0.1)
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("duties", [(0.5, 0.5), (0.7, 0.2, 0.1)])
+def test_turns_are_in_proportion_to_duties(turnstile: Turnstile, duties: tuple[float, ...]) -> None:
+    """Time held, over a second, by threads that do nothing but take turns; never two at once."""
+    held = [0.0] * len(duties)
+    inside: list[int] = []
+    overlaps: list[int] = []
+    end = time.monotonic() + 2.0
+
+    def take_turns(k: int) -> None:
+        client = TurnstileClient(turnstile.path, quantum=0.01)
+        while time.monotonic() < end:
+            if client.take(duties[k], 1.0):
+                start = time.monotonic()
+                inside.append(k)
+                if len(inside) > 1:
+                    overlaps.append(k)
+                while not client.spent() and time.monotonic() < end:
+                    time.sleep(0.001)
+                inside.remove(k)
+                held[k] += time.monotonic() - start
+                client.give(again=True, duty=duties[k])
+        client.close()
+
+    threads = [threading.Thread(target=take_turns, args=(k,)) for k in range(len(duties))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not overlaps
+    for share, duty in zip(held, duties, strict=True):
+        assert share / sum(held) == pytest.approx(duty, abs=0.06)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from lightning_core.launch.turnstile import TurnstileClient
+client = TurnstileClient(Path(sys.argv[1]))
+client.take(0.5, 5.0)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_holder_that_dies_or_hangs_does_not_stop_the_others(turnstile: Turnstile, fault: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(turnstile.path)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        client = TurnstileClient(turnstile.path)
+        assert not client.take(0.5, 0.05)
+        os.kill(process.pid, fault)
+        assert client.take(0.5, 5.0)
+        client.close()
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_training_goes_on_without_a_turnstile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    turnstile = Turnstile(tmp_path / "t")
+    client = TurnstileClient(turnstile.path, quantum=0.0)
+    assert client.take(0.5, 1.0)
+    turnstile.close()
+    client.give(again=True, duty=0.5)
+    assert client.take(0.5, 1.0)
+    assert not client.spent()
+    assert "training goes on without turns" in caplog.text
+    client.close()
+    never = TurnstileClient(tmp_path / "nowhere")
+    assert never.take(0.5, 1.0)
+
+
+def test_only_its_user_may_come_in(turnstile: Turnstile) -> None:
+    assert turnstile.path.stat().st_mode & 0o077 == 0
