@@ -77,7 +77,7 @@ def record(cluster: Cluster, model: str, seed: int, folder: Path) -> Solo:
     """Trains a model alone and reads its curve from the run's journal."""
     job = {**config(model, seed), "deadline": f"{SOLO_SECONDS}s", "target": {"batches": 10**9}}
     bundle = Bundle.from_dict({"policy": "uniform", "jobs": {model: job}}, ROOT)
-    [status] = bundle.run(run_dir=folder, cluster=cluster).jobs
+    [status] = unless_interrupted(bundle.run(run_dir=folder, cluster=cluster)).jobs
     cells = {}
     with Journal.open(folder / "journal.db") as journal:
         for entry in journal.entries():
@@ -87,6 +87,13 @@ def record(cluster: Cluster, model: str, seed: int, folder: Path) -> Solo:
     curve = [cells[number] for number in sorted(cells)]
     smooth = np.convolve([cell.loss for cell in curve], np.ones(WINDOW) / WINDOW, mode="valid")
     return Solo(np.array([cell.batches for cell in curve[WINDOW - 1 :]]), smooth, status.batches / status.busy)
+
+
+def unless_interrupted(end: Summary) -> Summary:
+    """Ctrl-C ends the demo, not only the run that it hit."""
+    if end.interrupted is not None:
+        sys.exit(end.exit_code)
+    return end
 
 
 def draw(solos: dict[str, Solo], seed: int) -> tuple[Bundle, dict[str, float]]:
@@ -167,7 +174,8 @@ def main() -> None:
             ends = {}
             for name, policy in POLICIES.items():
                 print(f"\n{policy}", flush=True)
-                ends[name] = bundle.run(policy, folder / name, cluster=cluster, watcher=view_for(sys.stdout))
+                end = bundle.run(policy, folder / name, cluster=cluster, watcher=view_for(sys.stdout))
+                ends[name] = unless_interrupted(end)
             most = ceiling(bundle, work)
             show(bundle, work, ends, most)
             rows.append({"seed": seed, "ceiling": most, **{f"met_{name}": end.met for name, end in ends.items()}})
