@@ -1,4 +1,4 @@
-"""``lightning-core``: runs bundles, replays journals.
+"""``lightning-core``: runs bundles, replays their journals, draws them.
 
 Exit codes: 0 all jobs met, 3 some not, 1 a job crashed, 2 bad input, 130 or 143 interrupted.
 """
@@ -29,6 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     replay = commands.add_parser("replay", help="handle the journal of a run again and compare every directive")
     replay.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run, or its journal.db")
     replay.set_defaults(run=_replay)
+    picture = commands.add_parser("picture", help="draw who had what share, and how the losses fell")
+    picture.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    picture.add_argument("--out", type=Path, default=Path("run.png"), metavar="FILE", help="PNG, SVG or PDF")
+    picture.set_defaults(run=_picture)
     arguments = parser.parse_args(argv)
     code: int = arguments.run(arguments)
     return code
@@ -63,9 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     from lightning_core.journal import Journal, JournalError, replay
 
-    path: Path = arguments.run_dir
     try:
-        with Journal.open(path / "journal.db" if path.is_dir() else path) as journal:
+        with Journal.open(_journal_in(arguments.run_dir)) as journal:
             again = replay(journal)
             same = again.digest == journal.digest
     except JournalError as error:
@@ -75,6 +78,24 @@ def _replay(arguments: argparse.Namespace) -> int:
     print(json.dumps(body))
     print(f"{again.events} events over {format_duration(again.now)} replayed", file=sys.stderr)
     return EXIT_MET if same else EXIT_BAD_INPUT
+
+
+def _picture(arguments: argparse.Namespace) -> int:
+    from lightning_core.journal import Journal, JournalError
+    from lightning_core.view.picture import draw
+
+    try:
+        with Journal.open(_journal_in(arguments.run_dir)) as journal:
+            draw(journal, arguments.out)
+    except JournalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    print(arguments.out)
+    return EXIT_MET
+
+
+def _journal_in(path: Path) -> Path:
+    return path / "journal.db" if path.is_dir() else path
 
 
 if __name__ == "__main__":

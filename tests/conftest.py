@@ -1,0 +1,28 @@
+"""One Ray a session, one pool of warm workers: bringing them up costs more than most tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from lightning_core.launch.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three warm workers on one device."""
+    # Ray writes a token into the home; tests have one of their own.
+    with tempfile.TemporaryDirectory(prefix="lc-") as home:
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(Path(home) / "token")
+        from lightning_core.launch.cluster import Cluster
+
+        with Cluster(workers=3) as made:
+            yield made

@@ -1,0 +1,237 @@
+"""The whole loop: real Lightning jobs in warm Ray workers, one device, a scheduler in an actor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from lightning_core.journal import Journal, replay
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.loading import BundleError
+from lightning_core.types import JobStatus, State, Verdict
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from lightning_core.launch.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+
+def job(
+    deadline: str = "40s", target: dict[str, Any] | None = None, data: str = "Points", **init: Any
+) -> dict[str, Any]:
+    return {
+        "seed_everything": 1,
+        "model": {"class_path": "tests.tiny.Line", "init_args": init},
+        "data": {"class_path": f"tests.tiny.{data}"},
+        "trainer": {"logger": False},
+        "deadline": deadline,
+        "target": target or {"loss": 0.05},
+        "cell": 5,
+    }
+
+
+def bundle(policy: str = "lara", **jobs: Any) -> Bundle:
+    return Bundle.from_dict({"policy": policy, "period": "0.5s", "jobs": jobs}, ROOT)
+
+
+def pid_of(actor: Any) -> int:
+    """Of the process of an actor."""
+    import ray
+
+    pid: int = ray.get(actor.pid.remote(), timeout=2.0)
+    return pid
+
+
+class Seen:
+    """A watcher that remembers, and may act once."""
+
+    def __init__(self, act: Any = None) -> None:
+        self.frames: list[tuple[float, list[JobStatus]]] = []
+        self._act = act
+
+    def update(self, now: float, jobs: list[JobStatus]) -> None:
+        self.frames.append((now, jobs))
+        if self._act is not None and self._act(now, jobs):
+            self._act = None
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+def test_jobs_meet_their_targets_in_turns_and_the_journal_replays(cluster: Cluster, tmp_path: Path) -> None:
+    seen = Seen()
+    made = bundle(
+        a=job(pause=0.003), b=job(pause=0.003, target={"batches": 400}), c=job(deadline="3s", lr=1e-6, pause=0.003)
+    )
+    summary = made.run(run_dir=tmp_path, cluster=cluster, watcher=seen)
+    verdicts = {j.name: j.verdict for j in summary.jobs}
+    assert (verdicts["a"], verdicts["b"]) == (Verdict.MET, Verdict.MET)
+    assert verdicts["c"] in (Verdict.MISSED, Verdict.INFEASIBLE)
+    assert summary.exit_code == 3
+    for _, jobs in seen.frames:
+        assert sum(j.share for j in jobs) <= 1 + 1e-9
+    body = json.loads((tmp_path / "summary.json").read_text())
+    assert body["met"] == 2
+    assert body["figures"]["device_use"] <= 1.05
+    with Journal.open(tmp_path / "journal.db") as journal:
+        assert replay(journal).digest == journal.digest
+    assert Bundle.from_file(tmp_path / "bundle.yaml").jobs == made.jobs
+    saved = torch.load(tmp_path / "jobs" / "b" / "last.ckpt", weights_only=True)
+    assert saved["global_step"] >= 400
+
+
+def test_a_job_that_raises_takes_nobody_with_it(cluster: Cluster, tmp_path: Path) -> None:
+    made = bundle("uniform", bad=job(raise_at=20), good=job(target={"batches": 100}))
+    summary = made.run(run_dir=tmp_path, cluster=cluster)
+    bad, good = summary.jobs
+    assert (bad.verdict, str(bad.reason)) == (Verdict.CRASHED, "ValueError: this job was made to fail")
+    assert "training_step" in bad.detail
+    assert good.verdict is Verdict.MET
+    assert summary.exit_code == 1
+
+
+def test_a_job_that_cannot_be_built_crashes_alone(cluster: Cluster, tmp_path: Path) -> None:
+    broken = {**job(), "model": {"class_path": "tests.tiny.NoArguments"}}
+    summary = bundle("fifo", broken=broken, good=job(target={"batches": 50})).run(run_dir=tmp_path, cluster=cluster)
+    assert [j.verdict for j in summary.jobs] == [Verdict.CRASHED, Verdict.MET]
+    assert "cannot be built" in str(summary.jobs[0].reason)
+
+
+def test_a_worker_that_dies_is_noticed_and_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    made = bundle("uniform", dead=job(die_at=20), good=job(target={"batches": 100}))
+    summary = made.run(run_dir=tmp_path / "first", cluster=cluster)
+    assert [j.verdict for j in summary.jobs] == [Verdict.CRASHED, Verdict.MET]
+    assert str(summary.jobs[0].reason) == "the worker's process died"
+    again = bundle("fifo", good=job(target={"batches": 50})).run(run_dir=tmp_path / "second", cluster=cluster)
+    assert again.exit_code == 0
+
+
+def test_a_metric_never_logged_is_told_with_those_that_were(cluster: Cluster, tmp_path: Path) -> None:
+    made = bundle(a=job(target={"metric": "vall_loss", "at_most": 0.1}, data="ValidatedPoints"))
+    [status] = made.run(run_dir=tmp_path, cluster=cluster).jobs
+    assert status.verdict is Verdict.CRASHED
+    assert "'vall_loss' was never logged; logged so far: val_loss" in str(status.reason)
+
+
+def test_bad_losses_are_shown(cluster: Cluster, tmp_path: Path) -> None:
+    [status] = bundle(a=job(bad_after=10)).run(run_dir=tmp_path, cluster=cluster).jobs
+    assert status.verdict is Verdict.MET
+    assert status.rejected == 3
+
+
+def test_the_scheduler_killed_in_the_middle_comes_back_and_nobody_notices(cluster: Cluster, tmp_path: Path) -> None:
+    """SIGKILL: it answers again within 10 s, training goes on meanwhile, and the journal replays over the gap."""
+    import ray
+
+    killed: dict[str, float] = {}
+
+    def kill(now: float, jobs: list[JobStatus]) -> bool:
+        if now < 2.0:
+            return False
+        pid = pid_of(cluster.scheduler)
+        killed["batches"] = sum(j.batches for j in jobs)
+        os.kill(pid, signal.SIGKILL)
+        killed["at"] = time.monotonic()
+        for _ in range(100):
+            try:
+                assert pid_of(cluster.scheduler) != pid
+                break
+            except ray.exceptions.RayError:
+                time.sleep(0.1)
+        killed["back"] = time.monotonic()
+        return True
+
+    seen = Seen(kill)
+    made = bundle("uniform", a=job(pause=0.005, target={"batches": 700}), b=job(pause=0.005, target={"batches": 700}))
+    summary = made.run(run_dir=tmp_path, cluster=cluster, watcher=seen)
+    assert killed["back"] - killed["at"] < 10
+    assert summary.exit_code == 0
+    assert summary.wall < 20  # both trained on while it was away: 1,400 batches of 5 ms and more
+    with Journal.open(tmp_path / "journal.db") as journal:
+        again = replay(journal)
+        assert again.digest == journal.digest
+        assert again.scheduler.names(active=True) == []
+
+
+def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluster, tmp_path: Path) -> None:
+    import ray
+
+    def kill(now: float, jobs: list[JobStatus]) -> bool:
+        if now < 1.0:
+            return False
+        os.kill(pid_of(cluster.keeper), signal.SIGKILL)
+        return True
+
+    made = bundle("uniform", a=job(pause=0.005, target={"batches": 400}), b=job(pause=0.005, target={"batches": 400}))
+    before = ray.get(cluster.keeper.pids.remote())
+    summary = made.run(run_dir=tmp_path / "first", cluster=cluster, watcher=Seen(kill))
+    assert summary.exit_code == 0
+    again = bundle("fifo", a=job(target={"batches": 50})).run(run_dir=tmp_path / "second", cluster=cluster)
+    assert again.exit_code == 0
+    assert ray.get(cluster.keeper.pids.remote()) == before
+
+
+def test_the_scheduler_s_process_imports_neither_torch_nor_lightning() -> None:
+    code = (
+        "import sys, lightning_core.drivers.ray_actor;"
+        "bad = {'torch', 'lightning', 'filterpy', 'statsmodels'} & set(sys.modules); assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_more_jobs_than_workers_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="4 jobs need as many workers, the cluster has 3"):
+        bundle(a=job(), b=job(), c=job(), d=job()).run(run_dir=tmp_path, cluster=cluster)
+
+
+def test_a_run_is_never_written_over_another(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "something").write_text("mine")
+    with pytest.raises(BundleError, match="is not empty"):
+        bundle(a=job()).run(run_dir=tmp_path, cluster=cluster)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_from_the_shell(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """A Ray of its own; the summary is written, the code is right, no worker is left behind."""
+    (tmp_path / "b.yaml").write_text(json.dumps({"jobs": {"a": job(pause=0.01, target={"batches": 10**6})}}))
+    command = [sys.executable, "-m", "lightning_core.cli", "run", "b.yaml", "--run-dir", "run"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    lines: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        for text in process.stdout:
+            lines.append(text)
+            if "running" in text and process.poll() is None:
+                process.send_signal(number)
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join(120)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == code, "".join(lines) + rest
+    body = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert body["jobs"]["a"]["verdict"] == "cancelled"
+    assert "cancelled" in rest
+
+
+def test_states_are_told_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
+    seen = Seen()
+    made = bundle("fifo", a=job(pause=0.01, target={"batches": 150}), b=job(pause=0.01, target={"batches": 50}))
+    made.run(run_dir=tmp_path, cluster=cluster, watcher=seen)
+    states = [tuple(j.state for j in jobs) for _, jobs in seen.frames]
+    assert (State.RUNNING, State.QUEUED) in states
+    assert states[-1] == (State.ENDED, State.ENDED)
