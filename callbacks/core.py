@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # How long a held or waiting training thread sleeps before it looks around by itself, seconds.
 LOOK = 1.0
+# How long a launched job waits for the scheduler's first word before it trains without one, seconds.
+FIRST_WORD = 10.0
 
 
 class JobOver(Exception):
@@ -190,6 +192,8 @@ class CoreCallback(pl.Callback):
         two batches belongs to the turn of whoever does it.
         """
         box = self._box
+        if box is not None and self._launched and self._obeyed is None:
+            box.wait(None, FIRST_WORD)
         if box is not None and box.directive is not self._obeyed:
             self._obey(trainer)
         turns = self._turns
@@ -237,10 +241,9 @@ class CoreCallback(pl.Callback):
     def _hold(self, box: Mailbox, directive: Directive) -> None:
         """Waits, memory kept, until the scheduler says something else."""
         self._end_turn(again=False)
-        box.parked = True
+        box.parked_at = directive
         while box.directive is directive:
             box.wait(directive, LOOK)
-        box.parked = False
 
     def _give_up(self, end: End) -> None:
         self._end_turn(again=False)

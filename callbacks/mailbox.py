@@ -39,8 +39,8 @@ class Mailbox:
         """Batches, busy seconds and losses kept out, since the job began; stored whole, so read whole."""
         self.directive: Directive | None = None
         """The newest known."""
-        self.parked = False
-        """Whether the training thread waits for news and nothing moves."""
+        self.parked_at: Directive | None = None
+        """The directive under which the training thread waits for another, and nothing moves."""
         self._client = client
         self._job = job
         self._incarnation = incarnation
@@ -83,7 +83,7 @@ class Mailbox:
                     if self._farewell is not None:
                         self._client.left(self._farewell)
                     return
-                if self.parked:
+                if self._parked():
                     self._listen()
                 if self._away:
                     log.warning("%s: the scheduler is back", self._job)
@@ -95,7 +95,7 @@ class Mailbox:
                 if closing:
                     return
                 self._hurry.wait(RETRY)
-            if not self.parked and not self._hurry.wait(self._period) and self.progress == self._sent:
+            if not self._parked() and not self._hurry.wait(self._period) and self.progress == self._sent:
                 self._hurry.wait(self._period)
             self._hurry.clear()
 
@@ -108,6 +108,10 @@ class Mailbox:
         self._take(self._client.report(report))
         for _ in cells:
             self._cells.popleft()
+
+    def _parked(self) -> bool:
+        # Not a flag that the training thread takes back: it may not have run since the news came that wakes it.
+        return self.parked_at is not None and self.parked_at is self.directive
 
     def _listen(self) -> None:
         version = -1 if self.directive is None else self.directive.version

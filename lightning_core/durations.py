@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -40,6 +41,8 @@ def format_duration(seconds: float) -> str:
         >>> format_duration(5400), format_duration(42.31), format_duration(-3)
         ('1h30m', '42.3s', '-3.0s')
     """
+    if seconds == math.inf:
+        return "∞"
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds < 99.95:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_the_live_table_shows_every_column() -> None:
     out = io.StringIO()
     Console(file=out, width=200, force_terminal=False).print(jobs_table(11.0, some_jobs()))
     text = out.getvalue()
-    for words in ("cnn", "0.0556 / 0.0100", "11.0s / 1m", "1.00", "20", "51.0s", "feasible", "on time with 9.0 s"):
+    for words in ("cnn", "0.0559 / 0.0100", "11.0s / 60.0s", "1.00", "20", "51.0s", "feasible", "on time with 9.0 s"):
         assert words in text
     assert "20 / 500 batches" in text
     assert "2 bad losses kept out" in text
@@ -95,6 +96,16 @@ def test_exit_codes() -> None:
     assert code("crashed", interrupted=15) == 143
 
 
+def test_a_forecast_without_an_upper_end_is_shown() -> None:
+    """Found live: the optimistic and the likely end are finite, the pessimistic one is not."""
+    [job, *_] = some_jobs()
+    unsure = replace(job, finish=(12.0, 20.0, float("inf")))
+    Console(file=io.StringIO()).print(jobs_table(11.0, [unsure]))
+    out = io.StringIO()
+    PlainView(out).update(11.0, [unsure])
+    assert "20.0s ±∞" in out.getvalue()
+
+
 def test_every_reason_has_words_that_render() -> None:
     for code in WORDS:
         assert str(Reason(code, (1.0, 2.0), "text"))
@@ -115,7 +126,15 @@ def test_durations_that_are_none(text: object) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.04, "0.0s"), (99.0, "99.0s"), (100.0, "1m40s"), (3600, "1h"), (90_000, "1d1h"), (86_460, "1d")],
+    [
+        (0.04, "0.0s"),
+        (99.0, "99.0s"),
+        (100.0, "1m40s"),
+        (3600, "1h"),
+        (90_000, "1d1h"),
+        (86_460, "1d"),
+        (float("inf"), "∞"),
+    ],
 )
 def test_durations_as_text(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -89,9 +89,9 @@ class Worker:
             folder = Path(assignment.folder)
             folder.mkdir(parents=True, exist_ok=True)
             self._cli = build(assignment.config, assignment.kind, folder, callback)
-        except (Exception, SystemExit):  # a person's class may raise anything; the argument parser exits
+        except (Exception, SystemExit) as error:  # a person's class may raise anything; the argument parser exits
             self._clear()
-            return traceback.format_exc()
+            return story(origin(error))
         self._assignment = assignment
         return None
 
@@ -107,8 +107,8 @@ class Worker:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=assignment.config.get("ckpt_path"))
         except JobOver:
             pass
-        except (Exception, SystemExit, KeyboardInterrupt):
-            left = WorkerLeft(assignment.job, 1, crashed=True, detail=traceback.format_exc())
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            left = WorkerLeft(assignment.job, 1, crashed=True, detail=story(error))
         if not left.crashed:
             left = self._save(assignment, cli.trainer, left)
         self._tell(assignment, left)
@@ -126,8 +126,8 @@ class Worker:
     def _save(self, assignment: Assignment, trainer: Any, left: WorkerLeft) -> WorkerLeft:
         try:
             trainer.save_checkpoint(Path(assignment.folder) / "last.ckpt", weights_only=False)
-        except Exception:  # the training is done; that its state could not be kept is told, not hidden
-            return WorkerLeft(assignment.job, 1, crashed=True, detail=traceback.format_exc())
+        except Exception as error:  # the training is done; that its state could not be kept is told, not hidden
+            return WorkerLeft(assignment.job, 1, crashed=True, detail=story(error))
         return left
 
     def _tell(self, assignment: Assignment, left: WorkerLeft) -> None:
@@ -145,3 +145,16 @@ class Worker:
         if self._turns is not None:
             self._turns.close()
         self._assignment = self._cli = self._turns = None
+
+
+def origin(error: BaseException) -> BaseException:
+    """What was raised first, not who passed it on."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
+def story(error: BaseException) -> str:
+    """The traceback of an error; the last line is the error in one line."""
+    message = " ".join(str(error).split()) or "no message"
+    return f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"
