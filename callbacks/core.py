@@ -19,7 +19,7 @@ from typing_extensions import override
 from lightning_core.drivers.local import LocalClient
 from lightning_core.durations import parse_duration
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import STEP_LOSS, BatchTarget, Directive, End, Job, LossTarget, Target, Verdict
+from lightning_core.types import STEP_LOSS, Directive, End, Job, LossTarget, Target, Verdict
 
 from .mailbox import Mailbox
 from .meter import LossMeter
@@ -103,6 +103,7 @@ class CoreCallback(pl.Callback):
         self._batches = 0
         self._obeyed: Directive | None = None
         self._held_turn = False
+        self._steered = True
         self._seen_metric = False
 
     # ------------------------------------------------------------------------------------------------ hooks
@@ -118,7 +119,7 @@ class CoreCallback(pl.Callback):
             client.submit(self._own)
         self._box = Mailbox(client, self._job)
         self._meter = LossMeter(self._box.add, **self._grid)  # type: ignore[arg-type]
-        self._alone = trainer.world_size > 1 or self._turns is None
+        self._steered = trainer.world_size == 1
         self._pace = GpuPace() if pl_module.device.type == "cuda" else HostPace()
         self._obeyed = None
         self._held_turn = False
@@ -130,6 +131,8 @@ class CoreCallback(pl.Callback):
         self._batches = trainer.global_step
         if self._box is not None:
             self._meter.start_at(self._batches)
+            if self._launched:
+                self._box.wait(None, FIRST_WORD)
 
     @override
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -192,20 +195,14 @@ class CoreCallback(pl.Callback):
         two batches belongs to the turn of whoever does it.
         """
         box = self._box
-        if box is not None and self._launched and self._obeyed is None:
-            box.wait(None, FIRST_WORD)
         if box is not None and box.directive is not self._obeyed:
             self._obey(trainer)
-        turns = self._turns
-        if self._alone or turns is None or box is None:
-            if not self._held_turn:
-                self._begin_turn()
-            return
-        if self._held_turn and turns.spent():
+        turns = self._turns if self._steered else None
+        if turns is not None and self._held_turn and turns.spent():
             self._end_turn(again=True)
         if not self._held_turn:
-            while not turns.take(_duty(self._obeyed), LOOK):
-                if box.directive is not self._obeyed:
+            while turns is not None and not turns.take(_duty(self._obeyed), LOOK):
+                if box is not None and box.directive is not self._obeyed:
                     self._obey(trainer)
             self._begin_turn()
 
@@ -217,7 +214,7 @@ class CoreCallback(pl.Callback):
         if self._held_turn:
             self._held_turn = False
             self._pace.end()
-        if self._turns is not None and not self._alone:
+        if self._turns is not None and self._steered:
             self._turns.give(again=again, duty=_duty(self._obeyed))
 
     def _obey(self, trainer: pl.Trainer) -> None:
@@ -234,7 +231,7 @@ class CoreCallback(pl.Callback):
                     return
                 case None:
                     return
-            if directive.duty > 0 or self._alone:
+            if directive.duty > 0 or not self._steered:
                 return
             self._hold(box, directive)
 
@@ -250,7 +247,7 @@ class CoreCallback(pl.Callback):
         if self._launched:
             raise JobOver(end)
         log.warning("%s: %s: %s", self._job, end.verdict, end.reason)
-        self._alone = True  # nobody grants it anything any more; the script goes on
+        self._steered = False  # nobody grants it anything any more; the script goes on
 
     def _measure(self, trainer: pl.Trainer, outputs: Any) -> None:
         if self._metric == STEP_LOSS:
@@ -286,6 +283,3 @@ class CoreCallback(pl.Callback):
 def _duty(directive: Directive | None) -> float:
     """What weighs a turn: the share granted; before the first word, and after the last, as little as can be."""
     return 0.0 if directive is None or isinstance(directive, End) else directive.duty
-
-
-__all__ = ["BatchTarget", "CoreCallback", "JobOver", "LossTarget"]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from examples.digits import MODELS  # noqa: E402
-from lightning_core import Settings  # noqa: E402
+from lightning_core import Scheduler, Settings  # noqa: E402
 from lightning_core.codec import decode_event  # noqa: E402
 from lightning_core.journal import Journal  # noqa: E402
 from lightning_core.launch.bundle import Bundle  # noqa: E402
@@ -134,6 +134,34 @@ def ceiling(bundle: Bundle, work: dict[str, float]) -> int:
     return int(kept.sum())
 
 
+def why_not_more(bundle: Bundle, work: dict[str, float], end: Summary) -> None:
+    """Prints, for the jobs that a policy did not meet, what it made of them: seconds in each state of its mind."""
+    spent: dict[str, dict[str, float]] = {spec.job.name: {} for spec in bundle.jobs}
+    with Journal.open(end.run_dir / "journal.db") as journal:
+        scheduler, before = Scheduler(journal.settings()), 0.0
+        for entry in journal.entries():
+            for name in scheduler.names(active=True):
+                directive = scheduler.directive(name)
+                code = directive.reason.code if directive is not None else "submitted"
+                spent[name][code] = spent[name].get(code, 0.0) + entry.now - before
+            scheduler.handle(decode_event(entry.event), entry.now)
+            before = entry.now
+    print(f"Why {end.policy} met no more (seconds in which a job ...):")
+    print(
+        f"  {'job':<14}{'needs alone':>12}{'explored':>10}{'waited for it':>15}{'given up':>10}{'chosen':>8}{'all tried':>11}"
+    )
+    for job in end.jobs:
+        if job.verdict is Verdict.MET or not np.isfinite(work[job.name]):
+            continue
+        of = spent[job.name]
+        given_up = of.get("dropped", 0.0) + of.get("not_falling", 0.0)
+        chosen = of.get("chosen", 0.0) + of.get("chosen_later", 0.0)
+        numbers = (work[job.name], of.get("explore", 0.0), of.get("explored", 0.0), given_up, chosen,
+                   of.get("nothing_fits", 0.0))  # fmt: skip
+        widths = (12, 10, 15, 10, 8, 11)
+        print(f"  {job.name:<14}" + "".join(f"{x:>{w}.1f}" for x, w in zip(numbers, widths, strict=True)), flush=True)
+
+
 def show(bundle: Bundle, work: dict[str, float], ends: dict[str, Summary], most: int) -> None:
     """Prints a row a job, a column a policy."""
     print(f"\n{'job':<14}{'target':>9}{'work':>8}{'deadline':>10}  " + "".join(f"{name:>16}" for name in ends))
@@ -178,6 +206,8 @@ def main() -> None:
                 ends[name] = unless_interrupted(end)
             most = ceiling(bundle, work)
             show(bundle, work, ends, most)
+            if ends["lara"].met < max(ends[name].met for name in ("fifo", "edf", "uniform")):
+                why_not_more(bundle, work, ends["lara"])
             rows.append({"seed": seed, "ceiling": most, **{f"met_{name}": end.met for name, end in ends.items()}})
     figures = {key: sum(row[key] for row in rows) for key in rows[0] if key != "seed"}
     print("\n" + ", ".join(f"{key} {value}" for key, value in figures.items()))

@@ -1,0 +1,58 @@
+"""What is promised of the package as a whole."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize("name", ["core", "mailbox", "meter", "pace"])
+def test_examples_in_the_callbacks_run(name: str) -> None:
+    # Collected by path they would be `callbacks.core`, which the package refuses to be.
+    assert doctest.testmod(importlib.import_module(f"lightning_core.callbacks.{name}")).failed == 0
+
+
+def test_the_folder_callbacks_is_not_importable_by_itself() -> None:
+    code = "import callbacks"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "import lightning_core.callbacks" in done.stderr
+
+
+def test_the_core_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, lightning_core, lightning_core.journal;"
+        "heavy = {'ray', 'torch', 'lightning', 'matplotlib', 'rich', 'yaml'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd="/")
+
+
+def test_the_wheel_has_every_package_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    [wheel] = tmp_path.glob("*.whl")
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {str(Path(name).parent).replace("/", ".") for name in names}
+    assert found == set(listed)
+    assert "lightning_core/py.typed" in zipfile.ZipFile(wheel).namelist()
+
+
+def test_nothing_of_ours_unpickles_or_evaluates() -> None:
+    forbidden = {"pickle", "cloudpickle", "marshal", "shelve"}
+    for path in [*ROOT.glob("lightning_core/**/*.py"), *ROOT.glob("callbacks/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not {alias.name.split(".")[0] for alias in node.names} & forbidden, path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec"), path
