@@ -147,19 +147,21 @@ def why_not_more(bundle: Bundle, work: dict[str, float], end: Summary) -> None:
             scheduler.handle(decode_event(entry.event), entry.now)
             before = entry.now
     print(f"Why {end.policy} met no more (seconds in which a job ...):")
-    print(
-        f"  {'job':<14}{'needs alone':>12}{'explored':>10}{'waited for it':>15}{'given up':>10}{'chosen':>8}{'all tried':>11}"
-    )
+    columns = ("needs alone", "explored", "waited for it", "given up", "chosen", "all tried")
+    print(f"  {'job':<14}" + "".join(f"{column:>15}" for column in columns))
     for job in end.jobs:
         if job.verdict is Verdict.MET or not np.isfinite(work[job.name]):
             continue
         of = spent[job.name]
-        given_up = of.get("dropped", 0.0) + of.get("not_falling", 0.0)
-        chosen = of.get("chosen", 0.0) + of.get("chosen_later", 0.0)
-        numbers = (work[job.name], of.get("explore", 0.0), of.get("explored", 0.0), given_up, chosen,
-                   of.get("nothing_fits", 0.0))  # fmt: skip
-        widths = (12, 10, 15, 10, 8, 11)
-        print(f"  {job.name:<14}" + "".join(f"{x:>{w}.1f}" for x, w in zip(numbers, widths, strict=True)), flush=True)
+        seconds = (
+            work[job.name],
+            of.get("explore", 0.0),
+            of.get("explored", 0.0),
+            of.get("dropped", 0.0) + of.get("not_falling", 0.0),
+            of.get("chosen", 0.0) + of.get("chosen_later", 0.0),
+            of.get("nothing_fits", 0.0),
+        )
+        print(f"  {job.name:<14}" + "".join(f"{x:>15.1f}" for x in seconds), flush=True)
 
 
 def show(bundle: Bundle, work: dict[str, float], ends: dict[str, Summary], most: int) -> None:
