@@ -6,6 +6,8 @@ import math
 import re
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+# Forecasts of curves that hardly fall may say anything; beyond this nobody wants the figure.
+FARTHEST = 30 * 365 * 86400.0
 _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -43,6 +45,8 @@ def format_duration(seconds: float) -> str:
     """
     if seconds == math.inf:
         return "∞"
+    if seconds > FARTHEST:
+        return ">30y"
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds < 99.95:

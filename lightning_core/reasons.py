@@ -1,11 +1,14 @@
 """Why: every directive and every verdict carries a reason, a code and numbers in the core, words when it is read.
 
-A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers, ``{text}`` words that came from outside.
+A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers (``:t`` writes seconds as people do) and
+``{text}`` words that came from outside.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from lightning_core.durations import format_duration
 
 WORDS = {
     # grants
@@ -16,18 +19,18 @@ WORDS = {
     "equal_share": "one of {0:.0f} equal shares",
     "explore": "is being explored: {0:.0f} of {1:.0f} loss cells seen",
     "explored": "waits until all are explored: has {0:.0f} of {1:.0f} loss cells",
-    "chosen": "can make it: needs {0:.1f} s of the device and has {1:.1f} s",
-    "chosen_later": "can make it after more urgent jobs: needs {0:.1f} s and has {1:.1f} s",
-    "dropped": "given up for now: needs {0:.1f} s and has {1:.1f} s, which others use better",
+    "chosen": "can make it: needs {0:t} of the device and has {1:t}",
+    "chosen_later": "can make it after more urgent jobs: needs {0:t} and has {1:t}",
+    "dropped": "given up for now: needs {0:t} and has {1:t}, which others use better",
     "not_falling": "given up for now: its loss does not come down towards the target",
     "nothing_fits": "no job can make it by forecast; all are tried",
     # verdicts
     "too_early": "too early to tell",
-    "on_time": "on time with {0:.1f} s to spare",
-    "late": "would be {0:.1f} s late",
-    "too_long": "needs {0:.1f} s alone on the device and has {1:.1f} s",
+    "on_time": "on time with {0:t} to spare",
+    "late": "would be {0:t} late",
+    "too_long": "needs {0:t} alone on the device and has {1:t}",
     "flat": "its loss does not come down towards the target",
-    "target_met": "target met with {0:.1f} s to spare",
+    "target_met": "target met with {0:t} to spare",
     "deadline_passed": "deadline passed, target not met",
     "never_feasible": "deadline passed; it had been given up",
     "training_ended": "its training ended before the target was met",
@@ -40,13 +43,20 @@ CODES = tuple(WORDS)
 _INDEX = {code: index for index, code in enumerate(CODES)}
 
 
+class _Number(float):
+    """A number that can be written as a duration."""
+
+    def __format__(self, form: str) -> str:
+        return format_duration(self) if form == "t" else super().__format__(form)
+
+
 class Reason(NamedTuple):
     """A code with its numbers.
 
     Example::
 
         >>> str(Reason("chosen", (3.0, 12.5)))
-        'can make it: needs 3.0 s of the device and has 12.5 s'
+        'can make it: needs 3.0s of the device and has 12.5s'
     """
 
     code: str
@@ -54,7 +64,7 @@ class Reason(NamedTuple):
     text: str = ""
 
     def __str__(self) -> str:
-        return WORDS[self.code].format(*self.numbers, text=self.text)
+        return WORDS[self.code].format(*map(_Number, self.numbers), text=self.text)
 
 
 def index(code: str) -> int:

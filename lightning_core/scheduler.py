@@ -117,7 +117,7 @@ class Scheduler:
         (1.0, 'first in line')
         >>> [end] = scheduler.handle(Report("a", 1, number=1, version=1, batches=100, busy=8.0), now=9.0)
         >>> end.verdict, str(end.reason)
-        (<Verdict.MET: 'met'>, 'target met with 51.0 s to spare')
+        (<Verdict.MET: 'met'>, 'target met with 51.0s to spare')
     """
 
     def __init__(self, settings: Settings | None = None) -> None:

@@ -66,7 +66,7 @@ def test_meeting_the_target_ends_the_job_and_frees_the_device_at_once(scheduler:
     assert (answer[0].job, answer[1].job) == ("a", "b")
     assert isinstance(answer[0], End)
     assert answer[0].verdict is Verdict.MET
-    assert str(answer[0].reason) == "target met with 45.0 s to spare"
+    assert str(answer[0].reason) == "target met with 45.0s to spare"
 
 
 def test_a_loss_target_is_met_by_the_mean_of_the_window_and_not_by_one_lucky_cell(scheduler: Scheduler) -> None:
@@ -103,7 +103,7 @@ def test_a_job_given_up_ends_as_infeasible(scheduler: Scheduler) -> None:
     scheduler.handle(Tick(), 1.5)
     status = scheduler.status()[0]
     assert status.verdict is Verdict.INFEASIBLE
-    assert str(status.reason) == "needs 99.0 s alone on the device and has 8.5 s"
+    assert str(status.reason) == "needs 99.0s alone on the device and has 8.5s"
     [end] = scheduler.handle(Tick(), 10.0)
     assert isinstance(end, End)
     assert end.verdict is Verdict.INFEASIBLE
@@ -113,8 +113,8 @@ def test_a_job_given_up_ends_as_infeasible(scheduler: Scheduler) -> None:
     ("done", "verdict", "words"),
     [
         (0, None, "too early to tell"),
-        (60, Verdict.FEASIBLE, "on time with 4.0 s to spare"),
-        (30, Verdict.INFEASIBLE, "needs 7.0 s alone on the device and has 6.0 s"),
+        (60, Verdict.FEASIBLE, "on time with 4.0s to spare"),
+        (30, Verdict.INFEASIBLE, "needs 7.0s alone on the device and has 6.0s"),
     ],
 )
 def test_verdicts_of_known_work(scheduler: Scheduler, done: int, verdict: Verdict | None, words: str) -> None:
@@ -125,7 +125,7 @@ def test_verdicts_of_known_work(scheduler: Scheduler, done: int, verdict: Verdic
     assert status.verdict == verdict
     if done == 60:
         assert status.finish == pytest.approx((8.0, 8.0, 8.0))
-        assert str(status.reason) == "on time with 2.0 s to spare"
+        assert str(status.reason) == "on time with 2.0s to spare"
     else:
         assert str(status.reason) == words
 
@@ -137,7 +137,7 @@ def test_at_risk_is_late_behind_others_but_not_alone(scheduler: Scheduler) -> No
     scheduler.handle(Tick(), 1.0)
     second = scheduler.status()[1]
     assert second.verdict is Verdict.AT_RISK
-    assert str(second.reason) == "would be 3.8 s late"
+    assert str(second.reason) == "would be 3.8s late"
 
 
 def test_no_verdict_on_a_loss_curve_before_it_has_shown_enough() -> None:

@@ -30,6 +30,7 @@ def draw(journal: Journal, path: Path) -> None:
     shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
     done: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     ends: dict[str, tuple[float, Verdict]] = {}
+    heard: dict[str, float] = defaultdict(float)
     last = 0.0
     for entry in journal.entries():
         event, last = decode_event(entry.event), entry.now
@@ -40,10 +41,13 @@ def draw(journal: Journal, path: Path) -> None:
         if isinstance(event, Report) and event.job in jobs:
             target = jobs[event.job].target
             if isinstance(target, LossTarget):
-                for cell in event.cells:
-                    done[event.job].setdefault(cell.number, (entry.now, cell.loss / target.at_most))
+                # A report brings all cells since the one before: they lie between the two.
+                new = [cell for cell in event.cells if cell.number not in done[event.job]]
+                times = np.linspace(heard[event.job], entry.now, len(new) + 1)[1:]
+                done[event.job] |= {c.number: (t, c.loss / target.at_most) for c, t in zip(new, times, strict=True)}
             elif event.batches:
                 done[event.job][event.number] = (entry.now, target.batches / event.batches)
+            heard[event.job] = entry.now
         for directive in decode_directives(entry.directives):
             shares[directive.job].append((entry.now, 0.0 if isinstance(directive, End) else directive.duty))
             if isinstance(directive, End):
