@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from lightning_core.durations import format_duration
 from lightning_core.types import BatchTarget, JobStatus, Verdict
@@ -74,7 +74,9 @@ def jobs_table(now: float, jobs: list[JobStatus]) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in COLUMNS:
-        table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=column != "reason")
+        # One line a job, also where the terminal is narrow: the reason is cut, `summary.json` has it whole.
+        justify: Literal["right", "left"] = "right" if column in NUMBERS else "left"
+        table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
     for job in jobs:
         *cells, verdict, reason = line(now, job)
         colour = _COLOURS.get(job.verdict, "") if job.verdict is not None else "dim"
