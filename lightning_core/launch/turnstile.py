@@ -175,7 +175,7 @@ class TurnstileClient:
             on whatever core is free, with cold caches: its batches then take 10 to 20 % longer (measured).
     """
 
-    def __init__(self, path: Path, quantum: float = 0.045, core: int | None = None) -> None:
+    def __init__(self, path: Path, quantum: float = 0.048, core: int | None = None) -> None:
         self.held = False
         self._path = path
         self._quantum = quantum
