@@ -192,7 +192,8 @@ class Scheduler:
             self._take_cells(row, report)
             if self._is_met(row):
                 spare = float(table.deadline[row] - now)
-                self._end(row, now, Verdict.MET, Reason("target_met", (spare,)))
+                if spare >= 0:  # else the round finds that the deadline has passed
+                    self._end(row, now, Verdict.MET, Reason("target_met", (spare,)))
                 self._round(now)
         directive = table.directives[row]
         if directive.version > report.version and directive not in self._changed:

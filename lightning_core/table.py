@@ -10,6 +10,7 @@ import numpy as np
 from lightning_core.reasons import Reason
 from lightning_core.types import (
     BatchTarget,
+    BoolArray,
     Directive,
     End,
     FloatArray,
@@ -22,35 +23,6 @@ from lightning_core.types import (
 
 # Throughput follows the last 30 busy seconds or so: long enough to be calm, short enough to notice a slower phase.
 MEMORY = 30.0
-
-_COLUMNS = {
-    "active": np.bool_,
-    "exact": np.bool_,  # target in batches
-    "goal": np.float64,  # target loss or number of batches
-    "deadline": np.float64,
-    "submitted": np.float64,
-    "incarnation": np.int64,
-    "last_report": np.int64,
-    "batches": np.int64,
-    "busy": np.float64,
-    "recent_batches": np.float64,  # discounted sums for the throughput
-    "recent_busy": np.float64,
-    "cells": np.int64,
-    "last_position": np.int64,
-    "rejected": np.int64,
-    "rejected_cells": np.int64,
-    "duty": np.float64,
-    "code": np.int64,
-    "work_low": np.float64,
-    "work_mid": np.float64,
-    "work_high": np.float64,
-    "finish": np.float64,
-    "spare": np.float64,
-    "verdict_known": np.bool_,
-    "infeasible": np.bool_,
-    "feasible": np.bool_,
-    "ended_at": np.float64,
-}
 
 
 class _Verdicts:
@@ -78,21 +50,21 @@ class JobTable:
         window: cells whose mean is the current loss.
     """
 
-    active: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    exact: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    goal: FloatArray
+    active: BoolArray
+    exact: BoolArray  # target in batches
+    goal: FloatArray  # target loss or number of batches
     deadline: FloatArray
     submitted: FloatArray
     incarnation: IntArray
     last_report: IntArray
     batches: IntArray
     busy: FloatArray
-    recent_batches: FloatArray
+    recent_batches: FloatArray  # discounted sums for the throughput
     recent_busy: FloatArray
     cells: IntArray
     last_position: IntArray
-    rejected: IntArray
-    rejected_cells: IntArray
+    rejected: IntArray  # losses, by the worker
+    rejected_cells: IntArray  # by us
     duty: FloatArray
     code: IntArray
     work_low: FloatArray
@@ -100,9 +72,9 @@ class JobTable:
     work_high: FloatArray
     finish: FloatArray
     spare: FloatArray
-    verdict_known: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    infeasible: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    feasible: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    verdict_known: BoolArray
+    infeasible: BoolArray
+    feasible: BoolArray
     ended_at: FloatArray
 
     def __init__(self, window: int) -> None:
@@ -232,3 +204,8 @@ class JobTable:
             finish = now + mid  # not planned for: the end it would have alone
         share = float(self.duty[row]) or 1.0
         return finish - min((mid - low) / share, finish - now), finish, finish + (high - mid) / share
+
+
+# The columns and their types stand once, in the class.
+_KINDS = {"BoolArray": np.bool_, "FloatArray": np.float64, "IntArray": np.int64}
+_COLUMNS = {name: _KINDS[kind] for name, kind in JobTable.__annotations__.items()}

@@ -97,6 +97,14 @@ def test_deadlines_end_jobs_and_the_scheduler_asks_to_be_woken_for_them(schedule
     assert scheduler.wakeup() == pytest.approx(1.4)
 
 
+@pytest.mark.parametrize(("now", "verdict"), [(50.0, Verdict.MET), (50.1, Verdict.MISSED)])
+def test_a_target_reached_after_the_deadline_is_missed(scheduler: Scheduler, now: float, verdict: Verdict) -> None:
+    scheduler.handle(Submit((batches("a", 50),)), 0.0)
+    [end] = scheduler.handle(report("a", 1, batches=100, busy=4.0), now)
+    assert isinstance(end, End)
+    assert end.verdict is verdict
+
+
 def test_a_job_given_up_ends_as_infeasible(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 10, n=1000),)), 0.0)
     scheduler.handle(report("a", 1, batches=10, busy=1.0), 1.0)
