@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 LOOK = 1.0
 # How long a launched job waits for the scheduler's first word before it trains without one, seconds.
 FIRST_WORD = 10.0
+# What weighs a turn before the first word; after the last one, what was granted last goes on to.
+UNTOLD_DUTY = 0.1
 
 
 class JobOver(Exception):
@@ -104,6 +106,7 @@ class CoreCallback(pl.Callback):
         self._obeyed: Directive | None = None
         self._held_turn = False
         self._steered = True
+        self._duty = UNTOLD_DUTY
         self._seen_metric = False
 
     # ------------------------------------------------------------------------------------------------ hooks
@@ -120,16 +123,18 @@ class CoreCallback(pl.Callback):
         self._box = Mailbox(client, self._job)
         self._meter = LossMeter(self._box.add, **self._grid)  # type: ignore[arg-type]
         self._steered = trainer.world_size == 1
+        self._duty = UNTOLD_DUTY
         self._pace = GpuPace() if pl_module.device.type == "cuda" else HostPace()
         self._obeyed = None
         self._held_turn = False
         self._seen_metric = False
-        self._accumulate = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        self._automatic = pl_module.automatic_optimization
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._batches = trainer.global_step
         if self._box is not None:
+            self._box.began = self._batches
             self._meter.start_at(self._batches)
             if self._launched:
                 self._box.wait(None, FIRST_WORD)
@@ -146,11 +151,13 @@ class CoreCallback(pl.Callback):
         box = self._box
         if box is None:
             return
-        if self._accumulate == 1:
+        # Lightning divides the loss by it, and may change it from epoch to epoch.
+        accumulated = trainer.accumulate_grad_batches if self._automatic else 1
+        if accumulated == 1:
             self._batches += 1
         else:
             self._batches = trainer.global_step
-        self._measure(trainer, outputs)
+        self._measure(trainer, outputs, float(accumulated))
         box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
         if box.directive is not self._obeyed:
             self._obey(trainer)
@@ -201,7 +208,7 @@ class CoreCallback(pl.Callback):
         if turns is not None and self._held_turn and turns.spent():
             self._end_turn(again=True)
         if not self._held_turn:
-            while turns is not None and not turns.take(_duty(self._obeyed), LOOK):
+            while turns is not None and not turns.take(self._duty, LOOK):
                 if box is not None and box.directive is not self._obeyed:
                     self._obey(trainer)
             self._begin_turn()
@@ -215,7 +222,7 @@ class CoreCallback(pl.Callback):
             self._held_turn = False
             self._pace.end()
         if self._turns is not None and self._steered:
-            self._turns.give(again=again, duty=_duty(self._obeyed))
+            self._turns.give(again=again, duty=self._duty)
 
     def _obey(self, trainer: pl.Trainer) -> None:
         box = self._box
@@ -231,6 +238,8 @@ class CoreCallback(pl.Callback):
                     return
                 case None:
                     return
+            if directive.duty > 0:
+                self._duty = directive.duty
             if directive.duty > 0 or not self._steered:
                 return
             self._hold(box, directive)
@@ -249,10 +258,9 @@ class CoreCallback(pl.Callback):
         log.warning("%s: %s: %s", self._job, end.verdict, end.reason)
         self._steered = False  # nobody grants it anything any more; the script goes on
 
-    def _measure(self, trainer: pl.Trainer, outputs: Any) -> None:
+    def _measure(self, trainer: pl.Trainer, outputs: Any, scale: float) -> None:
         if self._metric == STEP_LOSS:
             value = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-            scale = float(self._accumulate)  # Lightning has divided the loss by it
         else:
             value = trainer.callback_metrics.get(self._metric)
             scale = 1.0
@@ -274,12 +282,10 @@ class CoreCallback(pl.Callback):
         log.warning("%s: %s", self._job, text)
 
     def _close(self) -> None:
-        if self._box is not None:
-            self._end_turn(again=False)
-            self._box.close()
-            self._box = None
-
-
-def _duty(directive: Directive | None) -> float:
-    """What weighs a turn: the share granted; before the first word, and after the last, as little as can be."""
-    return 0.0 if directive is None or isinstance(directive, End) else directive.duty
+        box, self._box = self._box, None
+        if box is not None:
+            try:
+                self._end_turn(again=False)
+                self._meter.flush()
+            finally:  # a device in trouble may have no answer; the scheduler must hear the end all the same
+                box.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 
 from lightning_core.protocols import Client
@@ -37,6 +38,8 @@ class Mailbox:
     ) -> None:
         self.progress: tuple[int, float, int] = (0, 0.0, 0)
         """Batches, busy seconds and losses kept out, since the job began; stored whole, so read whole."""
+        self.began = 0
+        """Batches done before this worker began: where a run was resumed."""
         self.directive: Directive | None = None
         """The newest known."""
         self.parked_at: Directive | None = None
@@ -50,6 +53,7 @@ class Mailbox:
         self._news = threading.Condition()
         self._hurry = threading.Event()
         self._closing = False
+        self._until = 0.0
         self._number = 0
         self._sent: tuple[int, float, int] | None = None
         self._farewell: WorkerLeft | None = None
@@ -67,9 +71,10 @@ class Mailbox:
             if self.directive is known:
                 self._news.wait(timeout)
 
-    def close(self, farewell: WorkerLeft | None = None, timeout: float = 5.0) -> None:
+    def close(self, farewell: WorkerLeft | None = None, timeout: float = 10.0) -> None:
         """Delivers what is left, and that the worker is gone, if the scheduler answers in time."""
         self._farewell = farewell
+        self._until = time.monotonic() + timeout
         self._closing = True
         self._hurry.set()
         self._thread.join(timeout)
@@ -88,12 +93,13 @@ class Mailbox:
                 if self._away:
                     log.warning("%s: the scheduler is back", self._job)
                     self._away = False
-            except ConnectionError as error:
+            except Exception as error:  # whatever a client raises is no reason for training to stop
                 if not self._away:
                     log.warning("%s: the scheduler does not answer, training goes on: %s", self._job, error)
                     self._away = True
-                if closing:
+                if closing and time.monotonic() > self._until:
                     return
+                self._hurry.clear()
                 self._hurry.wait(RETRY)
             if not self._parked() and not self._hurry.wait(self._period) and self.progress == self._sent:
                 self._hurry.wait(self._period)
@@ -104,7 +110,7 @@ class Mailbox:
         self._sent = batches, busy, rejected = self.progress
         version = -1 if self.directive is None else self.directive.version
         self._number += 1
-        report = Report(self._job, self._incarnation, self._number, version, batches, busy, cells, rejected)
+        report = Report(self._job, self._incarnation, self._number, version, batches, busy, cells, rejected, self.began)
         self._take(self._client.report(report))
         for _ in cells:
             self._cells.popleft()

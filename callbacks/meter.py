@@ -81,6 +81,12 @@ class LossMeter:
             # One bad loss spoils its cell: the device was not asked about each.
             self._emit(at, total / count)
 
+    def flush(self) -> None:
+        """Delivers the cells that are still on their way from the device; waits for them."""
+        if self._device is not None:
+            for at, total, count in self._device.arrived(wait=True):
+                self._emit(at, total / count)
+
     def _close(self, batches: int, total: float, count: int) -> None:
         self._edge = self._next_edge(batches)
         if count:
@@ -122,7 +128,9 @@ class _DeviceSum:
         self._sum.zero_()
         self._count = 0
 
-    def arrived(self) -> list[tuple[int, float, int]]:
+    def arrived(self, wait: bool = False) -> list[tuple[int, float, int]]:
+        if wait and self._sent:
+            self._sent[-1][3].synchronize()
         ready = []
         while self._sent and self._sent[0][3].query():
             batches, count, host, _ = self._sent.popleft()

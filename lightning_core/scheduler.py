@@ -188,7 +188,7 @@ class Scheduler:
             return
         if table.active[row] and report.number > table.last_report[row]:
             table.last_report[row] = report.number
-            table.progress(row, max(report.batches, 0), max(report.busy, 0.0), report.rejected)
+            table.progress(row, max(report.batches, 0), max(report.busy, 0.0), report.rejected, report.began)
             self._take_cells(row, report)
             if self._is_met(row):
                 spare = float(table.deadline[row] - now)
@@ -293,7 +293,7 @@ class Scheduler:
             table.work_low[rows] = low / throughput
             table.work_mid[rows] = work
             table.work_high[rows] = high / throughput
-        return JobView(rows, table.deadline[rows], table.cells[rows], exact, mid, throughput, work)
+        return JobView(rows, table.deadline[rows], table.batches[rows], table.cells[rows], exact, mid, throughput, work)
 
     def _judge(self, rows: IntArray, view: JobView, finish: FloatArray, now: float) -> None:
         """Verdicts: infeasible if even alone and by the optimistic forecast too late, feasible if planned in time."""

@@ -124,12 +124,13 @@ class JobTable:
     def active_rows(self) -> IntArray:
         return np.flatnonzero(self.active[: len(self)])
 
-    def progress(self, row: int, batches: int, busy: float, rejected: int) -> None:
-        """Cumulative counts, which never go backwards."""
+    def progress(self, row: int, batches: int, busy: float, rejected: int, began: int) -> None:
+        """Cumulative counts, which never go backwards; batches from before this worker began cost it no time."""
         more_batches = max(batches - int(self.batches[row]), 0)
         more_busy = max(busy - float(self.busy[row]), 0.0)
         keep = np.exp(-more_busy / MEMORY)
-        self.recent_batches[row] = keep * self.recent_batches[row] + more_batches
+        timed = max(batches - max(int(self.batches[row]), began), 0)
+        self.recent_batches[row] = keep * self.recent_batches[row] + timed
         self.recent_busy[row] = keep * self.recent_busy[row] + more_busy
         self.batches[row] += more_batches
         self.busy[row] += more_busy

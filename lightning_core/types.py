@@ -154,6 +154,7 @@ class Report:
         busy: seconds spent in training, validation and saving since the job began.
         cells: loss observations not yet known to have arrived.
         rejected: losses kept out so far because they were NaN, infinite, zero or negative.
+        began: batches that were done before this incarnation began, of a run that was resumed.
     """
 
     job: str
@@ -164,6 +165,7 @@ class Report:
     busy: float
     cells: tuple[Cell, ...] = ()
     rejected: int = 0
+    began: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ class JobView:
     Attributes:
         place: of the job among all that were ever submitted, 0, 1, ...
         deadline: scheduler time in seconds.
+        batches: done so far.
         cells: loss observations so far.
         exact: whether the work left is known, not forecast (a target in batches).
         remaining: batches left to the target; inf if the curve is not falling towards it, NaN while unknown.
@@ -239,6 +242,7 @@ class JobView:
 
     place: IntArray
     deadline: FloatArray
+    batches: IntArray
     cells: IntArray
     exact: BoolArray
     remaining: FloatArray

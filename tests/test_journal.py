@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,15 @@ def test_a_host_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
     assert after.scheduler.status() == status
     assert after.now() >= now
     assert after.scheduler.settings == LARA
+    after.close()
+
+
+def test_time_passes_while_nobody_is_there(tmp_path: Path) -> None:
+    lived(tmp_path / "j.db").close()
+    hour_ago = time.time() - 3600
+    os.utime(tmp_path / "j.db", (hour_ago, hour_ago))
+    after = Host(Settings(), tmp_path / "j.db")
+    assert after.now() > 3600
     after.close()
 
 

@@ -27,13 +27,18 @@ MEMBERS: dict[str, Callable[[], Policy]] = {
 
 
 def view(
-    work: list[float], deadline: list[float], cells: list[int] | None = None, exact: list[bool] | None = None
+    work: list[float],
+    deadline: list[float],
+    cells: list[int] | None = None,
+    exact: list[bool] | None = None,
+    batches: list[int] | None = None,
 ) -> JobView:
     n = len(work)
     seconds = np.array(work, float)
     return JobView(
         place=np.arange(n),
         deadline=np.array(deadline, float),
+        batches=np.array([0] * n if batches is None else batches),
         cells=np.array([100] * n if cells is None else cells),
         exact=np.array([False] * n if exact is None else exact),
         remaining=seconds * 10,
@@ -121,6 +126,11 @@ def test_lara_explores_first_and_equally() -> None:
 def test_lara_need_not_explore_known_work() -> None:
     plan = Lara().plan(view([5, 5], [30, 10], cells=[0, 50], exact=[True, False]), 0.0)
     assert plan.duty.min() > 0
+
+
+def test_lara_does_not_explore_for_ever_what_shows_no_loss() -> None:
+    plan = Lara(explore=10).plan(view([5, float("nan")], [30, 10], cells=[12, 0], batches=[100, 1001]), 0.0)
+    assert plan.duty.tolist() == [1, 0]
 
 
 def test_lara_shares_as_printed() -> None:

@@ -234,6 +234,13 @@ def test_bad_losses_are_kept_out_and_counted(scheduler: Scheduler, bad: float) -
     assert (status.cells, status.rejected, status.loss) == (6, 4, 1.0)
 
 
+def test_a_resumed_run_is_not_thought_fast(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((batches("a", n=200_000),)), 0.0)
+    scheduler.handle(report("a", 1, batches=0, busy=0.0), 0.1)
+    scheduler.handle(report("a", 2, batches=100_010, busy=1.0, began=100_000), 1.1)
+    assert scheduler.status()[0].throughput == pytest.approx(10.0)
+
+
 def test_cells_ahead_of_a_missing_one_wait_for_it(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((loss("a"),)), 0.0)
     scheduler.handle(report("a", 1, cells=cells(3, 4, 3.0)), 1.0)

@@ -63,6 +63,24 @@ def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(turnstile: Turnstile
     second.close()
 
 
+def test_a_turn_is_charged_at_the_duty_under_which_it_was_taken(turnstile: Turnstile) -> None:
+    """A job that is put on hold gives its turn back with duty 0; that must not starve it when it comes back."""
+    held, other = (TurnstileClient(turnstile.path, quantum=0.0) for _ in range(2))
+    assert held.take(0.5, 5.0)
+    assert not other.take(0.5, 0.1)
+    held.give(again=False, duty=0.0)
+    assert other.take(0.5, 5.0)
+    assert not held.take(0.5, 0.01)
+    start = time.monotonic()
+    while not held.held:
+        time.sleep(0.01)
+        other.give(again=True, duty=0.5)
+        assert held.take(0.5, 0.001) or other.take(0.5, 5.0)
+    assert time.monotonic() - start < 1.0
+    held.close()
+    other.close()
+
+
 @pytest.mark.parametrize("duties", [(0.5, 0.5), (0.7, 0.2, 0.1)])
 def test_turns_are_in_proportion_to_duties(turnstile: Turnstile, duties: tuple[float, ...]) -> None:
     """Time held, over a second, by threads that do nothing but take turns; never two at once."""

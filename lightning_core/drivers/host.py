@@ -30,11 +30,12 @@ class Host:
         self._journal: Journal | None = None
         past = 0.0
         if journal is not None and journal.exists():
+            written = _last_written(journal)  # opening it writes
             self._journal = Journal.open(journal)
             recovered = replay(self._journal)
             self.scheduler = recovered.scheduler
             # The time while nobody was here has passed for the deadlines too: the file says when it was last written.
-            away = max(0.0, time.time() - _last_written(journal)) if recovered.events else 0.0
+            away = max(0.0, time.time() - written) if recovered.events else 0.0
             past = recovered.now + away
         else:
             self.scheduler = Scheduler(settings)

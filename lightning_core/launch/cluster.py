@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import shutil
@@ -31,6 +32,8 @@ from lightning_core.view.summary import Summary
 log = logging.getLogger(__name__)
 
 POLL = 0.25
+# Polls between two words to the Keeper, which takes up its watch again if it has been restarted.
+KEEPER_EVERY = 8
 # How long the scheduler may be silent (it restarts in seconds), and jobs may take to leave once told to.
 PATIENCE = 60.0
 GRACE = 30.0
@@ -127,7 +130,7 @@ class Cluster:
             ray.get(scheduler.submit.remote(tuple(spec.job for spec in bundle.jobs)))
             for job, traceback in failed.items():
                 ray.get(scheduler.left.remote(WorkerLeft(job, 1, crashed=True, detail=traceback)))
-            ray.get(self.keeper.start.remote())
+            _call(self.keeper, "start")
             with _signals() as received:
                 now, jobs = self._follow(scheduler, received, watcher)
             summary = Summary.of(bundle.settings, now, jobs, run_dir, received[0] if received else None)
@@ -142,7 +145,9 @@ class Cluster:
 
     def _follow(self, scheduler: Actor, received: list[int], watcher: Watcher | None) -> tuple[float, list[JobStatus]]:
         cancelled = False
-        while True:
+        for look in itertools.count():
+            if look % KEEPER_EVERY == 0:
+                self.keeper.busy.remote()  # nobody waits for the answer
             now, jobs = _call(scheduler, "status")
             if watcher is not None:
                 watcher.update(now, jobs)

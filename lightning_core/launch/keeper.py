@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -68,6 +69,7 @@ class Keeper:
         self._workers: list[Actor | None] = [None] * workers
         self._watch: asyncio.Task[None] | None = None
         self._jobs: dict[int, tuple[str, str]] = {}
+        self._prepared: dict[int, tuple[str, str]] = {}
 
     async def open(self, patience: float = 120.0) -> None:
         """Brings up, or finds again, the device's group, its turnstile and its workers.
@@ -85,7 +87,7 @@ class Keeper:
             if worker is None:
                 self._workers[k] = self._worker(k, path)
         await asyncio.wait_for(asyncio.gather(*(w.pid.remote() for w in self._workers if w is not None)), patience)
-        if self._watch is None:
+        if self._watch is None or self._watch.done():
             self._watch = asyncio.get_running_loop().create_task(self._look_after())
 
     async def prepare(self, assignments: list[Assignment]) -> dict[str, str]:
@@ -100,22 +102,34 @@ class Keeper:
         if len(assignments) > len(self._workers):
             raise ValueError(f"{len(assignments)} jobs need as many workers, the pool has {len(self._workers)}")
         await self.open()
-        self._jobs = {}
+        for k, worker in enumerate(self._workers):
+            if worker is not None and await worker.job.remote() is not None:  # of a run that was given up
+                ray.kill(worker)
+                self._workers[k] = None
+        await self.open()
+        self._jobs = self._prepared = {}
         answers = await asyncio.gather(
             *(w.prepare.remote(a) for w, a in zip(self._workers, assignments, strict=False) if w is not None),
             return_exceptions=True,
         )
-        failed = {a.job: str(said) for a, said in zip(assignments, answers, strict=True) if said is not None}
-        self._jobs = {k: (a.job, a.scheduler) for k, a in enumerate(assignments) if a.job not in failed}
-        return failed
+        self._prepared = {k: (a.job, a.scheduler) for k, a in enumerate(assignments) if answers[k] is None}
+        self._jobs = dict(self._prepared)
+        return {a.job: str(said) for a, said in zip(assignments, answers, strict=True) if said is not None}
 
     async def start(self) -> None:
-        """Lets every prepared job train."""
-        for k in self._jobs:
-            self._workers[k].fit.remote()  # type: ignore[union-attr]
+        """Lets every prepared job train; a worker that has none, or trains already, does nothing."""
+        for k, lost in self._prepared.items():
+            if self._workers[k] is None:  # died before the scheduler knew the job
+                await self._mourn(*lost)
+        await self.open()
+        for worker in self._workers:
+            if worker is not None:
+                worker.fit.remote()
 
     async def busy(self) -> list[str]:
-        """Jobs whose worker has not put them down yet."""
+        """Jobs whose worker has not put them down yet. Asked now and then, a restarted Keeper takes up its watch."""
+        if self._watch is None or self._watch.done():
+            await self.open()
         return [job for job, _ in self._jobs.values()]
 
     async def pids(self) -> list[int]:
@@ -127,17 +141,22 @@ class Keeper:
         return os.getpid()
 
     async def close(self) -> None:
-        """Ends workers, turnstile and group."""
+        """Ends workers, turnstile and group, also those of a Keeper before this one."""
         if self._watch is not None:
             self._watch.cancel()
-        for worker in self._workers:
-            if worker is not None:
-                ray.kill(worker)
-        if self._turnstile is not None:
-            await self._turnstile.close.remote()
-            ray.kill(self._turnstile)
-        if self._group is not None:
-            await asyncio.to_thread(remove_placement_group, self._group)
+        for k in range(len(self._workers)):
+            self._end(f"worker-{k}")
+        try:
+            turnstile = ray.get_actor(f"{self._name}-turnstile", namespace=NAMESPACE)
+            await turnstile.close.remote()
+        except (ValueError, RayError):
+            pass  # there is none, or it died: its process took the socket with it
+        self._end("turnstile")
+        await asyncio.to_thread(lambda: remove_placement_group(self._find_group()))
+
+    def _end(self, name: str) -> None:
+        with contextlib.suppress(ValueError):  # there is none
+            ray.kill(ray.get_actor(f"{self._name}-{name}", namespace=NAMESPACE))
 
     def _find_group(self) -> Any:
         name = f"{self._name}-device-0"
@@ -174,12 +193,12 @@ class Keeper:
             return
         try:
             job: tuple[str, str] | None = await asyncio.wait_for(worker.job.remote(), 30.0)
-        except RayActorError:
+        except (TimeoutError, ActorUnavailableError):
+            pass  # not known to be dead: the job's deadline will tell
+        except RayError:
             self._workers[k] = None  # open() puts another in its place before the next jobs
             if (lost := self._jobs.pop(k, None)) is not None:
                 await self._mourn(*lost)
-        except TimeoutError:
-            pass  # alive by Ray's account, and silent: the job's deadline will tell
         else:
             if job is None:
                 self._jobs.pop(k, None)
@@ -187,11 +206,15 @@ class Keeper:
                 self._jobs[k] = job
 
     async def _mourn(self, job: str, scheduler: str) -> None:
-        try:
-            actor = ray.get_actor(scheduler, namespace=NAMESPACE)
-            await actor.left.remote(WorkerLeft(job, 1, crashed=True, detail="the worker's process died"))
-        except (RayError, ValueError):
-            pass  # no scheduler, nobody to tell
+        for _ in range(60):
+            try:
+                actor = ray.get_actor(scheduler, namespace=NAMESPACE)
+                await actor.left.remote(WorkerLeft(job, 1, crashed=True, detail="the worker's process died"))
+                return
+            except ValueError:
+                return  # no such scheduler any more, nobody to tell
+            except RayError:
+                await asyncio.sleep(0.5)  # it is being restarted
 
 
 def start_keeper(name: str, workers: int, kind: str) -> Actor:

@@ -114,11 +114,11 @@ class Turnstile:
             self._forget(process)
             return
         what, duty, asking = _MESSAGE.unpack(message)
-        process.duty = max(duty, LEAST_DUTY) if duty == duty else LEAST_DUTY
-        process.asking = asking
         held = process is self._holder
         if held:
-            self._end_turn()
+            self._end_turn()  # charged at the duty under which it was taken, not at what comes next
+        process.duty = max(duty, LEAST_DUTY) if duty == duty else LEAST_DUTY
+        process.asking = asking
         if what == _WANT and not held and not process.waits:
             process.virtual = max(process.virtual, self._floor)
             if self._holder is not None and not self._waiters():

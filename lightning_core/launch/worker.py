@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.types import Target, WorkerLeft
+
+# How long a scheduler that does not answer is told of a worker's end, seconds.
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Worker:
             raise RuntimeError(f"a worker must see one GPU, sees {torch.cuda.device_count()}")
         self._turnstile = Path(turnstile)
         self._lock = threading.Lock()
+        self._training = False
         self._assignment: Assignment | None = None
         self._cli: Any = None
         self._turns: Any = None
@@ -72,6 +77,8 @@ class Worker:
         from lightning_core.launch.configuration import build
         from lightning_core.launch.turnstile import TurnstileClient
 
+        if self._assignment is not None:
+            return f"RuntimeError: the worker still trains {self._assignment.job}"
         for path in assignment.paths:
             if path not in sys.path:
                 sys.path.append(path)
@@ -97,11 +104,29 @@ class Worker:
 
     def fit(self) -> None:
         """Trains what was prepared and tells the scheduler how it ended."""
+        with self._lock:
+            assignment, cli = self._assignment, self._cli
+            if assignment is None or self._training:
+                return
+            self._training = True
+        try:
+            self._train(assignment, cli)
+        finally:
+            self._clear()
+            self._training = False
+
+    def job(self) -> tuple[str, str] | None:
+        """The job it has and that job's scheduler; None while idle."""
+        assignment = self._assignment
+        return None if assignment is None else (assignment.job, assignment.scheduler)
+
+    def pid(self) -> int:
+        """Of this process."""
+        return os.getpid()
+
+    def _train(self, assignment: Assignment, cli: Any) -> None:
         from lightning_core.callbacks import JobOver
 
-        assignment, cli = self._assignment, self._cli
-        if assignment is None:
-            return
         left = WorkerLeft(assignment.job, 1)
         try:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=assignment.config.get("ckpt_path"))
@@ -112,16 +137,6 @@ class Worker:
         if not left.crashed:
             left = self._save(assignment, cli.trainer, left)
         self._tell(assignment, left)
-        self._clear()
-
-    def job(self) -> tuple[str, str] | None:
-        """The job it has and that job's scheduler; None while idle."""
-        assignment = self._assignment
-        return None if assignment is None else (assignment.job, assignment.scheduler)
-
-    def pid(self) -> int:
-        """Of this process."""
-        return os.getpid()
 
     def _save(self, assignment: Assignment, trainer: Any, left: WorkerLeft) -> WorkerLeft:
         try:
@@ -134,12 +149,14 @@ class Worker:
         from lightning_core.drivers.ray_actor import RayClient
 
         client = RayClient(assignment.scheduler)
-        for _ in range(5):
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:  # calls to an actor that is being restarted fail at once
             try:
                 client.left(left)
                 return
             except ConnectionError as error:
                 logging.getLogger(__name__).warning("%s: %s", assignment.job, error)
+                time.sleep(0.5)
 
     def _clear(self) -> None:
         if self._turns is not None:

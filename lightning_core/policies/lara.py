@@ -15,6 +15,8 @@ from lightning_core.reasons import index
 from lightning_core.types import BoolArray, FloatArray, JobView, Plan
 
 Order = Literal["share", "edf"]
+# Batches for each cell of the exploration threshold after which a job is explored, whatever it has shown.
+PATIENCE = 100
 
 
 class Lara:
@@ -39,8 +41,10 @@ class Lara:
         self.explore = explore
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        # A job without a measured speed or a forecast cannot be judged, whatever the threshold.
-        unexplored = np.isnan(jobs.work) | (~jobs.exact & (jobs.cells < self.explore))
+        # A job without a measured speed or a forecast cannot be judged, whatever the threshold. But one that has had
+        # its batches and shown no usable loss must not keep all others waiting: it is judged as it is.
+        unseen = np.isnan(jobs.work) | (~jobs.exact & (jobs.cells < self.explore))
+        unexplored = unseen & (jobs.batches <= PATIENCE * max(self.explore, 1))
         if unexplored.any():
             return self._explore(jobs, unexplored, now)
         kept = largest_feasible_set(jobs.work, jobs.deadline, now)
@@ -68,9 +72,9 @@ class Lara:
         # By `share` a job ends at its deadline, or sooner where the shares were scaled up to fill the device.
         alone = now + (ends if self.order == "edf" else work / np.maximum(duty[rows], 1e-9))
         finish[rows] = np.minimum(alone, jobs.deadline[rows])
-        codes = np.where(np.isinf(jobs.work), index("not_falling"), index("dropped"))
+        codes = np.where(np.isfinite(jobs.work), index("dropped"), index("not_falling"))
         codes[rows] = np.where(duty[rows] > 0, index("chosen"), index("chosen_later"))
-        numbers = np.stack([np.where(np.isinf(jobs.work), 0.0, jobs.work), slack], axis=1)
+        numbers = np.stack([np.where(np.isfinite(jobs.work), jobs.work, 0.0), slack], axis=1)
         return Plan(duty, finish, codes, numbers)
 
 
