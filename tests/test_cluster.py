@@ -177,7 +177,7 @@ def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluste
         "uniform",
         a=job(pause=0.005, target={"batches": 400}),
         b=job(pause=0.005, target={"batches": 400}),
-        dead=job(pause=0.005, die_at=300),
+        dead=job(pause=0.005, target={"batches": 10**6}, die_at=300),
     )
     before = ray.get(cluster.keeper.pids.remote())
     summary = made.run(run_dir=tmp_path / "first", cluster=cluster, watcher=Seen(kill))
