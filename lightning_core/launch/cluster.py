@@ -166,7 +166,11 @@ class Cluster:
 
 
 def start_local_ray(temp: Path, kind: Kind = "cpu") -> None:
-    """A Ray of this process's own: on loopback, with a token, without a dashboard, its files in ``temp``."""
+    """A Ray of this process's own: with a token, without a dashboard, its files in ``temp``.
+
+    Ray turns a loopback address for the node into the machine's own, so its ports can be reached from outside: the
+    token is the wall.
+    """
     # Ray writes its token and its folders with the permissions of the process.
     mask = os.umask(0o077)
     try:
@@ -178,7 +182,6 @@ def start_local_ray(temp: Path, kind: Kind = "cpu") -> None:
             logging_level=logging.ERROR,
             resources={"device": 1} if kind == "cpu" else None,
             object_store_memory=100 * 2**20,
-            _node_ip_address="127.0.0.1",
             _temp_dir=str(temp),
         )
     finally:
