@@ -14,7 +14,7 @@ import time
 from collections import deque
 
 from lightning_core.protocols import Client
-from lightning_core.types import Cell, Directive, Report, WorkerLeft
+from lightning_core.types import Cell, Directive, Report
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,6 @@ class Mailbox:
         self._until = 0.0
         self._number = 0
         self._sent: tuple[int, float, int] | None = None
-        self._farewell: WorkerLeft | None = None
         self._away = False
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
         self._thread.start()
@@ -71,9 +70,8 @@ class Mailbox:
             if self.directive is known:
                 self._news.wait(timeout)
 
-    def close(self, farewell: WorkerLeft | None = None, timeout: float = 10.0) -> None:
-        """Delivers what is left, and that the worker is gone, if the scheduler answers in time."""
-        self._farewell = farewell
+    def close(self, timeout: float = 10.0) -> None:
+        """Delivers what is left, if the scheduler answers in time."""
         self._until = time.monotonic() + timeout
         self._closing = True
         self._hurry.set()
@@ -85,8 +83,6 @@ class Mailbox:
             try:
                 self._deliver()
                 if closing:
-                    if self._farewell is not None:
-                        self._client.left(self._farewell)
                     return
                 if self._parked():
                     self._listen()

@@ -30,9 +30,9 @@ from lightning_core.journal import Journal  # noqa: E402
 from lightning_core.launch.bundle import Bundle  # noqa: E402
 from lightning_core.launch.cluster import Cluster  # noqa: E402
 from lightning_core.policies.moore_hodgson import largest_feasible_set  # noqa: E402
+from lightning_core.summary import Summary  # noqa: E402
 from lightning_core.types import Report, Verdict  # noqa: E402
 from lightning_core.view.progress import view_for  # noqa: E402
-from lightning_core.view.summary import Summary  # noqa: E402
 
 POLICIES = {"fifo": "fifo", "edf": "edf", "uniform": "uniform", "lara": "lara", "lara_edf": "lara:order=edf"}
 SOLO_SECONDS = 10.0

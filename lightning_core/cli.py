@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_core.durations import format_duration
-from lightning_core.view.summary import EXIT_BAD_INPUT, EXIT_MET
+from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET
 
 
 def main(argv: Sequence[str] | None = None) -> int:

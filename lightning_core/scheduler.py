@@ -259,7 +259,7 @@ class Scheduler:
         over = rows[table.deadline[rows] <= now]
         if len(over):
             for row in over.tolist():
-                given_up = table.verdicts[row] is Verdict.INFEASIBLE
+                given_up = table.verdict(row) is Verdict.INFEASIBLE
                 verdict = Verdict.INFEASIBLE if given_up else Verdict.MISSED
                 self._end(row, now, verdict, Reason("never_feasible" if given_up else "deadline_passed"))
             rows = table.active_rows()
@@ -336,10 +336,6 @@ class Scheduler:
     def status(self) -> list[JobStatus]:
         """Every job as of the last event, in the order of submission."""
         return [self._table.status(row, self._now) for row in range(len(self._table))]
-
-    def job(self, name: str) -> Job:
-        """What was submitted under a name."""
-        return self._table.jobs[self._table.row_of[name]]
 
     def check(self) -> None:
         """Raises AssertionError if an invariant is broken; tests call it after every step."""

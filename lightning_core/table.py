@@ -25,24 +25,6 @@ from lightning_core.types import (
 MEMORY = 30.0
 
 
-class _Verdicts:
-    """Verdicts by row, made from the columns when somebody looks: a round must not make an object a job."""
-
-    def __init__(self, table: JobTable) -> None:
-        self._table = table
-
-    def __getitem__(self, row: int) -> Verdict | None:
-        table = self._table
-        directive = table.directives[row]
-        if isinstance(directive, End):
-            return directive.verdict
-        if not table.verdict_known[row]:
-            return None
-        if table.infeasible[row]:
-            return Verdict.INFEASIBLE
-        return Verdict.FEASIBLE if table.feasible[row] else Verdict.AT_RISK
-
-
 class JobTable:
     """The columns and, beside them, what does not fit in an array.
 
@@ -86,7 +68,6 @@ class JobTable:
         self.recent: list[deque[float]] = []
         self.waiting: list[dict[int, tuple[int, float]]] = []
         self.details: dict[int, str] = {}
-        self.verdicts = _Verdicts(self)
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
 
@@ -144,13 +125,24 @@ class JobTable:
 
     # ------------------------------------------------------------------------------------------------ to look at
 
+    def verdict(self, row: int) -> Verdict | None:
+        """Made from the columns when somebody looks: a round must not make an object a job."""
+        directive = self.directives[row]
+        if isinstance(directive, End):
+            return directive.verdict
+        if not self.verdict_known[row]:
+            return None
+        if self.infeasible[row]:
+            return Verdict.INFEASIBLE
+        return Verdict.FEASIBLE if self.feasible[row] else Verdict.AT_RISK
+
     def reason(self, row: int) -> Reason:
         """Of the verdict: why the job is believed to make it or not; of the end, once it has ended."""
         directive = self.directives[row]
         if isinstance(directive, End):
             return directive.reason
         spare, finish = float(self.spare[row]), float(self.finish[row])
-        match self.verdicts[row]:
+        match self.verdict(row):
             case Verdict.FEASIBLE:
                 return Reason("on_time", (float(self.deadline[row]) - finish,))
             case Verdict.INFEASIBLE if isfinite(self.work_low[row]):
@@ -178,7 +170,7 @@ class JobTable:
         return JobStatus(
             name=self.names[row],
             state=state,
-            verdict=self.verdicts[row],
+            verdict=self.verdict(row),
             reason=self.reason(row),
             target=self.jobs[row].target,
             loss=sum(recent) / len(recent) if recent else None,

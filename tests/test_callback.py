@@ -190,8 +190,10 @@ def test_training_goes_on_without_a_scheduler_and_nothing_is_lost(caplog: pytest
 
 def test_validation_counts_as_busy() -> None:
     script = Script(grant(1, 1.0))
-    fit(steered(script), data=ValidatedPoints(), max_epochs=2)
-    assert script.reports[-1].batches == 32
+    fit(steered(script), Line(pause=0.02), ValidatedPoints(), max_epochs=2, limit_train_batches=1)
+    last = script.reports[-1]
+    assert last.batches == 2
+    assert last.busy >= 0.02 * (2 + 2 * 2)  # two training batches, two validation batches an epoch
 
 
 def test_a_logged_metric_is_a_target() -> None:

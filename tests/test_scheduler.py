@@ -215,7 +215,7 @@ def test_submitting_twice_changes_nothing(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 50),)), 0.0)
     before = scheduler.directive("a")
     assert scheduler.handle(Submit((batches("a", 70),)), 10.0) == [before]
-    assert scheduler.job("a").deadline == 50
+    assert scheduler.status()[0].deadline == 50
     assert scheduler.directive("nobody") is None
 
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from lightning_core.durations import format_duration, parse_duration
 from lightning_core.reasons import WORDS, Reason
 from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.summary import Summary
 from lightning_core.types import BatchTarget, Cell, Job, JobStatus, LossTarget, Report, Submit, Tick, WorkerLeft
 from lightning_core.view.progress import LiveView, PlainView, jobs_table, print_summary, view_for
-from lightning_core.view.summary import Summary
 
 
 def some_jobs() -> list[JobStatus]:

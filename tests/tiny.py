@@ -67,6 +67,8 @@ class Line(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        if self.pause:
+            time.sleep(self.pause)
         x, y = batch
         self.log("val_loss", torch.nn.functional.mse_loss(self.layer(x), y))
 

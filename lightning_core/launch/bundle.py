@@ -35,7 +35,7 @@ from lightning_core.types import STEP_LOSS, BatchTarget, Job, LossTarget, Target
 
 if TYPE_CHECKING:
     from lightning_core.launch.cluster import Cluster, Watcher
-    from lightning_core.view.summary import Summary
+    from lightning_core.summary import Summary
 
 BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "jobs")
 POOL_KEYS = ("devices", "kind")

@@ -26,8 +26,8 @@ from lightning_core.launch.bundle import Bundle, Kind
 from lightning_core.launch.keeper import start_keeper
 from lightning_core.launch.loading import BundleError
 from lightning_core.launch.worker import Assignment
+from lightning_core.summary import Summary
 from lightning_core.types import JobStatus, State, WorkerLeft
-from lightning_core.view.summary import Summary
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from lightning_core.durations import format_duration
+from lightning_core.summary import Summary
 from lightning_core.types import BatchTarget, JobStatus, Verdict
-from lightning_core.view.summary import Summary
 
 if TYPE_CHECKING:
     from rich.console import Console
