@@ -104,7 +104,7 @@ def measure_duties(cluster: Cluster, duties: list[float], solo: float, shared: f
     """Worst share error over any ten seconds, device use, reaction and the cost of being held."""
     with tempfile.TemporaryDirectory() as temp:
         folder = Path(temp)
-        alone(cluster, len(duties), 0.7, folder / "warm")  # a process's first seconds are slower: thrown away
+        alone(cluster, len(duties), 0.5, folder / "warm")  # a process's first seconds are slower: thrown away
         before = alone(cluster, len(duties), solo, folder / "before")
         stamps = together(cluster, duties, shared, folder / "together")
         after = alone(cluster, len(duties), solo, folder / "after")
@@ -133,7 +133,7 @@ def measure(size: Size) -> Figures:
         "full": [[0.5, 0.5], [0.7, 0.3], [0.9, 0.1], [0.5, 0.3, 0.2], [0.4, 0.3, 0.2, 0.1], [0.2] * 5,
                  [0.4, 0.25, 0.15, 0.1, 0.1]],
     }[size]  # fmt: skip
-    solo, shared = {"quick": (1.7, 11.0), "default": (3.0, 16.0), "full": (5.0, 30.0)}[size]
+    solo, shared = {"quick": (1.4, 11.0), "default": (3.0, 16.0), "full": (5.0, 30.0)}[size]
     with Cluster(workers=max(map(len, mixes)) + 1) as cluster:
         rows = [measure_duties(cluster, duties, solo, shared) for duties in mixes]
     print()
