@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from lightning_core.types import Directive, FloatArray, IntArray, JobView, Passage, Plan, Report, WorkerLeft
+from lightning_core.types import (
+    Directive,
+    FloatArray,
+    IntArray,
+    Job,
+    JobView,
+    Outlook,
+    Passage,
+    Plan,
+    Report,
+    Welcome,
+    WorkerLeft,
+)
+
+
+class JoinRefused(ValueError):
+    """The pool does not take the job; the message says why."""
 
 
 @runtime_checkable
@@ -30,10 +46,13 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Who gets what part of the device? A function of what the scheduler knows and the time."""
+    """Who gets what part of the pool? A function of what the scheduler knows and the time, and of its own state if any.
+
+    Whatever state a policy has, it comes from earlier calls of ``plan`` alone, so that a replay brings it back.
+    """
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        """Shares for all the active jobs together; called with at least one job."""
+        """Shares for all the jobs together; called with at least one job."""
 
 
 @runtime_checkable
@@ -45,14 +64,31 @@ class Client(Protocol):
     number.
     """
 
+    def join(self, job: Job, device: str) -> Welcome:
+        """Adds a job that a person has started, and whose process speaks from now on through this client.
+
+        Args:
+            job: as it is submitted.
+            device: on which the process trains: ``"cpu"``, or a GPU's UUID.
+
+        Raises:
+            JoinRefused: if the pool will not have it; calling again is of no use.
+        """
+
     def report(self, report: Report) -> Directive | None:
         """Delivers a report; the answer is the newest directive if the worker's is older."""
 
     def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         """Returns as soon as the job has a directive newer than ``version``; None after ``timeout`` seconds."""
 
+    def outlook(self, job: str) -> Outlook | None:
+        """What is forecast for the job; None if it is not known."""
+
     def left(self, event: WorkerLeft) -> None:
         """Says that the worker is gone."""
+
+    def close(self) -> None:
+        """Lets go of the connection."""
 
 
 @runtime_checkable

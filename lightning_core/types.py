@@ -46,36 +46,89 @@ class State(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     HELD = "held"
+    RELEASED = "released"
     ENDED = "ended"
+
+
+class OnMiss(StrEnum):
+    """What becomes of a job whose deadline has passed before its target was met."""
+
+    CONTINUE = "continue"
+    """It goes on with what nobody else needs: a run at 99 % is not killed."""
+    STOP = "stop"
+    HOLD = "hold"
+    """It is held until a person gives it a new deadline, or cancels it."""
+
+
+class Can(StrEnum):
+    """What a training process is able to do for the others."""
+
+    TURNS = "turns"
+    """Take turns on its device."""
+    HOLD = "hold"
+    """Wait, its memory kept."""
+    RELEASE = "release"
+    """Save, leave, and come back later, on other devices too."""
+    RESIZE = "resize"
+    """Go on with another number of devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossTarget:
-    """A loss, averaged over its last cells, of at most ``at_most``.
+    """A loss of at most so much, or a metric of at least so much.
+
+    What is forecast is always a positive number that falls: the loss itself, or how far the metric is from the ``best``
+    it could be (for an accuracy, the error).
 
     Args:
-        metric: name under which the loss is logged, or ``"loss"`` for what ``training_step`` returns.
-        at_most: the threshold (the papers' epsilon), positive.
+        metric: name under which it is logged, or ``"loss"`` for what ``training_step`` returns.
+        at_most: the threshold of a loss (the papers' epsilon), positive.
+        at_least: the threshold of a metric that should grow; instead of ``at_most``.
+        best: what such a metric can reach at best: 1 for an accuracy, 100 for one in per cent.
 
     Raises:
-        ValueError: if the threshold is not a positive number or the metric has no name.
+        ValueError: if there is not exactly one threshold, it is out of its range, or the metric has no name.
 
     Example::
 
-        >>> str(LossTarget("train_loss", 0.35))
-        'train_loss <= 0.35'
+        >>> str(LossTarget("train_loss", 0.35)), str(LossTarget("val_acc", at_least=0.92))
+        ('train_loss <= 0.35', 'val_acc >= 0.92')
     """
 
     metric: str
-    at_most: float
+    at_most: float | None = None
+    at_least: float | None = None
+    best: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.metric:
             raise ValueError("target metric must have a name, got ''")
-        if not (self.at_most > 0 and math.isfinite(self.at_most)):
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(f"target needs either at_most or at_least, got {self.at_most} and {self.at_least}")
+        if self.at_most is not None and not (self.at_most > 0 and math.isfinite(self.at_most)):
             raise ValueError(f"target loss must be positive and finite, got {self.at_most}")
+        if self.at_least is not None and not -math.inf < self.at_least < self.best < math.inf:
+            raise ValueError(f"target at_least must be below the best there can be, {self.best}, got {self.at_least}")
+
+    @property
+    def threshold(self) -> float:
+        """What the falling number must come down to."""
+        if self.at_least is not None:
+            return self.best - self.at_least
+        assert self.at_most is not None  # the constructor saw to it
+        return self.at_most
+
+    def falling(self, value: float) -> float:
+        """The falling number behind a value as logged; a metric at its best or beyond is as good as met."""
+        return value if self.at_least is None else max(self.best - value, 1e-9 * self.threshold)
+
+    def logged(self, falling: float) -> float:
+        """The value as logged, of a falling number."""
+        return falling if self.at_least is None else self.best - falling
 
     def __str__(self) -> str:
+        if self.at_least is not None:
+            return f"{self.metric} >= {self.at_least:.4g}"
         return f"{self.metric} <= {self.at_most:.4g}"
 
 
@@ -105,23 +158,50 @@ class Job:
     """A training run with a target and a deadline.
 
     Args:
-        name: unique in its pool.
+        name: unique among the jobs of its pool that have not ended.
         deadline: seconds from submission.
         target: when it counts as met.
+        begin: seconds from submission before which it does not start.
+        weight: how many jobs of weight 1 it counts for when not all can make it.
+        min_devices: it never trains on fewer.
+        max_devices: nor on more. The scheduler settles on one size when the job is submitted: as many as the pool has,
+            up to ``max_devices``.
+        on_miss: what becomes of it when its deadline passes.
+        can: what its process is able to do; plans respect it. A plain script cannot be released.
+        device: the pool's device that its process lives on and cannot leave; None where the scheduler chooses.
+        work: seconds that a person expects it to need alone on its devices, until better is known.
 
     Raises:
-        ValueError: if the name is empty or the deadline is not positive.
+        ValueError: if the name is empty or a number out of its range.
     """
 
     name: str
     deadline: float
     target: Target
+    begin: float = 0.0
+    weight: float = 1.0
+    min_devices: int = 1
+    max_devices: int = 1
+    on_miss: OnMiss = OnMiss.CONTINUE
+    can: frozenset[Can] = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE})
+    device: int | None = None
+    work: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("job must have a name, got ''")
         if not (self.deadline > 0 and math.isfinite(self.deadline)):
             raise ValueError(f"deadline must be positive and finite, got {self.deadline}")
+        if not 0 <= self.begin < self.deadline:
+            raise ValueError(f"begin must be at least 0 and before the deadline {self.deadline}, got {self.begin}")
+        if not (self.weight > 0 and math.isfinite(self.weight)):
+            raise ValueError(f"weight must be positive and finite, got {self.weight}")
+        if not 1 <= self.min_devices <= self.max_devices:
+            raise ValueError(
+                f"min_devices must be at least 1 and at most max_devices {self.max_devices}, got {self.min_devices}"
+            )
+        if self.work is not None and not (self.work > 0 and math.isfinite(self.work)):
+            raise ValueError(f"work must be positive and finite, got {self.work}")
 
 
 class Cell(NamedTuple):
@@ -136,7 +216,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A bundle asks for the pool, planned together. Its deadlines count from the time of this event."""
+    """A bundle asks for the pool, planned together. Its deadlines count from the time of this event.
+
+    A name whose job has ended may be used again; one whose job has not keeps the job it has.
+    """
 
     jobs: tuple[Job, ...]
 
@@ -155,6 +238,7 @@ class Report:
         cells: loss observations not yet known to have arrived.
         rejected: losses kept out so far because they were NaN, infinite, zero or negative.
         began: batches that were done before this incarnation began, of a run that was resumed.
+        evaluated: whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
     """
 
     job: str
@@ -166,23 +250,31 @@ class Report:
     cells: tuple[Cell, ...] = ()
     rejected: int = 0
     began: int = 0
+    evaluated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLeft:
-    """A worker is gone: its training came to its end, was told to leave, or raised.
+    """A worker is gone: its training came to its end, it saved and left when told to, or it raised.
 
     Args:
         job: its name.
         incarnation: which life of the job it was.
         crashed: whether it left by an error.
         detail: the traceback, its last line the error; empty otherwise.
+        released: whether it saved and left because it was granted no device, or others: the job may come back.
     """
 
     job: str
     incarnation: int
     crashed: bool = False
     detail: str = ""
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersLost:
+    """All workers of this pool are gone (it was down): launched jobs come back from what they saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +285,39 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """A person wants the job to stand still until :class:`Resume`; ``release`` frees its memory too."""
+
+    job: str
+    release: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A paused job may go on."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Amend:
+    """A person gives a job that has not ended other terms.
+
+    Args:
+        job: under its name, as it should have been submitted. What its process can do stays as it is.
+        deadline: seconds from now; None leaves it counted from submission.
+    """
+
+    job: Job
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: the scheduler asked to be woken (or the driver woke it)."""
 
 
-Event = Submit | Report | WorkerLeft | Cancel | Tick
+Event = Submit | Report | WorkerLeft | WorkersLost | Cancel | Pause | Resume | Amend | Tick
 
 
 # Directives are tuples, not dataclasses: a round makes one for each changed job, and a tuple costs a third of a
@@ -208,8 +328,9 @@ class Grant(NamedTuple):
     job: str
     version: int
     duty: float
-    """Its part of the device's turns, 0 (held) to 1 (alone)."""
+    """Its part of its devices' turns, 0 (held) to 1 (alone)."""
     devices: tuple[int, ...]
+    """Where it may keep its memory and train. None, or others than it is on: it saves and leaves."""
     reason: Reason
 
 
@@ -222,12 +343,49 @@ class End(NamedTuple):
     reason: Reason
 
 
+class Notice(NamedTuple):
+    """What is believed of a job has changed. Nobody obeys it; people are told."""
+
+    job: str
+    verdict: Verdict
+    reason: Reason
+
+
 Directive = Grant | End
+Answer = Grant | End | Notice
+
+
+class Welcome(NamedTuple):
+    """A training process has joined a pool."""
+
+    incarnation: int
+    turnstiles: tuple[str, ...]
+    """Path of each device's turnstile on this machine; empty for a device of another machine."""
+
+
+class Outlook(NamedTuple):
+    """What a training process may tell its user about its job. Times are seconds, None where nothing can be said."""
+
+    verdict: Verdict | None
+    reason: str
+    share: float
+    left: float | None
+    """Until the forecast end."""
+    spare: float | None
+    """From the forecast end to the deadline; negative if it would be late."""
+
+
+class Placement(NamedTuple):
+    """A job that should have a worker on each of its devices."""
+
+    job: str
+    incarnation: int
+    devices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """The active jobs as a policy sees them, one row a job in the order of submission: arrays of shape ``(n,)``.
+    """The jobs to plan as a policy sees them, one row a job in the order of submission: arrays of shape ``(n,)``.
 
     Attributes:
         place: of the job among all that were ever submitted, 0, 1, ...
@@ -236,8 +394,12 @@ class JobView:
         cells: loss observations so far.
         exact: whether the work left is known, not forecast (a target in batches).
         remaining: batches left to the target; inf if the curve is not falling towards it, NaN while unknown.
-        throughput: batches per busy second alone on the device, NaN while unknown.
-        work: seconds left alone on the device, ``remaining / throughput``; at least one batch's worth.
+        throughput: batches per busy second alone on its devices, NaN while unknown.
+        work: seconds left alone on its devices, ``remaining / throughput``; at least one batch's worth.
+        spread: standard error of the forecast of ln(work); 0 where it is exact, NaN while unknown.
+        weight: how many jobs of weight 1 it counts for.
+        size: devices that it trains on, all of them whole if more than one.
+        devices: of the pool, one number.
     """
 
     place: IntArray
@@ -248,6 +410,10 @@ class JobView:
     remaining: FloatArray
     throughput: FloatArray
     work: FloatArray
+    spread: FloatArray
+    weight: FloatArray
+    size: IntArray
+    devices: int = 1
 
     def __len__(self) -> int:
         return len(self.deadline)
@@ -255,19 +421,29 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy wants each job to hold: arrays of shape ``(n,)``, rows as in the :class:`JobView`.
+    """What a policy wants: arrays of shape ``(n,)``, rows as in the :class:`JobView`.
+
+    The scheduler deals the devices out: it goes through ``order`` and gives each job as much of its ``duty`` as is
+    left, on devices that the job can use (:mod:`lightning_core.dealing`). So a policy that runs jobs one after the
+    other wants a duty of 1 for each of them.
 
     Attributes:
-        duty: part of the device, each 0 to 1, at most 1 in all.
+        order: all rows, the first to be served first: a permutation.
+        duty: part of its devices that each should have, 0 to 1. A job with 0 gets what nobody else needs.
         finish: when the policy expects the target to be reached, scheduler time; inf if not, NaN if it cannot say.
-        codes: reasons, indices into :data:`lightning_core.reasons.CODES`.
+        codes: why a job that is served holds what it holds, indices into :data:`lightning_core.reasons.CODES`.
+        waiting: why a job that is not served waits.
         numbers: what the reasons' words speak of, shape ``(n, 2)``.
+        fill: whether what is left over goes to whoever can use it.
     """
 
+    order: IntArray
     duty: FloatArray
     finish: FloatArray
     codes: IntArray
+    waiting: IntArray
     numbers: FloatArray
+    fill: bool = True
 
 
 class Passage(NamedTuple):
@@ -306,3 +482,9 @@ class JobStatus:
     finished_at: float | None
     detail: str
     """The traceback of a job that crashed."""
+    why: Reason
+    """Of its grant: why it holds what it holds."""
+    devices: tuple[int, ...]
+    incarnation: int
+    weight: float
+    paused: bool
