@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from lightning_core.reasons import Reason
 from lightning_core.types import (
+    Amend,
+    Answer,
     BatchTarget,
+    Can,
     Cancel,
     Cell,
-    Directive,
     End,
     Event,
     Grant,
     Job,
     LossTarget,
+    Notice,
+    OnMiss,
+    Pause,
     Report,
+    Resume,
     Submit,
     Target,
     Tick,
     Verdict,
     WorkerLeft,
+    WorkersLost,
 )
 
-_PLAIN: dict[str, type[Any]] = {"report": Report, "worker_left": WorkerLeft, "cancel": Cancel, "tick": Tick}
+_PLAIN: dict[str, type[Any]] = {
+    "report": Report,
+    "worker_left": WorkerLeft,
+    "workers_lost": WorkersLost,
+    "cancel": Cancel,
+    "pause": Pause,
+    "resume": Resume,
+    "tick": Tick,
+}
 _KIND = {kind: name for name, kind in _PLAIN.items()}
 
 
@@ -36,11 +52,31 @@ def _text(value: Any) -> str:
 def target_to_dict(target: Target) -> dict[str, Any]:
     if isinstance(target, BatchTarget):
         return {"batches": target.batches}
+    if target.at_least is not None:
+        return {"metric": target.metric, "at_least": target.at_least, "best": target.best}
     return {"metric": target.metric, "at_most": target.at_most}
 
 
 def target_from_dict(value: dict[str, Any]) -> Target:
     return BatchTarget(**value) if "batches" in value else LossTarget(**value)
+
+
+def job_to_dict(job: Job) -> dict[str, Any]:
+    body = {f.name: getattr(job, f.name) for f in fields(job)}
+    return body | {"target": target_to_dict(job.target), "can": sorted(job.can)}
+
+
+def job_from_dict(value: dict[str, Any]) -> Job:
+    """The job that was written.
+
+    Raises:
+        ValueError: if a value is out of its range.
+        KeyError: if one is missing.
+        TypeError: if one is unknown.
+    """
+    body = dict(value)
+    target, on_miss, can = target_from_dict(body["target"]), OnMiss(body["on_miss"]), map(Can, body["can"])
+    return Job(**body | {"target": target, "on_miss": on_miss, "can": frozenset(can)})
 
 
 def encode_event(event: Event) -> str:
@@ -50,8 +86,9 @@ def encode_event(event: Event) -> str:
         ValueError: if a number is not finite: no event that we make has one.
     """
     if isinstance(event, Submit):
-        jobs = [{"name": j.name, "deadline": j.deadline, "target": target_to_dict(j.target)} for j in event.jobs]
-        return _text({"kind": "submit", "jobs": jobs})
+        return _text({"kind": "submit", "jobs": [job_to_dict(job) for job in event.jobs]})
+    if isinstance(event, Amend):
+        return _text({"kind": "amend", "job": job_to_dict(event.job), "deadline": event.deadline})
     body = {f.name: getattr(event, f.name) for f in fields(event)}
     return _text({"kind": _KIND[type(event)], **body})
 
@@ -61,26 +98,33 @@ def decode_event(text: str) -> Event:
     body = json.loads(text)
     kind = body.pop("kind")
     if kind == "submit":
-        return Submit(tuple(Job(j["name"], j["deadline"], target_from_dict(j["target"])) for j in body["jobs"]))
+        return Submit(tuple(map(job_from_dict, body["jobs"])))
+    if kind == "amend":
+        return Amend(job_from_dict(body["job"]), body["deadline"])
     if kind == "report":
         body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
     event: Event = _PLAIN[kind](**body)
     return event
 
 
-def encode_directives(directives: list[Directive]) -> str:
+def encode_answers(answers: Sequence[Answer]) -> str:
     """One line of JSON: a list."""
-    return _text([d._asdict() | {"reason": list(d.reason)} for d in directives])
+    return _text([answer_to_dict(answer) for answer in answers])
 
 
-def decode_directives(text: str) -> list[Directive]:
-    """The directives that were encoded, equal to them."""
-    made: list[Directive] = []
-    for body in json.loads(text):
-        code, numbers, words = body.pop("reason")
-        reason = Reason(code, tuple(numbers), words)
-        if "verdict" in body:
-            made.append(End(body["job"], body["version"], Verdict(body["verdict"]), reason))
-        else:
-            made.append(Grant(body["job"], body["version"], body["duty"], tuple(body["devices"]), reason))
-    return made
+def decode_answers(text: str) -> list[Answer]:
+    """The answers that were encoded, equal to them."""
+    return [answer_from_dict(body) for body in json.loads(text)]
+
+
+def answer_to_dict(answer: Answer) -> dict[str, Any]:
+    return answer._asdict() | {"reason": list(answer.reason)}
+
+
+def answer_from_dict(value: dict[str, Any]) -> Answer:
+    code, numbers, words = value["reason"]
+    body = value | {"reason": Reason(code, tuple(numbers), words)}
+    if "duty" in body:
+        return Grant(**body | {"devices": tuple(body["devices"])})
+    kind = End if "version" in body else Notice
+    return kind(**body | {"verdict": Verdict(body["verdict"])})

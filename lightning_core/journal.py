@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from lightning_core.codec import decode_event, encode_directives, encode_event
+from lightning_core.codec import decode_event, encode_answers, encode_event
 from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import Directive, Event
+from lightning_core.types import Answer, Event
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class JournalError(Exception):
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     number: int
     now: float
     event: str
-    directives: str
+    answers: str
     digest: str
 
 
@@ -62,7 +62,7 @@ class Journal:
             connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
             connection.execute(
                 "CREATE TABLE events (number INTEGER PRIMARY KEY, now REAL NOT NULL, event TEXT NOT NULL,"
-                " directives TEXT NOT NULL, digest TEXT NOT NULL)"
+                " answers TEXT NOT NULL, digest TEXT NOT NULL)"
             )
             text = json.dumps(settings.to_dict(), sort_keys=True, allow_nan=False)
             connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), text))
@@ -94,19 +94,19 @@ class Journal:
         [text] = self._connection.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
         return Settings(**json.loads(text))
 
-    def append(self, event: Event, now: float, directives: list[Directive]) -> None:
+    def append(self, event: Event, now: float, answers: list[Answer]) -> None:
         """Commits one event; when this returns it is on the disk."""
-        body, answer = encode_event(event), encode_directives(directives)
+        body, answer = encode_event(event), encode_answers(answers)
         digest = _digest(self._digest, repr(now), body, answer)
         with self._connection:
             self._connection.execute(
-                "INSERT INTO events (now, event, directives, digest) VALUES (?, ?, ?, ?)", (now, body, answer, digest)
+                "INSERT INTO events (now, event, answers, digest) VALUES (?, ?, ?, ?)", (now, body, answer, digest)
             )
         self._digest = digest
 
     def entries(self) -> Iterator[Entry]:
         """All of them, oldest first."""
-        rows = self._connection.execute("SELECT number, now, event, directives, digest FROM events ORDER BY number")
+        rows = self._connection.execute("SELECT number, now, event, answers, digest FROM events ORDER BY number")
         return (Entry(*row) for row in rows)
 
     @property
@@ -150,8 +150,8 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
     digest = _digest("", json.dumps(settings.to_dict(), sort_keys=True))
     now, count = 0.0, 0
     for entry in journal.entries():
-        answer = encode_directives(scheduler.handle(decode_event(entry.event), entry.now))
-        if strict and answer != entry.directives:
+        answer = encode_answers(scheduler.handle(decode_event(entry.event), entry.now))
+        if strict and answer != entry.answers:
             raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
         digest = _digest(digest, repr(entry.now), entry.event, answer)
         now, count = entry.now, count + 1

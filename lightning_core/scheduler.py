@@ -11,19 +11,19 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import fields, replace
 
 import numpy as np
 
-from lightning_core.estimators import ESTIMATORS
-from lightning_core.policies import POLICIES
-from lightning_core.protocols import Estimator, Policy
-from lightning_core.reasons import CODES, Reason
-from lightning_core.table import JobTable
+from lightning_core.dealing import Dealer, deal_one
+from lightning_core.invariants import check
+from lightning_core.reasons import CODES, Reason, index
+from lightning_core.settings import Settings
+from lightning_core.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
 from lightning_core.types import (
-    BatchTarget,
+    Amend,
+    Answer,
+    BoolArray,
     Cancel,
     Directive,
     End,
@@ -34,73 +34,28 @@ from lightning_core.types import (
     Job,
     JobStatus,
     JobView,
+    Notice,
+    OnMiss,
+    Outlook,
+    Pause,
+    Placement,
+    Plan,
     Report,
+    Resume,
     Submit,
     Tick,
     Verdict,
     WorkerLeft,
+    WorkersLost,
 )
 
-# One device for now: a grant names it.
-DEVICES = (0,)
+__all__ = ["Scheduler", "Settings"]
+
+ONE_DEVICE = (0,)
+# Cells of a whole evaluation (a validation metric): each is an average already, and there are few.
+EVALUATIONS_TO_JUDGE = 4
 # Cells that may arrive ahead of a missing one before they are dropped (whoever sent them sends them again).
 MOST_WAITING = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All that decides how a scheduler behaves; written to the journal, so that a replay builds the same one.
-
-    Args:
-        policy: a name in :data:`lightning_core.policies.POLICIES`.
-        policy_args: its arguments.
-        estimator: a name in :data:`lightning_core.estimators.ESTIMATORS`.
-        estimator_args: its arguments.
-        period: seconds between two rounds.
-        window: cells whose mean must come down to a target loss.
-        judge_after: cells that a loss curve must have shown before its job is given a verdict.
-
-    Raises:
-        ValueError: if a name is unknown or an argument out of its range.
-    """
-
-    policy: str = "edf"
-    policy_args: Mapping[str, Any] = field(default_factory=dict)
-    estimator: str = "least_squares"
-    estimator_args: Mapping[str, Any] = field(default_factory=dict)
-    period: float = 1.0
-    window: int = 5
-    judge_after: int = 10
-
-    def __post_init__(self) -> None:
-        if not self.period > 0:
-            raise ValueError(f"period must be positive, got {self.period}")
-        if self.window < 1:
-            raise ValueError(f"window must be at least 1 cell, got {self.window}")
-        if self.judge_after < 0:
-            raise ValueError(f"judge_after must be at least 0 cells, got {self.judge_after}")
-        self.make_policy()
-        self.make_estimator()
-
-    def make_policy(self) -> Policy:
-        policy: Policy = _make("policy", POLICIES, self.policy, self.policy_args)
-        return policy
-
-    def make_estimator(self) -> Estimator:
-        estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator, self.estimator_args)
-        return estimator
-
-    def to_dict(self) -> dict[str, Any]:
-        return {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
-
-
-def _make(kind: str, known: Mapping[str, Callable[..., Any]], name: str, args: Mapping[str, Any]) -> Any:
-    if name not in known:
-        raise ValueError(f"{kind} must be one of {', '.join(sorted(known))}, got {name!r}")
-    try:
-        return known[name](**args)
-    except TypeError as error:
-        raise ValueError(f"{kind} {name}: {error}") from None
 
 
 class Scheduler:
@@ -127,11 +82,11 @@ class Scheduler:
         self._table = JobTable(self.settings.window)
         self._now = 0.0
         self._next_round: float | None = None
-        self._changed: list[Directive] = []
+        self._changed: list[Answer] = []
 
     # ------------------------------------------------------------------------------------------------ the door
 
-    def handle(self, event: Event, now: float) -> list[Directive]:
+    def handle(self, event: Event, now: float) -> list[Answer]:
         """Takes in what has happened; answers what must change.
 
         Args:
@@ -139,7 +94,8 @@ class Scheduler:
             now: scheduler time in seconds; a time before the last one counts as the last one.
 
         Returns:
-            The directives that are new, and for a report of a worker under an old grant the newest of its job.
+            The directives that are new, for a report of a worker under an old grant the newest of its job, and a
+            notice for each job of which something else is believed than before.
         """
         self._now = now = max(now, self._now)
         self._changed = []
@@ -152,8 +108,12 @@ class Scheduler:
                 self._submit(jobs, now)
             case WorkerLeft():
                 self._worker_left(event, now)
-            case Cancel(name):
-                self._cancel(name, now)
+            case WorkersLost():
+                self._workers_lost(now)
+            case Amend():
+                self._amend(event, now)
+            case Cancel(name) | Pause(name) | Resume(name):
+                self._steer(event, name, now)
         return self._changed
 
     def wakeup(self) -> float | None:
@@ -170,10 +130,20 @@ class Scheduler:
     def _submit(self, jobs: tuple[Job, ...], now: float) -> None:
         table = self._table
         for job in jobs:
-            if job.name in table.row_of:  # submitted before: the first one stands
-                self._changed.append(table.directives[table.row_of[job.name]])
-            else:
-                table.add(job, now, Grant(job.name, 0, 0.0, (), Reason("submitted")))
+            before = table.row_of.get(job.name)
+            if before is not None and table.active[before]:  # submitted before: the first one stands
+                self._changed.append(table.directives[before])
+                continue
+            version, incarnation = 0, 1
+            if before is not None:  # versions and incarnations of a name only grow
+                version, incarnation = table.directives[before].version, int(table.incarnation[before]) + 1
+            size = min(job.max_devices, self.settings.devices)
+            grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
+            row = table.add(job, now, size, grant, incarnation)
+            if size < job.min_devices:
+                self._end(row, now, Verdict.CANCELLED, Reason("too_large", (job.min_devices, self.settings.devices)))
+            elif job.device is not None and not 0 <= job.device < self.settings.devices:
+                self._end(row, now, Verdict.CANCELLED, Reason("no_such_device", (job.device, self.settings.devices)))
         self._estimator.grow(len(table))
         self._round(now)
 
@@ -187,13 +157,10 @@ class Scheduler:
             self._changed.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
             return
         if table.active[row] and report.number > table.last_report[row]:
-            table.last_report[row] = report.number
-            table.progress(row, max(report.batches, 0), max(report.busy, 0.0), report.rejected, report.began)
+            table.progress(row, report)
             self._take_cells(row, report)
-            if self._is_met(row):
-                spare = float(table.deadline[row] - now)
-                if spare >= 0:  # else the round finds that the deadline has passed
-                    self._end(row, now, Verdict.MET, Reason("target_met", (spare,)))
+            if table.is_met(row):
+                self._met(row, now)
                 self._round(now)
         directive = table.directives[row]
         if directive.version > report.version and directive not in self._changed:
@@ -204,26 +171,26 @@ class Scheduler:
         table = self._table
         waiting = table.waiting[row]
         for number, batches, loss in report.cells:
-            if number > table.cells[row] and len(waiting) < MOST_WAITING:
+            if number >= table.next_cell[row] and len(waiting) < MOST_WAITING:
                 waiting.setdefault(number, (batches, loss))
         at = np.array([row])
-        while (cell := waiting.pop(int(table.cells[row]) + 1, None)) is not None:
+        while (cell := waiting.pop(int(table.next_cell[row]), None)) is not None:
             batches, loss = cell
-            table.cells[row] += 1
-            if batches > table.last_position[row] and 0.0 < loss < np.inf:
+            table.next_cell[row] += 1
+            if not 0.0 < loss < np.inf:
+                table.rejected_cells[row] += 1
+            elif batches > table.last_position[row]:  # else seen before, by an incarnation that did not save
+                table.cells[row] += 1
                 table.last_position[row] = batches
                 table.recent[row].append(loss)
                 self._estimator.observe(at, np.array([float(batches)]), np.array([float(loss)]))
-            else:
-                table.rejected_cells[row] += 1
 
-    def _is_met(self, row: int) -> bool:
-        table = self._table
-        target = table.jobs[row].target
-        if isinstance(target, BatchTarget):
-            return bool(table.batches[row] >= target.batches)
-        recent = table.recent[row]
-        return len(recent) == self.settings.window and sum(recent) / len(recent) <= target.at_most
+    def _met(self, row: int, now: float) -> None:
+        spare = float(self._table.deadline[row] - now)
+        if spare >= 0:
+            self._end(row, now, Verdict.MET, Reason("target_met", (spare,)))
+        else:
+            self._end(row, now, Verdict.MISSED, Reason("target_met_late", (-spare,)))
 
     def _worker_left(self, event: WorkerLeft, now: float) -> None:
         table = self._table
@@ -234,15 +201,51 @@ class Scheduler:
             table.details[row] = event.detail
             last_line = event.detail.strip().rsplit("\n", 1)[-1]
             self._end(row, now, Verdict.CRASHED, Reason("crashed", text=last_line or "the worker died"))
+        elif event.released:
+            table.come_back(row)
         else:
             self._end(row, now, Verdict.MISSED, Reason("training_ended"))
         self._round(now)
 
-    def _cancel(self, name: str, now: float) -> None:
-        row = self._table.row_of.get(name)
-        if row is not None and self._table.active[row]:
-            self._end(row, now, Verdict.CANCELLED, Reason("cancelled"))
-            self._round(now)
+    def _workers_lost(self, now: float) -> None:
+        table = self._table
+        for row in table.active_rows().tolist():
+            if table.launched[row]:
+                table.come_back(row)
+            else:  # a plain script joins again by itself, under its name
+                self._end(row, now, Verdict.CANCELLED, Reason("workers_lost"))
+        self._round(now)
+
+    def _steer(self, event: Cancel | Pause | Resume, name: str, now: float) -> None:
+        table = self._table
+        row = table.row_of.get(name)
+        if row is None or not table.active[row]:
+            return
+        match event:
+            case Cancel():
+                self._end(row, now, Verdict.CANCELLED, Reason("cancelled"))
+            case Pause(_, release):
+                table.paused[row] = True
+                table.evicted[row] = release and table.launched[row]
+            case Resume():
+                table.paused[row] = table.evicted[row] = False
+        self._round(now)
+
+    def _amend(self, event: Amend, now: float) -> None:
+        table = self._table
+        row = table.row_of.get(event.job.name)
+        if row is None or not table.active[row]:
+            return
+        before = table.jobs[row]
+        job = replace(event.job, can=before.can, device=before.device)
+        deadline = float(table.submitted[row]) + job.deadline if event.deadline is None else now + event.deadline
+        table.set_terms(row, job, deadline)
+        if deadline > now and table.late[row]:
+            table.late[row] = False
+            table.belief[row] = UNKNOWN
+        if table.is_met(row):
+            self._met(row, now)
+        self._round(now)
 
     def _end(self, row: int, now: float, verdict: Verdict, reason: Reason) -> None:
         table = self._table
@@ -253,24 +256,48 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------ the round
 
     def _round(self, now: float) -> None:
-        """Ends what is over, forecasts all, plans all, grants what has changed."""
+        """Ends what is over, forecasts all, plans all, deals the devices out, grants what has changed."""
         table = self._table
         rows = table.active_rows()
-        over = rows[table.deadline[rows] <= now]
+        over = rows[(table.deadline[rows] <= now) & ~table.late[rows]]
         if len(over):
             for row in over.tolist():
-                given_up = table.verdict(row) is Verdict.INFEASIBLE
-                verdict = Verdict.INFEASIBLE if given_up else Verdict.MISSED
-                self._end(row, now, verdict, Reason("never_feasible" if given_up else "deadline_passed"))
+                self._miss(row, now)
             rows = table.active_rows()
         if not len(rows):
             self._next_round = None
             return
         view = self._forecast(rows)
-        plan = self._policy.plan(view, now)
-        self._judge(rows, view, plan.finish, now)
-        self._grant(rows, plan.duty, plan.codes, plan.numbers)
-        self._next_round = min(now + self.settings.period, float(view.deadline.min()))
+        begun = table.begin[rows] <= now
+        apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows])
+        planned = ~apart & ~table.late[rows]
+        plan = self._plan(view, planned, apart, now)
+        self._judge(rows[planned], view.deadline[planned], view, planned, plan.finish[planned], now)
+        duty, homes = self._deal(rows, plan, apart, now)
+        self._grant(rows, plan, duty, homes, apart, now)
+        self._next_round = self._next(rows, planned, begun, now)
+
+    def _next(self, rows: IntArray, planned: BoolArray, begun: BoolArray, now: float) -> float | None:
+        """A round each period while something moves, else when a deadline passes or a job may begin."""
+        table = self._table
+        soonest = float(
+            np.concatenate([[np.inf], table.deadline[rows[~table.late[rows]]], table.begin[rows[~begun]]]).min()
+        )
+        if planned.any() or table.duty[rows].any():
+            soonest = min(soonest, now + self.settings.period)
+        return soonest if soonest < np.inf else None
+
+    def _miss(self, row: int, now: float) -> None:
+        """The deadline has passed."""
+        table = self._table
+        if table.jobs[row].on_miss is OnMiss.STOP:
+            given_up = table.belief[row] == INFEASIBLE
+            verdict = Verdict.INFEASIBLE if given_up else Verdict.MISSED
+            self._end(row, now, verdict, Reason("never_feasible" if given_up else "deadline_passed"))
+        else:
+            table.late[row] = True
+            table.belief[row] = MISSED
+            self._changed.append(Notice(table.names[row], Verdict.MISSED, table.reason(row)))
 
     def _forecast(self, rows: IntArray) -> JobView:
         """Work left: exact for batches, forecast with its uncertainty for a loss."""
@@ -288,39 +315,121 @@ class Scheduler:
         # An unfinished job has work left, whatever its curve says.
         low, mid, high = (np.maximum(left, 1.0) for left in (low, mid, high))
         throughput = table.throughput(rows)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):
             work = mid / throughput
             table.work_low[rows] = low / throughput
             table.work_mid[rows] = work
             table.work_high[rows] = high / throughput
-        return JobView(rows, table.deadline[rows], table.batches[rows], table.cells[rows], exact, mid, throughput, work)
+            spread = np.where(np.isfinite(high), np.log(high / low) / 2.0, np.log(mid / low))
+        # Until it is measured, a person's estimate is the best there is.
+        work = np.where(np.isnan(work), table.expected[rows], work)
+        return JobView(
+            rows, table.deadline[rows], table.batches[rows], table.cells[rows], exact, mid, throughput, work, spread,
+            table.weight[rows], table.size[rows], self.settings.devices,
+        )  # fmt: skip
 
-    def _judge(self, rows: IntArray, view: JobView, finish: FloatArray, now: float) -> None:
+    def _plan(self, view: JobView, planned: BoolArray, apart: BoolArray, now: float) -> Plan:
+        """The policy's plan for those it may plan; behind them those whose deadline has passed, shortest work first."""
+        if planned.all():
+            return self._policy.plan(view, now)
+        n = len(view)
+        late = np.flatnonzero(~planned & ~apart)
+        late = late[np.argsort(view.work[late], kind="stable")]  # NaN last
+        duty, finish, numbers = np.zeros(n), np.full(n, np.nan), np.zeros((n, 2))
+        codes = np.full(n, index("late_goes_on"))
+        waiting = codes.copy()
+        among = np.flatnonzero(planned)
+        order, fill = among, True
+        if len(among):
+            part = self._policy.plan(_only(view, among), now)
+            order, fill = among[part.order], part.fill
+            duty[among], finish[among], numbers[among] = part.duty, part.finish, part.numbers
+            codes[among], waiting[among] = part.codes, part.waiting
+        return Plan(np.concatenate([order, late, np.flatnonzero(apart)]), duty, finish, codes, waiting, numbers, fill)
+
+    def _judge(
+        self, rows: IntArray, deadline: FloatArray, view: JobView, planned: BoolArray, finish: FloatArray, now: float
+    ) -> None:
         """Verdicts: infeasible if even alone and by the optimistic forecast too late, feasible if planned in time."""
         table = self._table
-        spare = view.deadline - now
+        spare = deadline - now
         table.spare[rows] = spare
         table.finish[rows] = finish
-        table.verdict_known[rows] = ~np.isnan(view.work) & (view.exact | (view.cells >= self.settings.judge_after))
-        table.infeasible[rows] = table.work_low[rows] > spare
-        table.feasible[rows] = finish <= view.deadline
+        enough = np.where(table.evaluated[rows], min(EVALUATIONS_TO_JUDGE, self.settings.judge_after),
+                          self.settings.judge_after)  # fmt: skip
+        known = ~np.isnan(table.work_mid[rows]) & (view.exact[planned] | (view.cells[planned] >= enough))
+        belief = np.where(finish <= deadline, FEASIBLE, AT_RISK)
+        belief[table.work_low[rows] > spare] = INFEASIBLE
+        belief[~known] = UNKNOWN
+        changed = rows[(belief != table.belief[rows]) & known]
+        table.belief[rows] = belief
+        for row in changed.tolist():
+            self._changed.append(
+                Notice(table.names[row], BELIEFS[table.belief[row]] or Verdict.AT_RISK, table.reason(row))
+            )
 
-    def _grant(self, rows: IntArray, duty: FloatArray, codes: IntArray, numbers: FloatArray) -> None:
+    def _deal(
+        self, rows: IntArray, plan: Plan, apart: BoolArray, now: float
+    ) -> tuple[FloatArray, list[tuple[int, ...]] | None]:
+        """Who holds what, and where each may live; None for all on the one device there is."""
+        table, settings = self._table, self.settings
+        launched = table.launched[rows]
+        roomy = settings.resident is None or int(launched.sum()) <= settings.resident
+        if settings.devices == 1 and roomy and not apart.any():
+            return deal_one(plan), None
+        homes = [() if out else table.home[row]
+                 for row, out in zip(rows.tolist(), table.evicted[rows].tolist(), strict=True)]  # fmt: skip
+        settled = now - table.trained_at[rows] < settings.stay
+        stays = (table.pinned[rows] | settled).tolist()
+        dealer = Dealer(settings.devices, settings.slots, homes, stays, table.size[rows].tolist(), launched.tolist())
+        return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
+
+    def _grant(
+        self,
+        rows: IntArray,
+        plan: Plan,
+        duty: FloatArray,
+        homes: list[tuple[int, ...]] | None,
+        apart: BoolArray,
+        now: float,
+    ) -> None:
         table = self._table
+        served = duty > 0
+        codes = np.where(served, plan.codes, plan.waiting)
+        leftover = served & (plan.duty == 0) & ~table.late[rows]
+        codes[leftover] = index("left_over")
+        numbers = plan.numbers
+        if apart.any():
+            numbers = numbers.copy()
+            codes[apart] = np.where(table.paused[rows[apart]], index("paused"), index("not_begun"))
+            codes[apart & table.late[rows] & ~table.paused[rows]] = index("late_held")
+            numbers[apart, 0] = table.begin[rows[apart]] - now
         changed = np.abs(duty - table.duty[rows]) > 1e-9
+        if homes is None:
+            moved = ~table.housed[rows]
+        else:
+            moved = np.array([home != table.home[row] for row, home in zip(rows.tolist(), homes, strict=True)])
+        changed |= moved
         new = ~changed & (codes != table.code[rows])
         table.duty[rows] = duty
         table.code[rows] = codes
-        directives = table.directives
-        names = table.names
-        append = self._changed.append
+        directives, names, append = table.directives, table.names, self._changed.append
         spot = np.flatnonzero(changed)
-        for row, part, code, pair in zip(
-            rows[spot].tolist(), duty[spot].tolist(), codes[spot].tolist(), numbers[spot].tolist(), strict=True
-        ):
-            grant = Grant(names[row], directives[row][1] + 1, part, DEVICES, Reason(CODES[code], tuple(pair)))
+        for at, row, part, code, pair, elsewhere in zip(
+            spot.tolist(), rows[spot].tolist(), duty[spot].tolist(), codes[spot].tolist(), numbers[spot].tolist(),
+            moved[spot].tolist(), strict=True,
+        ):  # fmt: skip
+            if elsewhere:
+                table.home[row] = ONE_DEVICE if homes is None else homes[at]
+                table.housed[row] = bool(table.home[row])
+                table.trained_at[row] = np.inf
+            if not part and not table.home[row] and directives[row].devices and not table.paused[row]:
+                code, pair = index("makes_room"), ()
+            grant = Grant(names[row], directives[row][1] + 1, part, table.home[row], Reason(CODES[code], tuple(pair)))
             directives[row] = grant
             append(grant)
+        begins = rows[served & np.isinf(table.trained_at[rows])]
+        table.trained_at[begins] = now
         # The share stays, its reason does not: no new version, nobody need be told, but whoever asks hears it.
         for at in np.flatnonzero(new).tolist():
             row = int(rows[at])
@@ -337,26 +446,45 @@ class Scheduler:
         """Every job as of the last event, in the order of submission."""
         return [self._table.status(row, self._now) for row in range(len(self._table))]
 
+    def outlook(self, name: str) -> Outlook | None:
+        """What may be told to the user of a job; None if it was never submitted."""
+        row = self._table.row_of.get(name)
+        if row is None:
+            return None
+        status = self._table.status(row, self._now)
+        likely = None if status.finish is None else status.finish[1]
+        return Outlook(
+            status.verdict,
+            str(status.reason),
+            status.share,
+            None if likely is None else max(likely - self._now, 0.0),
+            None if likely is None else status.deadline - likely,
+        )
+
+    def incarnation(self, name: str) -> int:
+        """Of a job that was submitted: which life of it may speak."""
+        return int(self._table.incarnation[self._table.row_of[name]])
+
+    def job(self, name: str) -> Job | None:
+        """As it was submitted, or amended; None for one that was never submitted."""
+        row = self._table.row_of.get(name)
+        return None if row is None else self._table.jobs[row]
+
+    def placements(self) -> list[Placement]:
+        """The launched jobs that should have a worker on each of their devices."""
+        table = self._table
+        rows = table.active_rows()
+        return [
+            Placement(table.names[row], int(table.incarnation[row]), table.home[row])
+            for row in rows[table.launched[rows]].tolist()
+            if table.home[row]
+        ]
+
     def check(self) -> None:
         """Raises AssertionError if an invariant is broken; tests call it after every step."""
-        table = self._table
-        duty = table.duty[: len(table)]
-        active = table.active[: len(table)]
-        _holds(float(duty.sum()) <= 1.0 + 1e-6, f"the device is oversold: {duty.sum()}")
-        _holds(bool(np.all((duty >= 0) & (duty <= 1))), f"a duty is outside 0 to 1: {duty}")
-        _holds(not np.any(duty[~active]), "an ended job holds a share")
-        for row in range(len(table)):
-            directive = table.directives[row]
-            _holds(isinstance(directive, End) != bool(active[row]), f"{table.names[row]}: active and ended at once")
-            _holds(isinstance(directive, End) or directive.duty == duty[row], f"{table.names[row]}: grant and table")
-            target = table.jobs[row].target
-            _holds(not (active[row] and self._is_met(row)), f"{table.names[row]}: met but not ended: {target}")
-        if active.any():
-            _holds(self._next_round is not None, "jobs are active and nobody will look after them")
-            _holds(self._next_round is None or self._next_round <= float(table.deadline[: len(table)][active].min()),
-                   "a deadline would be slept over")  # fmt: skip
+        check(self._table, self.settings, self._next_round)
 
 
-def _holds(condition: bool, story: str) -> None:
-    if not condition:
-        raise AssertionError(story)
+def _only(view: JobView, rows: IntArray) -> JobView:
+    return JobView(**{f.name: value if f.name == "devices" else value[rows]
+                      for f in fields(view) for value in (getattr(view, f.name),)})  # fmt: skip

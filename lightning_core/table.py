@@ -11,16 +11,22 @@ from lightning_core.reasons import Reason
 from lightning_core.types import (
     BatchTarget,
     BoolArray,
+    Can,
     Directive,
     End,
     FloatArray,
     IntArray,
     Job,
     JobStatus,
+    OnMiss,
+    Report,
     State,
     Verdict,
 )
 
+# What is believed of a job that has not ended, as a column.
+UNKNOWN, FEASIBLE, AT_RISK, INFEASIBLE, MISSED = range(5)
+BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.MISSED)
 # Throughput follows the last 30 busy seconds or so: long enough to be calm, short enough to notice a slower phase.
 MEMORY = 30.0
 
@@ -37,26 +43,39 @@ class JobTable:
     goal: FloatArray  # target loss or number of batches
     deadline: FloatArray
     submitted: FloatArray
+    begin: FloatArray
+    weight: FloatArray
+    size: IntArray  # devices that it takes
+    expected: FloatArray  # seconds of work by a person's estimate, NaN if there is none
+    holds: BoolArray  # is held when its deadline has passed
+    pinned: BoolArray  # cannot leave its device
+    launched: BoolArray  # can be released, so it is ours to start
+    paused: BoolArray
+    evicted: BoolArray  # paused, and its memory freed
+    late: BoolArray  # its deadline has passed and it goes on, or is held
     incarnation: IntArray
     last_report: IntArray
     batches: IntArray
     busy: FloatArray
+    busy_before: FloatArray  # of earlier incarnations
     recent_batches: FloatArray  # discounted sums for the throughput
     recent_busy: FloatArray
     cells: IntArray
+    next_cell: IntArray  # number within this incarnation
+    evaluated: BoolArray  # a cell is a whole evaluation
     last_position: IntArray
     rejected: IntArray  # losses, by the worker
     rejected_cells: IntArray  # by us
     duty: FloatArray
     code: IntArray
+    housed: BoolArray  # may live on some device
+    trained_at: FloatArray  # since when it has trained where it lives, inf if not yet
     work_low: FloatArray
     work_mid: FloatArray
     work_high: FloatArray
     finish: FloatArray
     spare: FloatArray
-    verdict_known: BoolArray
-    infeasible: BoolArray
-    feasible: BoolArray
+    belief: IntArray
     ended_at: FloatArray
 
     def __init__(self, window: int) -> None:
@@ -65,6 +84,7 @@ class JobTable:
         self.names: list[str] = []
         self.jobs: list[Job] = []
         self.directives: list[Directive] = []
+        self.home: list[tuple[int, ...]] = []
         self.recent: list[deque[float]] = []
         self.waiting: list[dict[int, tuple[int, float]]] = []
         self.details: dict[int, str] = {}
@@ -74,8 +94,8 @@ class JobTable:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def add(self, job: Job, now: float, directive: Directive) -> int:
-        """A new row; its number."""
+    def add(self, job: Job, now: float, size: int, directive: Directive, incarnation: int = 1) -> int:
+        """A new row; its number. A name that was there before now means the new row."""
         row = len(self)
         if row == len(self.active):
             for name, kind in _COLUMNS.items():
@@ -84,38 +104,79 @@ class JobTable:
         self.names.append(job.name)
         self.jobs.append(job)
         self.directives.append(directive)
+        self.home.append(())
         self.recent.append(deque(maxlen=self._window))
         self.waiting.append({})
         self.active[row] = True
-        self.exact[row] = isinstance(job.target, BatchTarget)
-        self.goal[row] = job.target.batches if isinstance(job.target, BatchTarget) else job.target.at_most
         self.submitted[row] = now
-        self.deadline[row] = now + job.deadline
-        self.incarnation[row] = 1
+        self.size[row] = size
+        self.launched[row] = Can.RELEASE in job.can
+        self.pinned[row] = job.device is not None
+        self.home[row] = () if job.device is None else (job.device,)
+        self.incarnation[row] = incarnation
+        self.next_cell[row] = 1
+        self.trained_at[row] = np.inf
         self.code[row] = -1
+        self.set_terms(row, job, now + job.deadline)
         return row
+
+    def set_terms(self, row: int, job: Job, deadline: float) -> None:
+        """What a person may change while the job runs; ``deadline`` in scheduler time."""
+        self.jobs[row] = job
+        self.exact[row] = isinstance(job.target, BatchTarget)
+        self.goal[row] = job.target.batches if isinstance(job.target, BatchTarget) else job.target.threshold
+        self.deadline[row] = deadline
+        self.begin[row] = self.submitted[row] + job.begin
+        self.weight[row] = job.weight
+        self.holds[row] = job.on_miss is OnMiss.HOLD
+        self.expected[row] = np.nan if job.work is None else job.work
 
     def end(self, row: int, now: float, end: End) -> None:
         self.directives[row] = end
         self.active[row] = False
         self.duty[row] = 0.0
         self.ended_at[row] = now
+        self.home[row] = ()
+        self.waiting[row].clear()
+
+    def come_back(self, row: int) -> None:
+        """The job's worker is gone and the job is not over: the next one is another incarnation."""
+        self.incarnation[row] += 1
+        self.last_report[row] = 0
+        self.next_cell[row] = 1
+        self.busy_before[row] = self.busy[row]
+        self.trained_at[row] = np.inf
         self.waiting[row].clear()
 
     def active_rows(self) -> IntArray:
         return np.flatnonzero(self.active[: len(self)])
 
-    def progress(self, row: int, batches: int, busy: float, rejected: int, began: int) -> None:
-        """Cumulative counts, which never go backwards; batches from before this worker began cost it no time."""
+    def progress(self, row: int, report: Report) -> None:
+        """Cumulative counts of one incarnation; batches from before it began cost it no time."""
+        batches, busy, began = max(report.batches, 0), max(report.busy, 0.0), report.began
+        if not self.last_report[row] and began < self.batches[row]:
+            self.batches[row] = began  # what the last incarnation did not save is to be done again
+        self.last_report[row] = report.number
         more_batches = max(batches - int(self.batches[row]), 0)
-        more_busy = max(busy - float(self.busy[row]), 0.0)
+        more_busy = max(busy + float(self.busy_before[row]) - float(self.busy[row]), 0.0)
         keep = np.exp(-more_busy / MEMORY)
         timed = max(batches - max(int(self.batches[row]), began), 0)
         self.recent_batches[row] = keep * self.recent_batches[row] + timed
         self.recent_busy[row] = keep * self.recent_busy[row] + more_busy
         self.batches[row] += more_batches
         self.busy[row] += more_busy
-        self.rejected[row] = max(int(self.rejected[row]), rejected)
+        self.rejected[row] = max(int(self.rejected[row]), report.rejected)
+        self.evaluated[row] = report.evaluated
+
+    def is_met(self, row: int) -> bool:
+        """Whether the target is reached: by batches, by one whole evaluation, or by the mean over the window."""
+        target = self.jobs[row].target
+        if isinstance(target, BatchTarget):
+            return bool(self.batches[row] >= target.batches)
+        recent = self.recent[row]
+        if self.evaluated[row]:
+            return bool(recent) and recent[-1] <= target.threshold
+        return len(recent) == self._window and sum(recent) / len(recent) <= target.threshold
 
     def throughput(self, rows: IntArray) -> FloatArray:
         """Batches per busy second, shape ``(n,)``; NaN until the first batch."""
@@ -128,13 +189,7 @@ class JobTable:
     def verdict(self, row: int) -> Verdict | None:
         """Made from the columns when somebody looks: a round must not make an object a job."""
         directive = self.directives[row]
-        if isinstance(directive, End):
-            return directive.verdict
-        if not self.verdict_known[row]:
-            return None
-        if self.infeasible[row]:
-            return Verdict.INFEASIBLE
-        return Verdict.FEASIBLE if self.feasible[row] else Verdict.AT_RISK
+        return directive.verdict if isinstance(directive, End) else BELIEFS[self.belief[row]]
 
     def reason(self, row: int) -> Reason:
         """Of the verdict: why the job is believed to make it or not; of the end, once it has ended."""
@@ -142,34 +197,40 @@ class JobTable:
         if isinstance(directive, End):
             return directive.reason
         spare, finish = float(self.spare[row]), float(self.finish[row])
-        match self.verdict(row):
-            case Verdict.FEASIBLE:
-                return Reason("on_time", (float(self.deadline[row]) - finish,))
-            case Verdict.INFEASIBLE if isfinite(self.work_low[row]):
-                return Reason("too_long", (float(self.work_low[row]), spare))
-            case Verdict.INFEASIBLE:
-                return Reason("flat")
-            case Verdict.AT_RISK if isfinite(finish):
-                return Reason("late", (finish - float(self.deadline[row]),))
-            case None:
+        match self.belief[row]:
+            case 0:
                 return Reason("too_early")
+            case 1:
+                return Reason("on_time", (float(self.deadline[row]) - finish,))
+            case 3 if isfinite(self.work_low[row]):
+                return Reason("too_long", (float(self.work_low[row]), spare))
+            case 3:
+                return Reason("flat")
+            case 4:
+                return Reason("late_held" if self.holds[row] else "late_goes_on")
+            case _ if isfinite(finish):
+                return Reason("late", (finish - float(self.deadline[row]),))
             case _:
                 return directive.reason
+
+    def state(self, row: int) -> State:
+        directive = self.directives[row]
+        if isinstance(directive, End):
+            return State.ENDED
+        if directive.duty > 0:
+            return State.RUNNING if self.last_report[row] else State.QUEUED
+        if not self.batches[row]:
+            return State.QUEUED
+        return State.HELD if self.home[row] or not self.launched[row] else State.RELEASED
 
     def status(self, row: int, now: float) -> JobStatus:
         directive = self.directives[row]
         ended = isinstance(directive, End)
         recent = self.recent[row]
         throughput = float(self.throughput(np.array([row]))[0])
-        if isinstance(directive, End):
-            state = State.ENDED
-        elif directive.duty > 0:
-            state = State.RUNNING if self.last_report[row] else State.QUEUED
-        else:
-            state = State.HELD if self.batches[row] else State.QUEUED
         return JobStatus(
             name=self.names[row],
-            state=state,
+            state=self.state(row),
             verdict=self.verdict(row),
             reason=self.reason(row),
             target=self.jobs[row].target,
@@ -185,13 +246,18 @@ class JobTable:
             finish=None if ended else self._finish(row, now),
             finished_at=float(self.ended_at[row]) if ended else None,
             detail=self.details.get(row, ""),
+            why=directive.reason,
+            devices=self.home[row],
+            incarnation=int(self.incarnation[row]),
+            weight=float(self.weight[row]),
+            paused=bool(self.paused[row]),
         )
 
     def _finish(self, row: int, now: float) -> tuple[float, float, float] | None:
         """Early, likely, late: the planned end, give or take what the forecast of the work is unsure of."""
         finish = float(self.finish[row])
         low, mid, high = (float(column[row]) for column in (self.work_low, self.work_mid, self.work_high))
-        if not (self.verdict_known[row] and isfinite(mid)):
+        if self.belief[row] == UNKNOWN or not isfinite(mid):
             return None
         if not isfinite(finish):
             finish = now + mid  # not planned for: the end it would have alone

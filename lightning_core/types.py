@@ -234,7 +234,7 @@ class Report:
         number: 1, 2, 3, ... of this incarnation; a number seen before changes nothing.
         version: of the grant that the worker runs under; if it is old, the answer is the newer grant.
         batches: done since the job began.
-        busy: seconds spent in training, validation and saving since the job began.
+        busy: seconds that this incarnation has spent in training, validation and saving.
         cells: loss observations not yet known to have arrived.
         rejected: losses kept out so far because they were NaN, infinite, zero or negative.
         began: batches that were done before this incarnation began, of a run that was resumed.

@@ -1,0 +1,85 @@
+"""All that decides how a scheduler behaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from lightning_core.estimators import ESTIMATORS
+from lightning_core.policies import POLICIES
+from lightning_core.protocols import Estimator, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that decides how a scheduler behaves; written to the journal, so that a replay builds the same one.
+
+    Args:
+        policy: a name in :data:`lightning_core.policies.POLICIES`.
+        policy_args: its arguments.
+        estimator: a name in :data:`lightning_core.estimators.ESTIMATORS`.
+        estimator_args: its arguments.
+        period: seconds between two rounds.
+        window: cells whose mean must come down to a target loss.
+        judge_after: cells that a loss curve must have shown before its job is given a verdict.
+        devices: of the pool.
+        resident: launched jobs that stay warm in memory at most, over all devices; None for all.
+        stay: seconds that a job trains where it is before it may be moved: a move costs some, so a stay must be long
+            against it.
+
+    Raises:
+        ValueError: if a name is unknown or an argument out of its range.
+    """
+
+    policy: str = "guarded_edf"
+    policy_args: Mapping[str, Any] = field(default_factory=dict)
+    estimator: str = "least_squares"
+    estimator_args: Mapping[str, Any] = field(default_factory=dict)
+    period: float = 1.0
+    window: int = 5
+    judge_after: int = 10
+    devices: int = 1
+    resident: int | None = None
+    stay: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.period > 0:
+            raise ValueError(f"period must be positive, got {self.period}")
+        if self.window < 1:
+            raise ValueError(f"window must be at least 1 cell, got {self.window}")
+        if self.judge_after < 0:
+            raise ValueError(f"judge_after must be at least 0 cells, got {self.judge_after}")
+        if self.devices < 1:
+            raise ValueError(f"devices must be at least 1, got {self.devices}")
+        if self.resident is not None and self.resident < self.devices:
+            raise ValueError(f"resident must be at least one job a device ({self.devices}), got {self.resident}")
+        if not self.stay >= 0:
+            raise ValueError(f"stay must be at least 0 seconds, got {self.stay}")
+        self.make_policy()
+        self.make_estimator()
+
+    def make_policy(self) -> Policy:
+        policy: Policy = _make("policy", POLICIES, self.policy, self.policy_args)
+        return policy
+
+    def make_estimator(self) -> Estimator:
+        estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator, self.estimator_args)
+        return estimator
+
+    @property
+    def slots(self) -> int | None:
+        """Launched jobs that may be warm on one device."""
+        return None if self.resident is None else self.resident // self.devices
+
+    def to_dict(self) -> dict[str, Any]:
+        return {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
+
+
+def _make(kind: str, known: Mapping[str, Callable[..., Any]], name: str, args: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise ValueError(f"{kind} must be one of {', '.join(sorted(known))}, got {name!r}")
+    try:
+        return known[name](**args)
+    except TypeError as error:
+        raise ValueError(f"{kind} {name}: {error}") from None
