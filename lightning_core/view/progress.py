@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from lightning_core.durations import format_duration
 from lightning_core.summary import Summary
 from lightning_core.types import BatchTarget, JobStatus, Verdict
+from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,17 +27,6 @@ _COLOURS = {
 }
 # Without a terminal a job's line is printed when something in it changes that matters, or after so many seconds.
 PLAIN_EVERY = 10.0
-
-
-def clean(text: str) -> str:
-    """Without control characters: what comes from outside must not steer a terminal.
-
-    Example::
-
-        >>> clean("a\\x1b[2Jb\\n")
-        'a[2Jb '
-    """
-    return "".join(" " if c in "\n\t" else c for c in text if c.isprintable() or c in "\n\t")
 
 
 def line(now: float, job: JobStatus) -> tuple[str, ...]:

@@ -1,0 +1,44 @@
+"""What the scheduler had forecast: its events handled again, and asked on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.codec import decode_event
+from lightning_core.journal import Journal
+from lightning_core.scheduler import Scheduler
+from lightning_core.view.history import History
+from lightning_core.view.job_history import Forecast, JobHistory
+
+# Forecasts that are shown of a job, evenly over its training.
+MOMENTS = 8
+
+
+def fill_in(journal: Journal, history: History, moments: int = MOMENTS) -> None:
+    """Fills in what the scheduler forecast at some moments of each job's training, by handling its events again.
+
+    Args:
+        journal: that the history was read from.
+        history: to fill in.
+        moments: for each job.
+    """
+    asked: list[tuple[float, JobHistory]] = []
+    for job in history.jobs:
+        job.forecasts.clear()
+        if job.progress:
+            end = history.last if job.ended is None else job.ended
+            # Neither at the first word, of which nothing follows, nor at the end, when nothing is left to forecast.
+            times = np.linspace(job.progress[0].time, end, moments + 2)[1:-1].tolist()
+            asked += [(time, job) for time in times]
+    asked.sort(key=lambda pair: pair[0])
+    scheduler, at = Scheduler(history.settings), 0
+    for entry in journal.entries():
+        while at < len(asked) and asked[at][0] < entry.now:
+            time, job = asked[at]
+            at += 1
+            now = {status.name: status for status in scheduler.status()}.get(job.name)
+            if now is not None and now.submitted_at == job.submitted and now.finish is not None:
+                job.forecasts.append(Forecast(time, *now.finish))
+        if at == len(asked):
+            return
+        scheduler.handle(decode_event(entry.event), entry.now)

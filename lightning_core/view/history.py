@@ -1,0 +1,110 @@
+"""A journal read as series, one set a job: what pictures, reports and answers to "why" are made from.
+
+Rules
+
+1. One reader: whoever shows a journal takes it from here.
+2. Only what moved the scheduler counts: what is stale, repeated or from an older incarnation is left out, as it did.
+3. Times are seconds of scheduler time.
+"""
+
+from __future__ import annotations
+
+from lightning_core.codec import decode_answers, decode_event
+from lightning_core.journal import Journal
+from lightning_core.scheduler import Settings
+from lightning_core.types import (
+    Amend,
+    Answer,
+    Cancel,
+    Event,
+    Job,
+    Pause,
+    Report,
+    Resume,
+    Submit,
+    WorkerLeft,
+    WorkersLost,
+)
+from lightning_core.view.job_history import JobHistory, Remark
+
+
+class History:
+    """All jobs of a journal.
+
+    Attributes:
+        settings: of the scheduler.
+        jobs: every life of every job, in the order of submission.
+        last: time of the last event.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.jobs: list[JobHistory] = []
+        self.last = 0.0
+        self._newest: dict[str, JobHistory] = {}
+
+    @classmethod
+    def read(cls, journal: Journal) -> History:
+        """Reads a journal from its beginning to its end."""
+        history = cls(journal.settings())
+        for entry in journal.entries():
+            history.take(decode_event(entry.event), entry.now, decode_answers(entry.answers))
+        return history
+
+    def take(self, event: Event, now: float, answers: list[Answer]) -> None:
+        """Takes in one event and what followed from it."""
+        self.last = now = max(now, self.last)
+        match event:
+            case Submit(jobs):
+                for job in jobs:
+                    self._submit(job, now)
+            case Report():
+                if job_history := self._newest.get(event.job):
+                    job_history.report(event, now)
+            case WorkersLost():
+                for job_history in self._newest.values():
+                    if job_history.ended is None:
+                        job_history.remarks.append(Remark(now, "worker", "the pool was down: its worker is gone"))
+            case Amend() if (job_history := self._running(event.job.name)) is not None:
+                job_history.amend(event, now)
+            case Cancel(name) | Pause(name) | Resume(name) if (job_history := self._running(name)) is not None:
+                job_history.command(event, now)
+            case WorkerLeft() if (job_history := self._running(event.job)) is not None:
+                job_history.left(event, now)
+            case _:
+                pass
+        for answer in answers:
+            if job_history := self._newest.get(answer.job):
+                job_history.answer(answer, now)
+
+    def of(self, name: str) -> JobHistory:
+        """The newest life of a job.
+
+        Raises:
+            KeyError: if there is no job of that name; the message names those that there are.
+        """
+        if name not in self._newest:
+            raise KeyError(f"no job {name!r}; there are {', '.join(self._newest) or 'none'}")
+        return self._newest[name]
+
+    def label(self, job: JobHistory) -> str:
+        """Its name; an earlier life of a name that was used again is told apart."""
+        return job.name if self._newest[job.name] is job else f"{job.name} (run {job.life})"
+
+    @property
+    def wall(self) -> float:
+        """Until the last job ended; until the last event while one has not."""
+        ends = [job.ended for job in self.jobs]
+        return max((end for end in ends if end is not None), default=self.last) if None not in ends else self.last
+
+    def _submit(self, job: Job, now: float) -> None:
+        before = self._newest.get(job.name)
+        if before is not None and before.ended is None:  # the first one stands
+            return
+        new = JobHistory.of(job, now, before)
+        self.jobs.append(new)
+        self._newest[job.name] = new
+
+    def _running(self, name: str) -> JobHistory | None:
+        job = self._newest.get(name)
+        return job if job is not None and job.ended is None else None

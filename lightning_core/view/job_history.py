@@ -1,0 +1,285 @@
+"""One life of a job as series: read off events and answers, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.durations import format_duration
+from lightning_core.reasons import Reason
+from lightning_core.types import (
+    Amend,
+    Answer,
+    BatchTarget,
+    Cancel,
+    Cell,
+    End,
+    FloatArray,
+    Job,
+    Notice,
+    Pause,
+    Report,
+    Resume,
+    Verdict,
+    WorkerLeft,
+)
+
+# Terms that an amendment does not change, or that are told apart.
+KEPT = ("deadline", "can", "device")
+
+
+class Point(NamedTuple):
+    """A loss observation."""
+
+    time: float
+    batches: int
+    loss: float
+    """The falling number behind what was logged (:meth:`lightning_core.types.LossTarget.falling`)."""
+
+
+class Progress(NamedTuple):
+    """What a worker had done."""
+
+    time: float
+    batches: int
+    busy: float
+
+
+class Held(NamedTuple):
+    """What a job might hold from this time on."""
+
+    time: float
+    duty: float
+    devices: tuple[int, ...]
+    reason: Reason
+
+
+class Belief(NamedTuple):
+    """What was believed of a job from this time on; in the end, what was known."""
+
+    time: float
+    verdict: Verdict
+    reason: Reason
+
+
+class Remark(NamedTuple):
+    """What a person wanted of the job, or what befell its worker."""
+
+    time: float
+    who: str
+    words: str
+
+
+class Forecast(NamedTuple):
+    """Made at a time, of the time at which the target would be reached; inf where it would not."""
+
+    time: float
+    early: float
+    likely: float
+    late: float
+
+
+@dataclass
+class JobHistory:
+    """One life of a job, from its submission to its end.
+
+    Attributes:
+        job: as it was last amended.
+        terms: as it was submitted.
+        life: 1, or more for a name that was submitted again after its job had ended.
+        submitted: when.
+        deadlines: from when on which deadline held.
+        points: its loss observations, oldest first; none for a target in batches.
+        progress: one a report.
+        grants: steps.
+        beliefs: changes of its verdict; the end is the last one.
+        remarks: what persons and workers did.
+        forecasts: some, over its training; see :func:`lightning_core.view.forecasts.fill_in`.
+        ended: when, if it has.
+        detail: the traceback of a job that crashed.
+        evaluated: whether each point is a whole evaluation.
+        rejected: losses that were kept out.
+    """
+
+    job: Job
+    terms: Job
+    life: int
+    submitted: float
+    deadlines: list[tuple[float, float]]
+    points: list[Point] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+    grants: list[Held] = field(default_factory=list)
+    beliefs: list[Belief] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+    forecasts: list[Forecast] = field(default_factory=list)
+    ended: float | None = None
+    detail: str = ""
+    evaluated: bool = False
+    rejected: int = 0
+    _incarnation: int = 1
+    _version: int = 0
+    _heard: float = 0.0
+    _busy_before: float = 0.0
+    _next_cell: int = 1
+    _waiting: dict[int, Cell] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: Job, now: float, before: JobHistory | None) -> JobHistory:
+        """A new life; ``before`` is the last one under its name, if there was one."""
+        new = cls(job, job, 1, now, [(now, now + job.deadline)], _heard=now)
+        if before is not None:  # what speaks of the old life does not speak of this one
+            new.life, new._incarnation, new._version = before.life + 1, before._incarnation + 1, before._version
+        return new
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    @property
+    def deadline(self) -> float:
+        """The last one that held."""
+        return self.deadlines[-1][1]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The last one; None if there was none yet."""
+        return self.beliefs[-1].verdict if self.beliefs else None
+
+    @property
+    def reason(self) -> Reason:
+        """Of the verdict; of the grant while there is none."""
+        if self.beliefs:
+            return self.beliefs[-1].reason
+        return self.grants[-1].reason if self.grants else Reason("submitted")
+
+    def curve(self, window: int = 1) -> FloatArray:
+        """How far it was: times and values as logged (or batches done), shape ``(n, 2)``.
+
+        Args:
+            window: cells whose mean is shown, 1 for each cell itself.
+        """
+        target = self.job.target
+        if isinstance(target, BatchTarget):
+            return np.array([(p.time, p.batches) for p in self.progress], float).reshape(-1, 2)
+        curve = np.array([(p.time, target.logged(p.loss)) for p in self.points], float).reshape(-1, 2)
+        if window == 1 or self.evaluated or len(curve) < window:
+            return curve
+        total = np.concatenate([[0.0], np.cumsum(curve[:, 1])])
+        return np.column_stack([curve[window - 1 :, 0], (total[window:] - total[:-window]) / window])
+
+    @property
+    def goal(self) -> float:
+        """The threshold as logged, or the number of batches."""
+        target = self.job.target
+        return float(target.batches) if isinstance(target, BatchTarget) else target.logged(target.threshold)
+
+    @property
+    def size(self) -> int:
+        """Devices that it trained on, at most."""
+        return max((len(held.devices) for held in self.grants if held.duty), default=1)
+
+    @property
+    def device_seconds(self) -> float:
+        """Busy seconds on all its devices."""
+        return self.size * self.progress[-1].busy if self.progress else 0.0
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    def report(self, report: Report, now: float) -> None:
+        if self.ended is not None or report.incarnation < self._incarnation:
+            return
+        done, busy = (self.progress[-1].batches, self.progress[-1].busy) if self.progress else (0, 0.0)
+        if report.incarnation > self._incarnation:
+            self._incarnation = report.incarnation
+            self._busy_before, self._next_cell = busy, 1
+            self._waiting.clear()
+            done = min(done, report.began)  # what was not saved is done again
+        self._take_cells(report, now)
+        busy = max(busy, self._busy_before + report.busy)
+        self.progress.append(Progress(now, max(done, report.batches), busy))
+        self.evaluated = report.evaluated
+        self.rejected = max(self.rejected, report.rejected)
+        self._heard = now
+
+    def _take_cells(self, report: Report, now: float) -> None:
+        for cell in report.cells:
+            if cell.number >= self._next_cell:
+                self._waiting.setdefault(cell.number, cell)
+        new: list[Cell] = []
+        while (cell_now := self._waiting.pop(self._next_cell, None)) is not None:
+            new.append(cell_now)
+            self._next_cell += 1
+        # A report brings all cells since the one before: they lie between the two.
+        times = np.linspace(self._heard, now, len(new) + 1)[1:].tolist()
+        for time, (_, batches, loss) in zip(times, new, strict=True):
+            if 0.0 < loss < np.inf and (not self.points or batches > self.points[-1].batches):
+                self.points.append(Point(time, batches, loss))
+
+    def answer(self, answer: Answer, now: float) -> None:
+        if self.ended is not None:
+            return
+        if isinstance(answer, Notice):
+            self.beliefs.append(Belief(now, answer.verdict, answer.reason))
+            return
+        if answer.version <= self._version:  # said before, or to a worker that is no longer this job's
+            return
+        self._version = answer.version
+        if isinstance(answer, End):
+            self.ended = now
+            self.beliefs.append(Belief(now, answer.verdict, answer.reason))
+            return
+        if answer.duty and not (self.grants and self.grants[-1].duty):
+            self._heard = now  # it did nothing while it was held
+        self.grants.append(Held(now, answer.duty, answer.devices, answer.reason))
+
+    def amend(self, event: Amend, now: float) -> None:
+        old, new = self.job, event.job
+        changes = [
+            f"{f.name.replace('_', ' ')} {_words(was)} to {_words(wants)}"
+            for f in fields(Job)
+            if f.name not in KEPT and (was := getattr(old, f.name)) != (wants := getattr(new, f.name))
+        ]
+        deadline = self.submitted + new.deadline if event.deadline is None else now + event.deadline
+        if deadline != self.deadline:
+            changes.append(f"deadline {_since(self, self.deadline)} to {_since(self, deadline)}")
+            self.deadlines.append((now, deadline))
+        self.job = new
+        self.remarks.append(Remark(now, "person", "new terms: " + (", ".join(changes) or "the same as before")))
+
+    def command(self, event: Cancel | Pause | Resume, now: float) -> None:
+        self.remarks.append(Remark(now, "person", _command(event)))
+
+    def left(self, event: WorkerLeft, now: float) -> None:
+        if event.incarnation < self._incarnation:
+            return
+        if event.crashed:
+            self.detail = event.detail
+        self.remarks.append(Remark(now, "worker", _farewell(event)))
+
+
+def _since(job: JobHistory, time: float) -> str:
+    return format_duration(time - job.submitted)
+
+
+def _words(value: object) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _command(event: Cancel | Pause | Resume) -> str:
+    match event:
+        case Cancel():
+            return "cancel"
+        case Pause(release=True):
+            return "pause, and free its memory"
+        case Pause():
+            return "pause"
+        case Resume():
+            return "resume"
+
+
+def _farewell(event: WorkerLeft) -> str:
+    if event.crashed:
+        return "died: " + (event.detail.strip().rsplit("\n", 1)[-1] or "no last words")
+    return "saved and left its device" if event.released else "left: its training came to its end"

@@ -1,0 +1,73 @@
+"""Why a job got what it got: every grant, verdict and command with its reason in words, newest last."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lightning_core.durations import format_duration
+from lightning_core.view.history import History
+from lightning_core.view.job_history import JobHistory
+from lightning_core.view.text import clean
+
+
+class Row(NamedTuple):
+    """One thing that happened to a job."""
+
+    time: float
+    """Seconds since its submission."""
+    what: str
+    """``submitted``, ``grant``, ``person``, ``worker``, or a verdict."""
+    share: float | None
+    """Of its devices, where a grant changed it."""
+    devices: tuple[int, ...] | None
+    reason: str
+
+
+def rows(job: JobHistory) -> list[Row]:
+    """All that happened to one job, oldest first."""
+    start = job.submitted
+    # At one time: first what was wanted, then what was believed, then what was given.
+    found = [Row(0.0, "submitted", None, None, _terms(job))]
+    found += [Row(remark.time - start, remark.who, None, None, clean(remark.words)) for remark in job.remarks]
+    found += [Row(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
+    found += [Row(g.time - start, "grant", g.duty, g.devices, clean(str(g.reason))) for g in job.grants]
+    return sorted(found, key=lambda row: row.time)
+
+
+def why(history: History, name: str) -> list[str]:
+    """The newest life of a job in lines for a terminal, the newest line last.
+
+    Args:
+        history: of the run.
+        name: of the job.
+
+    Raises:
+        KeyError: if there is no such job; the message names those that there are.
+    """
+    job = history.of(name)
+    table = [("after", "what", "share", "device", "reason")]
+    for row in rows(job):
+        share = "" if row.share is None else f"{row.share:.2f}"
+        devices = "" if row.devices is None else ",".join(map(str, row.devices)) or "-"
+        table.append((format_duration(row.time), row.what, share, devices, row.reason))
+    widths = [max(len(cells[column]) for cells in table) for column in range(4)]
+    verdict = "nothing can be said of it yet" if job.verdict is None else str(job.verdict)
+    life = f", submitted under this name for the {job.life}. time" if job.life > 1 else ""
+    lines = [f"{clean(job.name)}{life}: {clean(str(job.reason))} ({verdict})"]
+    for after, what, share, device, reason in table:
+        line = f"{after:>{widths[0]}}  {what:<{widths[1]}}  {share:>{widths[2]}}  {device:<{widths[3]}}  {reason}"
+        lines.append(line.rstrip())
+    return lines
+
+
+def _terms(job: JobHistory) -> str:
+    """As it was submitted: target and deadline, and what is not as usual."""
+    first = job.terms
+    parts = [str(first.target), f"deadline {format_duration(first.deadline)}"]
+    if first.begin:
+        parts.append(f"not before {format_duration(first.begin)}")
+    if first.weight != 1:
+        parts.append(f"weight {first.weight:g}")
+    if first.max_devices > 1:
+        parts.append(f"{first.min_devices} to {first.max_devices} devices")
+    return clean(", ".join(parts))

@@ -1,0 +1,144 @@
+"""A pool in virtual time whose jobs' losses fall by power laws: it writes the journals that views are tested with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lightning_core.journal import Journal
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import (
+    Cell,
+    End,
+    Event,
+    Grant,
+    Job,
+    LossTarget,
+    Report,
+    Submit,
+    Tick,
+    WorkerLeft,
+)
+
+EVERY = 10
+
+
+@dataclass
+class Curve:
+    """A falling number ``scale * batches ** -slope``, with noise, at so many batches a second."""
+
+    scale: float = 3.0
+    slope: float = 0.4
+    speed: float = 50.0
+    crash_after: int | None = None
+
+
+@dataclass
+class _Worker:
+    job: Job
+    curve: Curve
+    incarnation: int = 1
+    number: int = 0
+    cell: int = 0
+    batches: float = 0.0
+    busy: float = 0.0
+    duty: float = 0.0
+    devices: tuple[int, ...] = ()
+    began: int = 0
+    version: int = 0
+    over: bool = False
+
+
+def drive(
+    path: Path,
+    settings: Settings,
+    jobs: Mapping[float, list[tuple[Job, Curve]]],
+    seconds: float,
+    *,
+    step: float = 1.0,
+    events: Mapping[float, Event] | None = None,
+    seed: int = 0,
+) -> Scheduler:
+    """Writes a journal.
+
+    Args:
+        path: of the journal, which is created.
+        settings: of the scheduler.
+        jobs: what is submitted when.
+        seconds: how long it goes on.
+        step: between two reports of a job.
+        events: what else happens, and when.
+        seed: of the noise.
+
+    Returns:
+        The scheduler as it is at the end.
+    """
+    draw = np.random.default_rng(seed)
+    scheduler = Scheduler(settings)
+    workers: dict[str, _Worker] = {}
+    coming: list[tuple[float, Event]] = [(t, Submit(tuple(job for job, _ in many))) for t, many in jobs.items()]
+    coming = sorted(coming + list((events or {}).items()), key=lambda pair: pair[0])
+    curves = {job.name: curve for many in jobs.values() for job, curve in many}
+
+    with Journal.create(path, settings) as journal:
+
+        def handle(event: Event, now: float) -> None:
+            answers = scheduler.handle(event, now)
+            scheduler.check()
+            journal.append(event, now, answers)
+            for answer in answers:
+                worker = workers.get(answer.job)
+                if worker is None or not isinstance(answer, Grant | End) or answer.version <= worker.version:
+                    continue
+                worker.version = answer.version
+                if isinstance(answer, End):
+                    worker.over = True
+                else:
+                    moved = worker.batches and answer.devices != worker.devices
+                    worker.duty, worker.devices = answer.duty, answer.devices
+                    if moved:
+                        handle(WorkerLeft(worker.job.name, worker.incarnation, released=True), now)
+                        worker.incarnation += 1
+                        worker.number = worker.cell = 0
+                        worker.busy, worker.began = 0.0, int(worker.batches)
+
+        for at in np.arange(0.0, seconds, step).tolist():
+            while coming and coming[0][0] <= at:
+                _, event = coming.pop(0)
+                if isinstance(event, Submit):
+                    for job in event.jobs:
+                        workers[job.name] = _Worker(job, curves[job.name])
+                        before = scheduler.directive(job.name)
+                        if before is not None:
+                            status = next(s for s in reversed(scheduler.status()) if s.name == job.name)
+                            workers[job.name].version = before.version
+                            workers[job.name].incarnation = status.incarnation + 1
+                handle(event, at)
+            if (wakeup := scheduler.wakeup()) is not None and wakeup <= at:
+                handle(Tick(), at)
+            for worker in list(workers.values()):
+                if worker.over or not (worker.duty and worker.devices):
+                    continue
+                before = int(worker.batches)
+                worker.batches += worker.curve.speed * worker.duty * step
+                worker.busy += worker.duty * step
+                worker.number += 1
+                if worker.curve.crash_after is not None and worker.batches > worker.curve.crash_after:
+                    trace = 'Traceback (most recent call last):\n  File "<train>.py"\nValueError: \x1b[2J<b>$\\foo$'
+                    handle(WorkerLeft(worker.job.name, worker.incarnation, crashed=True, detail=trace), at)
+                    continue
+                cells = []
+                for batches in range(before // EVERY * EVERY + EVERY, int(worker.batches) + 1, EVERY):
+                    worker.cell += 1
+                    loss = worker.curve.scale * batches**-worker.curve.slope * draw.lognormal(0, 0.05)
+                    cells.append(Cell(worker.cell, batches, float(loss)))
+                known = tuple(cells) if isinstance(worker.job.target, LossTarget) else ()
+                report = Report(
+                    worker.job.name, worker.incarnation, worker.number, worker.version, int(worker.batches),
+                    worker.busy, known, began=worker.began,
+                )  # fmt: skip
+                handle(report, at)
+    return scheduler
