@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from lightning_core.policies.classic import Edf, Fifo, Fixed, Uniform
+from lightning_core.policies.greedy import EasiestFirst, LeastResourcesFirst
 from lightning_core.policies.lara import Lara
+from lightning_core.policies.round_robin import RoundRobin
 from lightning_core.protocols import Policy
 
 POLICIES: dict[str, Callable[..., Policy]] = {
@@ -13,7 +16,33 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "edf": Edf,
     "uniform": Uniform,
     "fixed": Fixed,
+    "rr": RoundRobin,
+    "lrf": LeastResourcesFirst,
+    "etf": EasiestFirst,
     "lara": Lara,
 }
 
-__all__ = ["POLICIES", "Edf", "Fifo", "Fixed", "Lara", "Uniform"]
+
+def summaries() -> dict[str, str]:
+    """What each policy does, in one line: the first of its documentation.
+
+    Example::
+
+        >>> summaries()["fifo"]
+        'First come, first served: each job keeps its devices until it ends.'
+    """
+    return {name: (inspect.getdoc(policy) or "").partition("\n")[0] for name, policy in POLICIES.items()}
+
+
+__all__ = [
+    "POLICIES",
+    "EasiestFirst",
+    "Edf",
+    "Fifo",
+    "Fixed",
+    "Lara",
+    "LeastResourcesFirst",
+    "RoundRobin",
+    "Uniform",
+    "summaries",
+]

@@ -1,4 +1,4 @@
-"""LARA: explore each job a little, then give the device to the most jobs that can make it.
+"""LARA: explore each job a little, then give the devices to the most jobs that can make it.
 
 Liu et al., "Learning with Adaptive Resource Allocation", ICML 2024, Algorithms 1 and 2.
 """
@@ -9,23 +9,23 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lightning_core.policies.classic import equal_shares
+from lightning_core.policies.exploring import Exploration
+from lightning_core.policies.in_order import ends_in_order, side_by_side
 from lightning_core.policies.moore_hodgson import largest_feasible_set
 from lightning_core.reasons import index
-from lightning_core.types import BoolArray, FloatArray, JobView, Plan
+from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
 
 Order = Literal["share", "edf"]
-# Batches for each cell of the exploration threshold after which a job is explored, whatever it has shown.
-PATIENCE = 100
 
 
 class Lara:
-    """Learning with Adaptive Resource Allocation.
+    """Learning with Adaptive Resource Allocation: explore all, then keep the most jobs that can make it.
 
     Args:
-        order: how the kept jobs take the device. ``"share"``, as printed (eq. 3.8, Algorithm 2, lines 11 and 12): by
-            stick-breaking all at once, so that each would end exactly at its deadline, rescaled to fill the device.
-            ``"edf"``: one after the other by deadline, so that each ends as early as it can and all slack is kept.
+        order: how the kept jobs take the devices. ``"share"``, as printed (eq. 3.8, Algorithm 2, lines 11 and 12): by
+            stick-breaking all at once, so that each would end exactly at its deadline, rescaled to fill the pool.
+            ``"edf"``: one after the other by deadline, so that each ends as early as it can and all slack is kept. A
+            job of several devices cannot have a part of them: while one is kept, the order is ``"edf"``.
         explore: loss cells that a job must have shown before it is judged (the exploration threshold H).
 
     Raises:
@@ -35,63 +35,83 @@ class Lara:
     def __init__(self, order: Order = "share", explore: int = 10) -> None:
         if order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}")
-        if explore < 0:
-            raise ValueError(f"explore must be at least 0 cells, got {explore}")
         self.order = order
-        self.explore = explore
+        self._exploration = Exploration(explore)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        # A job without a measured speed or a forecast cannot be judged, whatever the threshold. But one that has had
-        # its batches and shown no usable loss must not keep all others waiting: it is judged as it is.
-        unseen = np.isnan(jobs.work) | (~jobs.exact & (jobs.cells < self.explore))
-        unexplored = unseen & (jobs.batches <= PATIENCE * max(self.explore, 1))
-        if unexplored.any():
-            return self._explore(jobs, unexplored, now)
-        kept = largest_feasible_set(jobs.work, jobs.deadline, now)
+        plan = self._exploration.plan(jobs, now)
+        if plan is not None:
+            return plan
+        kept = largest_feasible_set(jobs.work, jobs.deadline, now, jobs.weight, jobs.size, jobs.devices)
         if not kept.any():
-            return equal_shares(jobs, np.ones(len(jobs)), now, "nothing_fits")
+            return side_by_side(jobs, np.arange(len(jobs)), now, "nothing_fits")
         return self._exploit(jobs, kept, now)
-
-    def _explore(self, jobs: JobView, unexplored: BoolArray, now: float) -> Plan:
-        plan = equal_shares(jobs, unexplored.astype(np.float64), now, "explore")
-        plan.codes[~unexplored] = index("explored")
-        plan.numbers[:, 0] = jobs.cells
-        plan.numbers[:, 1] = self.explore
-        return plan
 
     def _exploit(self, jobs: JobView, kept: BoolArray, now: float) -> Plan:
         n = len(jobs)
-        rows = np.flatnonzero(kept)
-        rows = rows[np.lexsort((rows, jobs.work[rows], jobs.deadline[rows]))]
-        work = jobs.work[rows]
-        ends = np.cumsum(work)
+        by_deadline = np.lexsort((np.arange(n), jobs.work, jobs.deadline))
+        rows, dropped = by_deadline[kept[by_deadline]], by_deadline[~kept[by_deadline]]
         slack = jobs.deadline - now
-        duty = np.zeros(n)
-        duty[rows] = stick_breaking(work, slack[rows]) if self.order == "share" else np.eye(1, len(rows))[0]
-        finish = np.full(n, np.nan)
-        # By `share` a job ends at its deadline, or sooner where the shares were scaled up to fill the device.
-        alone = now + (ends if self.order == "edf" else work / np.maximum(duty[rows], 1e-9))
-        finish[rows] = np.minimum(alone, jobs.deadline[rows])
-        codes = np.where(np.isfinite(jobs.work), index("dropped"), index("not_falling"))
-        codes[rows] = np.where(duty[rows] > 0, index("chosen"), index("chosen_later"))
-        numbers = np.stack([np.where(np.isfinite(jobs.work), jobs.work, 0.0), slack], axis=1)
-        return Plan(duty, finish, codes, numbers)
+        duty, finish = np.zeros(n), np.full(n, np.nan)
+        if self.order == "share" and np.all(jobs.size[rows] == 1):
+            duty[rows] = stick_breaking(jobs.work[rows], slack[rows], jobs.devices)
+            finish[rows] = now + jobs.work[rows] / np.maximum(duty[rows], 1e-9)
+        else:
+            duty[rows] = 1.0
+            finish = ends_in_order(jobs.work, jobs.size, rows, jobs.devices, now)
+        # By `share` a job ends at its deadline, or sooner where the shares were scaled up to fill the pool.
+        finish[rows] = np.minimum(finish[rows], jobs.deadline[rows])
+        known = np.isfinite(jobs.work)
+        return Plan(
+            order=np.concatenate([rows, dropped]),
+            duty=duty,
+            finish=finish,
+            codes=np.full(n, index("chosen")),
+            waiting=self._why_waiting(n, rows, known),
+            numbers=np.stack([np.where(known, jobs.work, 0.0), slack], axis=1),
+        )
+
+    def _why_waiting(self, n: int, rows: IntArray, known: BoolArray) -> IntArray:
+        waiting: IntArray = np.where(known, index("dropped"), index("not_falling"))
+        waiting[rows] = index("chosen_later")
+        return waiting
 
 
-def stick_breaking(work: FloatArray, slack: FloatArray) -> FloatArray:
-    """Shares under which each of the kept jobs ends at its deadline, rescaled to fill the device (eqs. 3.8, 3.10).
+def stick_breaking(work: FloatArray, slack: FloatArray, devices: int = 1) -> FloatArray:
+    """Duties under which each of the kept jobs ends at its deadline, scaled to fill the pool (eqs. 3.8, 3.10).
+
+    On several devices the pool is taken for one that is so many times as fast: each job breaks its part off what the
+    more urgent ones leave of the whole. As no job is faster than a device of its own, what it would have beyond that
+    goes to the others in proportion; so the pool is full unless all have a device each, and never oversold.
 
     Args:
-        work: seconds alone on the device, by deadline, shape ``(m,)``.
+        work: seconds alone on a device, by deadline, shape ``(m,)``.
         slack: seconds to the deadline, shape ``(m,)``.
+        devices: of the pool.
 
     Example::
 
         >>> stick_breaking(np.array([2.0, 3.0]), np.array([4.0, 8.0]))
         array([0.66666667, 0.33333333])
+        >>> stick_breaking(np.array([8.0, 2.0, 2.0]), np.array([8.0, 9.0, 9.0]), devices=2)
+        array([1.        , 0.58333333, 0.41666667])
     """
-    before = np.cumsum(work) - work
-    part = np.minimum(1.0, work / np.maximum(slack - before, 1e-9))
-    shares: FloatArray = part * np.concatenate([[1.0], np.cumprod(1.0 - part[:-1])])
-    shares /= shares.sum()
-    return shares
+    of_pool = work / devices
+    before = np.cumsum(of_pool) - of_pool
+    part = np.minimum(1.0, of_pool / np.maximum(slack - before, 1e-9))
+    duty: FloatArray = part * np.concatenate([[1.0], np.cumprod(1.0 - part[:-1])])
+    duty *= 1.0 / duty.sum()
+    return duty if devices == 1 else _at_most_one(duty, float(min(devices, len(work))))
+
+
+def _at_most_one(parts: FloatArray, total: float) -> FloatArray:
+    """Scaled to sum to ``total``, none above 1; ``parts`` sum to 1, and ``total`` is at most their number."""
+    wide = parts + 1e-12  # so that the last ones get something where the first took all
+    falling = np.sort(wide)[::-1]
+    rest = np.cumsum(falling[::-1])[::-1]
+    # With k capped at 1, the others are scaled by (total - k) / rest: the first k for which none of them exceeds 1.
+    capped = np.arange(len(wide))
+    scale = (total - capped) / rest
+    k = int(np.argmax(falling * scale <= 1.0 + 1e-12))
+    duties: FloatArray = np.minimum(wide * scale[k], 1.0)
+    return duties

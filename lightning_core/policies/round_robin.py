@@ -1,0 +1,52 @@
+"""Round robin: everybody in turn, for a fixed time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.reasons import index
+from lightning_core.types import JobView, Plan
+
+
+class RoundRobin:
+    """Each job in turn has whole devices for a fixed time (LaiRA's Round Robin).
+
+    As many have their turn at once as fit the pool, in the order of submission and round again. A turn is cut short
+    when all who have it have ended. Turns end at rounds of the scheduler, so its period should be shorter.
+
+    Args:
+        quantum: seconds of a turn.
+
+    Raises:
+        ValueError: if it is not positive.
+    """
+
+    def __init__(self, quantum: float = 5.0) -> None:
+        if not 0 < quantum < np.inf:
+            raise ValueError(f"quantum must be positive and finite, got {quantum}")
+        self.quantum = quantum
+        self._turn: tuple[int, ...] = ()  # places of those whose turn it is, in their order
+        self._ends = -np.inf
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        n = len(jobs)
+        if now >= self._ends or not np.isin(jobs.place, self._turn).any():
+            after = np.searchsorted(jobs.place, self._turn[-1], side="right") if self._turn else 0
+            rows = np.roll(np.arange(n), -int(after))
+            fit = max(int(np.searchsorted(np.cumsum(jobs.size[rows]), jobs.devices, side="right")), 1)
+            self._turn = tuple(jobs.place[rows[:fit]].tolist())
+            self._ends = now + self.quantum
+        rows = np.roll(np.arange(n), -int(np.searchsorted(jobs.place, self._turn[0])))
+        has_turn = np.isin(jobs.place[rows], self._turn)
+        order = rows[np.argsort(~has_turn, kind="stable")]  # who was submitted since then waits for the others' turn
+        numbers = np.zeros((n, 2))
+        numbers[order, 0] = np.arange(n)
+        rounds = max(float(jobs.size.sum()) / jobs.devices, 1.0)
+        return Plan(
+            order=order,
+            duty=np.ones(n),
+            finish=now + jobs.work * rounds,
+            codes=np.full(n, index("its_turn")),
+            waiting=np.full(n, index("not_its_turn")),
+            numbers=numbers,
+        )
