@@ -1,0 +1,122 @@
+"""Who held which device, when, and what part of it: one lane a device, as high as the device is whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from lightning_core.durations import format_duration
+from lightning_core.view.history import History
+from lightning_core.view.job_history import JobHistory
+from lightning_core.view.svg import boxes, escape, steps, time_ticks, time_words
+
+# A lane is stretched to the page's width; its text is laid over it, so that it keeps its size.
+WIDTH, HEIGHT = 1000, 40
+# Stretches narrower than this part of the lane carry no name.
+NAMED = 0.05
+# Okabe and Ito's colours, which the colour-blind tell apart; from the ninth job on they come again.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
+DARK = {"#0072b2"}
+
+Stretch = tuple[float, float, float, float]
+"""From, to, lowest and highest part of the device."""
+
+
+def colour(place: int) -> str:
+    """Of the job at this place."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def ink(place: int) -> str:
+    """Of text upon it."""
+    return "#fff" if colour(place) in DARK else "#000"
+
+
+def lanes(history: History) -> list[dict[int, list[Stretch]]]:
+    """For each device, by the place of the job that held it, the stretches for which it did."""
+    return [_lane(history, device) for device in range(history.settings.devices)]
+
+
+def _lane(history: History, device: int) -> dict[int, list[Stretch]]:
+    changes: dict[float, dict[int, float]] = defaultdict(dict)
+    for place, job in enumerate(history.jobs):
+        levels = [(held.time, held.duty if device in held.devices else 0.0) for held in job.grants]
+        for since, until, duty in steps(levels, history.last if job.ended is None else job.ended):
+            if duty > 0:
+                changes[since][place] = duty
+                changes[until].setdefault(place, 0.0)
+    found: dict[int, list[Stretch]] = defaultdict(list)
+    holding: dict[int, float] = {}
+    times = sorted(changes)
+    for since, until in zip(times, times[1:], strict=False):
+        holding |= changes[since]
+        base = 0.0
+        for place in sorted(holding):
+            duty = holding[place]
+            if duty > 0:
+                mine = found[place]
+                if mine and mine[-1][1:] == (since, base, base + duty):
+                    mine[-1] = (mine[-1][0], until, base, base + duty)
+                else:
+                    mine.append((since, until, base, base + duty))
+            base += duty
+    return found
+
+
+def use(history: History) -> float:
+    """Part of all devices' time that was granted to somebody, 0 to 1, from the first submission to the end."""
+    granted = sum(
+        (until - since) * (high - low)
+        for lane in lanes(history)
+        for stretches in lane.values()
+        for since, until, low, high in stretches
+    )
+    start = min((job.submitted for job in history.jobs), default=0.0)
+    return granted / max((history.wall - start) * history.settings.devices, 1e-9)
+
+
+def gantt(history: History) -> str:
+    """A lane for each device, as HTML."""
+    end = max(history.wall, 1e-3)
+    parts = ['<div class="lanes">']
+    for device, lane in enumerate(lanes(history)):
+        parts.append(
+            f'<div class="device">device {device}</div><div class="lane">{_drawn(history, device, lane, end)}</div>'
+        )
+    ticks = "".join(
+        f'<span style="left:{100 * time / end:.2f}%">{time_words(time)}</span>' for time in time_ticks(end, most=6)
+    )
+    parts.append(f'<div></div><div class="times" aria-hidden="true">{ticks}</div></div>')
+    return "".join(parts)
+
+
+def _drawn(history: History, device: int, lane: dict[int, list[Stretch]], end: float) -> str:
+    parts, names = [], []
+    for place, stretches in sorted(lane.items()):
+        job = history.jobs[place]
+        label = escape(history.label(job))
+        found = [
+            (WIDTH * since / end, HEIGHT * (1 - high), WIDTH * (min(until, end) - since) / end, HEIGHT * (high - low))
+            for since, until, low, high in stretches
+        ]
+        held = sum((until - since) * (high - low) for since, until, low, high in stretches)
+        parts.append(
+            f'<path fill="{colour(place)}" d="{boxes(found)}"><title>{label}: {format_duration(held)} of device '
+            f"{device}</title></path>"
+        )
+        names += [
+            f'<span style="left:{x / WIDTH:.2%};width:{w / WIDTH:.2%};top:{y + h / 2 - 8:.0f}px;color:{ink(place)}">'
+            f"{label}</span>"
+            for x, y, w, h in found
+            if w >= NAMED * WIDTH and h >= HEIGHT / 4
+        ]
+    story = ", ".join(f"{history.label(history.jobs[place])}" for place in sorted(lane)) or "nobody"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-labelledby="device{device}">'
+        f'<title id="device{device}">Device {device} was held by {escape(story)}</title>{"".join(parts)}</svg>'
+        f'<div class="names" aria-hidden="true">{"".join(names)}</div>'
+    )
+
+
+def swatch(history: History, job: JobHistory) -> str:
+    """The job's colour, as a small square."""
+    return f'<i class="swatch" style="background:{colour(history.jobs.index(job))}"></i>'
