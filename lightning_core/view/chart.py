@@ -17,6 +17,7 @@ LEFT, RIGHT = 48, 392
 TOP, BOTTOM = 26, 158
 STRIP, STRIP_HEIGHT = 174, 12
 SHARE_TOP, SHARE_BOTTOM = 196, 230
+TITLE = 90
 CURVE_POINTS, RAW_POINTS, FAN_POINTS = 300, 240, 14
 
 SYMBOLS = {
@@ -135,9 +136,10 @@ class _Chart:
             return [f'<text class="mark" x="{RIGHT}" y="{TOP - 10}" text-anchor="end">{words} →</text>']
         x = self.x(at)
         anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"
+        beside = x if anchor == "end" else max(x, LEFT + TITLE)  # of the axis' title
         return [
             f'<path class="deadline" d="M{number(x)} {TOP - 6}V{SHARE_BOTTOM}"/>',
-            f'<text class="mark" x="{number(x)}" y="{TOP - 10}" text-anchor="{anchor}">{words}</text>',
+            f'<text class="mark" x="{number(beside)}" y="{TOP - 10}" text-anchor="{anchor}">{words}</text>',
         ]
 
     def _fans(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 from lightning_core.durations import format_duration
 from lightning_core.view.history import History
@@ -47,7 +48,7 @@ def _lane(history: History, device: int) -> dict[int, list[Stretch]]:
     found: dict[int, list[Stretch]] = defaultdict(list)
     holding: dict[int, float] = {}
     times = sorted(changes)
-    for since, until in zip(times, times[1:], strict=False):
+    for since, until in pairwise(times):
         holding |= changes[since]
         base = 0.0
         for place in sorted(holding):

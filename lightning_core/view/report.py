@@ -146,7 +146,8 @@ def _who(history: History) -> str:
 
 def _legend() -> str:
     return "".join(
-        f'<li><svg viewBox="0 0 34 14" aria-hidden="true">{sign}</svg>{words}</li>' for sign, words in _LEGEND
+        f'<li><svg viewBox="0 0 34 14" aria-hidden="true">{sign}</svg><span>{words}</span></li>'
+        for sign, words in _LEGEND
     )
 
 
@@ -154,6 +155,7 @@ def _card(history: History, job: JobHistory, key: int) -> str:
     label = history.label(job)
     story = [row for row in rows(job) if row.what != "grant"]
     grants = [row for row in rows(job) if row.what == "grant"]
+    shown = _table(grants[-MOST_GRANTS:], shares=True)
     detail = f"<details><summary>traceback</summary><pre>{_lines(job.detail)}</pre></details>" if job.detail else ""
     bad = f" {_count(job.rejected, 'bad loss').replace('losss', 'losses')} kept out." if job.rejected else ""
     hidden = f", of {len(grants)} the newest {MOST_GRANTS}" if len(grants) > MOST_GRANTS else ""
@@ -163,7 +165,7 @@ def _card(history: History, job: JobHistory, key: int) -> str:
         f'<p class="soft">{escape(job.job.target)}: {escape(job.reason)}.{bad}</p>'
         f"{chart(job, label, history.settings.window, history.last, key)}"
         f"<details><summary>verdicts and commands ({len(story)})</summary>{_table(story)}</details>"
-        f"<details><summary>grants ({len(grants)}{hidden})</summary>{_table(grants[-MOST_GRANTS:], shares=True)}</details>"
+        f"<details><summary>grants ({len(grants)}{hidden})</summary>{shown}</details>"
         f"{detail}</article>"
     )
 

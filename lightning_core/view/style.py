@@ -69,13 +69,15 @@ g.missed rect,g.infeasible rect,g.crashed rect{fill:var(--badbg)!important}
 details{margin-top:6px;font-size:.9rem}
 summary{cursor:pointer;color:var(--accent)}
 pre{overflow-x:auto;background:var(--page);padding:8px;border-radius:6px;font-size:.8rem}
-.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,270px),1fr));gap:4px 18px;padding:0;margin:0;
-list-style:none;font-size:.9rem}
-.legend svg{width:34px;height:14px;margin-right:8px;vertical-align:-2px}
+.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,270px),1fr));gap:4px 18px;padding:0;
+margin:0;list-style:none;font-size:.9rem}
+.legend li{display:flex;gap:8px}
+.legend svg{flex:0 0 34px;height:14px;margin-top:4px}
 .legend svg text{fill:#000;font-size:11px;font-weight:700;text-anchor:middle}
 @media(max-width:760px){
 .stack thead{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
 .stack tr{display:block;border-top:1px solid var(--rule);padding:8px 0}
 .stack td{display:flex;gap:10px;border:0;padding:1px 0}
+.stack td[data-label=target],.stack td[data-label=reached]{display:none}
 .stack td::before{content:attr(data-label);color:var(--soft);flex:0 0 6.2em}}
 """
