@@ -1,10 +1,7 @@
-"""Bundle files: what is read, and the words for what is wrong; nothing has started by then."""
+"""Bundle files: what is read, written again, and compared. What is wrong with them: test_bad_input.py."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,10 @@ import pytest
 import yaml
 
 from lightning_core.launch.bundle import Bundle, parse_policy
-from lightning_core.launch.loading import BundleError
-from lightning_core.types import BatchTarget, LossTarget
-from tests.conftest import ROOT
+from lightning_core.launch.differences import differences
+from lightning_core.launch.jobs import JobSpec
+from lightning_core.launch.problems import BundleError
+from lightning_core.types import BatchTarget, Job, LossTarget, OnMiss
 
 MODEL = {"class_path": "tests.tiny.Line"}
 
@@ -28,6 +26,12 @@ def bundle(**jobs: Any) -> dict[str, Any]:
     return {"jobs": jobs or {"a": job()}}
 
 
+def again(read: Bundle, folder: Path) -> Bundle:
+    """Written to a file and read from it."""
+    (folder / "again.yaml").write_text(yaml.safe_dump(read.to_dict(), sort_keys=False))
+    return Bundle.from_file(folder / "again.yaml")
+
+
 def test_a_file_with_everything(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("fit:\n  model: {class_path: tests.tiny.Line, init_args: {lr: 1e-3}}\n")
     (tmp_path / "b.yaml").write_text(
@@ -35,25 +39,75 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
         policy: {name: lara, order: edf, explore: 5}
         estimator: {name: least_squares, gamma: 0.9}
         period: 2s
-        pool: {devices: 1, kind: cpu}
+        pool: {devices: 4, kind: cpu, resident: 6}
+        on_verdict: {command: "notify-send 'a job'", webhook: "https://example.org:8443/hook?a=b"}
         jobs:
-          a: {config: a.yaml, deadline: 1h30m, target: {loss: 1e-3}, cell: 5}
-          b: {model: {class_path: tests.tiny.Line}, deadline: 90s, target: {batches: 20}}
+          a: {config: a.yaml, deadline: 1h30m, target: {loss: 1e-3}, cell: 5, begin: 10m, work: 40m, weight: 2.5}
+          b: {model: tests.tiny.Line, deadline: 90s, target: {batches: 20}, devices: 2, on_miss: hold}
           c: {model: {class_path: tests.tiny.Line}, deadline: 0.5s, target: {metric: val_loss, at_most: 2}}
+          d: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {metric: acc, at_least: 92, best: 100},
+              min_devices: 1, max_devices: 8, on_miss: stop}
+          e: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {metric: acc, at_least: 0.9}, min_devices: 3}
         """)
     )
     read = Bundle.from_file(tmp_path / "b.yaml")
-    assert [spec.job.target for spec in read.jobs] == [
-        LossTarget("loss", 0.001),
-        BatchTarget(20),
-        LossTarget("val_loss", 2.0),
+    assert [spec.job for spec in read.jobs] == [
+        Job("a", 5400.0, LossTarget("loss", 0.001), begin=600.0, work=2400.0, weight=2.5),
+        Job("b", 90.0, BatchTarget(20), min_devices=2, max_devices=2, on_miss=OnMiss.HOLD),
+        Job("c", 0.5, LossTarget("val_loss", 2.0)),
+        Job("d", 9.0, LossTarget("acc", at_least=92.0, best=100.0), max_devices=8, on_miss=OnMiss.STOP),
+        Job("e", 9.0, LossTarget("acc", at_least=0.9), min_devices=3, max_devices=3),
     ]
-    assert [spec.job.deadline for spec in read.jobs] == [5400.0, 90.0, 0.5]
-    assert [spec.cell for spec in read.jobs] == [5, 10, 10]
-    assert (read.settings.policy, read.settings.policy_args) == ("lara", {"order": "edf", "explore": 5})
-    assert (read.settings.estimator_args, read.settings.period) == ({"gamma": 0.9}, 2.0)
-    assert Bundle.from_dict(yaml.safe_load(yaml.safe_dump(read.to_dict())), tmp_path) == read
+    assert [spec.cell for spec in read.jobs] == [5, 10, 10, 10, 10]
+    assert read.jobs[1].config == {"model": MODEL}
+    settings = read.settings
+    assert (settings.policy, settings.policy_args) == ("lara", {"order": "edf", "explore": 5})
+    assert (settings.estimator_args, settings.period) == ({"gamma": 0.9}, 2.0)
+    assert (settings.devices, settings.resident, read.kind) == (4, 6, "cpu")
+    assert read.on_verdict == {"command": ["notify-send", "a job"], "webhook": "https://example.org:8443/hook?a=b"}
+    assert again(read, tmp_path) == read
     read.check()
+
+
+@pytest.mark.parametrize("deadline", [1e-5, 0.1, 1 / 3, 3e8, 123456.789])
+def test_durations_are_written_to_the_bit(tmp_path: Path, deadline: float) -> None:
+    read = Bundle((JobSpec(Job("a", deadline, BatchTarget(1), work=deadline / 7), {"model": MODEL}),), folder=tmp_path)
+    assert again(read, tmp_path) == read
+
+
+@pytest.mark.parametrize(("line", "name"), [("", "my-job"), ("name: other", "other")])
+def test_a_file_of_one_job(tmp_path: Path, line: str, name: str) -> None:
+    (tmp_path / "my-job.yaml").write_text(
+        f"{line}\nmodel: tests.tiny.Line\ndeadline: 9m\ntarget: {{batches: 5}}\nweight: 3\n"
+    )
+    [spec] = Bundle.from_file(tmp_path / "my-job.yaml").jobs
+    assert spec.job == Job(name, 540.0, BatchTarget(5), weight=3.0)
+
+
+def test_what_jobs_have_in_common_is_merged(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(
+        textwrap.dedent("""
+        jobs:
+          a: &common {model: tests.tiny.Line, deadline: 9s, target: {loss: 1}}
+          b: {<<: *common, deadline: 8s}
+          c:
+            <<: *common
+            deadline: soon
+        """)
+    )
+    with pytest.raises(BundleError, match=r"b.yaml:7: jobs.c.deadline: duration must be .* got 'soon'") as caught:
+        Bundle.from_file(tmp_path / "b.yaml")
+    assert len(caught.value.problems) == 1
+
+
+def test_a_checkpoint_is_looked_up_beside_the_file(tmp_path: Path) -> None:
+    def path(ckpt: str) -> Any:
+        return Bundle.from_dict(bundle(a=job(ckpt_path=ckpt)), tmp_path).jobs[0].config["ckpt_path"]
+
+    assert path("x/last.ckpt") == str(tmp_path / "x" / "last.ckpt")
+    assert path("/x/last.ckpt") == "/x/last.ckpt"
+    assert path("last") == "last"
+    assert path("s3://bucket/last.ckpt") == "s3://bucket/last.ckpt"
 
 
 def test_policies_by_name() -> None:
@@ -66,129 +120,48 @@ def test_policies_by_name() -> None:
         read.with_policy("best")
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ([], "expected a mapping with 'jobs', got list"),
-        ({}, "jobs: expected a mapping of at least one job, got None"),
-        ({"jobs": {}}, "jobs: expected a mapping of at least one job"),
-        ({"jobs": {"a": None}}, "jobs.a: expected a mapping with deadline, target and a config, got None"),
-        ({**bundle(), "polcy": "edf"}, "top level: unknown key 'polcy'; did you mean 'policy'?"),
-        ({**bundle(), "policy": "best"}, "policy must be one of edf, fifo, fixed, lara, uniform, got 'best'"),
-        ({**bundle(), "policy": ["edf"]}, "expected a name or a mapping with 'name'"),
-        ({**bundle(), "period": 1}, "duration must be a string"),
-        ({**bundle(), "pool": {"devices": 2}}, "pool.devices: this version shares one device, got 2"),
-        ({**bundle(), "pool": {"kind": "tpu"}}, "pool.kind must be cpu or gpu, got 'tpu'"),
-        ({**bundle(), "pool": 1}, "pool: expected a mapping, got 1"),
-        (bundle(**{"../x": job()}), "jobs: a name has letters, digits"),
-        (bundle(**{"x" * 64: job()}), "at most 63"),
-        (bundle(a=job(dealine="9s")), "jobs.a: unknown key 'dealine'; did you mean 'deadline'?"),
-        (bundle(a=job(deadline=750)), "jobs.a.deadline: duration must be a string with units .* got 750"),
-        (bundle(a=job(deadline="0s")), "jobs.a.deadline: duration must be positive, got '0s'"),
-        (bundle(a=job(deadline="-5s")), "jobs.a.deadline: duration must be"),
-        (bundle(a=job(deadline=None)), "jobs.a.deadline: duration must be .* got None"),
-        (bundle(a=job(target=None)), r"jobs.a.target: expected \{loss: E\}"),
-        (bundle(a=job(target={"loss": 0})), "jobs.a.target: target loss must be positive and finite, got 0"),
-        (bundle(a=job(target={"loss": float("nan")})), "must be positive and finite, got nan"),
-        (bundle(a=job(target={"loss": "low"})), "jobs.a.target: expected a number, got 'low'"),
-        (bundle(a=job(target={"loss": True})), "jobs.a.target: expected a number, got True"),
-        (bundle(a=job(target={"batches": 1.5})), "jobs.a.target: expected a whole number, got 1.5"),
-        (bundle(a=job(target={"batches": 0})), "target batches must be positive, got 0"),
-        (bundle(a=job(target={"lose": 1})), "unknown key 'lose'; did you mean 'loss'?"),
-        (bundle(a=job(target={"loss": 1, "batches": 2})), "got batches, loss"),
-        (bundle(a=job(cell=0)), "jobs.a.cell: must be a whole number of batches, at least 1, got 0"),
-        (bundle(a=job(trainer={"devices": 4})), "jobs.a.trainer.devices: is set by the launcher; remove it"),
-        (bundle(a={k: v for k, v in job().items() if k != "model"}), "jobs.a: model is missing"),
-        (bundle(a=job(config="a.yaml")), "jobs.a: either config or model, not both"),
-        (bundle(a={"config": "no.yaml", "deadline": "9s", "target": {"loss": 1}}), "no.yaml: not found"),
-    ],
-)
-def test_what_is_wrong_is_told_with_its_place(content: Any, words: str) -> None:
-    with pytest.raises(BundleError, match=words):
-        Bundle.from_dict(content)
-
-
-def test_all_problems_are_told_at_once() -> None:
-    with pytest.raises(BundleError) as caught:
-        Bundle.from_dict({**bundle(a=job(deadline="0s", target={"loss": -1}), b=job(cell=-1)), "polcy": 1})
-    assert len(caught.value.problems) == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "file is empty"),
-        ("jobs: [", r"b.yaml:1:8: "),
-        ("a: b: c", r"b.yaml:1:5: mapping values are not allowed"),
-        ("jobs:\n  a: {deadline: 9s}\n  a: {deadline: 8s}\n", r"b.yaml:3:3: duplicate key 'a' \(first on line 2\)"),
-        ("jobs: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "b.yaml").write_text(text)
-    with pytest.raises(BundleError, match=words):
-        Bundle.from_file(tmp_path / "b.yaml")
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="not found"):
-        Bundle.from_file(tmp_path / "b.yaml")
-    with pytest.raises(BundleError, match="cannot be read"):
-        Bundle.from_file(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"model": {"class_path": "no.such.Model"}}, "jobs.a.model.class_path: 'no.such.Model' does not import"),
-        ({"model": {"class_path": "tests.tiny.Lime"}}, "no 'Lime'; did you mean 'Line'"),
-        ({"model": {"class_path": 3}}, "must be the dotted path of a class, got 3"),
-        ({"model": {"class_path": "tests.tiny.QUIET"}}, "is not a class"),
-        ({"model": {"class_path": "tests.tiny.Points"}}, "jobs.a: "),
-        ({"model": {"class_path": "tests.tiny.Line", "init_args": {"rl": 1}}}, "rl"),
-        ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lr": "fast"}}}, "lr"),
-        ({"trainer": {"max_epoch": 3}}, "max_epoch"),
-        ({"seed_everything": "yes"}, "seed_everything: expected a number or a bool, got 'yes'"),
-        ({"trainer": {"callbacks": [{"class_path": "no.Callback"}]}}, r"jobs.a.trainer.callbacks\[0\].class_path"),
-    ],
-)
-def test_configs_are_checked_before_anything_starts(config: dict[str, Any], words: str) -> None:
-    with pytest.raises(BundleError, match=words):
-        Bundle.from_dict(bundle(a=job(**config))).check()
-
-
-def test_checking_leaves_the_random_state_alone() -> None:
+def test_checking_leaves_random_state_and_config_alone(tmp_path: Path) -> None:
     import torch
 
+    callback = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "loss"}}
+    read = Bundle.from_dict(bundle(a=job(seed_everything=1, trainer={"callbacks": [callback]})), tmp_path)
     torch.manual_seed(7)
     expected = torch.rand(1)
     torch.manual_seed(7)
-    Bundle.from_dict(bundle(a=job(seed_everything=1))).check()
+    read.check()
     assert torch.rand(1) == expected
+    assert again(read, tmp_path) == read
 
 
 @pytest.mark.parametrize(
-    ("text", "arguments", "words"),
+    ("changed", "lines"),
     [
-        ("jobs: {}", [], "error: b.yaml: jobs: expected a mapping of at least one job"),
-        ("jobs: {a: 1}", ["--policy", "best"], "error: b.yaml: jobs.a: expected a mapping"),
-        ("{GOOD}", ["--policy", "best"], "policy must be one of"),
-        ("{GOOD}", ["--json", "no/such/folder.json"], "is not a folder"),
-        ("{GOOD}", ["--run-dir", "."], "is not empty"),
+        (bundle(), []),
+        (bundle(a=job(deadline="2m")), ["jobs.a.deadline: 90s -> 120s"]),
+        (bundle(a=job(target={"batches": 9})), [
+            "jobs.a.target.metric: loss -> not set",
+            "jobs.a.target.at_most: 0.1 -> not set",
+            "jobs.a.target.batches: not set -> 9",
+        ]),
+        (bundle(a=job(model={**MODEL, "init_args": {"lr": 0.2}})), ["jobs.a.model.init_args: not set -> {'lr': 0.2}"]),
+        (bundle(a=job(), b=job()), ["jobs.b: new"]),
+        (bundle(b=job()), ["jobs.a: removed", "jobs.b: new"]),
+        ({**bundle(), "pool": {"devices": 2}}, ["pool.devices: 1 -> 2"]),
+        ({**bundle(), "policy": "fifo"}, ["policy.name: edf -> fifo"]),
+        ({**bundle(), "on_verdict": {"command": "ring"}}, ["on_verdict: not set -> {'command': ['ring']}"]),
     ],
-)
-def test_the_command_line_answers_bad_input_with_2(tmp_path: Path, text: str, arguments: list[str], words: str) -> None:
-    (tmp_path / "b.yaml").write_text(text.replace("{GOOD}", json.dumps(bundle())))
-    command = [sys.executable, "-m", "lightning_core.cli", "run", "b.yaml", *arguments]
-    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+)  # fmt: skip
+def test_differences_between_bundles(changed: dict[str, Any], lines: list[str]) -> None:
+    old = Bundle.from_dict({"policy": "edf", **bundle()})
+    assert differences(old, Bundle.from_dict({"policy": "edf", **changed})) == lines
 
 
-def test_replay_of_nothing_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from lightning_core.cli import main
+def test_differences_go_down_to_the_value(tmp_path: Path) -> None:
+    def read(lr: Any, patience: Any) -> Bundle:
+        trainer = {"callbacks": [{"class_path": "x.Y", "init_args": {"patience": patience}}], "betas": (1, 2)}
+        return Bundle.from_dict(bundle(a=job(model={**MODEL, "init_args": {"lr": lr}}, trainer=trainer)))
 
-    assert main(["replay", str(tmp_path)]) == 2
-    assert "no journal here" in capsys.readouterr().err
+    assert differences(again(read(0.1, 1), tmp_path), read(0.2, True)) == [
+        "jobs.a.model.init_args.lr: 0.1 -> 0.2",
+        "jobs.a.trainer.callbacks[0].init_args.patience: 1 -> True",
+    ]

@@ -3,12 +3,22 @@
 ::
 
     policy: lara                       # or {name: lara, order: edf, explore: 10}
-    pool: {devices: 1, kind: cpu}
+    pool:
+      devices: 2                       # 1 to 64, 1 unless told
+      kind: cpu                        # or gpu
+      resident: 4                      # most jobs kept warm in all; all of them unless told
+    on_verdict: {command: "notify-send", webhook: "https://example.org/hook"}
     jobs:
       vit:
         config: vit.yaml               # a LightningCLI config, relative to this file
         deadline: 1h30m
-        target: {loss: 0.35}           # of training_step; or {metric: train_loss, at_most: 0.35}, {batches: 2000}
+        target: {loss: 0.35}           # of training_step; or {metric: train_loss, at_most: 0.35}, {batches: 2000},
+                                       # or {metric: val_acc, at_least: 0.92, best: 1.0}
+        begin: 10m                     # not before
+        weight: 2                      # as good as two jobs when not all can make it
+        devices: 2                     # or min_devices and max_devices
+        on_miss: hold                  # or continue (unless told), stop
+        work: 40m                      # a person's own estimate of what it needs alone
       cnn:                             # ... or the config itself
         model: {class_path: mine.Cnn, init_args: {lr: 0.001}}
         data: {class_path: mine.Data}
@@ -16,53 +26,36 @@
         deadline: 10m
         target: {batches: 2000}
         cell: 5                        # least batches in a loss observation, 10 unless told
+
+A file of one job says the same of it at the top, and its ``name`` unless the file's own will do.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from lightning_core.codec import target_to_dict
-from lightning_core.durations import parse_duration
-from lightning_core.launch.loading import BundleError, class_path_problems, load_yaml, unknown_keys
+from lightning_core.launch.class_paths import check_imports
+from lightning_core.launch.jobs import JobSpec, duration, duration_text, is_file_name, read_job, whole
+from lightning_core.launch.on_verdict import read_on_verdict
+from lightning_core.launch.preflight import check_checkpoint_content, check_checkpoint_file, check_gpus, folder_warnings
+from lightning_core.launch.problems import BundleError, Findings, Source, require
 from lightning_core.scheduler import Settings
-from lightning_core.types import STEP_LOSS, BatchTarget, Job, LossTarget, Target
 
 if TYPE_CHECKING:
     from lightning_core.launch.cluster import Cluster, Watcher
     from lightning_core.summary import Summary
 
-BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "jobs")
-POOL_KEYS = ("devices", "kind")
-CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
-JOB_KEYS = ("config", "deadline", "target", "cell", *CONFIG_KEYS)
-TARGET_KEYS = ("loss", "metric", "at_most", "batches")
-# The launcher gives every job its device; a config that does too contradicts it.
-LAUNCHERS_KEYS = ("accelerator", "devices", "num_nodes", "strategy")
-JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+__all__ = ["Bundle", "JobSpec", "Kind", "parse_policy"]
+
+BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "jobs")
+POOL_KEYS = ("devices", "kind", "resident")
+MOST_DEVICES = 64
 
 Kind = Literal["cpu", "gpu"]
-CELL = 10
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """A job and the LightningCLI config that trains it.
-
-    Args:
-        job: name, deadline, target.
-        config: keys ``model``, ``data``, ``trainer``, ``seed_everything``, ...
-        cell: least batches in a loss cell, of which estimators need some ten.
-    """
-
-    job: Job
-    config: Mapping[str, Any]
-    cell: int = CELL
 
 
 @dataclass(frozen=True)
@@ -71,9 +64,10 @@ class Bundle:
 
     Args:
         jobs: in the order of submission.
-        settings: policy, estimator and constants of the scheduler.
+        settings: policy, estimator, devices and constants of the scheduler.
         kind: of the pool's devices.
         folder: where class paths are looked up, beside the current folder.
+        on_verdict: whom to tell when a verdict changes: ``command``, a list of words, and ``webhook``, an address.
 
     Raises:
         BundleError: if there is no job, or two have one name.
@@ -83,6 +77,7 @@ class Bundle:
     settings: Settings = field(default_factory=Settings)
     kind: Kind = "cpu"
     folder: Path = Path()
+    on_verdict: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [spec.job.name for spec in self.jobs]
@@ -93,13 +88,17 @@ class Bundle:
 
     @classmethod
     def from_file(cls, path: Path | str) -> Self:
-        """Reads a bundle file.
+        """Reads a bundle file, or a file of one job.
 
         Raises:
             BundleError: with every problem found.
         """
+        require("yaml")
+        from lightning_core.launch.loading import load_yaml
+
         path = Path(path)
-        return cls.from_dict(load_yaml(path), path.parent, str(path))
+        content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
+        return cls._read(content, path.parent, found)
 
     @classmethod
     def from_dict(cls, content: Any, folder: Path | str = ".", source: str = "bundle") -> Self:
@@ -113,33 +112,32 @@ class Bundle:
         Raises:
             BundleError: with every problem found.
         """
-        folder = Path(folder).resolve()
+        return cls._read(content, Path(folder), Findings(Source(source)))
+
+    @classmethod
+    def _read(cls, content: Any, folder: Path, found: Findings) -> Self:
+        folder = folder.resolve()
         if not isinstance(content, Mapping):
-            raise BundleError([f"{source}: expected a mapping with 'jobs', got {type(content).__name__}"])
-        problems = [f"{source}: {problem}" for problem in unknown_keys(content, BUNDLE_KEYS, "top level")]
-
-        def attempt(where: str, make: Callable[[], Any]) -> Any:
-            try:
-                return make()
-            except BundleError as error:
-                problems.extend(f"{source}: {problem}" for problem in error.problems)
-            except (ValueError, TypeError) as error:
-                problems.append(f"{source}: {where}: {error}")
-            return None
-
-        kind = attempt("pool", lambda: _pool(content.get("pool", {})))
-        settings = attempt("policy", lambda: _settings(content))
-        jobs = content.get("jobs")
-        specs = []
-        if not isinstance(jobs, Mapping) or not jobs:
-            problems.append(f"{source}: jobs: expected a mapping of at least one job, got {jobs!r}")
+            found.add(f"expected a mapping with 'jobs', got {type(content).__name__}")
+            raise BundleError(found.problems)
+        if "jobs" not in content and content.keys() & {"deadline", "target"}:
+            job = {key: value for key, value in content.items() if key != "name"}
+            named = [(content.get("name", Path(found.source.name).stem), job, found)]
+            content = {}
         else:
-            for name, value in jobs.items():
-                spec = attempt(f"jobs.{name}", lambda name=name, value=value: _job(name, value, folder))  # type: ignore[misc]
-                specs.append(spec)
-        if problems:
-            raise BundleError(problems)
-        return cls(tuple(specs), settings, kind, folder)
+            found.keys(content, BUNDLE_KEYS)
+            jobs = content.get("jobs")
+            if not isinstance(jobs, Mapping) or not jobs:
+                found.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")
+                jobs = {}
+            named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
+        kind, devices, resident = _pool(content.get("pool"), found.at("pool"))
+        settings = _settings(content, devices, resident, found)
+        on_verdict = read_on_verdict(content.get("on_verdict"), found.at("on_verdict"))
+        specs = [read_job(name, value, folder, at, devices) for name, value, at in named]
+        if found.problems or settings is None:
+            raise BundleError(found.problems)
+        return cls(tuple(spec for spec in specs if spec is not None), settings, kind, folder, on_verdict)
 
     def with_policy(self, text: str) -> Self:
         """The same jobs under another policy: a name, or a name with arguments such as ``lara:order=edf,explore=5``.
@@ -149,26 +147,51 @@ class Bundle:
         """
         return replace(self, settings=_with_policy(self.settings, parse_policy(text)))
 
-    def check(self) -> None:
-        """Imports what the configs name and parses them as LightningCLI will, without building anything.
+    def check(self, *, local: bool = True) -> None:
+        """Finds what can be found before anything starts: first what needs no import, then what the configs name.
+
+        Classes are imported and configs are parsed as LightningCLI will, without building anything.
+
+        Args:
+            local: whether the pool will be on this machine, which should then have its devices.
 
         Raises:
             BundleError: with every problem found.
         """
-        from lightning_core.launch.configuration import config_problem
+        require("torch", "lightning", "ray", "jsonargparse")
+        checkpoints = self._checkpoints()
+        found = Findings(Source("bundle"))
+        if local and self.kind == "gpu":
+            check_gpus(self.settings.devices, found.at("pool", "kind"))
+        for path, spec in checkpoints.items():
+            check_checkpoint_file(path, found.within(spec.place.at("ckpt_path")))
+        if found.problems:
+            raise BundleError(found.problems)
+
+        from lightning_core.launch.configuration import check_config
 
         for folder in (str(self.folder), str(Path.cwd())):
             if folder not in sys.path:
                 sys.path.append(folder)
-        problems = []
         for spec in self.jobs:
-            where = f"jobs.{spec.job.name}"
-            found = class_path_problems(spec.config, where)
-            if not found and (problem := config_problem(spec.config)):
-                found = [f"{where}: {problem}"]
-            problems += found
-        if problems:
-            raise BundleError(problems)
+            here = Findings(spec.place)
+            check_imports(spec.config, here)
+            if not here.problems:
+                check_config(spec.config, here)
+            found.problems.extend(here.problems)
+        for path, spec in checkpoints.items():
+            check_checkpoint_content(path, found.within(spec.place.at("ckpt_path")))
+        if found.problems:
+            raise BundleError(found.problems)
+
+    def warnings(self, run_dir: Path) -> list[str]:
+        """What may go wrong later in this folder."""
+        return folder_warnings(run_dir, list(self._checkpoints()))
+
+    def _checkpoints(self) -> dict[Path, JobSpec]:
+        """Files that jobs begin with, each with the first job that does."""
+        named = [(spec.config.get("ckpt_path"), spec) for spec in reversed(self.jobs)]
+        return {Path(path): spec for path, spec in named if path is not None and is_file_name(path)}
 
     def run(
         self,
@@ -195,7 +218,7 @@ class Bundle:
         from lightning_core.launch.cluster import Cluster, new_run_dir
 
         bundle = self if policy is None else self.with_policy(policy)
-        bundle.check()
+        bundle.check(local=cluster is None)
         folder = new_run_dir(run_dir)
         if cluster is not None:
             return cluster.run(bundle, folder, watcher)
@@ -205,20 +228,16 @@ class Bundle:
     def to_dict(self) -> dict[str, Any]:
         """As a bundle file with everything inline; :meth:`from_dict` reads it."""
         settings = self.settings
+        pool: dict[str, Any] = {"devices": settings.devices, "kind": self.kind}
+        if settings.resident is not None:
+            pool["resident"] = settings.resident
         return {
-            "pool": {"devices": 1, "kind": self.kind},
+            "pool": pool,
             "policy": {"name": settings.policy, **settings.policy_args},
             "estimator": {"name": settings.estimator, **settings.estimator_args},
-            "period": f"{settings.period}s",
-            "jobs": {
-                spec.job.name: {
-                    **spec.config,
-                    "deadline": f"{spec.job.deadline}s",
-                    "target": target_to_dict(spec.job.target),
-                    "cell": spec.cell,
-                }
-                for spec in self.jobs
-            },
+            "period": duration_text(settings.period),
+            **({"on_verdict": dict(self.on_verdict)} if self.on_verdict else {}),
+            "jobs": {spec.job.name: spec.to_dict() for spec in self.jobs},
         }
 
 
@@ -243,16 +262,21 @@ def _with_policy(settings: Settings, policy: Mapping[str, Any]) -> Settings:
     return replace(settings, policy=name, policy_args=args)
 
 
-def _settings(content: Mapping[str, Any]) -> Settings:
+def _settings(content: Mapping[str, Any], devices: int, resident: int | None, found: Findings) -> Settings | None:
     default = Settings()
-    estimator, estimator_args = _named(content.get("estimator", {}), default.estimator)
-    period = content.get("period")
-    settings = Settings(
-        estimator=estimator,
-        estimator_args=estimator_args,
-        period=default.period if period is None else parse_duration(period),
-    )
-    return _with_policy(settings, content.get("policy", {}))
+    before = len(found.problems)
+    period = found.at("period").read(duration, content["period"]) if "period" in content else default.period
+    estimator = found.at("estimator").read(_estimator, content.get("estimator", {}))
+    settings = found.at("policy").read(lambda value: _with_policy(default, value), content.get("policy", {}))
+    if len(found.problems) > before or settings is None or estimator is None or period is None:
+        return None
+    name, args = estimator.estimator, estimator.estimator_args
+    return replace(settings, estimator=name, estimator_args=args, period=period, devices=devices, resident=resident)
+
+
+def _estimator(value: Any) -> Settings:
+    name, args = _named(value, Settings().estimator)
+    return Settings(estimator=name, estimator_args=args)
 
 
 def _named(value: Any, default: str) -> tuple[str, dict[str, Any]]:
@@ -261,96 +285,27 @@ def _named(value: Any, default: str) -> tuple[str, dict[str, Any]]:
         return value, {}
     if not isinstance(value, Mapping):
         raise ValueError(f"expected a name or a mapping with 'name', got {value!r}")
-    args = dict(value)
+    args = {str(key): inner for key, inner in value.items()}
     return str(args.pop("name", default)), args
 
 
-def _pool(value: Any) -> Kind:
+def _pool(value: Any, found: Findings) -> tuple[Kind, int, int | None]:
+    """Kind, devices and how many jobs stay warm; the most devices there can be where the number is wrong."""
+    if value is None:
+        value = {}
     if not isinstance(value, Mapping):
-        raise ValueError(f"expected a mapping, got {value!r}")
-    problems = unknown_keys(value, POOL_KEYS, "pool")
-    devices, kind = value.get("devices", 1), value.get("kind", "cpu")
-    if isinstance(devices, bool) or not isinstance(devices, int) or devices != 1:
-        problems.append(f"pool.devices: this version shares one device, got {devices!r}")
-    if kind not in ("cpu", "gpu"):
-        problems.append(f"pool.kind must be cpu or gpu, got {kind!r}")
-    if problems:
-        raise BundleError(problems)
-    return kind  # type: ignore[no-any-return]
-
-
-def _job(name: Any, value: Any, folder: Path) -> JobSpec:
-    where = f"jobs.{name}"
-    if not isinstance(name, str) or not JOB_NAME.fullmatch(name):
-        raise BundleError([f"jobs: a name has letters, digits, '.', '_', '-', at most 63, got {name!r}"])
-    if not isinstance(value, Mapping):
-        raise BundleError([f"{where}: expected a mapping with deadline, target and a config, got {value!r}"])
-    problems = unknown_keys(value, JOB_KEYS, where)
-    config: dict[str, Any] = {}
-    target: Target | None = None
-    deadline = 1.0
-    try:
-        config = _config(value, where, folder)
-    except BundleError as error:
-        problems += error.problems
-    try:
-        deadline = parse_duration(value.get("deadline"))
-    except ValueError as error:
-        problems.append(f"{where}.deadline: {error}")
-    try:
-        target = _target(value.get("target"))
-    except ValueError as error:
-        problems.append(f"{where}.target: {error}")
-    cell = value.get("cell", CELL)
-    if isinstance(cell, bool) or not isinstance(cell, int) or cell < 1:
-        problems.append(f"{where}.cell: must be a whole number of batches, at least 1, got {cell!r}")
-    if problems or target is None:
-        raise BundleError(problems)
-    return JobSpec(Job(name, deadline, target), config, cell)
-
-
-def _config(value: Mapping[str, Any], where: str, folder: Path) -> dict[str, Any]:
-    inline = {key: value[key] for key in CONFIG_KEYS if key in value}
-    if "config" in value:
-        if inline:
-            raise BundleError([f"{where}: either config or {', '.join(inline)}, not both"])
-        path = folder / str(value["config"])
-        inline = load_yaml(path)
-        if not isinstance(inline, Mapping):
-            raise BundleError([f"{path}: expected a LightningCLI config, got {type(inline).__name__}"])
-        inline = dict(inline.get("fit", inline))  # `main.py --config x.yaml fit` files have a level more
-        if problems := unknown_keys(inline, CONFIG_KEYS, str(path)):
-            raise BundleError(problems)
-    if "model" not in inline:
-        raise BundleError([f"{where}: model is missing (inline, or in the file that config names)"])
-    trainer = inline.get("trainer") or {}
-    if taken := [key for key in LAUNCHERS_KEYS if isinstance(trainer, Mapping) and key in trainer]:
-        raise BundleError([f"{where}.trainer.{key}: is set by the launcher; remove it" for key in taken])
-    return inline
-
-
-def _target(value: Any) -> Target:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"expected {{loss: E}}, {{metric: NAME, at_most: E}} or {{batches: N}}, got {value!r}")
-    if problems := unknown_keys(value, TARGET_KEYS, "target"):
-        raise ValueError("; ".join(problems))
-    keys = set(value)
-    if keys == {"batches"}:
-        return BatchTarget(_number(value["batches"], int))
-    if keys == {"loss"}:
-        return LossTarget(STEP_LOSS, _number(value["loss"], float))
-    if keys == {"metric", "at_most"}:
-        return LossTarget(str(value["metric"]), _number(value["at_most"], float))
-    raise ValueError(f"expected loss, or metric with at_most, or batches, got {', '.join(sorted(map(str, keys)))}")
-
-
-def _number(value: Any, kind: type[Any]) -> Any:
-    # YAML 1.1 reads 1e-3 as text.
-    if isinstance(value, str) and kind is float:
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and not isinstance(value, int)):
-        raise ValueError(f"expected {'a whole number' if kind is int else 'a number'}, got {value!r}")
-    return kind(value)
+        found.add(f"expected a mapping of {', '.join(POOL_KEYS)}, got {value!r}")
+        return "cpu", MOST_DEVICES, None
+    found.keys(value, POOL_KEYS)
+    kind: Kind = "cpu"
+    if (given := value.get("kind", "cpu")) in ("cpu", "gpu"):
+        kind = given
+    else:
+        found.at("kind").add(f"must be cpu or gpu, got {given!r}")
+    devices = found.at("devices").read(lambda given: whole(given, MOST_DEVICES), value.get("devices", 1))
+    resident = None
+    if value.get("resident") is not None:
+        resident = found.at("resident").read(whole, value["resident"])
+    if devices is not None and resident is not None and resident < devices:
+        found.at("resident").add(f"must be at least one job a device ({devices}), got {resident}")
+    return kind, devices or MOST_DEVICES, resident

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +13,47 @@ import lightning.pytorch as pl
 from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningCLI
 
+from lightning_core.launch.problems import Findings
+
 
 class _ParsedOnly(LightningCLI):
     def instantiate_classes(self) -> None:
         """Nothing is built."""
 
 
-def config_problem(config: Mapping[str, Any]) -> str | None:
-    """What LightningCLI would complain about, in its words; None if nothing."""
-    seed = config.get("seed_everything", True)
-    if not isinstance(seed, bool | int):
-        return f"seed_everything: expected a number or a bool, got {seed!r}"
+def check_config(config: Mapping[str, Any], found: Findings) -> None:
+    """Parses a config as the worker will; what LightningCLI would complain about goes to ``found``."""
     try:
         # Without the seed: to look at a config must not seed the process that looks.
         _cli(_ParsedOnly, {**config, "seed_everything": False}, {}, exit_on_error=False)
     except (ArgumentError, ValueError, TypeError) as error:
-        return " ".join(str(error).split())
-    return None
+        parts, words = plain_words(str(error))
+        found.at(*parts).add(words)
+
+
+def plain_words(message: str) -> tuple[list[str], str]:
+    """Where a message of the parser points, and what it says there; all of it if it is of no known form.
+
+    Example::
+
+        >>> plain_words("Parser key \\"trainer.max_epochs\\": Expected a <class 'int'>. Got value: x")
+        (['trainer', 'max_epochs'], "expected int, got 'x'")
+    """
+    text = " ".join(message.split())
+    keys = re.findall(r'[Pp]arser key "([^"]+)":', text)
+    parts = [part for key in keys for part in (*key.split("."), "init_args")][:-1]
+    said = re.split(r'[Pp]arser key "[^"]+":', text)[-1]
+    if option := re.fullmatch(r"Group '(\S+)' does not accept option '(\S+)'", text):
+        return [*option[1].split("."), *option[2].split(".")], "unknown key"
+    if problem := re.search(r"Problem with given class_path '([^']+)': (.*?) - (?:Expected a|Not a valid)", said):
+        return parts, f"{problem[1]}: {problem[2]}"
+    got = re.search(r"(?:Got value|Given value): (.*?)(?: - |$)", said)
+    expected = re.findall(r"Expected an? (?:<class '([^']+)'>|([^.:]+))", said.partition("Given value")[0])
+    kinds = list(dict.fromkeys(kind or other.strip() for kind, other in expected))
+    # Of a value within a value, the last kind is what the outer one could have been instead.
+    if len(keys) > 1 and len(kinds) > 1 and kinds[-1] == "NoneType":
+        kinds.pop()
+    return (parts, f"expected {' or '.join(kinds)}, got {got[1]!r}") if kinds and got else (parts, said.strip())
 
 
 def build(config: Mapping[str, Any], kind: str, folder: Path, callback: pl.Callback) -> LightningCLI:
@@ -54,7 +80,8 @@ def build(config: Mapping[str, Any], kind: str, folder: Path, callback: pl.Callb
 
 
 def _cli(kind: type[LightningCLI], config: Mapping[str, Any], defaults: dict[str, Any], **parser: Any) -> LightningCLI:
-    config = {key: value for key, value in config.items() if key != "ckpt_path"}
+    # A copy: the parser puts objects of its own into what it is given.
+    config = {key: deepcopy(value) for key, value in config.items() if key != "ckpt_path"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return kind(
@@ -65,6 +92,6 @@ def _cli(kind: type[LightningCLI], config: Mapping[str, Any], defaults: dict[str
             save_config_callback=None,
             trainer_defaults=defaults,
             run=False,
-            args=dict(config),
+            args=config,
             parser_kwargs=parser,
         )

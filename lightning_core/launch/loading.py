@@ -1,105 +1,95 @@
-"""Strict YAML, and errors that name the place: what a person writes by hand is checked before anything starts."""
+"""Strict YAML: what a person did not mean is not read in silence."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-from collections.abc import Iterable, Mapping
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lightning_core.launch.problems import BundleError, Findings, Source
 
-class BundleError(ValueError):
-    """What is wrong with a bundle: every problem found, one a line."""
+__all__ = ["BundleError", "load_yaml"]
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = list(problems)
-        super().__init__("\n".join(self.problems))
+_MERGE = "tag:yaml.org,2002:merge"
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that does not let the last of two equal keys win."""
+    """Safe YAML without silent surprises: of two equal keys the last one wins, 12:30 is 750, 010 is 8."""
+
+    path: Path
+    problems: list[str]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
+            if key_node.tag == _MERGE:
+                continue
             key = self.construct_object(key_node, deep=True)
-            line = key_node.start_mark.line + 1
             if isinstance(key, str | int | float | bool | None) and key in seen:
-                place = f"{key_node.start_mark.name}:{line}:{key_node.start_mark.column + 1}"
-                raise BundleError([f"{place}: duplicate key {key!r} (first on line {seen[key]})"])
-            seen[key] = line
+                self._complain(key_node, f"duplicate key {key!r} (first on line {seen[key]})")
+            else:
+                seen[key if isinstance(key, str | int | float | bool | None) else id(key)] = (
+                    key_node.start_mark.line + 1
+                )
         return super().construct_mapping(node, deep)
 
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        text = node.value
+        octal = node.tag == _INT and re.fullmatch(r"[-+]?0[0-7_]+", text)
+        number: int | float = self.construct_yaml_int(node) if node.tag == _INT else self.construct_yaml_float(node)
+        if ":" in text:
+            self._complain(node, f"YAML reads {text} as {number} (base 60); quote it, or write 12h30m for a duration")
+        elif octal:
+            self._complain(node, f"YAML reads {text} as {number} (base 8); remove the leading 0, or quote it")
+        return number
 
-def load_yaml(path: Path) -> Any:
-    """The content of a YAML file.
+    def _complain(self, node: yaml.Node, words: str) -> None:
+        mark = node.start_mark
+        self.problems.append(Source(f"{self.path}:{mark.line + 1}:{mark.column + 1}").problem(words))
+
+
+_StrictLoader.add_constructor(_INT, _StrictLoader.construct_number)
+_StrictLoader.add_constructor(_FLOAT, _StrictLoader.construct_number)
+
+
+def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Findings]:
+    """The content of a YAML file, and what is wrong with it so far.
+
+    Args:
+        path: of the file.
+        empty: what to say of an empty file.
 
     Raises:
-        BundleError: if it cannot be read or parsed, is empty, or has a key twice.
+        BundleError: if it cannot be read or parsed, or is empty.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BundleError([f"{path}: not found"]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BundleError([f"{path}: cannot be read: {error}"]) from None
-    loader = _StrictLoader(text)
-    loader.name = str(path)
+    except UnicodeDecodeError as error:
+        raise BundleError([f"{path}: cannot be read: not UTF-8 text (byte {error.start})"]) from None
+    except OSError as error:
+        raise BundleError([f"{path}: cannot be read: {error.strerror or error}"]) from None
+    problems: list[str] = []
     try:
-        content = loader.get_single_data()
+        loader = _StrictLoader(text)
+        loader.path, loader.problems = path, problems
+        try:
+            root = loader.get_single_node()
+            content = None if root is None else loader.construct_document(root)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise BundleError([f"{place}: {error.problem}"]) from None
-    finally:
-        loader.dispose()
+        raise BundleError([Source(place).problem(error.problem or str(error))]) from None
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        raise BundleError([Source(str(path)).problem(str(error))]) from None
+    except RecursionError:
+        raise BundleError([f"{path}: nested too deeply"]) from None
     if content is None:
-        raise BundleError([f"{path}: file is empty"])
-    return content
-
-
-def unknown_keys(value: Mapping[Any, Any], known: Iterable[str], where: str) -> list[str]:
-    """A problem for each key that is not known."""
-    known = list(known)
-    return [f"{where}: unknown key {key!r}{did_you_mean(key, known)}" for key in value if key not in known]
-
-
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """``; did you mean 'deadline'?`` if a known word is close, else what is known."""
-    known = sorted(known)
-    close = difflib.get_close_matches(str(word), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(known)}"
-
-
-def class_path_problems(value: Any, where: str) -> list[str]:
-    """A problem for each ``class_path`` anywhere in a configuration that does not lead to a class."""
-    problems = []
-    if isinstance(value, Mapping):
-        if "class_path" in value and (problem := _import_problem(value["class_path"])):
-            problems.append(f"{where}.class_path: {problem}")
-        for key, inner in value.items():
-            problems += class_path_problems(inner, f"{where}.{key}")
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            problems += class_path_problems(inner, f"{where}[{index}]")
-    return problems
-
-
-def _import_problem(path: Any) -> str | None:
-    if not isinstance(path, str) or not path:
-        return f"must be the dotted path of a class, got {path!r}"
-    if "." not in path:
-        return None  # a short name, which the configuration's own parser looks up among the classes it knows
-    module_name, _, class_name = path.rpartition(".")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the module raises while it is imported is the person's to read
-        return f"{path!r} does not import: {type(error).__name__}: {error}"
-    found = getattr(module, class_name, None)
-    if found is None:
-        classes = [name for name, member in vars(module).items() if isinstance(member, type)]
-        return f"module {module_name!r} has no {class_name!r}{did_you_mean(class_name, classes)}"
-    return None if callable(found) else f"{path!r} is not a class"
+        raise BundleError([f"{path}: {empty}", *problems])
+    return content, Findings(Source(str(path), root), problems)

@@ -1,0 +1,303 @@
+"""One job of a bundle file: its terms, and the LightningCLI config that trains it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_core.codec import target_to_dict
+from lightning_core.durations import parse_duration
+from lightning_core.launch.class_paths import check_spelling
+from lightning_core.launch.preflight import check_plain
+from lightning_core.launch.problems import BundleError, Findings, Source, did_you_mean, require
+from lightning_core.types import STEP_LOSS, BatchTarget, Job, LossTarget, OnMiss, Target
+
+CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
+TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell")
+JOB_KEYS = ("config", *TERMS, *CONFIG_KEYS)
+TARGET_KEYS = ("loss", "metric", "at_most", "at_least", "best", "batches")
+# The launcher gives every job its devices and its end; a config that does too contradicts it.
+LAUNCHERS_KEYS = {
+    **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy"), "is set by the launcher; remove it"),
+    "max_time": "contradicts the job's deadline; remove it and use deadline",
+}
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# Checkpoints that Lightning finds by itself.
+LIGHTNINGS_CHECKPOINTS = ("last", "best", "hpc", "registry")
+
+CELL = 10
+TEN_YEARS = 10 * 365.25 * 86400.0
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job and the LightningCLI config that trains it.
+
+    Args:
+        job: name, deadline, target and the other terms.
+        config: keys ``model``, ``data``, ``trainer``, ``seed_everything``, ...; plain data throughout.
+        cell: least batches in a loss cell, of which estimators need some ten.
+        source: of the config, so that a problem can name file and line.
+
+    Raises:
+        BundleError: if the config holds what cannot be sent to a worker.
+    """
+
+    job: Job
+    config: Mapping[str, Any]
+    cell: int = CELL
+    source: Source | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        found = Findings(self.place)
+        check_plain(self.config, found)
+        if found.problems:
+            raise BundleError(found.problems)
+
+    @property
+    def place(self) -> Source:
+        """Of the config."""
+        return self.source or Source("bundle").at("jobs", self.job.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in a bundle file, the config inline."""
+        job = self.job
+        terms: dict[str, Any] = {"deadline": duration_text(job.deadline), "target": target_to_dict(job.target)}
+        if job.begin:
+            terms["begin"] = duration_text(job.begin)
+        if job.work is not None:
+            terms["work"] = duration_text(job.work)
+        return {
+            **self.config,
+            **terms,
+            "weight": job.weight,
+            "min_devices": job.min_devices,
+            "max_devices": job.max_devices,
+            "on_miss": str(job.on_miss),
+            "cell": self.cell,
+        }
+
+
+def read_job(name: Any, value: Any, folder: Path, found: Findings, devices: int) -> JobSpec | None:
+    """A job of a bundle file; None, with its problems in ``found``, if anything is wrong.
+
+    Args:
+        name: its key.
+        value: what the file says of it.
+        folder: what paths are relative to.
+        found: at the job.
+        devices: of the pool.
+    """
+    before = len(found.problems)
+    if not isinstance(name, str) or not JOB_NAME.fullmatch(name):
+        quote = "" if isinstance(name, str) else "; quote it"
+        words = (
+            f"a name has letters, digits, '.', '_', '-', begins with a letter or digit, at most 63, got {name!r}{quote}"
+        )
+        Findings(Source(found.source.name, found.source.root, found.source.parts[:-1]), found.problems).add(words)
+        return None
+    if not isinstance(value, Mapping):
+        given = "empty" if value is None else f"got {value!r}"
+        found.add(f"{given}; expected a mapping with deadline, target and a config")
+        return None
+    found.keys(value, JOB_KEYS)
+
+    def term(key: str, parse: Any, default: Any = None) -> Any:
+        if value.get(key) is None:
+            return default
+        return found.at(key).read(parse, value[key])
+
+    config, source = _config(value, folder, found)
+    for key, example in (("deadline", "1h30m"), ("target", "{loss: 0.35}")):
+        if value.get(key) is None:
+            (found.at(key) if key in value else found).add(f"{key} is missing; expected one such as {example}")
+    deadline, target = term("deadline", duration), term("target", read_target)
+    begin, work = term("begin", duration, 0.0), term("work", duration)
+    weight, on_miss = term("weight", _positive, 1.0), term("on_miss", _on_miss, OnMiss.CONTINUE)
+    cell = term("cell", whole, CELL)
+    if deadline is not None and begin is not None and begin >= deadline:
+        found.at("begin").add(f"must be before the deadline {value['deadline']}, got {value['begin']!r}")
+    both = term("devices", whole)
+    if both is not None and (twice := [key for key in ("min_devices", "max_devices") if key in value]):
+        found.at("devices").add(f"stands for min_devices and max_devices; remove it, or {' and '.join(twice)}")
+    least = term("min_devices", whole, both or 1)
+    most = term("max_devices", whole, both or least)
+    if least is not None and most is not None and least > most:
+        found.at("min_devices").add(f"must be at most max_devices {most}, got {least}")
+    if least is not None and least > devices:
+        key = "devices" if both else "min_devices"
+        found.at(key).add(f"must be at most the pool's {devices}, or the job can never be scheduled, got {least}")
+    if len(found.problems) > before:
+        return None
+    job = Job(
+        name,
+        deadline,
+        target,
+        begin=begin,
+        weight=weight,
+        min_devices=least,
+        max_devices=most,
+        on_miss=on_miss,
+        work=work,
+    )
+    return JobSpec(job, config, cell, source)
+
+
+def _config(value: Mapping[str, Any], folder: Path, found: Findings) -> tuple[dict[str, Any], Source]:
+    config = {key: value[key] for key in CONFIG_KEYS if key in value}
+    if "config" in value:
+        if config:
+            found.at("config").add(f"either config or {', '.join(config)}, not both")
+            return config, found.source
+        if not isinstance(value["config"], str):
+            found.at("config").add(f"must be the path of a LightningCLI config, got {value['config']!r}")
+            return config, found.source
+        try:
+            require("yaml")
+            from lightning_core.launch.loading import load_yaml
+
+            content, inner = load_yaml(folder / value["config"], "file is empty; expected a LightningCLI config")
+        except BundleError as error:
+            found.problems.extend(error.problems)
+            return config, found.source
+        found.problems.extend(inner.problems)
+        found = found.within(inner.source)
+        if isinstance(content, Mapping) and "fit" in content:  # of `main.py --config x.yaml fit`
+            content, found = content["fit"], found.at("fit")
+        if not isinstance(content, Mapping):
+            found.add(f"expected a LightningCLI config, a mapping with model, got {content!r}")
+            return config, found.source
+        found.keys(content, CONFIG_KEYS)
+        config = {key: content[key] for key in CONFIG_KEYS if key in content}
+    if "model" not in config:
+        found.add("model is missing (inline, or in the file that config names)")
+    for key in ("model", "data"):  # `model: mine.Cnn` is short for a class without arguments
+        if isinstance(config.get(key), str):
+            config[key] = {"class_path": config[key]}
+    _check_config(config, folder, found)
+    return config, found.source
+
+
+def _check_config(config: dict[str, Any], folder: Path, found: Findings) -> None:
+    check_plain(config, found)
+    check_spelling(config, found)
+    trainer = config.get("trainer")
+    if isinstance(trainer, Mapping):
+        for key, words in LAUNCHERS_KEYS.items():
+            if key in trainer:
+                found.at("trainer", key).add(words)
+    elif trainer is not None:
+        found.at("trainer").add(f"must be a mapping of Trainer's arguments, got {trainer!r}")
+    seed = config.get("seed_everything", True)
+    if not isinstance(seed, bool | int):
+        found.at("seed_everything").add(f"must be a whole number or a bool, got {seed!r}")
+    checkpoint = config.get("ckpt_path")
+    if checkpoint is None:
+        config.pop("ckpt_path", None)
+    elif not isinstance(checkpoint, str) or not checkpoint:
+        found.at("ckpt_path").add(f"must be the path of a checkpoint, got {checkpoint!r}")
+    elif is_file_name(checkpoint):
+        config["ckpt_path"] = str(folder / checkpoint)
+
+
+def is_file_name(checkpoint: str) -> bool:
+    """Whether a ``ckpt_path`` names a file here, not an address or one that Lightning finds by itself."""
+    return checkpoint.partition(":")[0] not in LIGHTNINGS_CHECKPOINTS and "://" not in checkpoint
+
+
+def read_target(value: Any) -> Target:
+    """``{loss: E}``, ``{metric: NAME, at_most: E}``, ``{metric: NAME, at_least: X, best: 1.0}`` or ``{batches: N}``.
+
+    Raises:
+        ValueError: if it is none of these, or a number out of its range.
+    """
+    forms = "{loss: E}, {metric: NAME, at_most: E}, {metric: NAME, at_least: X} or {batches: N}"
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected {forms}, got {value!r}")
+    for key in value:
+        if key not in TARGET_KEYS:
+            raise ValueError(f"unknown key {key!r}{did_you_mean(key, TARGET_KEYS)}")
+    keys = set(value)
+    if keys == {"batches"}:
+        return BatchTarget(whole(value["batches"]))
+    if keys == {"loss"}:
+        return LossTarget(STEP_LOSS, number(value["loss"]))
+    if "metric" in keys and not isinstance(value["metric"], str):
+        raise ValueError(f"metric must be a name, got {value['metric']!r}")
+    if keys == {"metric", "at_most"}:
+        return LossTarget(value["metric"], number(value["at_most"]))
+    if keys in ({"metric", "at_least"}, {"metric", "at_least", "best"}):
+        best = number(value.get("best", 1.0))
+        return LossTarget(value["metric"], at_least=number(value["at_least"]), best=best)
+    raise ValueError(f"expected {forms}, got {', '.join(sorted(keys)) or 'nothing'}")
+
+
+def duration(value: Any) -> float:
+    """Seconds of a duration such as ``1h30m``, ten years at most.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    seconds = parse_duration(value)
+    if seconds > TEN_YEARS:
+        raise ValueError(f"duration must be at most 10 years, got {value!r}")
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """What :func:`duration` reads as exactly so many seconds.
+
+    Example::
+
+        >>> duration_text(90.0), duration_text(1e-05)
+        ('90s', '0.00001s')
+    """
+    return f"{np.format_float_positional(seconds, trim='-')}s"
+
+
+def whole(value: Any, most: int | None = None) -> int:
+    """A whole number of at least 1.
+
+    Raises:
+        ValueError: if it is none; a bool is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        limit = "of at least 1" if most is None else f"from 1 to {most}"
+        raise ValueError(f"must be a whole number {limit}, got {value!r}")
+    return value
+
+
+def number(value: Any) -> float:
+    """A number.
+
+    Raises:
+        ValueError: if it is none; a bool is none.
+    """
+    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as text
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"must be a number, got {value!r}")
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    given = number(value)
+    if not (given > 0 and math.isfinite(given)):
+        raise ValueError(f"must be positive and finite, got {value!r}")
+    return given
+
+
+def _on_miss(value: Any) -> OnMiss:
+    try:
+        return OnMiss(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is unknown{did_you_mean(value, OnMiss)}") from None
