@@ -15,16 +15,19 @@ from lightning_core.types import (
     Can,
     Cancel,
     Cell,
+    Close,
     End,
     Event,
     Grant,
     Job,
+    JobStatus,
     LossTarget,
     Notice,
     OnMiss,
     Pause,
     Report,
     Resume,
+    State,
     Submit,
     Target,
     Tick,
@@ -37,6 +40,7 @@ _PLAIN: dict[str, type[Any]] = {
     "report": Report,
     "worker_left": WorkerLeft,
     "workers_lost": WorkersLost,
+    "close": Close,
     "cancel": Cancel,
     "pause": Pause,
     "resume": Resume,
@@ -122,9 +126,33 @@ def answer_to_dict(answer: Answer) -> dict[str, Any]:
 
 
 def answer_from_dict(value: dict[str, Any]) -> Answer:
-    code, numbers, words = value["reason"]
-    body = value | {"reason": Reason(code, tuple(numbers), words)}
+    body = value | {"reason": _reason(value["reason"])}
     if "duty" in body:
         return Grant(**body | {"devices": tuple(body["devices"])})
     kind = End if "version" in body else Notice
     return kind(**body | {"verdict": Verdict(body["verdict"])})
+
+
+def status_to_dict(status: JobStatus) -> dict[str, Any]:
+    body = {f.name: getattr(status, f.name) for f in fields(status)}
+    return body | {"target": target_to_dict(status.target), "reason": list(status.reason), "why": list(status.why)}
+
+
+def status_from_dict(value: dict[str, Any]) -> JobStatus:
+    return JobStatus(
+        **value
+        | {
+            "state": State(value["state"]),
+            "verdict": None if value["verdict"] is None else Verdict(value["verdict"]),
+            "target": target_from_dict(value["target"]),
+            "reason": _reason(value["reason"]),
+            "why": _reason(value["why"]),
+            "finish": None if value["finish"] is None else tuple(value["finish"]),
+            "devices": tuple(value["devices"]),
+        }
+    )
+
+
+def _reason(value: list[Any]) -> Reason:
+    code, numbers, words = value
+    return Reason(code, tuple(numbers), words)

@@ -90,8 +90,9 @@ class Dealer:
             self._rank[row] = rank
         self._wish: list[float] = plan.duty.tolist()
         for row in order:
-            if self._wish[row] > 0:
-                self._serve(row, self._wish[row])
+            wish = self._wish[row]
+            if wish > 0 and (wish < 1.0 or max(self._free) >= LEAST):
+                self._serve(row, wish)
         if plan.fill:
             for row in order:
                 if max(self._free) < 1.0 - EXACT:

@@ -25,6 +25,7 @@ from lightning_core.types import (
     Answer,
     BoolArray,
     Cancel,
+    Close,
     Directive,
     End,
     Event,
@@ -82,6 +83,7 @@ class Scheduler:
         self._table = JobTable(self.settings.window)
         self._now = 0.0
         self._next_round: float | None = None
+        self._closing = False
         self._changed: list[Answer] = []
 
     # ------------------------------------------------------------------------------------------------ the door
@@ -110,6 +112,9 @@ class Scheduler:
                 self._worker_left(event, now)
             case WorkersLost():
                 self._workers_lost(now)
+            case Close():
+                self._closing = True
+                self._round(now)
             case Amend():
                 self._amend(event, now)
             case Cancel(name) | Pause(name) | Resume(name):
@@ -209,6 +214,7 @@ class Scheduler:
 
     def _workers_lost(self, now: float) -> None:
         table = self._table
+        self._closing = False
         for row in table.active_rows().tolist():
             if table.launched[row]:
                 table.come_back(row)
@@ -270,8 +276,11 @@ class Scheduler:
         view = self._forecast(rows)
         begun = table.begin[rows] <= now
         apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows])
+        if self._closing:
+            apart |= table.launched[rows]
         planned = ~apart & ~table.late[rows]
         plan = self._plan(view, planned, apart, now)
+        table.finish[rows[~planned]] = np.nan
         self._judge(rows[planned], view.deadline[planned], view, planned, plan.finish[planned], now)
         duty, homes = self._deal(rows, plan, apart, now)
         self._grant(rows, plan, duty, homes, apart, now)
@@ -364,9 +373,9 @@ class Scheduler:
         changed = rows[(belief != table.belief[rows]) & known]
         table.belief[rows] = belief
         for row in changed.tolist():
-            self._changed.append(
-                Notice(table.names[row], BELIEFS[table.belief[row]] or Verdict.AT_RISK, table.reason(row))
-            )
+            verdict = table.verdict(row)
+            assert verdict is not None  # it is known, and the job has not ended
+            self._changed.append(Notice(table.names[row], verdict, table.reason(row)))
 
     def _deal(
         self, rows: IntArray, plan: Plan, apart: BoolArray, now: float
@@ -377,8 +386,8 @@ class Scheduler:
         roomy = settings.resident is None or int(launched.sum()) <= settings.resident
         if settings.devices == 1 and roomy and not apart.any():
             return deal_one(plan), None
-        homes = [() if out else table.home[row]
-                 for row, out in zip(rows.tolist(), table.evicted[rows].tolist(), strict=True)]  # fmt: skip
+        out = table.evicted[rows] | (self._closing & launched)
+        homes = [() if gone else table.home[row] for row, gone in zip(rows.tolist(), out.tolist(), strict=True)]
         settled = now - table.trained_at[rows] < settings.stay
         stays = (table.pinned[rows] | settled).tolist()
         dealer = Dealer(settings.devices, settings.slots, homes, stays, table.size[rows].tolist(), launched.tolist())
@@ -403,6 +412,8 @@ class Scheduler:
             numbers = numbers.copy()
             codes[apart] = np.where(table.paused[rows[apart]], index("paused"), index("not_begun"))
             codes[apart & table.late[rows] & ~table.paused[rows]] = index("late_held")
+            if self._closing:
+                codes[apart & table.launched[rows]] = index("closing")
             numbers[apart, 0] = table.begin[rows[apart]] - now
         changed = np.abs(duty - table.duty[rows]) > 1e-9
         if homes is None:
@@ -423,7 +434,7 @@ class Scheduler:
                 table.home[row] = ONE_DEVICE if homes is None else homes[at]
                 table.housed[row] = bool(table.home[row])
                 table.trained_at[row] = np.inf
-            if not part and not table.home[row] and directives[row].devices and not table.paused[row]:
+            if not part and not table.home[row] and directives[row].devices and not apart[at]:
                 code, pair = index("makes_room"), ()
             grant = Grant(names[row], directives[row][1] + 1, part, table.home[row], Reason(CODES[code], tuple(pair)))
             directives[row] = grant
@@ -465,10 +476,9 @@ class Scheduler:
         """Of a job that was submitted: which life of it may speak."""
         return int(self._table.incarnation[self._table.row_of[name]])
 
-    def job(self, name: str) -> Job | None:
-        """As it was submitted, or amended; None for one that was never submitted."""
-        row = self._table.row_of.get(name)
-        return None if row is None else self._table.jobs[row]
+    def job(self, name: str) -> Job:
+        """One that was submitted, with its terms as they are now."""
+        return self._table.jobs[self._table.row_of[name]]
 
     def placements(self) -> list[Placement]:
         """The launched jobs that should have a worker on each of their devices."""

@@ -278,6 +278,11 @@ class WorkersLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Close:
+    """The pool is being taken down: launched jobs save and leave. They come back with :class:`WorkersLost`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """A person wants the job to end."""
 
@@ -317,7 +322,7 @@ class Tick:
     """Time has passed: the scheduler asked to be woken (or the driver woke it)."""
 
 
-Event = Submit | Report | WorkerLeft | WorkersLost | Cancel | Pause | Resume | Amend | Tick
+Event = Submit | Report | WorkerLeft | WorkersLost | Close | Cancel | Pause | Resume | Amend | Tick
 
 
 # Directives are tuples, not dataclasses: a round makes one for each changed job, and a tuple costs a third of a

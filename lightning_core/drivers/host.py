@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lightning_core.journal import Journal, replay
 from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import Directive, Event, Tick
+from lightning_core.types import Answer, Directive, Event, Tick
 
 Clock = Callable[[], float]
 
@@ -47,12 +47,12 @@ class Host:
         """Scheduler time."""
         return self._clock() - self._origin
 
-    def handle(self, event: Event) -> list[Directive]:
+    def handle(self, event: Event) -> list[Answer]:
         """Catches up with the time, hands over the event, and commits both before anybody hears the answer."""
-        directives = self.catch_up()
-        return directives + self._handle(event, self.now())
+        answers = self.catch_up()
+        return answers + self._handle(event, self.now())
 
-    def catch_up(self) -> list[Directive]:
+    def catch_up(self) -> list[Answer]:
         """Wakes the scheduler if it wanted to be woken by now."""
         wakeup = self.scheduler.wakeup()
         return self._handle(Tick(), now) if wakeup is not None and (now := self.now()) >= wakeup else []
@@ -73,11 +73,11 @@ class Host:
             self._journal.close()
             self._journal = None
 
-    def _handle(self, event: Event, now: float) -> list[Directive]:
-        directives = self.scheduler.handle(event, now)
+    def _handle(self, event: Event, now: float) -> list[Answer]:
+        answers = self.scheduler.handle(event, now)
         if self._journal is not None:
-            self._journal.append(event, now, directives)
-        return directives
+            self._journal.append(event, now, answers)
+        return answers
 
 
 def _last_written(journal: Path) -> float:

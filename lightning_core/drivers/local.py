@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lightning_core.drivers.host import Host
 from lightning_core.scheduler import Settings
-from lightning_core.types import Directive, Event, Job, JobStatus, Report, Submit, WorkerLeft
+from lightning_core.types import Directive, Event, Job, JobStatus, Outlook, Report, Submit, Welcome, WorkerLeft
 
 
 class LocalClient:
@@ -21,7 +21,8 @@ class LocalClient:
 
         >>> from lightning_core.types import BatchTarget
         >>> client = LocalClient()
-        >>> client.submit(Job("a", deadline=60.0, target=BatchTarget(2)))
+        >>> client.join(Job("a", deadline=60.0, target=BatchTarget(2)), device="cpu").incarnation
+        1
         >>> client.report(Report("a", 1, number=1, version=0, batches=2, busy=0.1)).verdict
         <Verdict.MET: 'met'>
     """
@@ -30,9 +31,10 @@ class LocalClient:
         self._host = Host(settings or Settings(), journal)
         self._news = threading.Condition()
 
-    def submit(self, *jobs: Job) -> None:
-        """Adds jobs; their deadlines count from now."""
-        self._handle(Submit(jobs))
+    def join(self, job: Job, device: str) -> Welcome:
+        """Adds a job, alone on the device; its deadline counts from now."""
+        self._handle(Submit((job,)))
+        return Welcome(self._host.scheduler.incarnation(job.name), ())
 
     def report(self, report: Report) -> Directive | None:
         self._handle(report)
@@ -46,6 +48,10 @@ class LocalClient:
                 self._news.wait(left if wakeup is None else min(left, wakeup))
                 self._host.catch_up()
             return directive
+
+    def outlook(self, job: str) -> Outlook | None:
+        with self._news:
+            return self._host.scheduler.outlook(job)
 
     def left(self, event: WorkerLeft) -> None:
         self._handle(event)

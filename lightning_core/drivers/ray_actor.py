@@ -8,29 +8,59 @@ Rules
    whoever asks.
 4. Whoever calls may call again: a report is known by (job, incarnation, number), a submission by its names.
 5. The actor owns nothing: no placement group, no worker. If it dies, the training does not.
+6. A script speaks for its job as long as its connection is open; when the process is gone, so is the job's claim.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from lightning_core.codec import job_from_dict
 from lightning_core.drivers.host import Host
+from lightning_core.drivers.notify import Notifier
+from lightning_core.drivers.wire import Door
 from lightning_core.journal import JournalError
-from lightning_core.scheduler import Settings
-from lightning_core.types import Cancel, Directive, Event, Job, JobStatus, Report, Submit, WorkerLeft
+from lightning_core.protocols import JoinRefused
+from lightning_core.settings import Settings
+from lightning_core.types import (
+    Answer,
+    Can,
+    Cancel,
+    Directive,
+    Event,
+    Job,
+    JobStatus,
+    Notice,
+    Outlook,
+    Placement,
+    Report,
+    Submit,
+    Welcome,
+    WorkerLeft,
+    WorkersLost,
+)
+from lightning_core.words import check_name, did_you_mean
 
 NAMESPACE = "lightning_core"
 # Ray makes the methods of a handle when it runs: no checker knows them.
 Actor = Any
 # A call that takes longer than this is given up and repeated; the actor is back from a kill well within it.
 CALL_TIMEOUT = 10.0
+# How long a script whose connection is lost may take to come back: by itself, and after the actor was away.
+BACK_WITHIN = 1.0
+BACK_AFTER_RESTART = 15.0
+# A spec larger than this is no spec.
+LONGEST_SPEC = 2**20
+PROCESS_GONE = "its process is gone"
 
 
 class SchedulerActor:
@@ -38,30 +68,51 @@ class SchedulerActor:
 
     Args:
         settings: of the scheduler, as a dictionary.
-        journal: path of the journal; if it exists, the actor goes on where it ends.
+        folder: of the pool: holds the journal (if there is one, the actor goes on where it ends) and the jobs' specs.
+        socket: path of the door for scripts and people; empty for none.
+        on_verdict: what to run when a verdict changes.
     """
 
-    def __init__(self, settings: Mapping[str, Any], journal: str) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], folder: str, socket: str = "", on_verdict: Mapping[str, Any] | None = None
+    ) -> None:
+        self._folder = Path(folder)
         self._trouble: str | None = None
         self._news: dict[str, asyncio.Event] = {}
+        self._moves = asyncio.Event()
         self._woken = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
+        self._door = Door(self, Path(socket)) if socket else None
+        self._notifier = Notifier(on_verdict or {})
+        self._devices: list[tuple[str, str]] = []
+        self._speakers: dict[str, int] = {}  # job of a script: the connection that speaks for it
+        self._farewells: set[asyncio.Task[None]] = set()
         try:
-            self._host = Host(Settings(**settings), Path(journal))
-        except (JournalError, ValueError) as error:
+            self._host = Host(Settings(**settings), self._folder / "journal.db")
+        except (JournalError, ValueError, TypeError) as error:
             self._trouble = str(error)
 
-    async def submit(self, jobs: tuple[Job, ...]) -> None:
-        self._handle(Submit(jobs))
+    # ------------------------------------------------------------------------------------------------ for workers
 
-    async def report(self, report: Report) -> Directive | None:
-        answer = self._handle(report)
-        # A job that is not known, or an incarnation that is over, is answered and not remembered.
-        unknown = [d for d in answer if d.job == report.job and d.version == 0]
-        return unknown[0] if unknown else self._host.newer(report.job, report.version)
+    async def event(self, event: Event, line: int | None = None) -> Directive | None:
+        """Takes in an event; the newest directive of its job if that is news to it."""
+        await self._ready()
+        if isinstance(event, Report):
+            if line is not None:
+                self._speakers[event.job] = line
+            answer = self._handle(event)
+            # A job that is not known, or an incarnation that is over, is answered and not remembered.
+            unknown = [d for d in answer if isinstance(d, Directive) and d.job == event.job and d.version == 0]
+            return unknown[0] if unknown else self._host.newer(event.job, event.version)
+        if isinstance(event, WorkerLeft):
+            self._speakers.pop(event.job, None)
+        else:
+            self._known(getattr(event, "job", None))
+        self._handle(event)
+        return None
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
-        self._ready()
+        await self._ready()
         news = self._news.setdefault(job, asyncio.Event())
         directive = self._host.newer(job, version)
         if directive is None:
@@ -73,8 +124,98 @@ class SchedulerActor:
             directive = self._host.newer(job, version)
         return directive
 
-    async def left(self, event: WorkerLeft) -> None:
-        self._handle(event)
+    async def outlook(self, job: str) -> Outlook | None:
+        await self._ready()
+        return self._host.scheduler.outlook(job)
+
+    # ------------------------------------------------------------------------------------------------ for scripts
+
+    async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> Welcome:
+        """Adds the job of a script, or knows it again.
+
+        Args:
+            job: as it is submitted.
+            device: ``"cpu"``, or the UUID of the GPU that the script trains on.
+            incarnation: that the script was given before, if it comes back.
+            line: the connection that speaks for it from now on.
+
+        Raises:
+            JoinRefused: if its name is taken, or its device is not one of the pool's.
+        """
+        await self._ready()
+        scheduler = self._host.scheduler
+        check_name(job.name)
+        job = replace(job, can=job.can - {Can.RELEASE, Can.RESIZE}, device=self._place(device))
+        if job.min_devices > self._host.scheduler.settings.devices:
+            have = self._host.scheduler.settings.devices
+            raise JoinRefused(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
+        if job.name in scheduler.names(active=True):
+            if Can.RELEASE in scheduler.job(job.name).can or self._speakers.get(job.name, line) != line:
+                raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
+            if incarnation != scheduler.incarnation(job.name):  # another process had the name, and is gone
+                self._handle(WorkerLeft(job.name, scheduler.incarnation(job.name), crashed=True, detail=PROCESS_GONE))
+        self._speakers[job.name] = line
+        self._handle(Submit((job,)))
+        return Welcome(scheduler.incarnation(job.name), tuple(turnstile for _, turnstile in self._devices))
+
+    async def hung_up(self, line: int) -> None:
+        """A connection has closed: the jobs that it spoke for are given a moment to come back on another."""
+        for job in [job for job, speaker in self._speakers.items() if speaker == line]:
+            del self._speakers[job]
+            self._expect(job, BACK_WITHIN)
+
+    def _place(self, device: str) -> int | None:
+        known = [name for name, _ in self._devices]
+        if not known:
+            raise RuntimeError("the pool is coming up")
+        if device in known:
+            return known.index(device)
+        if device == "cpu" and all(name.startswith("cpu") for name in known):
+            return None  # any core will do
+        raise JoinRefused(f"this process trains on {device}, the pool shares {', '.join(known)}")
+
+    def _expect(self, job: str, within: float) -> None:
+        async def say_farewell() -> None:
+            await asyncio.sleep(within)
+            if job not in self._speakers and job in self._host.scheduler.names(active=True):
+                incarnation = self._host.scheduler.incarnation(job)
+                self._handle(WorkerLeft(job, incarnation, crashed=True, detail=PROCESS_GONE))
+
+        task = asyncio.get_running_loop().create_task(say_farewell())
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
+
+    # ------------------------------------------------------------------------------------------------ for people
+
+    async def submit(self, jobs: tuple[Job, ...]) -> None:
+        """Adds jobs."""
+        await self._ready()
+        self._handle(Submit(jobs))
+
+    async def launch(self, specs: Sequence[Mapping[str, Any]]) -> None:
+        """Submits jobs that the Keeper launches from their specs.
+
+        Args:
+            specs: each with ``job`` and what a worker needs to know (:class:`lightning_core.launch.worker.Spec`).
+
+        Raises:
+            ValueError: if a name is taken or a spec is none; then none of them is submitted.
+        """
+        await self._ready()
+        jobs = [job_from_dict(spec["job"]) for spec in specs]
+        active = self._host.scheduler.names(active=True)
+        for job, spec in zip(jobs, specs, strict=True):
+            check_name(job.name)
+            if job.name in active:
+                raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
+            if len(json.dumps(spec)) > LONGEST_SPEC:
+                raise ValueError(f"the spec of {job.name} is longer than {LONGEST_SPEC} bytes")
+        for job, spec in zip(jobs, specs, strict=True):
+            folder = self._folder / "jobs" / job.name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "spec.json.new").write_text(json.dumps(spec))
+            os.replace(folder / "spec.json.new", folder / "spec.json")
+        self._handle(Submit(tuple(jobs)))
 
     async def cancel(self, jobs: tuple[str, ...]) -> None:
         for job in jobs:
@@ -82,37 +223,86 @@ class SchedulerActor:
 
     async def status(self) -> tuple[float, list[JobStatus]]:
         """Scheduler time, and every job as of the last event."""
-        self._ready()
+        await self._ready()
         return self._host.now(), self._host.scheduler.status()
 
+    async def about(self) -> dict[str, Any]:
+        """The pool, for those who look at it."""
+        await self._ready()
+        settings = self._host.scheduler.settings
+        return {"pid": os.getpid(), "folder": str(self._folder), "devices": [name for name, _ in self._devices],
+                "settings": settings.to_dict()}  # fmt: skip
+
     async def pid(self) -> int:
-        """Of the actor's process."""
+        """Of the actor's process; opens the door if it is not open yet."""
+        await self._ready()
         return os.getpid()
+
+    # ------------------------------------------------------------------------------------------------ for the Keeper
+
+    async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
+        """The pool's devices: of each its name and the path of its turnstile. Told again and again: it may be new."""
+        await self._ready()
+        self._devices = list(devices)
+
+    async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
+        """Which job should have workers where; returns when that is not what is ``known``, or after ``timeout``."""
+        await self._ready()
+        until = self._host.now() + timeout
+        while (now := self._host.scheduler.placements()) == known and (left := until - self._host.now()) > 0:
+            self._moves.clear()
+            try:
+                await asyncio.wait_for(self._moves.wait(), left)
+            except TimeoutError:
+                break
+        return now
 
     async def close(self) -> None:
         """Ends the timer and closes the journal; the actor is of no use afterwards."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._door is not None:
+            await self._door.close()
         if self._trouble is None:
             self._host.close()
             self._trouble = "the scheduler is closed"
 
-    def _ready(self) -> None:
+    # ------------------------------------------------------------------------------------------------ within
+
+    async def _ready(self) -> None:
         if self._trouble is not None:
             raise RuntimeError(self._trouble)
         if self._timer is None or self._timer.done():
             self._timer = asyncio.get_running_loop().create_task(self._keep_time())
+            if self._door is not None:
+                await self._door.open()
+            scheduler = self._host.scheduler
+            for job in scheduler.names(active=True):
+                if Can.RELEASE not in scheduler.job(job).can:
+                    self._expect(job, BACK_AFTER_RESTART)
 
-    def _handle(self, event: Event) -> list[Directive]:
-        self._ready()
-        directives = self._host.handle(event)
-        self._tell(directives)
+    def _known(self, job: str | None) -> None:
+        names = self._host.scheduler.names()
+        if job not in names:
+            raise JoinRefused(f"no job {job!r}{did_you_mean(job, names)}")
+
+    def _handle(self, event: Event) -> list[Answer]:
+        if self._trouble is not None:
+            raise RuntimeError(self._trouble)
+        answers = self._host.handle(event)
+        self._tell(answers)
         self._woken.set()
-        return directives
+        if isinstance(event, WorkerLeft | WorkersLost):
+            self._moves.set()
+        return answers
 
-    def _tell(self, directives: list[Directive]) -> None:
-        for directive in directives:
-            if (news := self._news.get(directive.job)) is not None:
+    def _tell(self, answers: list[Answer]) -> None:
+        self._notifier.tell(answers)
+        for answer in answers:
+            if isinstance(answer, Notice):
+                continue
+            self._moves.set()
+            if (news := self._news.get(answer.job)) is not None:
                 news.set()
 
     async def _keep_time(self) -> None:
@@ -126,7 +316,9 @@ class SchedulerActor:
                 continue
 
 
-def start_scheduler(name: str, settings: Settings, journal: Path) -> Actor:
+def start_scheduler(
+    name: str, settings: Settings, folder: Path, socket: str = "", on_verdict: Mapping[str, Any] | None = None
+) -> Actor:
     """A named, detached scheduler that Ray starts again whenever it dies; the one of that name if there is one."""
     actor: Any = ray.remote(SchedulerActor)
     return actor.options(
@@ -137,11 +329,11 @@ def start_scheduler(name: str, settings: Settings, journal: Path) -> Actor:
         max_restarts=-1,
         max_task_retries=0,
         num_cpus=0,
-    ).remote(settings.to_dict(), str(journal))
+    ).remote(settings.to_dict(), str(folder), socket, on_verdict)
 
 
 class RayClient:
-    """Speaks with a scheduler in a Ray actor, from inside the cluster.
+    """Speaks with a scheduler in a Ray actor, from a worker inside the cluster.
 
     Args:
         name: of the actor.
@@ -151,16 +343,26 @@ class RayClient:
         self._name = name
         self._actor: Actor | None = None
 
+    def join(self, job: Job, device: str) -> Welcome:
+        raise JoinRefused(f"{job.name}: a launched job is in its pool already")
+
     def report(self, report: Report) -> Directive | None:
-        answer: Directive | None = self._call("report", report)
+        answer: Directive | None = self._call("event", report)
         return answer
 
     def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         answer: Directive | None = self._call("wait", job, version, timeout, patience=timeout + CALL_TIMEOUT)
         return answer
 
+    def outlook(self, job: str) -> Outlook | None:
+        answer: Outlook | None = self._call("outlook", job)
+        return answer
+
     def left(self, event: WorkerLeft) -> None:
-        self._call("left", event)
+        self._call("event", event)
+
+    def close(self) -> None:
+        """The worker stays in the cluster."""
 
     def _call(self, method: str, *args: Any, patience: float = CALL_TIMEOUT) -> Any:
         try:

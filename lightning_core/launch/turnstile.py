@@ -7,12 +7,13 @@ Rules
 2. A turn ends between batches: after ``quantum`` seconds if others wait, never if nobody does. A process learns that
    others wait from one shared byte, so a job alone on its device sends no message at all.
 3. Time alone is not charged, and time away earns nothing.
-4. A process that dies lets go (its socket closes); one that hangs in its turn is passed over after ``patience``.
+4. A process that dies lets go, also while a child that it forked keeps its socket open; one that hangs in its turn is passed over after ``patience``.
 5. If the turnstile dies, training goes on without turns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -24,6 +25,8 @@ import threading
 import time
 from pathlib import Path
 
+from lightning_core.drivers.wire import process_watch
+
 log = logging.getLogger(__name__)
 
 # What, duty, and the number of the asking: a turn that comes for an asking since withdrawn is known by it.
@@ -31,6 +34,8 @@ _MESSAGE = struct.Struct("<cdQ")
 _WANT, _GIVE = b"w", b"g"
 _GO = struct.Struct("<Q")
 LEAST_DUTY = 1e-3
+# Before any thread of this process is bound to one.
+_CORES = sorted(os.sched_getaffinity(0))
 
 
 class _Process:
@@ -42,6 +47,7 @@ class _Process:
         self.virtual = 0.0
         self.waits = False
         self.asking = 0
+        self.watch: int | None = None
 
 
 class Turnstile:
@@ -89,6 +95,8 @@ class Turnstile:
             for key, _ in self._selector.select(timeout=0.2):
                 if key.data is None:
                     self._welcome()
+                elif key.fd == key.data.watch:
+                    self._forget(key.data)
                 else:
                     self._listen(key.data)
             hung = self._holder is not None and self._waiters() and time.monotonic() - self._since > self._patience
@@ -102,6 +110,9 @@ class Turnstile:
         process = _Process(connection)
         self._processes.append(process)
         self._selector.register(connection, selectors.EVENT_READ, process)
+        with contextlib.suppress(OSError):  # else only the socket can tell that it has died
+            process.watch = process_watch(connection)
+            self._selector.register(process.watch, selectors.EVENT_READ, process)
 
     def _listen(self, process: _Process) -> None:
         if process not in self._processes:
@@ -131,6 +142,9 @@ class Turnstile:
             return
         self._selector.unregister(process.connection)
         process.connection.close()
+        if process.watch is not None:
+            self._selector.unregister(process.watch)
+            os.close(process.watch)
         self._processes.remove(process)
         process.waits = False
         if process is self._holder:
@@ -262,6 +276,11 @@ class TurnstileClient:
         log.warning("the turnstile %s is gone: training goes on without turns", self._path)
         self._waiting = None
         self.close()
+
+
+def core_of(device: int) -> int:
+    """The core that is a CPU pool's device: the last ones first, since the first is everybody's."""
+    return _CORES[-1 - device % len(_CORES)]
 
 
 def _waiting_file(path: Path) -> Path:

@@ -8,15 +8,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_core.launch.gang import Rank, together, trainer_arguments
 from lightning_core.types import Target, WorkerLeft
+
+log = logging.getLogger(__name__)
 
 # How long a scheduler that does not answer is told of a worker's end, seconds.
 PATIENCE = 60.0
+CHECKPOINT = "last.ckpt"
 
 
 @dataclass(frozen=True)
@@ -25,16 +30,20 @@ class Assignment:
 
     Args:
         job: its name.
+        incarnation: which life of the job this is.
         target: when it is met.
         config: of LightningCLI.
         cell: least batches in a loss cell.
         scheduler: name of the scheduler's actor.
-        folder: where the job saves.
+        folder: where the job saves, and what it printed.
         paths: where class paths are looked up.
-        kind: of the device.
+        kind: of the devices.
+        devices: that the job is on.
+        rank: of this worker.
     """
 
     job: str
+    incarnation: int
     target: Target
     config: Mapping[str, Any]
     cell: int
@@ -42,6 +51,8 @@ class Assignment:
     folder: str
     paths: tuple[str, ...]
     kind: str
+    devices: tuple[int, ...] = (0,)
+    rank: Rank = Rank()
 
 
 class Worker:
@@ -61,89 +72,86 @@ class Worker:
 
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
         torch.set_num_threads(1)  # processes that take turns must not leave threads spinning in another's turn
+        for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
+            del os.environ[name]  # meant for the shell that started the pool, not for the jobs in it
         if kind == "gpu" and torch.cuda.device_count() != 1:
             raise RuntimeError(f"a worker must see one GPU, sees {torch.cuda.device_count()}")
         self._turnstile = Path(turnstile)
         self._lock = threading.Lock()
-        self._training = False
         self._assignment: Assignment | None = None
-        self._cli: Any = None
-        self._turns: Any = None
 
-    def prepare(self, assignment: Assignment) -> str | None:
-        """Builds Trainer, model and data; answers the traceback if that fails."""
-        from lightning_core.callbacks import CoreCallback
-        from lightning_core.drivers.ray_actor import RayClient
-        from lightning_core.launch.configuration import build
-        from lightning_core.launch.turnstile import TurnstileClient
-
-        if self._assignment is not None:
-            return f"RuntimeError: the worker still trains {self._assignment.job}"
-        for path in assignment.paths:
-            if path not in sys.path:
-                sys.path.append(path)
-        core = max(os.sched_getaffinity(0)) if assignment.kind == "cpu" else None
-        self._turns = TurnstileClient(self._turnstile, core=core)
-        callback = CoreCallback(
-            assignment.job,
-            target=assignment.target,
-            client=RayClient(assignment.scheduler),
-            turns=self._turns,
-            launched=True,
-            every=assignment.cell,
-        )
-        try:
-            folder = Path(assignment.folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            self._cli = build(assignment.config, assignment.kind, folder, callback)
-        except (Exception, SystemExit) as error:  # a person's class may raise anything; the argument parser exits
-            self._clear()
-            return story(origin(error))
-        self._assignment = assignment
-        return None
-
-    def fit(self) -> None:
-        """Trains what was prepared and tells the scheduler how it ended."""
+    def run(self, assignment: Assignment) -> None:
+        """Builds the job, trains it, and tells the scheduler how it ended."""
         with self._lock:
-            assignment, cli = self._assignment, self._cli
-            if assignment is None or self._training:
-                return
-            self._training = True
+            if self._assignment is not None:
+                raise RuntimeError(f"the worker still trains {self._assignment.job}")
+            self._assignment = assignment
         try:
-            self._train(assignment, cli)
+            left = self._train(assignment)
+            if assignment.rank.number == 0 or left.crashed:
+                self._tell(assignment, left)
         finally:
-            self._clear()
-            self._training = False
+            self._assignment = None
 
-    def job(self) -> tuple[str, str] | None:
-        """The job it has and that job's scheduler; None while idle."""
+    def job(self) -> tuple[str, int, str] | None:
+        """The job it has, its incarnation, and that job's scheduler; None while idle."""
         assignment = self._assignment
-        return None if assignment is None else (assignment.job, assignment.scheduler)
+        return None if assignment is None else (assignment.job, assignment.incarnation, assignment.scheduler)
 
     def pid(self) -> int:
         """Of this process."""
         return os.getpid()
 
-    def _train(self, assignment: Assignment, cli: Any) -> None:
-        from lightning_core.callbacks import JobOver
+    def device(self) -> str:
+        """What it trains on: ``"cpu"``, or the UUID of the GPU."""
+        import torch
 
-        left = WorkerLeft(assignment.job, 1)
-        try:
-            cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=assignment.config.get("ckpt_path"))
-        except JobOver:
-            pass
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            left = WorkerLeft(assignment.job, 1, crashed=True, detail=story(error))
-        if not left.crashed:
-            left = self._save(assignment, cli.trainer, left)
-        self._tell(assignment, left)
+        return f"GPU-{torch.cuda.get_device_properties(0).uuid}" if torch.cuda.is_available() else "cpu"
 
-    def _save(self, assignment: Assignment, trainer: Any, left: WorkerLeft) -> WorkerLeft:
+    def _train(self, assignment: Assignment) -> WorkerLeft:
+        from lightning_core.callbacks import CoreCallback, JobOver, Released
+        from lightning_core.drivers.ray_actor import RayClient
+        from lightning_core.launch.configuration import build
+        from lightning_core.launch.turnstile import TurnstileClient, core_of
+
+        job, incarnation, rank = assignment.job, assignment.incarnation, assignment.rank
+        folder = Path(assignment.folder)
+        for path in assignment.paths:
+            if path not in sys.path:
+                sys.path.append(path)
+        core = core_of(assignment.devices[rank.number]) if assignment.kind == "cpu" else None
+        turns = TurnstileClient(self._turnstile, core=core)
         try:
-            trainer.save_checkpoint(Path(assignment.folder) / "last.ckpt", weights_only=False)
-        except Exception as error:  # the training is done; that its state could not be kept is told, not hidden
-            return WorkerLeft(assignment.job, 1, crashed=True, detail=story(error))
-        return left
+            with _printing_to(folder / (f"log-{rank.number}.txt" if rank.number else "log.txt")), together(rank):
+                callback = CoreCallback(
+                    job,
+                    target=assignment.target,
+                    client=RayClient(assignment.scheduler),
+                    turns=turns,
+                    launched=True,
+                    incarnation=incarnation,
+                    devices=assignment.devices,
+                    folder=folder,
+                    every=assignment.cell,
+                )
+                try:
+                    ranks = trainer_arguments(rank, assignment.kind)
+                    cli = build(assignment.config, assignment.kind, folder, callback, ranks)
+                    saved = folder / CHECKPOINT
+                    start = str(saved) if saved.exists() else assignment.config.get("ckpt_path")
+                    cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)
+                except Released:
+                    return WorkerLeft(job, incarnation, released=True)
+                except JobOver:
+                    pass
+                # Its state is kept; that it could not be is told, not hidden.
+                cli.trainer.save_checkpoint(saved, weights_only=False)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # a person's class may raise anything
+            found = error if "cli" in locals() else origin(error)
+            return WorkerLeft(job, incarnation, crashed=True, detail=story(found))
+        finally:
+            turns.close()
+        return WorkerLeft(job, incarnation)
 
     def _tell(self, assignment: Assignment, left: WorkerLeft) -> None:
         from lightning_core.drivers.ray_actor import RayClient
@@ -155,13 +163,28 @@ class Worker:
                 client.left(left)
                 return
             except ConnectionError as error:
-                logging.getLogger(__name__).warning("%s: %s", assignment.job, error)
+                log.warning("%s: %s", assignment.job, error)
                 time.sleep(0.5)
 
-    def _clear(self) -> None:
-        if self._turns is not None:
-            self._turns.close()
-        self._assignment = self._cli = self._turns = None
+
+@contextmanager
+def _printing_to(path: Path) -> Iterator[None]:
+    """What the job prints, from Python or from below, goes to a file of its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    with path.open("ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in zip((1, 2), kept, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
 def origin(error: BaseException) -> BaseException:

@@ -1,0 +1,70 @@
+"""Jobs of several devices: one worker on each, together one Trainer.
+
+Each worker counts as a node with one device. So Lightning's own environment for processes that somebody else starts
+serves, on CPUs and on GPUs of which each worker sees one, and no strategy has to be bent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+
+class Rank(NamedTuple):
+    """A worker's place in its job."""
+
+    number: int = 0
+    of: int = 1
+    address: str = "127.0.0.1"
+    port: int = 0
+
+
+def free_port() -> int:
+    """A port that is free now, for the ranks to meet at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
+    """What a Trainer must be told to be one of several; nothing if it is alone."""
+    if rank.of == 1:
+        return {}
+    from lightning.pytorch.strategies import DDPStrategy
+
+    backend = "gloo" if kind == "cpu" else "nccl"
+    return {"num_nodes": rank.of, "strategy": DDPStrategy(process_group_backend=backend)}
+
+
+@contextmanager
+def together(rank: Rank) -> Iterator[None]:
+    """The environment in which the ranks of a job find each other, while it trains.
+
+    The process group is taken down at the end: ``fit`` leaves it, and the worker's next job may have another size.
+    """
+    if rank.of == 1:
+        yield
+        return
+    told = {
+        "MASTER_ADDR": rank.address,
+        "MASTER_PORT": str(rank.port),
+        "RANK": str(rank.number),
+        "WORLD_SIZE": str(rank.of),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(rank.number),
+        "TORCHELASTIC_RUN_ID": str(rank.port),  # by this Lightning knows that somebody else starts the processes
+    }
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        import torch.distributed
+
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        for name in told:
+            os.environ.pop(name, None)
