@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from lightning_core.policies.classic import Edf, Fifo, Fixed, Uniform
 from lightning_core.policies.greedy import EasiestFirst, LeastResourcesFirst
+from lightning_core.policies.guarded_edf import GuardedEdf
 from lightning_core.policies.lara import Lara
 from lightning_core.policies.round_robin import RoundRobin
 from lightning_core.protocols import Policy
@@ -20,6 +21,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "lrf": LeastResourcesFirst,
     "etf": EasiestFirst,
     "lara": Lara,
+    "guarded_edf": GuardedEdf,
 }
 
 
@@ -40,6 +42,7 @@ __all__ = [
     "Edf",
     "Fifo",
     "Fixed",
+    "GuardedEdf",
     "Lara",
     "LeastResourcesFirst",
     "RoundRobin",

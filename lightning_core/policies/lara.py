@@ -94,7 +94,7 @@ def stick_breaking(work: FloatArray, slack: FloatArray, devices: int = 1) -> Flo
         >>> stick_breaking(np.array([2.0, 3.0]), np.array([4.0, 8.0]))
         array([0.66666667, 0.33333333])
         >>> stick_breaking(np.array([8.0, 2.0, 2.0]), np.array([8.0, 9.0, 9.0]), devices=2)
-        array([1.        , 0.58333333, 0.41666667])
+        array([1. , 0.5, 0.5])
     """
     of_pool = work / devices
     before = np.cumsum(of_pool) - of_pool
