@@ -9,6 +9,7 @@ import numpy as np
 from lightning_core.durations import format_duration
 from lightning_core.types import BatchTarget, LossTarget, Verdict
 from lightning_core.view.job_history import Forecast, JobHistory
+from lightning_core.view.progress import SYMBOLS
 from lightning_core.view.svg import Scale, boxes, escape, line, number, steps, thin, time_ticks, time_words
 
 # The chart is as wide as a narrow phone, so that its text is never scaled down much.
@@ -20,15 +21,6 @@ SHARE_TOP, SHARE_BOTTOM = 196, 230
 TITLE = 90
 CURVE_POINTS, RAW_POINTS, FAN_POINTS = 300, 240, 14
 
-SYMBOLS = {
-    Verdict.FEASIBLE: "✓",
-    Verdict.AT_RISK: "!",
-    Verdict.INFEASIBLE: "✕",
-    Verdict.MET: "✓",
-    Verdict.MISSED: "✕",
-    Verdict.CRASHED: "†",
-    Verdict.CANCELLED: "-",
-}
 # Classes of the style sheet.
 CLASSES = {verdict: str(verdict).replace(" ", "-") for verdict in Verdict}
 

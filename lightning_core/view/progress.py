@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from lightning_core.durations import format_duration
 from lightning_core.summary import Summary
-from lightning_core.types import BatchTarget, JobStatus, Verdict
+from lightning_core.types import BatchTarget, JobStatus, State, Verdict
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-NUMBERS = ("loss / target", "time / deadline", "share", "batches/s", "forecast end")
-COLUMNS = ("job", "state", *NUMBERS, "verdict", "reason")
-_COLOURS = {
-    Verdict.MET: "green",
-    Verdict.FEASIBLE: "green",
-    Verdict.AT_RISK: "yellow",
-    Verdict.INFEASIBLE: "red",
-    Verdict.MISSED: "red",
-    Verdict.CRASHED: "red",
+COLUMNS = (
+    "job",
+    "state",
+    "loss / target",
+    "time / deadline",
+    "share",
+    "device",
+    "batches/s",
+    "forecast end",
+    "verdict",
+    "reason",
+)
+SYMBOLS = {
+    Verdict.FEASIBLE: "✓",
+    Verdict.AT_RISK: "!",
+    Verdict.INFEASIBLE: "✕",
+    Verdict.MET: "✓",
+    Verdict.MISSED: "✕",
+    Verdict.CRASHED: "†",
+    Verdict.CANCELLED: "-",
 }
 # Without a terminal a job's line is printed when something in it changes that matters, or after so many seconds.
 PLAIN_EVERY = 10.0
@@ -31,10 +41,6 @@ PLAIN_EVERY = 10.0
 
 def line(now: float, job: JobStatus) -> tuple[str, ...]:
     """One job's cells, in the order of ``COLUMNS``."""
-    if isinstance(job.target, BatchTarget):
-        progress = f"{job.batches} / {job.target.batches} batches"
-    else:
-        progress = f"{'-' if job.loss is None else f'{job.loss:.4f}'} / {job.target.at_most:.4f}"
     until = now if job.finished_at is None else job.finished_at
     start = job.submitted_at
     if job.finish is None:
@@ -43,35 +49,41 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
         early, likely, late = (moment - start for moment in job.finish)
         spread = max(likely - early, late - likely)
         end = format_duration(likely) + (f" ±{format_duration(spread)}" if spread >= 0.05 else "")
-    reason = clean(str(job.reason)) + (f" ({job.rejected} bad losses kept out)" if job.rejected else "")
     return (
-        job.name,
-        str(job.state),
-        progress,
+        clean(job.name),
+        "paused" if job.paused and job.state is not State.ENDED else str(job.state),
+        _progress(job),
         f"{format_duration(until - start)} / {format_duration(job.deadline - start)}",
         f"{job.share:.2f}",
+        ",".join(map(str, job.devices)) or "-",
         "-" if job.throughput is None else f"{job.throughput:.0f}",
         end,
         "-" if job.verdict is None else str(job.verdict),
-        reason,
+        _reason(job),
     )
 
 
-def jobs_table(now: float, jobs: list[JobStatus]) -> Table:
-    """The jobs as a rich table."""
-    from rich.table import Table
-    from rich.text import Text
+def _reason(job: JobStatus) -> str:
+    """Of the verdict, and of the grant while there still is one."""
+    parts = [str(job.reason)] if job.verdict is not None else []
+    if job.state is not State.ENDED and job.why != job.reason:
+        parts.append(str(job.why))
+    if job.rejected:
+        parts.append(f"{job.rejected} bad losses kept out")
+    return clean("; ".join(parts))
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
-        # One line a job, also where the terminal is narrow: the reason is cut, `summary.json` has it whole.
-        justify: Literal["right", "left"] = "right" if column in NUMBERS else "left"
-        table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
-    for job in jobs:
-        *cells, verdict, reason = line(now, job)
-        colour = _COLOURS.get(job.verdict, "") if job.verdict is not None else "dim"
-        table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=colour), Text(reason))
-    return table
+
+def _progress(job: JobStatus) -> str:
+    """How far it is, in the user's own numbers."""
+    if isinstance(job.target, BatchTarget):
+        return f"{job.batches} / {job.target.batches} batches"
+    return f"{_value(job)} / {job.target.logged(job.target.threshold):.4f}"
+
+
+def _value(job: JobStatus) -> str:
+    if job.loss is None:
+        return "-"
+    return f"{job.loss if isinstance(job.target, BatchTarget) else job.target.logged(job.loss):.4f}"
 
 
 class LiveView:
@@ -79,11 +91,20 @@ class LiveView:
 
     Args:
         console: of rich; None takes the terminal.
+        title: of the pool, such as its policy.
+        devices: of the pool; 0 if it is not known.
+
+    Raises:
+        ModuleNotFoundError: if rich is not installed.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, title: str = "", devices: int = 0) -> None:
         from rich.live import Live
 
+        from lightning_core.view.board import Board
+
+        self._board = Board
+        self._pool = (title, devices)
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._started = False
 
@@ -91,7 +112,7 @@ class LiveView:
         if not self._started:
             self._live.start()
             self._started = True
-        self._live.update(jobs_table(now, jobs))
+        self._live.update(self._board(now, jobs, *self._pool))
 
     def close(self) -> None:
         self._live.stop()
@@ -116,19 +137,25 @@ class PlainView:
             matters = (job.state, job.verdict)
             if matters != what or (job.finished_at is None and time.monotonic() - when >= self._every):
                 self._printed[job.name] = (matters, time.monotonic())
-                name, state, progress, clock, share, speed, end, verdict, reason = line(now, job)
-                print(f"{clock}  {name}: {state}, {progress}, share {share}, {speed} batches/s, end {end}, "
-                      f"{verdict}: {reason}", file=self._stream, flush=True)  # fmt: skip
+                name, state, progress, clock, share, devices, speed, end, verdict, reason = line(now, job)
+                print(f"{clock}  {name}: {state}, {progress}, share {share} of device {devices}, {speed} batches/s, "
+                      f"end {end}, {verdict}: {reason}", file=self._stream, flush=True)  # fmt: skip
 
     def close(self) -> None:
         """Nothing to put away."""
 
 
-def view_for(stream: TextIO) -> LiveView | PlainView:
-    """What suits the stream: live lines on a terminal if rich is installed, plain ones otherwise."""
+def view_for(stream: TextIO, title: str = "", devices: int = 0) -> LiveView | PlainView:
+    """What suits the stream: live lines on a terminal if rich is installed, plain ones otherwise.
+
+    Args:
+        stream: to write to.
+        title: of the pool, such as its policy.
+        devices: of the pool; 0 if it is not known.
+    """
     if stream.isatty():
         try:
-            return LiveView()
+            return LiveView(title=title, devices=devices)
         except ModuleNotFoundError:
             print("pip install 'lightning-core-learning[view]' for live progress", file=stream)
     return PlainView(stream)
@@ -136,12 +163,13 @@ def view_for(stream: TextIO) -> LiveView | PlainView:
 
 def print_summary(summary: Summary, stream: TextIO) -> None:
     """The table at the end."""
-    rows = [("job", "verdict", "finished", "deadline", "loss", "batches", "reason")]
+    rows = [("job", "verdict", "finished", "deadline", "reached", "batches", "reason")]
     for job in summary.jobs:
         finished = "-" if job.finished_at is None else format_duration(job.finished_at - job.submitted_at)
-        loss = "-" if job.loss is None else f"{job.loss:.4f}"
         deadline = format_duration(job.deadline - job.submitted_at)
-        rows.append((job.name, str(job.verdict), finished, deadline, loss, str(job.batches), clean(str(job.reason))))
+        rows.append(
+            (job.name, str(job.verdict), finished, deadline, _value(job), str(job.batches), clean(str(job.reason)))
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)

@@ -15,11 +15,12 @@ from pathlib import Path
 from lightning_core.durations import format_duration
 from lightning_core.journal import Journal
 from lightning_core.types import LossTarget, Verdict
-from lightning_core.view.chart import CLASSES, SYMBOLS, chart
+from lightning_core.view.chart import CLASSES, chart
 from lightning_core.view.forecasts import fill_in
 from lightning_core.view.gantt import gantt, swatch, use
 from lightning_core.view.history import History
 from lightning_core.view.job_history import JobHistory
+from lightning_core.view.progress import SYMBOLS
 from lightning_core.view.style import STYLE
 from lightning_core.view.svg import escape
 from lightning_core.view.why import Row, rows
