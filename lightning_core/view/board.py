@@ -55,9 +55,8 @@ class Board:
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Group]:
-        jobs, more = self._fitting(
-            console.height - 3 - min(self._devices, MOST_DEVICES + 1) if console.is_terminal else None
-        )
+        above = 2 + min(self._devices, MOST_DEVICES + 1)
+        jobs, more = self._fitting(console.height - above - 1 if console.is_terminal else None)
         head, devices = self._header(), self._held()
         wide = Text("   ").join(devices)
         lines: list[Text | Table] = [head, *([wide] if wide.cell_len <= options.max_width else devices)]
@@ -86,11 +85,9 @@ class Board:
     def _held(self) -> list[Text]:
         found = []
         for device in range(min(self._devices, MOST_DEVICES)):
-            text = Text(f"device {device}: ", style="dim")
             holders = [job for job in self._jobs if device in job.devices and job.share > 0]
             names = ", ".join(f"{clean(job.name)} {job.share:.2f}" for job in holders)
-            text.append(names or "idle", style="" if names else "dim italic")
-            found.append(text)
+            found.append(Text.assemble((f"device {device}: ", "dim"), (names, "") if names else ("idle", "dim italic")))
         if self._devices > MOST_DEVICES:
             held = {device for job in self._jobs if job.share > 0 for device in job.devices}
             idle = self._devices - len(held)
@@ -136,12 +133,12 @@ def _fit(cells: list[dict[str, str]], width: int) -> tuple[list[str], int, int]:
     """Columns that there is room for in their order, and the widths of the bar and the reason."""
     wide = {name: max([cell_len(name), *(cell_len(row[name]) for row in cells)]) for name in FIRST}
     wide["now to deadline"], wide["reason"] = BAR, REASON
-    room, chosen = width, set[str]()
+    room, chosen = width + GAP, set[str]()  # no gap behind the last column
     for name in (*FIRST[:2], "now to deadline", *FIRST[2:5], "reason", *FIRST[5:]):
-        if wide[name] + GAP <= room + (GAP if not chosen else 0) or name == "job":
+        if wide[name] + GAP <= room or name == "job":
             chosen.add(name)
             room -= wide[name] + GAP
-    room = max(room + GAP, 0)  # no gap behind the last column
+    room = max(room, 0)
     longest = max([0, *(cell_len(row["reason"]) for row in cells)])
     bar = BAR + min(room // 2 if "reason" in chosen else room, LONGEST_BAR - BAR)
     reason = min(REASON + room - (bar - BAR), max(longest, len("reason")))
