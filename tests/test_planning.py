@@ -1,0 +1,228 @@
+"""Will it fit, and what would make it fit: against brute force on small instances."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.plan import plan_bundle
+from lightning_core.planning import Fit, Wish, ends, fit
+
+
+def wishes(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[Wish]]:
+    """Up to five jobs in whole seconds, so that brute force may go second by second."""
+    one = st.tuples(
+        st.integers(1, 6),
+        st.integers(1, 15),
+        st.integers(1, 3 if sizes else 1),
+        st.sampled_from([1.0, 1.0, 2.0]),
+        st.integers(0, 4 if begins else 0),
+    )
+    return st.lists(one, min_size=1, max_size=5).map(
+        lambda rows: [
+            Wish(f"j{i}", float(w), float(b + d), size, weight, float(b))
+            for i, (w, d, size, weight, b) in enumerate(rows)
+        ]
+    )
+
+
+def by_deadline(jobs: list[Wish]) -> list[Wish]:
+    return sorted(jobs, key=lambda job: (job.deadline, job.work))
+
+
+def second_by_second(jobs: list[Wish], devices: int) -> dict[str, int]:
+    """Ends, each second dealt anew to the earliest deadlines: a slow twin of what planning does."""
+    left = {job.name: int(job.work or 0) for job in jobs if job.size <= devices}
+    end: dict[str, int] = {}
+    for second in itertools.count():
+        if not left:
+            return end
+        free = devices
+        for job in by_deadline(jobs):
+            if left.get(job.name) and job.begin <= second and job.size <= free:
+                free -= job.size
+                left[job.name] -= 1
+                if not left[job.name]:
+                    del left[job.name]
+                    end[job.name] = second + 1
+    raise AssertionError
+
+
+def all_in_time(jobs: list[Wish], devices: int) -> bool:
+    end = second_by_second(jobs, devices)
+    return all(end.get(job.name, math.inf) <= job.deadline for job in jobs)
+
+
+def later(jobs: list[Wish], seconds: int) -> list[Wish]:
+    return [job._replace(deadline=job.deadline + seconds) for job in jobs]
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(), st.integers(1, 4))
+def test_ends_are_those_of_dealing_every_second_anew(jobs: list[Wish], devices: int) -> None:
+    slow = second_by_second(jobs, devices)
+    fast = ends(by_deadline(jobs), devices)
+    assert fast == [slow.get(job.name, math.inf) for job in by_deadline(jobs)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(), st.integers(1, 3))
+def test_what_would_make_all_fit_is_the_least_that_would(jobs: list[Wish], devices: int) -> None:
+    answer = fit(jobs, devices)
+    assert (not answer.late) == all_in_time(jobs, devices) == (answer.more_time == 0) == (answer.devices == 0)
+    enough = [more for more in range(40) if all_in_time(later(jobs, more), devices)]
+    assert answer.more_time == (enough[0] if enough else math.inf)
+    enough = [more for more in range(16) if all_in_time(jobs, devices + more)]
+    assert answer.devices == (enough[0] if enough else None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(sizes=False))
+def test_on_one_device_no_way_at_all_needs_less_time(jobs: list[Wish]) -> None:
+    # Whoever begins and is due within an interval must fit into it, in whatever order (Horn, 1974).
+    lacking = [
+        sum(job.work or 0 for job in jobs if job.begin >= start and job.deadline <= end) - (end - start)
+        for start in {job.begin for job in jobs}
+        for end in {job.deadline for job in jobs}
+        if end > start
+    ]
+    assert fit(jobs, 1).more_time == max(0.0, *lacking)
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(), st.integers(1, 3))
+def test_those_that_make_it_make_it_together_and_nobody_could_be_added(jobs: list[Wish], devices: int) -> None:
+    answer = fit(jobs, devices)
+    kept = [job for job in jobs if job.name in answer.fits]
+    assert all_in_time(kept, devices)
+    assert {*answer.fits, *answer.late} == {job.name for job in jobs}
+    for job in jobs:
+        if job.name in answer.late:
+            assert not all_in_time([*kept, job], devices)
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(), st.integers(1, 3))
+def test_a_job_s_own_least_deadline_is_the_least(jobs: list[Wish], devices: int) -> None:
+    answer = fit(jobs, devices)
+    kept = [job for job in jobs if job.name in answer.fits]
+    for job in jobs:
+        if job.name in answer.late:
+            enough = [
+                d for d in range(int(job.deadline), 60) if all_in_time([*kept, job._replace(deadline=d)], devices)
+            ]
+            assert answer.late[job.name] == (enough[0] if enough else math.inf)
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(sizes=False, begins=False))
+def test_on_one_device_the_most_jobs_are_kept(jobs: list[Wish]) -> None:
+    equal = [job._replace(weight=1.0) for job in jobs]
+    subsets = (s for n in range(len(equal) + 1) for s in itertools.combinations(equal, n))
+    most = max(len(s) for s in subsets if all_in_time(list(s), 1))
+    assert len(fit(equal, 1).fits) == most
+
+
+def test_of_two_equal_jobs_the_heavier_is_kept() -> None:
+    assert fit([Wish("a", 5.0, 6.0), Wish("b", 5.0, 6.0, weight=2.0)], 1).fits == ("b",)
+
+
+def test_a_hundred_jobs_are_planned_in_seconds() -> None:
+    jobs = [Wish(f"j{i}", 60.0 + i % 7, 40.0 * (1 + i)) for i in range(100)]
+    answer = fit(jobs, 1)
+    assert len(answer.fits) + len(answer.late) == 100
+    assert answer.late
+
+
+@pytest.mark.parametrize(
+    ("jobs", "devices", "lines"),
+    [
+        ([Wish("a", 60.0, 1000.0), Wish("b", 60.0, 2000.0)], 1, ["all 2 fit, 15m40s to spare"]),
+        ([Wish("a", 60.0, 100.5)], 1, ["1 fits, 40.0s to spare"]),
+        ([Wish("a", 600.0, 700.0), Wish("b", 900.0, 701.0)], 1, [
+            "1 of 2 fits; 14 more minutes would do",
+            "b: a deadline of 25m would do",
+        ]),
+        ([Wish("a", 600.0, 601.0), Wish("b", 600.0, 601.0)], 1, [
+            "1 of 2 fits; 10 more minutes or one more device would do",
+            "a: a deadline of 20m would do",
+        ]),
+        ([Wish("a", 9.0, 10.0, size=3)], 1, [
+            "0 of 1 fit; 2 more devices would do",
+            "a: needs more devices than there are",
+        ]),
+        ([Wish("a", 9.0, 8.0, size=3)], 1, [
+            "0 of 1 fit; neither more time nor more devices would do",
+            "a: needs more devices than there are",
+        ]),
+        ([Wish("a", 1.0, 9.0), Wish("b", None, 9.0)], 1, [
+            "1 fits, 8.0s to spare",
+            "b: its work is unknown and not counted",
+        ]),
+        ([Wish("a", None, 9.0)], 2, [
+            "nothing can be said: no work is known",
+            "a: its work is unknown and not counted",
+        ]),
+        ([Wish("a", 10000.5, 1.0)], 1, ["0 of 1 fit; 2h47m more would do", "a: a deadline of 2h47m would do"]),
+    ],
+)  # fmt: skip
+def test_words(jobs: list[Wish], devices: int, lines: list[str]) -> None:
+    assert fit(jobs, devices).lines() == lines
+
+
+def test_a_pool_has_a_device() -> None:
+    with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
+        fit([], 0)
+    assert fit([], 1) == Fit((), {}, (), math.inf, 0)
+
+
+def test_a_bundle_is_planned_by_its_author_and_by_earlier_runs(tmp_path: Path) -> None:
+    common = {"model": "tests.tiny.Line", "deadline": "10m"}
+    bundle = Bundle.from_dict(
+        {
+            "policy": "edf",
+            "jobs": {
+                "given": {**common, "target": {"loss": 0.1}, "work": "2m"},
+                "met": {**common, "target": {"batches": 100}},
+                "other": {**common, "target": {"batches": 100}},
+                "wide": {**common, "target": {"loss": 0.1}, "max_devices": 4, "work": "8m"},
+            },
+        }
+    )
+    summaries = {
+        "old": {"met": {"verdict": "met", "target": "100 batches", "busy": 500.0}},
+        "new": {
+            "met": {"verdict": "met", "target": "100 batches", "busy": 60.0},
+            "other": {"verdict": "met", "target": "200 batches", "busy": 60.0},
+        },
+        "newest": {"met": {"verdict": "missed", "target": "100 batches", "busy": 900.0}},
+        "broken": None,
+    }
+    for age, (name, jobs) in enumerate(summaries.items()):
+        path = tmp_path / name / "summary.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({"jobs": jobs}) if jobs else "{")
+        os.utime(path, (age, age))
+    lines, fits = plan_bundle(bundle, tmp_path)
+    assert (lines, fits) == (
+        [
+            "2 of 3 fit; 60 more seconds or one more device would do",
+            "given: needs 2m of 10m (its work as given)",
+            "met: needs 60.0s of 10m (as in an earlier run)",
+            "wide: needs 8m of 10m (its work as given)",
+            "wide: a deadline of 11m would do",
+            "other: its work is unknown and not counted",
+        ],
+        False,
+    )
+    lines, fits = plan_bundle(bundle)
+    assert lines[0] == "all 2 fit, 0.0s to spare"
+    assert fits
