@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,8 @@ BACK_WITHIN = 1.0
 BACK_AFTER_RESTART = 15.0
 # A spec larger than this is no spec.
 LONGEST_SPEC = 2**20
+# A Keeper asks for placements at least this often, seconds; if it does not, it may have been restarted.
+KEEPER_SILENT = 10.0
 PROCESS_GONE = "its process is gone"
 
 
@@ -87,6 +90,8 @@ class SchedulerActor:
         self._devices: list[tuple[str, str]] = []
         self._speakers: dict[str, int] = {}  # job of a script: the connection that speaks for it
         self._farewells: set[asyncio.Task[None]] = set()
+        self._keeper = ""
+        self._heard = 0.0  # of the Keeper, scheduler time
         try:
             self._host = Host(Settings(**settings), self._folder / "journal.db")
         except (JournalError, ValueError, TypeError) as error:
@@ -212,7 +217,8 @@ class SchedulerActor:
                 raise ValueError(f"the spec of {job.name} is longer than {LONGEST_SPEC} bytes")
         for job, spec in zip(jobs, specs, strict=True):
             folder = self._folder / "jobs" / job.name
-            folder.mkdir(parents=True, exist_ok=True)
+            _put_away(folder)
+            folder.mkdir(parents=True)
             (folder / "spec.json.new").write_text(json.dumps(spec))
             os.replace(folder / "spec.json.new", folder / "spec.json")
         self._handle(Submit(tuple(jobs)))
@@ -240,14 +246,23 @@ class SchedulerActor:
 
     # ------------------------------------------------------------------------------------------------ for the Keeper
 
-    async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
+    async def shares(self, devices: Sequence[tuple[str, str]], keeper: str) -> None:
         """The pool's devices: of each its name and the path of its turnstile. Told again and again: it may be new."""
         await self._ready()
         self._devices = list(devices)
+        self._keeper = keeper
+
+    async def over(self, lives: Sequence[tuple[str, int]]) -> list[bool]:
+        """Of each job and incarnation, whether nobody should train it any more."""
+        await self._ready()
+        scheduler = self._host.scheduler
+        active = set(scheduler.names(active=True))
+        return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in lives]
 
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
         """Which job should have workers where; returns when that is not what is ``known``, or after ``timeout``."""
         await self._ready()
+        self._heard = self._host.now()
         until = self._host.now() + timeout
         while (now := self._host.scheduler.placements()) == known and (left := until - self._host.now()) > 0:
             self._moves.clear()
@@ -309,11 +324,29 @@ class SchedulerActor:
         """Wakes the scheduler when it wants to be woken."""
         while True:
             self._tell(self._host.catch_up())
+            self._wake_keeper()
             self._woken.clear()
+            wait = self._host.seconds_to_wakeup()
             try:
-                await asyncio.wait_for(self._woken.wait(), self._host.seconds_to_wakeup())
+                await asyncio.wait_for(self._woken.wait(), KEEPER_SILENT if wait is None else min(wait, KEEPER_SILENT))
             except TimeoutError:
                 continue
+
+    def _wake_keeper(self) -> None:
+        """A Keeper that Ray has restarted takes up its work when somebody speaks to it."""
+        if self._keeper and self._host.now() - self._heard > KEEPER_SILENT:
+            self._heard = self._host.now()
+            with contextlib.suppress(ValueError):  # there is none any more
+                ray.get_actor(self._keeper, namespace=NAMESPACE).busy.remote()
+
+
+def _put_away(folder: Path) -> None:
+    """What an ended job of the same name left must not be taken for the new one's."""
+    if folder.exists():
+        attic = folder.parent.parent / "old"
+        attic.mkdir(exist_ok=True)
+        number = 1 + sum(1 for _ in attic.glob(f"{folder.name}~*"))
+        os.replace(folder, attic / f"{folder.name}~{number}")
 
 
 def start_scheduler(

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
+import math
 import os
 import shutil
-import signal
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import ray
 import yaml
 from ray.exceptions import GetTimeoutError, RayError
 
+from lightning_core.codec import job_to_dict
 from lightning_core.drivers.ray_actor import NAMESPACE, Actor, start_scheduler
-from lightning_core.launch.bundle import Bundle, Kind
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.follow import POLL, Watcher, follow, signals
+from lightning_core.launch.jobs import JobSpec
 from lightning_core.launch.keeper import start_keeper
-from lightning_core.launch.loading import BundleError
-from lightning_core.launch.worker import Assignment
+from lightning_core.launch.problems import BundleError
+from lightning_core.settings import Settings
 from lightning_core.summary import Summary
-from lightning_core.types import JobStatus, State, WorkerLeft
+from lightning_core.types import Amend, Cancel, Close, Event, JobStatus, WorkersLost
 
 log = logging.getLogger(__name__)
 
-POLL = 0.25
 # Polls between two words to the Keeper, which takes up its watch again if it has been restarted.
 KEEPER_EVERY = 8
 # How long the scheduler may be silent (it restarts in seconds), and jobs may take to leave once told to.
@@ -39,40 +40,33 @@ PATIENCE = 60.0
 GRACE = 30.0
 
 
-class Watcher(Protocol):
-    """Is shown the jobs of a run."""
-
-    def update(self, now: float, jobs: list[JobStatus]) -> None:
-        """The jobs as of scheduler time ``now``."""
-
-    def close(self) -> None:
-        """The run is over."""
-
-
 class Cluster:
-    """A local Ray, or the one that this process has joined, with a pool of one device; use it in ``with``.
+    """A local Ray, or the one that this process has joined, with a pool of devices; use it in ``with``.
 
     Args:
-        workers: processes to keep warm on the device: the most jobs that a bundle may have.
-        kind: of the device.
+        workers: processes to keep warm, shared out evenly over the devices: the most jobs that are in memory at once.
+        kind: of the devices.
+        devices: of the pool.
     """
 
-    def __init__(self, workers: int, kind: Kind = "cpu") -> None:
-        if workers < 1:
-            raise ValueError(f"workers must be at least 1, got {workers}")
-        self._workers = workers
+    def __init__(self, workers: int, kind: str = "cpu", devices: int = 1) -> None:
+        if workers < devices or devices < 1:
+            raise ValueError(f"workers must be at least one a device ({devices} of them), got {workers}")
+        self.devices = devices
+        self.slots = math.ceil(workers / devices)
         self._kind = kind
         self._name = f"pool-{uuid.uuid4().hex[:8]}"
-        self._temp: Path | None = None
+        self._temp = Path(tempfile.mkdtemp(prefix="lc-"))
+        self._own = False
         self._keeper: Actor | None = None
         self.scheduler: Actor | None = None
         """Of the run that is going on."""
 
     def __enter__(self) -> Self:
         if not ray.is_initialized():
-            self._temp = Path(tempfile.mkdtemp(prefix="lc-"))
-            start_local_ray(self._temp, self._kind)
-        self._keeper = start_keeper(self._name, self._workers, self._kind)
+            start_local_ray(self._temp, self._kind, self.devices)
+            self._own = True
+        self._keeper = start_keeper(self._name, self.devices, self.slots, self._kind, self._temp / "keeper.json")
         try:
             ray.get(self._keeper.open.remote())
         except BaseException:
@@ -87,9 +81,9 @@ class Cluster:
             except (RayError, GetTimeoutError) as error:
                 log.warning("the pool did not close by itself: %s", error)
             ray.kill(self._keeper)
-        if self._temp is not None:
+        if self._own:
             ray.shutdown()
-            shutil.rmtree(self._temp, ignore_errors=True)
+        shutil.rmtree(self._temp, ignore_errors=True)
 
     @property
     def keeper(self) -> Actor:
@@ -98,44 +92,49 @@ class Cluster:
             raise RuntimeError("use the cluster in a 'with' statement")
         return self._keeper
 
-    def run(self, bundle: Bundle, run_dir: Path, watcher: Watcher | None = None) -> Summary:
-        """Runs a bundle to its end; deadlines count from when all its jobs are built and may start.
+    def settings(self, bundle: Bundle) -> Settings:
+        """The bundle's, with as many jobs in memory as this cluster has workers for.
+
+        Raises:
+            BundleError: if it wants more devices than there are.
+        """
+        wanted = bundle.settings.devices
+        if wanted > self.devices:
+            raise BundleError([f"pool.devices: the bundle shares {wanted} devices, the cluster has {self.devices}"])
+        slots = self.slots if bundle.settings.resident is None else min(self.slots, bundle.settings.resident // wanted)
+        return replace(bundle.settings, resident=slots * wanted)
+
+    def run(
+        self, bundle: Bundle, run_dir: Path, watcher: Watcher | None = None, before: Bundle | None = None
+    ) -> Summary:
+        """Runs a bundle to its end; deadlines count from its submission.
 
         Args:
-            bundle: at most as many jobs as the cluster has workers.
-            run_dir: an empty folder for journal, spec and summary.
+            bundle: what to run.
+            run_dir: an empty folder for journal, spec, summary and what the jobs save; or that of a run to go on with.
             watcher: is shown the jobs.
+            before: the bundle of the run to go on with, as it was.
         """
-        if len(bundle.jobs) > self._workers:
-            raise BundleError([f"jobs: {len(bundle.jobs)} jobs need as many workers, the cluster has {self._workers}"])
+        settings = self.settings(bundle)
         (run_dir / "bundle.yaml").write_text(yaml.safe_dump(bundle.to_dict(), sort_keys=False))
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
-        self.scheduler = scheduler = start_scheduler(name, bundle.settings, run_dir / "journal.db")
+        self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
         try:
-            paths = (str(bundle.folder), str(Path.cwd()))
-            assignments = [
-                Assignment(
-                    job=spec.job.name,
-                    target=spec.job.target,
-                    config=spec.config,
-                    cell=spec.cell,
-                    scheduler=name,
-                    folder=str(run_dir / "jobs" / spec.job.name),
-                    paths=paths,
-                    kind=bundle.kind,
-                )
-                for spec in bundle.jobs
-            ]
-            failed: dict[str, str] = ray.get(self.keeper.prepare.remote(assignments))
-            ray.get(scheduler.submit.remote(tuple(spec.job for spec in bundle.jobs)))
-            for job, traceback in failed.items():
-                ray.get(scheduler.left.remote(WorkerLeft(job, 1, crashed=True, detail=traceback)))
-            _call(self.keeper, "start")
-            with _signals() as received:
-                now, jobs = self._follow(scheduler, received, watcher)
-            summary = Summary.of(bundle.settings, now, jobs, run_dir, received[0] if received else None)
+            if before is not None:
+                for event in _changes(before, bundle, run_dir):
+                    ray.get(scheduler.event.remote(event))
+            ray.get(self.keeper.serve.remote(name, str(run_dir)))
+            known = set() if before is None else {spec.job.name for spec in before.jobs}
+            ray.get(scheduler.launch.remote([spec_to_dict(s, bundle) for s in bundle.jobs if s.job.name not in known]))
+            with signals() as received:
+                now, jobs = follow(self._looker(scheduler), received, watcher)
+                if received:
+                    call(scheduler, "event", Close())
+                self._wait_until_idle()
+                now, jobs = call(scheduler, "status")
+            summary = Summary.of(settings, now, jobs, run_dir, received[0] if received else None)
             summary.write(run_dir / "summary.json")
-            _call(scheduler, "close")
+            call(scheduler, "close")
             return summary
         finally:
             if watcher is not None:
@@ -143,29 +142,50 @@ class Cluster:
             ray.kill(scheduler)
             self.scheduler = None
 
-    def _follow(self, scheduler: Actor, received: list[int], watcher: Watcher | None) -> tuple[float, list[JobStatus]]:
-        cancelled = False
-        for look in itertools.count():
-            if look % KEEPER_EVERY == 0:
+    def _looker(self, scheduler: Actor) -> Any:
+        looks = itertools.count()
+
+        def look() -> tuple[float, list[JobStatus]]:
+            if next(looks) % KEEPER_EVERY == 0:
                 self.keeper.busy.remote()  # nobody waits for the answer
-            now, jobs = _call(scheduler, "status")
-            if watcher is not None:
-                watcher.update(now, jobs)
-            if all(job.state is State.ENDED for job in jobs):
-                break
-            if received and not cancelled:
-                _call(scheduler, "cancel", tuple(job.name for job in jobs))
-                cancelled = True
-            time.sleep(POLL)
+            answer: tuple[float, list[JobStatus]] = call(scheduler, "status")
+            return answer
+
+        return look
+
+    def _wait_until_idle(self) -> None:
         until = time.monotonic() + GRACE
-        while (busy := _call(self.keeper, "busy")) and time.monotonic() < until:
+        while (busy := call(self.keeper, "busy")) and time.monotonic() < until:
             time.sleep(POLL)
         if busy:
             log.warning("still busy after %.0f s, ended by force when the pool closes: %s", GRACE, ", ".join(busy))
-        return now, jobs
 
 
-def start_local_ray(temp: Path, kind: Kind = "cpu") -> None:
+def spec_to_dict(spec: JobSpec, bundle: Bundle) -> dict[str, Any]:
+    """What the Keeper needs to launch a job: plain data."""
+    return {
+        "job": job_to_dict(spec.job),
+        "config": spec.config,
+        "cell": spec.cell,
+        "paths": [str(bundle.folder), str(Path.cwd())],
+    }
+
+
+def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:
+    """What brings a run that was left to the bundle as it is now; new jobs apart."""
+    events: list[Event] = [WorkersLost()]
+    old = {spec.job.name: spec for spec in before.jobs}
+    new = {spec.job.name: spec for spec in now.jobs}
+    events += [Cancel(name) for name in old if name not in new]
+    for name in old.keys() & new.keys():
+        if new[name].job != old[name].job:
+            events.append(Amend(new[name].job))
+        if new[name].to_dict() != old[name].to_dict():
+            (run_dir / "jobs" / name / "spec.json").write_text(json.dumps(spec_to_dict(new[name], now)))
+    return events
+
+
+def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
     """A Ray of this process's own: with a token, without a dashboard, its files in ``temp``.
 
     Ray turns a loopback address for the node into the machine's own, so its ports can be reached from outside: the
@@ -180,7 +200,7 @@ def start_local_ray(temp: Path, kind: Kind = "cpu") -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            resources={"device": 1} if kind == "cpu" else None,
+            resources={"device": devices} if kind == "cpu" else None,
             object_store_memory=100 * 2**20,
             _temp_dir=str(temp),
         )
@@ -198,13 +218,18 @@ def new_run_dir(wanted: Path | str | None) -> Path:
         BundleError: if it is there and not empty: a run is never written over another.
     """
     folder = Path(wanted) if wanted is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    if folder.exists() and any(folder.iterdir()):
-        raise BundleError([f"{folder}: is not empty; name another folder for this run"])
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise BundleError([f"{folder}: is not empty; name another folder for this run"])
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".new").touch()
+        (folder / ".new").unlink()
+    except OSError as error:
+        raise BundleError([f"{folder}: cannot be written to: {error.strerror}"]) from None
     return folder.resolve()
 
 
-def _call(actor: Actor, method: str, *args: Any) -> Any:
+def call(actor: Actor, method: str, *args: Any) -> Any:
     """Calls until it answers: an actor that died is back within seconds, and may be called twice."""
     until = time.monotonic() + PATIENCE
     while True:
@@ -214,26 +239,3 @@ def _call(actor: Actor, method: str, *args: Any) -> Any:
             if time.monotonic() > until:
                 raise
             time.sleep(POLL)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM while the jobs run; the second one is not collected but acts as ever."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def collect(number: int, frame: object) -> None:
-        received.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    for number in before:
-        signal.signal(number, collect)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

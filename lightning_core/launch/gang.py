@@ -22,6 +22,9 @@ class Rank(NamedTuple):
     port: int = 0
 
 
+ALONE = Rank()
+
+
 def free_port() -> int:
     """A port that is free now, for the ranks to meet at."""
     with socket.socket() as probe:

@@ -5,33 +5,48 @@ Rules
 1. One permanent placement group of one device for each device of the pool; workers take a hundredth of it each, so that
    several are warm on one device. Who trains is decided by grants and turns, not by Ray.
 2. Groups, turnstiles and workers are detached and named. A Keeper that is started again adopts them by their names.
-3. Results go from worker to scheduler. The Keeper only watches whether workers are alive, and speaks for the dead.
+3. What should run is a level, not an order: the scheduler's placements. Whatever is missing is launched, once.
+4. Results go from worker to scheduler. The Keeper only watches whether workers are alive, and speaks for the dead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from lightning_core.codec import job_from_dict
 from lightning_core.drivers.ray_actor import NAMESPACE, Actor
+from lightning_core.launch.gang import Rank, free_port
 from lightning_core.launch.turnstile import Turnstile
 from lightning_core.launch.worker import Assignment, Worker
-from lightning_core.types import WorkerLeft
+from lightning_core.types import Placement, WorkerLeft
+
+log = logging.getLogger(__name__)
 
 # Part of a device's Ray resource that each process on it takes.
 PART = 0.01
-# Seconds between two looks at the workers.
+# Seconds between two looks at workers that a Keeper before this one had started.
 LOOK = 1.0
+# How long one question for placements waits for news, seconds; and how soon a launch that had no room is tried again.
+NEWS = 5.0
+AGAIN = 0.25
+# How long a worker may go on with a job that is over, seconds.
+GRACE = 30.0
+# In a job's folder: the last incarnation that was launched.
+LAUNCHED = "launched"
 
 
 class TurnstileActor:
@@ -51,122 +66,295 @@ class TurnstileActor:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class Place:
+    """Room for one warm worker on a device."""
+
+    def __init__(self, device: int, number: int) -> None:
+        self.device = device
+        self.number = number
+        self.worker: Actor | None = None
+        self.job: tuple[str, int, str] | None = None
+        """Name, incarnation and scheduler of the job that the worker has."""
+        self.over_since: float | None = None
+        """When that job was first seen to be over."""
+
+    @property
+    def name(self) -> str:
+        """Of the worker's actor, after the pool's name."""
+        return f"worker-{self.device}-{self.number}"
+
+
 class Keeper:
-    """Looks after one device and its workers.
+    """Looks after the devices of a pool and the workers on them.
 
     Args:
         name: of the pool; everything it makes is named after it.
-        workers: how many to keep warm.
-        kind: of the device, ``"cpu"`` or ``"gpu"``.
+        devices: of the pool.
+        slots: workers to keep warm on each.
+        kind: of the devices, ``"cpu"`` or ``"gpu"``.
+        memory: path of a file in which it notes whom it serves, for the Keeper after it.
     """
 
-    def __init__(self, name: str, workers: int, kind: str) -> None:
+    def __init__(self, name: str, devices: int, slots: int, kind: str, memory: str) -> None:
         self._name = name
+        self._memory = Path(memory)
         self._kind = kind
         self._resource = "GPU" if kind == "gpu" else "device"
-        self._group: Any = None
-        self._turnstile: Actor | None = None
-        self._workers: list[Actor | None] = [None] * workers
-        self._watch: asyncio.Task[None] | None = None
-        self._jobs: dict[int, tuple[str, str]] = {}
-        self._prepared: dict[int, tuple[str, str]] = {}
+        self._groups: list[Any] = []
+        self._turnstiles: list[str] = []
+        self._names = [f"cpu{device}" for device in range(devices)]
+        self._places = [Place(device, number) for device in range(devices) for number in range(slots)]
+        self._devices = devices
+        self._opening = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
 
     async def open(self, patience: float = 120.0) -> None:
-        """Brings up, or finds again, the device's group, its turnstile and its workers.
+        """Brings up, or finds again, the devices' groups, their turnstiles and their workers.
 
         Raises:
-            RuntimeError: if no node has the device free.
+            RuntimeError: if no node has a device free.
         """
-        if self._group is None:
-            self._group = await asyncio.to_thread(self._find_group)
-            if not await asyncio.to_thread(self._group.wait, 10.0):
-                raise RuntimeError(f"no free device: the cluster has no {self._resource} to give")
-        self._turnstile = self._detached(TurnstileActor, "turnstile").remote()
-        path = await self._turnstile.path.remote()
-        for k, worker in enumerate(self._workers):
-            if worker is None:
-                self._workers[k] = self._worker(k, path)
-        await asyncio.wait_for(asyncio.gather(*(w.pid.remote() for w in self._workers if w is not None)), patience)
-        if self._watch is None or self._watch.done():
-            self._watch = asyncio.get_running_loop().create_task(self._look_after())
+        async with self._opening:
+            if not self._groups:
+                groups = await asyncio.to_thread(lambda: [self._find_group(k) for k in range(self._devices)])
+                for group in groups:
+                    if not await asyncio.to_thread(group.wait, 10.0):
+                        raise RuntimeError(f"no free device: the cluster has no {self._resource} to give")
+                self._groups = groups
+            turnstiles = [self._detached(TurnstileActor, f"turnstile-{k}", k).remote() for k in range(self._devices)]
+            self._turnstiles = list(await asyncio.gather(*(t.path.remote() for t in turnstiles)))
+            new = [place for place in self._places if place.worker is None]
+            for place in new:
+                place.worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(
+                    self._turnstiles[place.device], self._kind
+                )
+            await asyncio.wait_for(asyncio.gather(*(self._adopt(place) for place in new)), patience)
+            if self._kind == "gpu":
+                first = {place.device: place.worker for place in self._places if place.worker is not None}
+                self._names = list(await asyncio.gather(*(first[k].device.remote() for k in sorted(first))))
+            self._room.set()
+            if self._following is None and self._memory.exists():
+                scheduler, folder = json.loads(self._memory.read_text())
+                self._begin_to_follow(scheduler, Path(folder))
 
-    async def prepare(self, assignments: list[Assignment]) -> dict[str, str]:
-        """Has each job built by a worker of its own.
-
-        Returns:
-            The traceback of each job that could not be built.
-
-        Raises:
-            ValueError: if there are more jobs than workers.
-        """
-        if len(assignments) > len(self._workers):
-            raise ValueError(f"{len(assignments)} jobs need as many workers, the pool has {len(self._workers)}")
+    async def serve(self, scheduler: str, folder: str) -> None:
+        """Launches what a scheduler places, from the specs in the folder of its pool; the one before is forgotten."""
         await self.open()
-        for k, worker in enumerate(self._workers):
-            if worker is not None and await worker.job.remote() is not None:  # of a run that was given up
-                ray.kill(worker)
-                self._workers[k] = None
+        if self._following is not None:
+            self._following.cancel()
+        for place in self._places:
+            if place.job is not None and place.job[2] != scheduler:  # of a run that was given up
+                self._end_worker(place)
         await self.open()
-        self._jobs = self._prepared = {}
-        answers = await asyncio.gather(
-            *(w.prepare.remote(a) for w, a in zip(self._workers, assignments, strict=False) if w is not None),
-            return_exceptions=True,
-        )
-        self._prepared = {k: (a.job, a.scheduler) for k, a in enumerate(assignments) if answers[k] is None}
-        self._jobs = dict(self._prepared)
-        return {a.job: str(said) for a, said in zip(assignments, answers, strict=True) if said is not None}
-
-    async def start(self) -> None:
-        """Lets every prepared job train; a worker that has none, or trains already, does nothing."""
-        for k, lost in self._prepared.items():
-            if self._workers[k] is None:  # died before the scheduler knew the job
-                await self._mourn(*lost)
-        await self.open()
-        for worker in self._workers:
-            if worker is not None:
-                worker.fit.remote()
+        self._memory.write_text(json.dumps([scheduler, folder]))
+        self._begin_to_follow(scheduler, Path(folder))
 
     async def busy(self) -> list[str]:
-        """Jobs whose worker has not put them down yet. Asked now and then, a restarted Keeper takes up its watch."""
-        if self._watch is None or self._watch.done():
+        """Jobs whose worker has not put them down yet. Asked, a restarted Keeper finds its workers again."""
+        if not self._groups:
             await self.open()
-        return [job for job, _ in self._jobs.values()]
+        return sorted({place.job[0] for place in self._places if place.job is not None})
 
     async def pids(self) -> list[int]:
         """Of the workers' processes."""
-        return list(await asyncio.gather(*(w.pid.remote() for w in self._workers if w is not None)))
+        return list(await asyncio.gather(*(p.worker.pid.remote() for p in self._places if p.worker is not None)))
 
     async def pid(self) -> int:
         """Of the Keeper's own process."""
         return os.getpid()
 
     async def close(self) -> None:
-        """Ends workers, turnstile and group, also those of a Keeper before this one."""
-        if self._watch is not None:
-            self._watch.cancel()
-        for k in range(len(self._workers)):
-            self._end(f"worker-{k}")
+        """Ends workers, turnstiles and groups, also those of a Keeper before this one."""
+        for task in [*self._tasks, *([self._following] if self._following is not None else [])]:
+            task.cancel()
+        for place in self._places:
+            self._end(place.name)
+        for k in range(self._devices):
+            try:
+                turnstile = ray.get_actor(f"{self._name}-turnstile-{k}", namespace=NAMESPACE)
+                await turnstile.close.remote()
+            except (ValueError, RayError):
+                pass  # there is none, or it died: its process took the socket with it
+            self._end(f"turnstile-{k}")
+            remove_placement_group(await asyncio.to_thread(self._find_group, k))
+
+    # ------------------------------------------------------------------------------------------------ launching
+
+    def _begin_to_follow(self, scheduler: str, folder: Path) -> None:
+        self._following = asyncio.get_running_loop().create_task(self._follow(scheduler, folder))
+
+    async def _follow(self, scheduler: str, folder: Path) -> None:
+        known: list[Placement] | None = None
+        while True:
+            try:
+                actor = ray.get_actor(scheduler, namespace=NAMESPACE)
+                devices = list(zip(self._names, self._turnstiles, strict=True))
+                await actor.shares.remote(devices, f"{self._name}-keeper")
+                placements = await actor.placements.remote(known, NEWS)
+            except (RayError, ValueError):
+                known = None
+                await asyncio.sleep(0.5)  # it is being restarted
+                continue
+            self._room.clear()
+            missing = [placement for placement in placements if not await self._launch(placement, scheduler, folder)]
+            await self._reclaim(actor, scheduler)
+            known = None if missing else placements
+            if missing:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._room.wait(), AGAIN)
+
+    async def _launch(self, placement: Placement, scheduler: str, folder: Path) -> bool:
+        """Whether the job has its workers, or will not get any."""
+        job, incarnation, devices = placement
+        home = folder / "jobs" / job
+        mark = home / LAUNCHED
+        if any(place.job is not None and place.job[:2] == (job, incarnation) for place in self._places):
+            return True
+        if mark.exists() and int(mark.read_text()) >= incarnation:
+            # It was launched, and nobody has it. Either it has just left, or its worker died unseen.
+            await self._mourn(job, incarnation, scheduler, "the worker's process died")
+            return True
+        places = []
+        for device in devices:
+            free = [p for p in self._places if p.device == device and p.job is None and p.worker is not None]
+            if not free:
+                return False
+            places.append(free[0])
         try:
-            turnstile = ray.get_actor(f"{self._name}-turnstile", namespace=NAMESPACE)
-            await turnstile.close.remote()
-        except (ValueError, RayError):
-            pass  # there is none, or it died: its process took the socket with it
-        self._end("turnstile")
-        await asyncio.to_thread(lambda: remove_placement_group(self._find_group()))
+            spec: Mapping[str, Any] = json.loads((home / "spec.json").read_text())
+            target = job_from_dict(spec["job"]).target
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            await self._mourn(job, incarnation, scheduler, f"its spec cannot be read: {error}")
+            return True
+        mark.write_text(str(incarnation))
+        port = free_port() if len(devices) > 1 else 0
+        for number, place in enumerate(places):
+            assignment = Assignment(
+                job=job,
+                incarnation=incarnation,
+                target=target,
+                config=spec["config"],
+                cell=spec["cell"],
+                scheduler=scheduler,
+                folder=str(home),
+                paths=tuple(spec["paths"]),
+                kind=self._kind,
+                devices=devices,
+                rank=Rank(number, len(devices), port=port),
+            )
+            place.job = (job, incarnation, scheduler)
+            assert place.worker is not None  # it was chosen because it has one
+            self._task(self._attend(place, place.worker.run.remote(assignment)))
+        return True
+
+    async def _attend(self, place: Place, running: Any) -> None:
+        """Waits until a worker has put its job down."""
+        try:
+            await running
+        except ActorUnavailableError:  # not known to be dead
+            await self._watch(place)
+        except RayError as error:
+            await self._bury(place, error)
+        place.job = None
+        self._room.set()
+
+    async def _watch(self, place: Place) -> None:
+        """Looks after a worker of which there is no other sign, until it is idle or dead."""
+        while place.worker is not None:
+            await asyncio.sleep(LOOK)
+            try:
+                place.job = await asyncio.wait_for(place.worker.job.remote(), GRACE)
+            except (TimeoutError, ActorUnavailableError):
+                continue
+            except RayError as error:
+                await self._bury(place, error)
+            if place.job is None:
+                break
+        place.job = None
+        self._room.set()
+
+    async def _adopt(self, place: Place) -> None:
+        """A worker is new, or a Keeper before this one had it at work."""
+        assert place.worker is not None
+        try:
+            place.job = await place.worker.job.remote()
+        except RayError as error:
+            place.worker = None
+            raise RuntimeError(f"a worker could not be started: {error}") from None
+        if place.job is not None:
+            self._task(self._watch(place))
+
+    async def _reclaim(self, scheduler: Actor, name: str) -> None:
+        """A worker that goes on with a job that is over is given a while, then it is ended by force."""
+        now = asyncio.get_running_loop().time()
+        busy = [place for place in self._places if place.job is not None and place.job[2] == name]
+        try:
+            over = await scheduler.over.remote([place.job[:2] for place in busy if place.job is not None])
+        except RayError:
+            return  # it is being restarted
+        for place, is_over in zip(busy, over, strict=True):
+            if not is_over:
+                place.over_since = None
+            elif place.over_since is None:
+                place.over_since = now
+            elif now - place.over_since > GRACE:
+                log.warning("%s is over and its worker goes on: ended by force", place.job)
+                place.over_since = None
+                self._end_worker(place)
+
+    def _end_worker(self, place: Place) -> None:
+        if place.worker is not None:
+            ray.kill(place.worker)
+        place.worker = place.job = None
+
+    async def _bury(self, place: Place, error: RayError) -> None:
+        """A worker has died: its job's other ranks wait for it in vain, and the device needs a new one."""
+        job, place.worker = place.job, None
+        if job is not None:
+            for other in self._places:
+                if other is not place and other.job == job:
+                    self._end_worker(other)
+            await self._mourn(*job, "the worker's process died" if isinstance(error, RayActorError) else str(error))
+        self._task(self._reopen())
+
+    async def _reopen(self) -> None:
+        try:
+            await self.open()
+        except (RayError, RuntimeError, TimeoutError) as error:
+            log.warning("a worker could not be replaced: %s", error)
+
+    async def _mourn(self, job: str, incarnation: int, scheduler: str, detail: str) -> None:
+        for _ in range(60):
+            try:
+                actor = ray.get_actor(scheduler, namespace=NAMESPACE)
+                await actor.event.remote(WorkerLeft(job, incarnation, crashed=True, detail=detail))
+                return
+            except ValueError:
+                return  # no such scheduler any more, nobody to tell
+            except RayError:
+                await asyncio.sleep(0.5)  # it is being restarted
+
+    # ------------------------------------------------------------------------------------------------ Ray
+
+    def _task(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _end(self, name: str) -> None:
         with contextlib.suppress(ValueError):  # there is none
             ray.kill(ray.get_actor(f"{self._name}-{name}", namespace=NAMESPACE))
 
-    def _find_group(self) -> Any:
-        name = f"{self._name}-device-0"
-        with_name = {"name": name, "lifetime": "detached"}
+    def _find_group(self, device: int) -> Any:
+        name = f"{self._name}-device-{device}"
         try:
             return ray.util.get_placement_group(name)
         except ValueError:  # there is none yet
-            return placement_group([{self._resource: 1}], strategy="PACK", **with_name)
+            return placement_group([{self._resource: 1}], strategy="PACK", name=name, lifetime="detached")
 
-    def _detached(self, kind: type[Any], name: str, **options: Any) -> Any:
+    def _detached(self, kind: type[Any], name: str, device: int, **options: Any) -> Any:
         resources = {"num_gpus": PART} if self._kind == "gpu" else {"resources": {self._resource: PART}}
         return ray.remote(kind).options(
             name=f"{self._name}-{name}",
@@ -174,50 +362,13 @@ class Keeper:
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[device]),
             **resources,
             **options,
         )
 
-    def _worker(self, k: int, turnstile: str) -> Actor:
-        return self._detached(Worker, f"worker-{k}", max_concurrency=2).remote(turnstile, self._kind)
 
-    async def _look_after(self) -> None:
-        while True:
-            await asyncio.gather(*(self._look_at(k) for k in range(len(self._workers))))
-            await asyncio.sleep(LOOK)
-
-    async def _look_at(self, k: int) -> None:
-        worker = self._workers[k]
-        if worker is None:
-            return
-        try:
-            job: tuple[str, str] | None = await asyncio.wait_for(worker.job.remote(), 30.0)
-        except (TimeoutError, ActorUnavailableError):
-            pass  # not known to be dead: the job's deadline will tell
-        except RayError:
-            self._workers[k] = None  # open() puts another in its place before the next jobs
-            if (lost := self._jobs.pop(k, None)) is not None:
-                await self._mourn(*lost)
-        else:
-            if job is None:
-                self._jobs.pop(k, None)
-            else:
-                self._jobs[k] = job
-
-    async def _mourn(self, job: str, scheduler: str) -> None:
-        for _ in range(60):
-            try:
-                actor = ray.get_actor(scheduler, namespace=NAMESPACE)
-                await actor.left.remote(WorkerLeft(job, 1, crashed=True, detail="the worker's process died"))
-                return
-            except ValueError:
-                return  # no such scheduler any more, nobody to tell
-            except RayError:
-                await asyncio.sleep(0.5)  # it is being restarted
-
-
-def start_keeper(name: str, workers: int, kind: str) -> Actor:
+def start_keeper(name: str, devices: int, slots: int, kind: str, memory: Path) -> Actor:
     """A named, detached Keeper that Ray starts again whenever it dies; the one of that name if there is one."""
     options = {
         "name": f"{name}-keeper",
@@ -228,4 +379,4 @@ def start_keeper(name: str, workers: int, kind: str) -> Actor:
         "num_cpus": 0,
     }
     actor: Any = ray.remote(Keeper)
-    return actor.options(**options).remote(name, workers, kind)
+    return actor.options(**options).remote(name, devices, slots, kind, str(memory))

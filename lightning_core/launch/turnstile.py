@@ -7,7 +7,8 @@ Rules
 2. A turn ends between batches: after ``quantum`` seconds if others wait, never if nobody does. A process learns that
    others wait from one shared byte, so a job alone on its device sends no message at all.
 3. Time alone is not charged, and time away earns nothing.
-4. A process that dies lets go, also while a child that it forked keeps its socket open; one that hangs in its turn is passed over after ``patience``.
+4. A process that dies lets go, also while a child that it forked keeps its socket open; one that hangs in its turn is
+   passed over after ``patience``.
 5. If the turnstile dies, training goes on without turns.
 """
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_core.launch.gang import Rank, together, trainer_arguments
+from lightning_core.launch.gang import ALONE, Rank, together, trainer_arguments
 from lightning_core.types import Target, WorkerLeft
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Assignment:
     paths: tuple[str, ...]
     kind: str
     devices: tuple[int, ...] = (0,)
-    rank: Rank = Rank()
+    rank: Rank = ALONE
 
 
 class Worker:
