@@ -122,7 +122,7 @@ def drive(
             for worker in list(workers.values()):
                 if worker.over or not (worker.duty and worker.devices):
                     continue
-                before = int(worker.batches)
+                done = int(worker.batches)
                 worker.batches += worker.curve.speed * worker.duty * step
                 worker.busy += worker.duty * step
                 worker.number += 1
@@ -131,7 +131,7 @@ def drive(
                     handle(WorkerLeft(worker.job.name, worker.incarnation, crashed=True, detail=trace), at)
                     continue
                 cells = []
-                for batches in range(before // EVERY * EVERY + EVERY, int(worker.batches) + 1, EVERY):
+                for batches in range(done // EVERY * EVERY + EVERY, int(worker.batches) + 1, EVERY):
                     worker.cell += 1
                     loss = worker.curve.scale * batches**-worker.curve.slope * draw.lognormal(0, 0.05)
                     cells.append(Cell(worker.cell, batches, float(loss)))

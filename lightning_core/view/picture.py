@@ -1,8 +1,7 @@
-"""A run as a picture, from its journal: who had what share of the device, and how far each job was from its target."""
+"""A run as a picture, from its journal: who had what share of the devices, and how far each job was from its target."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 
 import matplotlib
@@ -11,9 +10,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from lightning_core.codec import decode_directives, decode_event
 from lightning_core.journal import Journal
-from lightning_core.types import End, FloatArray, Job, LossTarget, Report, Submit, Verdict
+from lightning_core.types import BatchTarget, FloatArray, Verdict
+from lightning_core.view.gantt import colour
+from lightning_core.view.history import History
+from lightning_core.view.job_history import JobHistory
 
 STEPS = 1200
 
@@ -25,66 +26,58 @@ def draw(journal: Journal, path: Path) -> None:
         journal: of a run.
         path: of the file; its ending says the format.
     """
-    jobs: dict[str, Job] = {}
-    starts: dict[str, float] = {}
-    shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    done: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
-    ends: dict[str, tuple[float, Verdict]] = {}
-    heard: dict[str, float] = defaultdict(float)
-    last = 0.0
-    for entry in journal.entries():
-        event, last = decode_event(entry.event), entry.now
-        if isinstance(event, Submit):
-            for job in event.jobs:
-                jobs.setdefault(job.name, job)
-                starts.setdefault(job.name, entry.now)
-        if isinstance(event, Report) and event.job in jobs:
-            target = jobs[event.job].target
-            if isinstance(target, LossTarget):
-                # A report brings all cells since the one before: they lie between the two.
-                new = [cell for cell in event.cells if cell.number not in done[event.job]]
-                times = np.linspace(heard[event.job], entry.now, len(new) + 1)[1:]
-                done[event.job] |= {c.number: (t, c.loss / target.at_most) for c, t in zip(new, times, strict=True)}
-            elif event.batches:
-                done[event.job][event.number] = (entry.now, target.batches / event.batches)
-            heard[event.job] = entry.now
-        for directive in decode_directives(entry.directives):
-            shares[directive.job].append((entry.now, 0.0 if isinstance(directive, End) else directive.duty))
-            if isinstance(directive, End):
-                ends[directive.job] = (entry.now, directive.verdict)
-
+    history = History.read(journal)
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(10, 6), sharex=True, height_ratios=(2, 3), layout="constrained"
     )
-    clock = np.linspace(0.0, last, STEPS)
-    colours = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
-    held = [_steps(shares[name], clock) for name in jobs]
-    above.stackplot(clock, *held, labels=list(jobs), colors=colours, step="post", linewidth=0)
-    above.set(ylabel="share of the device", ylim=(0, 1), title=f"{journal.settings().policy}: {_met(ends)}")
-    for k, name in enumerate(jobs):
-        points = np.array([done[name][number] for number in sorted(done[name])]).reshape(-1, 2)
-        below.plot(points[:, 0], points[:, 1], color=colours[k % 10], linewidth=1.2, label=_label(name, ends))
-        below.axvline(starts[name] + jobs[name].deadline, color=colours[k % 10], linestyle=":", linewidth=1)
-        if name in ends and ends[name][1] is Verdict.MET:
-            below.plot(ends[name][0], 1.0, "o", color=colours[k % 10])
+    clock = np.linspace(0.0, history.last, STEPS)
+    colours = [colour(place) for place in range(len(history.jobs))]
+    devices = history.settings.devices
+    if history.jobs:
+        held = [_held(job, clock) for job in history.jobs]
+        above.stackplot(clock, *held, colors=colours, step="post", linewidth=0)
+    met = sum(job.verdict is Verdict.MET for job in history.jobs)
+    above.set(
+        ylabel="share of the device" if devices == 1 else "devices held",
+        ylim=(0, devices),
+        title=f"{history.settings.policy}: {met} of {len(history.jobs)} targets met in time",
+    )
+    for job, own in zip(history.jobs, colours, strict=True):
+        points = _way_to_go(job)
+        below.plot(points[:, 0], points[:, 1], color=own, linewidth=1.2, label=_label(history, job))
+        below.axvline(job.deadline, color=own, linestyle=":", linewidth=1)
+        if job.verdict is Verdict.MET:
+            below.plot([job.ended], [1.0], "o", color=own)
     below.axhline(1.0, color="black", linewidth=0.8)
-    below.set(yscale="log", xlabel="seconds (dotted: deadlines)", ylabel="loss over target loss", xlim=(0, last))
-    below.legend(loc="upper right", fontsize="small", ncols=2)
+    below.set(yscale="log", xlabel="seconds (dotted: deadlines)", ylabel="loss over target loss")
+    below.set_xlim(0, max(history.last, 1e-3))
+    if history.jobs:
+        below.legend(loc="upper right", fontsize="small", ncols=2)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
-def _steps(levels: list[tuple[float, float]], clock: FloatArray) -> FloatArray:
-    """The level that holds at each time of ``clock``, shape ``(n,)``."""
+def _held(job: JobHistory, clock: FloatArray) -> FloatArray:
+    """Devices, or the part of one, that the job held at each time of ``clock``, shape ``(n,)``."""
+    levels = [(held.time, held.duty * max(len(held.devices), 1)) for held in job.grants]
+    if job.ended is not None:
+        levels.append((job.ended, 0.0))
     times = np.array([time for time, _ in levels])
     values = np.array([0.0, *(level for _, level in levels)])
     return values[np.searchsorted(times, clock, side="right")]
 
 
-def _label(name: str, ends: dict[str, tuple[float, Verdict]]) -> str:
+def _way_to_go(job: JobHistory) -> FloatArray:
+    """Times and how many times its target the loss was (or the batches in all those done), shape ``(n, 2)``."""
+    target = job.job.target
+    if isinstance(target, BatchTarget):
+        ways = [(done.time, target.batches / done.batches) for done in job.progress if done.batches]
+    else:
+        ways = [(point.time, point.loss / target.threshold) for point in job.points]
+    return np.array(ways, float).reshape(-1, 2)
+
+
+def _label(history: History, job: JobHistory) -> str:
     # A name is plain text: no formulas.
-    return f"{name} ({ends[name][1]})".replace("$", r"\$") if name in ends else name.replace("$", r"\$")
-
-
-def _met(ends: dict[str, tuple[float, Verdict]]) -> str:
-    return f"{sum(verdict is Verdict.MET for _, verdict in ends.values())} of {len(ends)} targets met in time"
+    words = history.label(job) + (f" ({job.verdict})" if job.ended is not None else "")
+    return words.replace("$", r"\$")
