@@ -1,21 +1,36 @@
-"""What people see: live lines, plain lines, the summary."""
+"""What people see in the terminal: the live board, plain lines, the summary."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from lightning_core.durations import format_duration, parse_duration
 from lightning_core.reasons import WORDS, Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.summary import Summary
-from lightning_core.types import BatchTarget, Cell, Job, JobStatus, LossTarget, Report, Submit, Tick, WorkerLeft
-from lightning_core.view.progress import LiveView, PlainView, jobs_table, print_summary, view_for
+from lightning_core.types import (
+    BatchTarget,
+    Cell,
+    Job,
+    JobStatus,
+    LossTarget,
+    Report,
+    State,
+    Submit,
+    Tick,
+    Verdict,
+    WorkerLeft,
+)
+from lightning_core.view.board import Board, bar_of
+from lightning_core.view.progress import COLUMNS, LiveView, PlainView, print_summary, view_for
 
 
 def some_jobs() -> list[JobStatus]:
@@ -34,15 +49,98 @@ def some_jobs() -> list[JobStatus]:
     return scheduler.status()
 
 
-def test_the_live_table_shows_every_column() -> None:
-    out = io.StringIO()
-    Console(file=out, width=200, force_terminal=False).print(jobs_table(11.0, some_jobs()))
-    text = out.getvalue()
-    for words in ("cnn", "0.0559 / 0.0100", "11.0s / 60.0s", "1.00", "20", "51.0s", "feasible", "on time with 9.0s"):
-        assert words in text
-    assert "20 / 500 batches" in text
-    assert "2 bad losses kept out" in text
+def shown(now: float, jobs: list[JobStatus], width: int, *, encoding: str = "utf-8", height: int | None = None) -> str:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=out, width=width, height=height, force_terminal=height is not None, color_system=None)
+    console.print(Board(now, jobs, "edf", 2))
+    out.seek(0)
+    return out.read()
+
+
+def test_a_wide_board_shows_every_column() -> None:
+    text = shown(11.0, some_jobs(), 220)
+    head, devices, columns, cnn, lstm, bad = text.splitlines()
+    for words in ("edf", "2 devices", "11.0s", "✓ 2 feasible", "† 1 crashed", "1 running", "1 held"):
+        assert words in head
+    assert devices.split("   ") == ["device 0: cnn 1.00", "device 1: idle"]
+    assert set(re.split("  +", columns.strip())) == {*COLUMNS, "now to deadline"}
+    for words in ("0.0559 / 0.0100", "11.0s / 60.0s", "1.00", "20", "51.0s", "✓ feasible", "on time with 9.0s"):
+        assert words in cnn
+    assert "2 bad losses kept out" in cnn
+    assert "20 / 500 batches" in lstm
+    assert "waits behind 1 earlier" in lstm
+    assert "ValueError: [2J<b>" in bad
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 150, 200, 300])
+def test_a_job_takes_one_line_at_any_width(width: int) -> None:
+    jobs = [replace(job, name=job.name * 30) for job in some_jobs()]
+    lines = shown(11.0, jobs, width).splitlines()
+    assert len(lines) in (6, 7)  # the devices may take a line each
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_a_narrow_board_keeps_what_tells_most() -> None:
+    columns = shown(11.0, some_jobs(), 80).splitlines()[2]
+    most = ["job", "state", "verdict", "now to deadline", "time / deadline", "share"]
+    assert re.split("  +", columns.strip())[:6] == most
+
+
+def test_a_terminal_without_unicode_is_given_ascii() -> None:
+    assert shown(11.0, some_jobs(), 100, encoding="ascii").isascii()
+
+
+def test_more_jobs_than_lines() -> None:
+    cnn, lstm, bad = some_jobs()
+    jobs = [replace(bad, name=f"bad{k}") for k in range(20)] + [cnn] + [replace(lstm, name=f"l{k}") for k in range(20)]
+    text = shown(11.0, jobs, 200, height=20)
+    assert len(text.splitlines()) <= 20
+    assert "cnn" in text  # those that have ended make room first
+    assert "bad0" not in text
+    assert "more, 20 of them ended" in text
+
+
+def test_many_devices_do_not_fill_the_screen() -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(Board(11.0, some_jobs(), "edf", 64))
+    assert "and 56 devices more; 63 of all are idle" in out.getvalue()
+    assert len(out.getvalue().splitlines()) == 1 + 9 + 1 + 3
+
+
+def bar(job: JobStatus, now: float, width: int = 20) -> str:
+    return bar_of(now, job, width).plain
+
+
+def test_the_bar_of_a_job() -> None:
+    job = replace(some_jobs()[0], submitted_at=0.0, deadline=100.0, finish=(60.0, 80.0, 120.0), finished_at=None)
+    line = bar(job, 50.0)
+    assert len(line) == 20
+    assert [line.index(sign) for sign in "●◆┃"] == [int(t * 0.156) for t in (50, 80, 100)]
+    assert line[9:12] == "▒▒▒"  # early to likely
+    assert line[16:19] == "▒▒▒"  # past the deadline to late
+    assert bar(replace(job, finish=(60.0, 300.0, float("inf"))), 50.0)[-1] == "»"
+    assert "◆" not in bar(replace(job, finish=None), 50.0)
+    ended = replace(job, state=State.ENDED, verdict=Verdict.MET, finish=None, finished_at=70.0)
+    assert bar(ended, 500.0).index("✓") == int(70 * 0.156)
+    late = bar(replace(job, finish=None), 400.0)  # it goes on after its deadline: both must be seen
+    assert late.index("┃") < late.index("●") < 20
+
+
+def test_a_metric_that_grows_is_shown_as_it_was_logged() -> None:
+    [job, *_] = some_jobs()
+    growing = replace(job, target=LossTarget("val_acc", at_least=0.9), loss=0.25)
+    assert "0.7500 / 0.9000" in shown(11.0, [growing], 220)
+    out = io.StringIO()
+    PlainView(out).update(11.0, [growing])
+    assert "0.7500 / 0.9000" in out.getvalue()
+
+
+def test_a_paused_job_says_so() -> None:
+    [job, *_] = some_jobs()
+    text = shown(11.0, [replace(job, paused=True, state=State.HELD)], 100)
+    assert text.splitlines()[-1].split()[1] == "paused"
+    assert "1 paused" in text
 
 
 def test_live_and_plain_views() -> None:
@@ -100,7 +198,7 @@ def test_a_forecast_without_an_upper_end_is_shown() -> None:
     """Found live: the optimistic and the likely end are finite, the pessimistic one is not."""
     [job, *_] = some_jobs()
     unsure = replace(job, finish=(12.0, 20.0, float("inf")))
-    Console(file=io.StringIO()).print(jobs_table(11.0, [unsure]))
+    assert "20.0s ±∞" in shown(11.0, [unsure], 220)
     out = io.StringIO()
     PlainView(out).update(11.0, [unsure])
     assert "20.0s ±∞" in out.getvalue()

@@ -10,6 +10,7 @@ from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -37,7 +38,7 @@ MOST_DEVICES = 8
 GAP = 2
 # The deadline stands here on every bar, so that one look down the column tells who is late.
 DEADLINE = 0.78
-ASCII = str.maketrans("━●▒◆┃·»✓✕†…", "=o~*|.>+x!.")
+ASCII = str.maketrans("━●▒◆┃·»✓✕†…±", "=o~*|.>+x!.~")
 
 
 class Board:
@@ -54,7 +55,7 @@ class Board:
         self._now, self._jobs, self._title = now, jobs, title
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Group]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         above = 2 + min(self._devices, MOST_DEVICES + 1)
         jobs, more = self._fitting(console.height - above - 1 if console.is_terminal else None)
         head, devices = self._header(), self._held()
@@ -66,9 +67,10 @@ class Board:
         for text in lines:
             if isinstance(text, Text):
                 text.no_wrap, text.overflow = True, "ellipsis"
-                if options.ascii_only:
-                    text.plain = text.plain.translate(ASCII)
-        yield Group(*lines)
+        for words, style, control in console.render(Group(*lines), options):
+            if options.ascii_only:
+                words = words.translate(ASCII).encode("ascii", "replace").decode()
+            yield Segment(words, style, control)
 
     def _header(self) -> Text:
         states = [line(self._now, job)[1] for job in self._jobs]
@@ -121,11 +123,7 @@ class Board:
             texts = {column: Text(words) for column, words in row.items()}
             texts["verdict"].style = STYLES.get(job.verdict, "dim") if job.verdict is not None else "dim"
             texts["now to deadline"] = bar_of(self._now, job, bar)
-            shown = [texts[column] for column in columns]
-            if options.ascii_only:
-                for text in shown:
-                    text.plain = text.plain.translate(ASCII)
-            table.add_row(*shown)
+            table.add_row(*(texts[column] for column in columns))
         return table
 
 
@@ -139,10 +137,13 @@ def _fit(cells: list[dict[str, str]], width: int) -> tuple[list[str], int, int]:
             chosen.add(name)
             room -= wide[name] + GAP
     room = max(room, 0)
-    longest = max([0, *(cell_len(row["reason"]) for row in cells)])
-    bar = BAR + min(room // 2 if "reason" in chosen else room, LONGEST_BAR - BAR)
-    reason = min(REASON + room - (bar - BAR), max(longest, len("reason")))
-    bar = min(LONGEST_BAR, bar + max(0, REASON + room - (bar - BAR) - reason) if "reason" in chosen else bar)
+    if "reason" not in chosen:
+        bar, reason = BAR + room, 0
+    else:  # half of the room for each; what the longest reason does not need goes to the bar
+        longest = max([len("reason"), *(cell_len(row["reason"]) for row in cells)])
+        reason = min(longest, REASON + room - min(room // 2, LONGEST_BAR - BAR))
+        bar = BAR + REASON + room - reason
+    bar = min(bar, LONGEST_BAR)
     order = ["job", "state", "verdict", "now to deadline", "time / deadline", "forecast end", "share", "device",
              "loss / target", "batches/s", "reason"]  # fmt: skip
     return [name for name in order if name in chosen], bar, reason
