@@ -3,6 +3,7 @@
 if __name__ != "lightning_core.callbacks":
     raise ImportError("import lightning_core.callbacks, not the folder 'callbacks': the package is not installed twice")
 
-from .core import CoreCallback, JobOver
+from .core import CoreCallback
+from .steering import JobOver, Released
 
-__all__ = ["CoreCallback", "JobOver"]
+__all__ = ["CoreCallback", "JobOver", "Released"]

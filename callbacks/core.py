@@ -2,45 +2,31 @@ r"""
 CoreCallback
 ^^^^^^^^^^^^
 
-Joins a Trainer to a scheduler: reports, takes turns, holds, ends when the target is met.
+Joins a Trainer to a scheduler: reports, takes turns, holds, leaves, stops when the target is met.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
-from lightning_core.drivers.local import LocalClient
 from lightning_core.durations import parse_duration
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import STEP_LOSS, Directive, End, Job, LossTarget, Target, Verdict
+from lightning_core.types import Directive, Job, OnMiss, Target
 
-from .mailbox import Mailbox
+from .fit import Fit, Options
 from .meter import LossMeter
-from .pace import GpuPace, HostPace, Pace
+from .saving import Saver
 
 log = logging.getLogger(__name__)
 
-# How long a held or waiting training thread sleeps before it looks around by itself, seconds.
-LOOK = 1.0
-# How long a launched job waits for the scheduler's first word before it trains without one, seconds.
-FIRST_WORD = 10.0
-# What weighs a turn before the first word; after the last one, what was granted last goes on to.
-UNTOLD_DUTY = 0.1
-
-
-class JobOver(Exception):
-    """Leaves ``Trainer.fit`` of a launched job that the scheduler has ended; carries the directive that said so."""
-
-    def __init__(self, end: End) -> None:
-        super().__init__(f"{end.job}: {end.verdict}: {end.reason}")
-        self.end = end
+# Of a launched job, whose deadline only its scheduler knows.
+UNKNOWN = 1.0
 
 
 class CoreCallback(pl.Callback):
@@ -49,24 +35,44 @@ class CoreCallback(pl.Callback):
     Training never waits for the scheduler and never fails because of it: if it is gone, the last grant holds.
 
     Args:
-        job: name of the training run.
-        deadline: time for it, such as ``"2h"``; only without ``client``.
+        job: name of the training run, unique among those that share a pool.
+        deadline: time for it, such as ``"2h"``, from the start of ``fit``; not of a launched job.
         target: when it counts as met.
-        client: speaks with a shared scheduler, which knows the job already. None: a scheduler of its own, in this
-            process, with this one job.
-        turns: the device's turnstile. None: the device is not shared.
-        launched: whether a launcher runs this Trainer, so that it is left by :class:`JobOver` when the job is ended
-            unmet. A plain script's Trainer just goes on.
+        pool: ``"auto"`` joins the pool that runs on this machine, or forecasts alone if there is none; ``"local"`` is
+            always alone; else where the pool is.
+        begin: time before which it does not train, such as ``"30m"``.
+        weight: how many jobs of weight 1 it counts for when not all can make it.
+        on_miss: ``"continue"``, ``"stop"`` or ``"hold"`` when the deadline passes. A script that is stopped trains on,
+            outside the pool.
+        stop_when_met: whether training stops when the target is met.
+        client: of a launched job: speaks with its scheduler, which knows the job already.
+        turns: of a launched job: its device's turnstile. None: the device is not shared.
+        launched: whether a launcher runs this Trainer. It then holds until it may train, is left by :class:`JobOver`
+            when the job is over unmet, and saved and left by :class:`Released` when it is granted other devices or none.
+        incarnation: of a launched job: which of its lives this is.
+        devices: of a launched job: where this one trains.
+        folder: of a launched job: where ``last.ckpt`` is saved.
+        save_every: of a launched job: least seconds between two saves for fear of a power cut.
         every: least batches in a loss cell.
         growth: a cell holds at least this part of the run so far.
 
     Raises:
-        ValueError: if the deadline or the target is not positive.
-        MisconfigurationException: if the deadline is missing, or given beside a ``client``; at the end of the first
-            epoch of a launched job, if the target's metric has not been logged.
+        ValueError: if a number or a duration is out of its range.
+        MisconfigurationException: if the target or the deadline is missing, or a deadline is given beside a
+            ``client``; at the end of the first epoch of a launched job, if the target's metric has not been logged.
 
     .. note::
-        With several processes (DDP) only rank 0 reports, and nobody takes turns or holds.
+        A batch is a step of the optimiser, accumulation included; with manual optimisation it is a call of
+        ``training_step``, and gradients that the module itself accumulates over calls are not saved. The loss is what
+        ``training_step`` returned, else what was logged as ``loss``.
+
+    .. note::
+        A launched job leaves in the middle of an epoch if all its training loaders have ``state_dict``, and then goes on
+        bit for bit on the same kind of device; else at the end of the epoch. Means of logged values over the epoch are
+        Lightning's, which counts them from the return.
+
+    .. note::
+        With several processes (DDP) rank 0 speaks for all. They hold, stop and leave together, and take no turns.
 
     Example::
 
@@ -81,9 +87,18 @@ class CoreCallback(pl.Callback):
         deadline: str | None = None,
         target: Target | None = None,
         *,
+        pool: str = "auto",
+        begin: str | None = None,
+        weight: float = 1.0,
+        on_miss: str = "continue",
+        stop_when_met: bool = True,
         client: Client | None = None,
         turns: Turns | None = None,
         launched: bool = False,
+        incarnation: int = 1,
+        devices: tuple[int, ...] = (0,),
+        folder: Path | None = None,
+        save_every: float = 300.0,
         every: int = 10,
         growth: float = 0.01,
     ) -> None:
@@ -91,201 +106,119 @@ class CoreCallback(pl.Callback):
             raise MisconfigurationException("CoreCallback needs a target, such as LossTarget('train_loss', 0.35)")
         if (deadline is None) == (client is None):
             raise MisconfigurationException("CoreCallback needs either a deadline or the client of a scheduler")
-        self._job = job
-        self._target = target
-        self._own = None if deadline is None else Job(job, parse_duration(deadline), target)
-        self._client = client
-        self._turns = turns
-        self._launched = launched
-        self._grid = {"every": every, "growth": growth}
-        LossMeter(lambda cell: None, **self._grid)  # type: ignore[arg-type]  # complains now rather than in fit
-        self._metric = target.metric if isinstance(target, LossTarget) else STEP_LOSS
-        self._box: Mailbox | None = None
-        self._pace: Pace = HostPace()
-        self._batches = 0
-        self._obeyed: Directive | None = None
-        self._held_turn = False
-        self._steered = True
-        self._duty = UNTOLD_DUTY
-        self._seen_metric = False
+        if not pool:
+            raise ValueError("pool must be 'auto', 'local' or where the pool is, got ''")
+        if on_miss not in tuple(OnMiss):
+            raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {on_miss!r}")
+        wanted = Job(
+            job,
+            UNKNOWN if deadline is None else parse_duration(deadline),
+            target,
+            begin=0.0 if begin is None else parse_duration(begin),
+            weight=weight,
+            on_miss=OnMiss(on_miss),
+        )
+        self._options = Options(
+            wanted, pool, stop_when_met, client, turns, launched, incarnation, devices, every, growth
+        )
+        self._folder, self._save_every = folder, save_every
+        # These complain now rather than in fit.
+        self._saver = Saver(folder, save_every)
+        LossMeter(lambda cell: None, every, growth)
+        self._aside = False
+        self._fit: Fit | None = None
 
-    # ------------------------------------------------------------------------------------------------ hooks
+    @property
+    def directive(self) -> Directive | None:
+        """The newest word of the scheduler; None between fits and on any rank but the first."""
+        return None if self._fit is None or self._fit.box is None else self._fit.box.directive
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        first = next(callback for callback in trainer.callbacks if isinstance(callback, CoreCallback))
+        self._aside = bool(trainer.fast_dev_run) or stage != "fit" or first is not self
+        if first is not self and stage == "fit":
+            log.warning("%s: one CoreCallback is enough, this one does nothing", self._options.job.name)
+        if not self._aside:
+            self._saver = Saver(self._folder, self._save_every)
+            # A new epoch is saved before the first hook of it; a list of its own, this one is being walked through.
+            trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
-        client = self._client
-        if client is None:
-            assert self._own is not None  # the constructor saw to it
-            client = LocalClient()
-            client.submit(self._own)
-        self._box = Mailbox(client, self._job)
-        self._meter = LossMeter(self._box.add, **self._grid)  # type: ignore[arg-type]
-        self._steered = trainer.world_size == 1
-        self._duty = UNTOLD_DUTY
-        self._pace = GpuPace() if pl_module.device.type == "cuda" else HostPace()
-        self._obeyed = None
-        self._held_turn = False
-        self._seen_metric = False
-        self._automatic = pl_module.automatic_optimization
+        if not self._aside:
+            self._saver.before_loaders(trainer)
+            self._fit = Fit(trainer, pl_module, self._options, self._saver)
+
+    @override
+    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fit is not None:
+            self._fit.begin(trainer)
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._batches = trainer.global_step
-        if self._box is not None:
-            self._box.began = self._batches
-            self._meter.start_at(self._batches)
-            if self._launched:
-                self._box.wait(None, FIRST_WORD)
+        if self._fit is not None:
+            self._fit.begin(trainer)
+            self._saver.before_training(trainer)
 
     @override
-    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        if self._box is not None:
-            self._enter(trainer)
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fit is not None:
+            self._fit.epoch_begins(trainer)
+
+    @override
+    def on_train_batch_start(self, *_: Any) -> None:
+        if self._fit is not None:
+            self._fit.steering.enter()
 
     @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        box = self._box
-        if box is None:
-            return
-        # Lightning divides the loss by it, and may change it from epoch to epoch.
-        accumulated = trainer.accumulate_grad_batches if self._automatic else 1
-        if accumulated == 1:
-            self._batches += 1
-        else:
-            self._batches = trainer.global_step
-        self._measure(trainer, outputs, float(accumulated))
-        box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
-        if box.directive is not self._obeyed:
-            self._obey(trainer)
+        if self._fit is not None:
+            self._fit.batch(trainer, outputs)
 
     @override
-    def on_validation_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        if self._box is not None:
-            self._enter(trainer)
+    def on_validation_batch_start(self, *_: Any) -> None:
+        if self._fit is not None:
+            self._fit.steering.enter()
 
     @override
-    def on_validation_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if self._box is not None:
-            self._box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
+    def on_validation_batch_end(self, *_: Any) -> None:
+        if self._fit is not None:
+            self._fit.still_busy()
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fit is not None and not trainer.sanity_checking:
+            self._fit.evaluated(trainer)
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        # Validation has run by now, so whatever this training logs has been logged.
-        if self._box is not None and isinstance(self._target, LossTarget) and not self._seen_metric:
-            self._seen_metric = self._metric in trainer.callback_metrics
-            if not self._seen_metric:
-                self._complain(trainer)
+        if self._fit is not None:
+            self._fit.epoch_ends(trainer)
+
+    @override
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._saver.add_to(checkpoint)
+
+    @override
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._saver.take_from(checkpoint)
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._close()
+        self._close(trainer)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._close()
+        self._close(trainer, exception)
 
-    # ------------------------------------------------------------------------------------------------ what they do
-
-    @property
-    def directive(self) -> Directive | None:
-        """The newest word of the scheduler."""
-        return None if self._box is None else self._box.directive
-
-    def _enter(self, trainer: pl.Trainer) -> None:
-        """Before a batch: does what the scheduler wants, lets others in if the turn is spent, waits for the turn.
-
-        The turn is given up here, with the batch already loaded, and not when the last one ended: what lies between
-        two batches belongs to the turn of whoever does it.
-        """
-        box = self._box
-        if box is not None and box.directive is not self._obeyed:
-            self._obey(trainer)
-        turns = self._turns if self._steered else None
-        if turns is not None and self._held_turn and turns.spent():
-            self._end_turn(again=True)
-        if not self._held_turn:
-            while turns is not None and not turns.take(self._duty, LOOK):
-                if box is not None and box.directive is not self._obeyed:
-                    self._obey(trainer)
-            self._begin_turn()
-
-    def _begin_turn(self) -> None:
-        self._held_turn = True
-        self._pace.begin()
-
-    def _end_turn(self, *, again: bool) -> None:
-        if self._held_turn:
-            self._held_turn = False
-            self._pace.end()
-        if self._turns is not None and self._steered:
-            self._turns.give(again=again, duty=self._duty)
-
-    def _obey(self, trainer: pl.Trainer) -> None:
-        box = self._box
-        assert box is not None
-        while True:
-            directive = self._obeyed = box.directive
-            match directive:
-                case End(verdict=Verdict.MET):
-                    trainer.should_stop = True
-                    return
-                case End():
-                    self._give_up(directive)
-                    return
-                case None:
-                    return
-            if directive.duty > 0:
-                self._duty = directive.duty
-            if directive.duty > 0 or not self._steered:
-                return
-            self._hold(box, directive)
-
-    def _hold(self, box: Mailbox, directive: Directive) -> None:
-        """Waits, memory kept, until the scheduler says something else."""
-        self._end_turn(again=False)
-        box.parked_at = directive
-        while box.directive is directive:
-            box.wait(directive, LOOK)
-
-    def _give_up(self, end: End) -> None:
-        self._end_turn(again=False)
-        if self._launched:
-            raise JobOver(end)
-        log.warning("%s: %s: %s", self._job, end.verdict, end.reason)
-        self._steered = False  # nobody grants it anything any more; the script goes on
-
-    def _measure(self, trainer: pl.Trainer, outputs: Any, scale: float) -> None:
-        if self._metric == STEP_LOSS:
-            value = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        else:
-            value = trainer.callback_metrics.get(self._metric)
-            scale = 1.0
-        if isinstance(value, torch.Tensor) and value.numel() == 1:
-            self._seen_metric = True
-            self._meter.add_tensor(value, scale, self._batches)
-        elif isinstance(value, float | int):
-            self._seen_metric = True
-            self._meter.add(value * scale, self._batches)
-
-    def _complain(self, trainer: pl.Trainer) -> None:
-        names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-        text = f"target metric {self._metric!r} was never logged; logged so far: {names}"
-        if self._metric == STEP_LOSS:
-            text = "training_step returned no loss; return it, or name a metric that is logged in the target"
-        if self._launched:
-            raise MisconfigurationException(text)
-        self._seen_metric = True  # say it once
-        log.warning("%s: %s", self._job, text)
-
-    def _close(self) -> None:
-        box, self._box = self._box, None
-        if box is not None:
-            try:
-                self._end_turn(again=False)
-                self._meter.flush()
-            finally:  # a device in trouble may have no answer; the scheduler must hear the end all the same
-                box.close()
+    def _close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            fit.close(trainer, error)

@@ -1,64 +1,83 @@
 """Between the training thread, which must not wait, and the scheduler, which may be slow, restarting or gone.
 
 The training thread stores its progress and reads the newest directive known: attributes, no lock. One daemon thread
-keeps one call in flight, about five a second, each with all that has gathered, and fewer while nothing moves: calls
-of those that wait for their turn would cost the one whose turn it is. While the job is held it waits for news with one
-long call instead.
+joins the pool and keeps one call in flight, about five a second, each with all that has gathered, and fewer while
+nothing moves: calls of those that wait for their turn would cost the one whose turn it is. While the job is held it
+waits for news with one long call instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 
-from lightning_core.protocols import Client
-from lightning_core.types import Cell, Directive, Report
+from lightning_core.protocols import JoinRefused
+from lightning_core.types import Cell, Directive, Outlook, Report, WorkerLeft
+
+from .joining import Connect, Connection
 
 log = logging.getLogger(__name__)
 
-# A scheduler that is away is asked again so often, seconds.
-RETRY = 0.5
+# A scheduler that is away is asked again after so many seconds, then twice as many, and so on to the most.
+RETRY, MOST_RETRY = 0.5, 4.0
+# Seconds between two questions for the forecast.
+ASK = 5.0
 
 
 class Mailbox:
     """One job's post.
 
     Args:
-        client: how to reach the scheduler.
+        connect: how to reach the scheduler; called again when it was away.
         job: its name.
-        incarnation: which life of the job this is.
         period: seconds between two reports; twice that while there is no progress.
         patience: seconds that one call for news lasts while the job is held.
+        curious: whether to ask for the forecast too.
     """
 
     def __init__(
-        self, client: Client, job: str, incarnation: int = 1, period: float = 0.2, patience: float = 10.0
+        self, connect: Connect, job: str, period: float = 0.2, patience: float = 10.0, curious: bool = False
     ) -> None:
-        self.progress: tuple[int, float, int] = (0, 0.0, 0)
-        """Batches, busy seconds and losses kept out, since the job began; stored whole, so read whole."""
-        self.began = 0
-        """Batches done before this worker began: where a run was resumed."""
+        self.progress: tuple[int, float, int] | None = None
+        """Batches since the job began, busy seconds and losses kept out since this worker did; stored and read whole."""
+        self.evaluated = False
+        """Whether each cell is a whole evaluation."""
         self.directive: Directive | None = None
         """The newest known."""
         self.parked_at: Directive | None = None
         """The directive under which the training thread waits for another, and nothing moves."""
-        self._client = client
+        self.outlook: Outlook | None = None
+        """The newest forecast, if it is asked for."""
+        self.turnstiles: tuple[str, ...] = ()
+        """Of each device of the pool."""
+        self._connect = connect
+        self._connection: Connection | None = None
         self._job = job
-        self._incarnation = incarnation
         self._period = period
         self._patience = patience
+        self._ask_at = 0.0 if curious else float("inf")
         self._cells: deque[Cell] = deque()
         self._news = threading.Condition()
         self._hurry = threading.Event()
+        self._parting: WorkerLeft | None = None
         self._closing = False
         self._until = 0.0
+        self._began: tuple[int, float] | None = None
         self._number = 0
+        self._arrived = self._before = 0
         self._sent: tuple[int, float, int] | None = None
-        self._away = False
+        self._lost_at: float | None = None
+        self._retry = RETRY
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
         self._thread.start()
+
+    def begin(self, batches: int) -> None:
+        """The run begins, or goes on after so many batches."""
+        self.progress = (batches, 0.0, 0)
+        self._hurry.set()
 
     def add(self, cell: Cell) -> None:
         """A cell to deliver; kept until it is known to have arrived."""
@@ -70,8 +89,19 @@ class Mailbox:
             if self.directive is known:
                 self._news.wait(timeout)
 
-    def close(self, timeout: float = 10.0) -> None:
-        """Delivers what is left, if the scheduler answers in time."""
+    def silent_for(self) -> float:
+        """Seconds since the scheduler has been away; 0 if it is there."""
+        lost_at = self._lost_at
+        return 0.0 if lost_at is None else time.monotonic() - lost_at
+
+    def close(self, parting: WorkerLeft | None = None, timeout: float = 10.0) -> None:
+        """Delivers what is left, if the scheduler answers in time.
+
+        Args:
+            parting: last words of a process that joined by itself; under whichever incarnation it had.
+            timeout: in seconds.
+        """
+        self._parting = parting
         self._until = time.monotonic() + timeout
         self._closing = True
         self._hurry.set()
@@ -81,43 +111,94 @@ class Mailbox:
         while True:
             closing = self._closing
             try:
-                self._deliver()
+                connection = self._connected()
+                if self.progress is not None:
+                    self._deliver(connection, self.progress)
                 if closing:
+                    self._part(connection)
                     return
                 if self._parked():
-                    self._listen()
-                if self._away:
+                    self._listen(connection)
+                self._ask(connection)
+                if self._lost_at is not None:
                     log.warning("%s: the scheduler is back", self._job)
-                    self._away = False
+                    self._lost_at, self._retry = None, RETRY
+            except JoinRefused as error:
+                log.warning("%s: no scheduler takes the job, training goes on: %s", self._job, error)
+                return
             except Exception as error:  # whatever a client raises is no reason for training to stop
-                if not self._away:
-                    log.warning("%s: the scheduler does not answer, training goes on: %s", self._job, error)
-                    self._away = True
+                self._lose(error)
                 if closing and time.monotonic() > self._until:
                     return
                 self._hurry.clear()
-                self._hurry.wait(RETRY)
+                self._hurry.wait(self._retry)
             if not self._parked() and not self._hurry.wait(self._period) and self.progress == self._sent:
                 self._hurry.wait(self._period)
             self._hurry.clear()
 
-    def _deliver(self) -> None:
-        cells = tuple(self._cells)
-        self._sent = batches, busy, rejected = self.progress
-        version = -1 if self.directive is None else self.directive.version
+    def _connected(self) -> Connection:
+        known = self._connection
+        if known is not None and self._lost_at is None:
+            return known
+        self._connection = connection = self._connect()
+        self.turnstiles = connection.turnstiles
+        if known is not None and known is not connection:
+            self._start_over()
+            with contextlib.suppress(OSError):
+                known.client.close()
+        return connection
+
+    def _start_over(self) -> None:
+        """Counts as a new incarnation does: reports and cells from 1, busy seconds from now."""
+        self._number = 0
+        self._before = self._arrived
+        self._began = None if self.progress is None else self.progress[:2]
+
+    def _lose(self, error: Exception) -> None:
+        if self._lost_at is None:
+            log.warning("%s: the scheduler does not answer, training goes on: %s", self._job, error)
+            self._lost_at = time.monotonic()
+        else:
+            self._retry = min(2 * self._retry, MOST_RETRY)
+
+    def _deliver(self, connection: Connection, progress: tuple[int, float, int]) -> None:
+        cells = tuple(cell._replace(number=cell.number - self._before) for cell in self._cells)
+        batches, busy, rejected = self._sent = progress
+        if self._began is None:
+            self._began = batches, 0.0
+        began, busy_before = self._began
         self._number += 1
-        report = Report(self._job, self._incarnation, self._number, version, batches, busy, cells, rejected, self.began)
-        self._take(self._client.report(report))
+        report = Report(
+            self._job, connection.incarnation, self._number, self._version(), batches, busy - busy_before, cells,
+            rejected, began, self.evaluated,
+        )  # fmt: skip
+        self._take(connection.client.report(report))
         for _ in cells:
             self._cells.popleft()
+        self._arrived += len(cells)
+
+    def _part(self, connection: Connection) -> None:
+        if self._parting is not None:
+            left = self._parting
+            connection.client.left(WorkerLeft(left.job, connection.incarnation, left.crashed, left.detail))
+            with contextlib.suppress(OSError):
+                connection.client.close()
 
     def _parked(self) -> bool:
         # Not a flag that the training thread takes back: it may not have run since the news came that wakes it.
         return self.parked_at is not None and self.parked_at is self.directive
 
-    def _listen(self) -> None:
-        version = -1 if self.directive is None else self.directive.version
-        self._take(self._client.wait(self._job, version, self._patience))
+    def _listen(self, connection: Connection) -> None:
+        self._take(connection.client.wait(self._job, self._version(), self._patience))
+
+    def _ask(self, connection: Connection) -> None:
+        if time.monotonic() >= self._ask_at:
+            self.outlook = connection.client.outlook(self._job)
+            self._ask_at = time.monotonic() + ASK
+
+    def _version(self) -> int:
+        # A pool that was joined anew counts its versions anew.
+        return -1 if self.directive is None or self._number <= 1 else self.directive.version
 
     def _take(self, directive: Directive | None) -> None:
         if directive is not None:

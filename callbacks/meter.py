@@ -25,6 +25,7 @@ class LossMeter:
         deliver: called with each cell.
         every: least batches in a cell.
         growth: a cell holds at least this part of the run so far.
+        falling: the positive number that falls, of what is measured; a loss is one itself.
 
     Example::
 
@@ -36,7 +37,13 @@ class LossMeter:
         ([Cell(number=1, batches=2, loss=2.0), Cell(number=2, batches=4, loss=0.5)], 1)
     """
 
-    def __init__(self, deliver: Callable[[Cell], None], every: int = 10, growth: float = 0.01) -> None:
+    def __init__(
+        self,
+        deliver: Callable[[Cell], None],
+        every: int = 10,
+        growth: float = 0.01,
+        falling: Callable[[float], float] | None = None,
+    ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1 batch, got {every}")
         if not 0 <= growth < 1:
@@ -45,7 +52,9 @@ class LossMeter:
         self._deliver = deliver
         self._every = every
         self._growth = growth
+        self._falling = falling
         self._number = 0
+        self._evaluated_at = -1
         self._edge = every
         self._sum = 0.0
         self._count = 0
@@ -57,6 +66,8 @@ class LossMeter:
 
     def add(self, loss: float, batches: int) -> None:
         """A loss that is at hand; ``batches`` are done with it."""
+        if self._falling is not None:
+            loss = self._falling(loss)
         if 0.0 < loss < math.inf:
             self._sum += loss
             self._count += 1
@@ -77,15 +88,28 @@ class LossMeter:
         if batches >= self._edge:
             self._device.send(batches)
             self._edge = self._next_edge(batches)
-        for at, total, count in self._device.arrived():
-            # One bad loss spoils its cell: the device was not asked about each.
-            self._emit(at, total / count)
+        self._receive()
+
+    def evaluation(self, value: torch.Tensor | float, batches: int) -> None:
+        """A whole evaluation: a cell of its own, the only one after so many batches."""
+        if batches == self._evaluated_at:
+            return
+        self._edge = self._evaluated_at = batches
+        if isinstance(value, float | int):
+            self.add(value, batches)
+        else:
+            self.add_tensor(value, 1.0, batches)
 
     def flush(self) -> None:
         """Delivers the cells that are still on their way from the device; waits for them."""
+        self._receive(wait=True)
+
+    def _receive(self, wait: bool = False) -> None:
         if self._device is not None:
-            for at, total, count in self._device.arrived(wait=True):
-                self._emit(at, total / count)
+            for at, total, count in self._device.arrived(wait):
+                # One bad loss spoils its cell: the device was not asked about each.
+                mean = total / count
+                self._emit(at, mean if self._falling is None else self._falling(mean))
 
     def _close(self, batches: int, total: float, count: int) -> None:
         self._edge = self._next_edge(batches)

@@ -15,7 +15,10 @@ RUN_AHEAD = 2
 
 
 class Pace(Protocol):
-    """Counts busy seconds from ``begin`` to ``end``."""
+    """Counts busy seconds from ``begin`` to ``end``: batches, and all that lies between them, saving too."""
+
+    on_host: bool
+    """Whether the training thread does the work."""
 
     def begin(self) -> None:
         """A turn begins."""
@@ -26,9 +29,14 @@ class Pace(Protocol):
     def end(self) -> None:
         """The turn ends: returns when the device has done all that it was handed."""
 
+    def busy(self) -> float:
+        """Busy seconds of the turns that have ended."""
+
 
 class HostPace:
     """The training thread does the work."""
+
+    on_host = True
 
     def __init__(self) -> None:
         self._busy = 0.0
@@ -43,9 +51,14 @@ class HostPace:
     def end(self) -> None:
         self._busy += time.perf_counter() - self._began
 
+    def busy(self) -> float:
+        return self._busy
+
 
 class GpuPace:
     """A CUDA device does the work."""
+
+    on_host = False
 
     def __init__(self) -> None:
         import torch
@@ -73,12 +86,15 @@ class GpuPace:
         return self._busy + self._elapsed()
 
     def end(self) -> None:
-        if self._flying:
-            self._flying[-1].synchronize()
-            self._last = self._flying[-1]
-            self._flying.clear()
+        self._flying.clear()
+        self._last = self._event()
+        self._last.record()
+        self._last.synchronize()
         self._busy += self._elapsed()
         self._begin = self._last = None
+
+    def busy(self) -> float:
+        return self._busy
 
     def _landed(self) -> Any:
         self._last = self._flying.popleft()

@@ -1,0 +1,187 @@
+"""One call of ``Trainer.fit``: everything that the callback needs for it, and forgets after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import traceback
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from lightning_core.protocols import Client, Turns
+from lightning_core.types import Can, End, Job, LossTarget, Outlook, WorkerLeft
+
+from .joining import Connect, Connection, Join, name_of
+from .mailbox import Mailbox
+from .meter import LossMeter
+from .pace import GpuPace, HostPace, Pace
+from .ranks import Ranks
+from .reading import Reading
+from .saving import Saver
+from .steering import JobOver, Released, Steering
+from .telling import tell
+
+log = logging.getLogger(__name__)
+
+# How long a script that ends waits for a scheduler that may be gone, seconds.
+FAREWELL = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the callback was constructed with: see :class:`CoreCallback`."""
+
+    job: Job
+    pool: str
+    stop_when_met: bool
+    client: Client | None
+    turns: Turns | None
+    launched: bool
+    incarnation: int
+    devices: tuple[int, ...]
+    every: int
+    growth: float
+
+
+class Fit:
+    """One fit of one process.
+
+    Args:
+        trainer: that fits.
+        pl_module: that is fitted.
+        options: of the callback.
+        saver: of the callback.
+    """
+
+    def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule, options: Options, saver: Saver) -> None:
+        self._name = options.job.name
+        self._launched = options.launched
+        self._saver = saver
+        self._automatic = pl_module.automatic_optimization
+        self._batches = 0
+        self._begun = False
+        self._told: Outlook | None = None
+        self.box: Mailbox | None = None
+        if trainer.is_global_zero:
+            connect = _connect(trainer, pl_module, options)
+            self.box = Mailbox(connect, self._name, curious=bool(trainer.loggers))
+        target = options.job.target
+        falling = target.falling if isinstance(target, LossTarget) and target.at_least is not None else None
+        deliver = (lambda cell: None) if self.box is None else self.box.add
+        self._meter = LossMeter(deliver, options.every, options.growth, falling)
+        self._reading = Reading(target, self._meter)
+        device = pl_module.device
+        self._pace: Pace = GpuPace() if device.type == "cuda" else HostPace()
+        ranks = Ranks(trainer.global_rank, device) if trainer.world_size > 1 else None
+        self.steering = Steering(
+            self._name, self.box, self._pace, ranks, options.turns, options.launched, options.devices,
+            options.stop_when_met,
+        )  # fmt: skip
+
+    def begin(self, trainer: pl.Trainer) -> None:
+        """Before the first batch, be it of a sanity check."""
+        if not self._begun:
+            self._begun = True
+            progress = trainer.fit_loop.epoch_loop.batch_progress.total
+            self._batches = trainer.global_step if self._automatic else progress.processed
+            self._meter.start_at(self._batches)
+            if self.box is not None:
+                self.box.begin(self._batches)
+            if self._launched:
+                self.steering.first_word()
+        self._leave_if_told()  # nothing has been trained: what it was loaded from still holds
+
+    def batch(self, trainer: pl.Trainer, outputs: Any) -> None:
+        """After a training batch."""
+        # Lightning divides the loss by it, and may change it from epoch to epoch.
+        accumulated = trainer.accumulate_grad_batches if self._automatic else 1
+        if accumulated == 1:
+            self._batches += 1
+        else:
+            self._batches = trainer.global_step
+        box, steering = self.box, self.steering
+        if box is not None:
+            if (complaint := self._reading.batch(trainer, outputs, accumulated, self._batches)) is not None:
+                log.warning("%s: %s", self._name, complaint)
+            box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
+            if box.outlook is not self._told:
+                self._told = box.outlook
+                tell(trainer, self._told)  # type: ignore[arg-type]  # what was never known cannot be new
+        steering.after_batch(self._launched and self._saver.due())
+        if steering.stopping:
+            trainer.should_stop = True
+        if steering.leaving or steering.saving:
+            self._saver.between_batches(trainer, self._leave_if_told)
+
+    def epoch_begins(self, trainer: pl.Trainer) -> None:
+        """Before the first hook of an epoch."""
+        if self.steering.leaving or self.steering.saving:
+            self._saver.save(trainer, new_epoch=True)
+            self._leave_if_told()
+
+    def evaluated(self, trainer: pl.Trainer) -> None:
+        """After a validation or an epoch."""
+        if self.box is not None:
+            self._reading.evaluation(trainer, self._batches)
+            self.box.evaluated = self._reading.evaluated
+            self.still_busy()
+
+    def still_busy(self) -> None:
+        """After what is work, but no batch."""
+        if self.box is not None:
+            self.box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
+
+    def epoch_ends(self, trainer: pl.Trainer) -> None:
+        """After an epoch, validation included: whatever this training logs has been logged.
+
+        Raises:
+            MisconfigurationException: if a launched job's metric has not been logged.
+        """
+        self.evaluated(trainer)
+        if (complaint := self._reading.missing(trainer)) is not None:
+            if self._launched:
+                raise MisconfigurationException(complaint)
+            log.warning("%s: %s", self._name, complaint)
+
+    def close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
+        """The fit is over, by itself or by an error."""
+        box = self.box
+        try:
+            busy = self.steering.close()
+            if box is not None:
+                box.progress = (self._batches, busy, self._meter.rejected)
+                self._meter.flush()
+                if error is None and isinstance(box.directive, End):
+                    tell(trainer, box.directive)
+        finally:  # a device in trouble may have no answer; the scheduler must hear the end all the same
+            if box is not None:
+                if self._launched:
+                    box.close()
+                else:
+                    box.close(_parting(self._name, error), FAREWELL)
+
+    def _leave_if_told(self) -> None:
+        self.steering.saving = False
+        if self.steering.leaving:
+            raise Released(f"{self._name}: saved, to come back later")
+
+
+def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Options) -> Connect:
+    if options.client is not None:
+        given = Connection(options.client, options.incarnation)
+        return lambda: given
+    can = frozenset({Can.HOLD}) if trainer.world_size > 1 else frozenset({Can.HOLD, Can.TURNS})
+    size = trainer.world_size
+    job = dataclasses.replace(options.job, can=can, min_devices=size, max_devices=size)
+    return Join(job, options.pool, name_of(pl_module.device))
+
+
+def _parting(job: str, error: BaseException | None) -> WorkerLeft:
+    if error is None or isinstance(error, KeyboardInterrupt | SIGTERMException | JobOver | Released):
+        return WorkerLeft(job, 0)
+    message = " ".join(str(error).split()) or "no message"
+    story = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"
+    return WorkerLeft(job, 0, crashed=True, detail=story)

@@ -1,0 +1,100 @@
+"""Which number a target speaks of, and when there is a new one.
+
+What ``training_step`` returns is new with every batch. A metric that was logged in ``training_step`` is too; one that was
+first seen at the end of a validation or of an epoch is new only there, and each of its values is a whole evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from lightning_core.types import STEP_LOSS, LossTarget, Target
+
+from .meter import LossMeter
+
+
+class Reading:
+    """Reads a target's number off a Trainer into a meter.
+
+    Args:
+        target: a known amount of work is shown beside the step's loss, if there is one.
+        meter: what becomes of the numbers.
+    """
+
+    def __init__(self, target: Target, meter: LossMeter) -> None:
+        self._loss = isinstance(target, LossTarget)
+        self._metric = target.metric if isinstance(target, LossTarget) else STEP_LOSS
+        self._meter = meter
+        self._seen = False
+        self._complained = False
+        self._last: Any = None
+        self.evaluated = False
+        """Whether each number is a whole evaluation."""
+
+    def batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, batches: int) -> str | None:
+        """Reads after a batch.
+
+        Args:
+            trainer: that trains.
+            outputs: of ``training_step``, as ``on_train_batch_end`` has them.
+            accumulated: what Lightning has divided the loss by.
+            batches: done with this one.
+
+        Returns:
+            A complaint, the first time that the number is none.
+        """
+        if self.evaluated:
+            return None
+        scale = float(accumulated)
+        value = None
+        if self._metric == STEP_LOSS:
+            value = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if value is None and self._loss:
+            value = trainer.callback_metrics.get(self._metric)
+            if value is self._last:
+                return None  # logged at an earlier batch
+            self._last = value
+            scale = 1.0
+        if value is None:
+            return None
+        self._seen = True
+        if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+            self._meter.add_tensor(value, scale, batches)
+        elif isinstance(value, Real):
+            self._meter.add(float(value) * scale, batches)
+        elif not self._complained:
+            self._complained = True
+            return f"the loss expects a number, got {_words(value)}"
+        return None
+
+    def evaluation(self, trainer: pl.Trainer, batches: int) -> None:
+        """Reads after a validation or an epoch."""
+        if not self._loss or (self._seen and not self.evaluated):
+            return
+        value = trainer.callback_metrics.get(self._metric)
+        if value is not None and value is not self._last:
+            self._seen = self.evaluated = True
+            self._last = value
+            self._meter.evaluation(value, batches)
+
+    def missing(self, trainer: pl.Trainer) -> str | None:
+        """A complaint, once, if an epoch has passed without the number; validation has run by then."""
+        if not self._loss or self._seen or self._complained:
+            return None
+        self._complained = True
+        if self._metric == STEP_LOSS:
+            return "training_step returned no loss; return it, or name a metric that is logged in the target"
+        names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+        return f"target metric {self._metric!r} was never logged; logged so far: {names}"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        kind = "a complex tensor" if value.is_complex() else "a tensor"
+        return f"{kind} of {value.numel()} elements"
+    return f"{type(value).__name__} {str(value)[:40]!r}"

@@ -1,0 +1,223 @@
+"""Obeying: turns, holding, stopping, leaving. Called from the training thread, before and after batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from lightning_core.protocols import Turns
+from lightning_core.types import Directive, End, Grant, Verdict
+
+from .mailbox import Mailbox
+from .pace import Pace
+from .ranks import Ranks, Word
+
+log = logging.getLogger(__name__)
+
+# How long a held or waiting training thread sleeps before it looks around by itself, seconds.
+LOOK = 1.0
+# How long a launched job waits for the scheduler's first word before it trains without one, seconds.
+FIRST_WORD = 10.0
+# After how many seconds without a scheduler a script that was held, or that waits for its turn, goes on by itself.
+FORSAKEN = 15.0
+# What weighs a turn before the first word, and of a job on its way to where it can leave.
+LEAST_DUTY = 0.1
+
+
+class JobOver(Exception):
+    """Leaves ``Trainer.fit`` of a launched job that the scheduler has ended.
+
+    Args:
+        job: its name.
+        end: the directive that said so; None on any rank but the first.
+    """
+
+    def __init__(self, job: str, end: End | None = None) -> None:
+        super().__init__(f"{job}: ended" if end is None else f"{end.job}: {end.verdict}: {end.reason}")
+        self.end = end
+
+
+class Released(Exception):
+    """Leaves ``Trainer.fit`` of a launched job that was saved, so that it can come back later."""
+
+
+class Steering:
+    """One process's obedience during one fit.
+
+    Args:
+        job: its name.
+        box: where directives arrive; None on any rank but the first.
+        pace: told when turns begin and end.
+        ranks: how the processes of one training agree; None if there is one.
+        turns: the device's turnstile; None: looked up when a grant names a device.
+        launched: whether a launcher runs this Trainer: it leaves when told to.
+        devices: that it trains on, of a launched job.
+        stop_when_met: whether to stop when the target is met.
+    """
+
+    def __init__(
+        self, job: str, box: Mailbox | None, pace: Pace, ranks: Ranks | None, turns: Turns | None,
+        launched: bool, devices: tuple[int, ...], stop_when_met: bool,
+    ) -> None:  # fmt: skip
+        self.leaving = False
+        """Whether to save and leave as soon as that is exact."""
+        self.saving = False
+        """Whether to save as soon as that is exact."""
+        self.stopping = False
+        """Whether the training is to stop, its target met."""
+        self._job = job
+        self._box = box
+        self._pace = pace
+        self._ranks = ranks
+        self._turns = turns if ranks is None else None
+        self._own_turns: tuple[int, Turns] | None = None
+        self._cores: set[int] | None = None
+        self._launched = launched
+        self._devices = sorted(devices)
+        self._stop_when_met = stop_when_met
+        self._obeyed: Directive | None = None
+        self._in_turn = False
+        self._duty = LEAST_DUTY
+
+    # ------------------------------------------------------------------------------------------------ called by hooks
+
+    def first_word(self) -> None:
+        """A launched job waits for it, and holds until it may train."""
+        if self._box is not None:
+            self._box.wait(None, FIRST_WORD)
+        self.obey(save=False)
+
+    def enter(self) -> None:
+        """Before a batch: does what the scheduler wants, lets others in if the turn is spent, waits for the turn.
+
+        The turn is given up here, with the batch already loaded, and not when the last one ended: what lies between
+        two batches belongs to the turn of whoever does it.
+        """
+        box, turns = self._box, self._turns
+        if self._ranks is None and box is not None and box.directive is not self._obeyed:
+            self.obey(save=False)
+            turns = self._turns
+        if turns is not None and self._in_turn and turns.spent():
+            self._end_turn(again=True)
+        if not self._in_turn:
+            while turns is not None and not turns.take(self._duty, LOOK):
+                if box is not None and box.directive is not self._obeyed:
+                    self.obey(save=False)
+                    turns = self._turns
+                elif self._forsaken():
+                    break
+            self._in_turn = True
+            self._pace.begin()
+
+    def after_batch(self, save: bool) -> None:
+        """After a batch: the newest directive, if there is one; with several processes, when they are to agree."""
+        if self._ranks is not None:
+            if self._ranks.due():
+                self.obey(save)
+            return
+        self.saving = save
+        if self._box is not None and self._box.directive is not self._obeyed:
+            self.obey(save)
+
+    def obey(self, save: bool) -> None:
+        """Does what the newest directive says; returns when this process may train, is to stop, or to leave.
+
+        Raises:
+            JobOver: if a launched job is over, its target unmet.
+        """
+        while (word := self._decide(save)) is Word.HOLD:
+            self._end_turn(again=False)
+            if self._box is not None:
+                self._box.parked_at = self._obeyed
+                self._box.wait(self._obeyed, LOOK)
+        self.leaving = word is Word.LEAVE
+        if word is Word.STOP:
+            self.stopping = True
+        elif word is Word.OVER:
+            self._end_turn(again=False)
+            raise JobOver(self._job, self._obeyed if isinstance(self._obeyed, End) else None)
+
+    def close(self) -> float:
+        """Gives everything back; busy seconds in all."""
+        try:
+            self._end_turn(again=False)
+        finally:
+            self._part_from_turns()
+        return self._pace.busy()
+
+    # ------------------------------------------------------------------------------------------------ how
+
+    def _decide(self, save: bool) -> Word:
+        word = Word.GO
+        if self._box is not None:
+            directive, known = self._box.directive, self._obeyed
+            self._obeyed = directive
+            word = self._word(directive)
+            if word is Word.HOLD and self._forsaken():
+                word = Word.GO
+            if directive is not known:
+                self._take_up(directive)
+        if self._ranks is not None:
+            word, saving = self._ranks.agree(word, save)
+            self.saving = self.saving or saving
+        return word
+
+    def _word(self, directive: Directive | None) -> Word:
+        match directive:
+            case End(verdict=Verdict.MET) if self._launched or self._stop_when_met:
+                return Word.STOP
+            case End() if self._launched:
+                return Word.OVER
+            case Grant(devices=devices) if self._launched and sorted(devices) != self._devices:
+                return Word.LEAVE
+            case Grant(duty=0.0):
+                return Word.HOLD
+        return Word.GO
+
+    def _take_up(self, directive: Directive | None) -> None:
+        match directive:
+            case Grant():
+                self._duty = directive.duty or self._duty
+                if not self._launched and directive.devices and self._ranks is None:
+                    self._go_to(directive.devices[0])
+            case End(verdict=Verdict.MET):
+                log.info("%s: %s", self._job, directive.reason)
+            case End() if not self._launched:
+                log.warning("%s: %s: %s", self._job, directive.verdict, directive.reason)
+                self._end_turn(again=False)
+                self._part_from_turns()  # nobody grants it anything any more; the script goes on
+
+    def _go_to(self, device: int) -> None:
+        """Takes turns where the pool wants a script to: on the device that it found it on."""
+        assert self._box is not None  # grants arrive there
+        known, paths = self._own_turns, self._box.turnstiles
+        if (known is None or known[0] != device) and device < len(paths) and paths[device]:
+            from lightning_core.launch.turnstile import TurnstileClient
+
+            self._end_turn(again=False)
+            self._part_from_turns()
+            core = None
+            if self._pace.on_host:
+                self._cores = os.sched_getaffinity(0)
+                core = sorted(self._cores, reverse=True)[device % len(self._cores)]
+            self._turns = TurnstileClient(Path(paths[device]), core=core)
+            self._own_turns = device, self._turns
+
+    def _part_from_turns(self) -> None:
+        if self._own_turns is not None:
+            self._own_turns[1].close()
+            self._own_turns = self._turns = None
+        if self._cores is not None:
+            os.sched_setaffinity(0, self._cores)
+            self._cores = None
+
+    def _forsaken(self) -> bool:
+        return not self._launched and self._box is not None and self._box.silent_for() > FORSAKEN
+
+    def _end_turn(self, *, again: bool) -> None:
+        if self._in_turn:
+            self._in_turn = False
+            self._pace.end()
+        if self._turns is not None:
+            self._turns.give(again=again, duty=self._duty)
