@@ -46,7 +46,8 @@ from lightning_core.launch.problems import BundleError, Findings, Source, requir
 from lightning_core.scheduler import Settings
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster, Watcher
+    from lightning_core.launch.cluster import Cluster
+    from lightning_core.launch.follow import Watcher
     from lightning_core.summary import Summary
 
 __all__ = ["Bundle", "JobSpec", "Kind", "parse_policy"]
@@ -215,14 +216,17 @@ class Bundle:
         Raises:
             BundleError: if a config is wrong, before anything has started.
         """
-        from lightning_core.launch.cluster import Cluster, new_run_dir
-
         bundle = self if policy is None else self.with_policy(policy)
         bundle.check(local=cluster is None)
+
+        from lightning_core.launch.cluster import Cluster, new_run_dir  # Ray takes seconds to import
+
         folder = new_run_dir(run_dir)
         if cluster is not None:
             return cluster.run(bundle, folder, watcher)
-        with Cluster(workers=len(self.jobs), kind=self.kind) as own:
+        devices = self.settings.devices
+        resident = self.settings.resident or max(len(self.jobs), devices)
+        with Cluster(workers=resident, kind=self.kind, devices=devices) as own:
             return own.run(bundle, folder, watcher)
 
     def to_dict(self) -> dict[str, Any]:

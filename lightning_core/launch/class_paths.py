@@ -79,7 +79,8 @@ def _imported(path: str) -> Any:
     try:
         return getattr(module, class_name)
     except AttributeError:
-        classes = [name for name, member in vars(module).items() if isinstance(member, type) and name[0] != "_"]
+        members = {name: member for name, member in vars(module).items() if isinstance(member, type) and name[0] != "_"}
+        classes = [name for name, member in members.items() if member.__module__.startswith(module_name)]
         hint = did_you_mean(class_name, classes) if classes else "; it has no class"
         raise ValueError(f"module {module_name!r} has no {class_name!r}{hint}") from None
 

@@ -32,31 +32,34 @@ def check_config(config: Mapping[str, Any], found: Findings) -> None:
 
 
 def plain_words(message: str) -> tuple[list[str], str]:
-    """Where a message of the parser points, and what it says there; all of it if it is of no known form.
+    r"""Where a message of the parser points, and what it says there; all of it if it is of no known form.
 
     Example::
 
-        >>> plain_words("Parser key \\"trainer.max_epochs\\": Expected a <class 'int'>. Got value: x")
+        >>> plain_words("Parser key \"trainer.max_epochs\": Expected a <class 'int'>. Got value: x")
         (['trainer', 'max_epochs'], "expected int, got 'x'")
     """
     text = " ".join(message.split())
-    keys = re.findall(r'[Pp]arser key "([^"]+)":', text)
-    parts = [part for key in keys for part in (*key.split("."), "init_args")][:-1]
-    said = re.split(r'[Pp]arser key "[^"]+":', text)[-1]
     if option := re.fullmatch(r"Group '(\S+)' does not accept option '(\S+)'", text):
         return [*option[1].split("."), *option[2].split(".")], "unknown key"
+    keys = re.findall(r'[Pp]arser key "([^"]+)":', text)
+    parts = [part for key in keys for part in (*key.split("."), "init_args")][:-1]
+    said = re.split(r'[Pp]arser key "[^"]+":', text)[-1].strip()
+    if other := re.search(r"Import path (\S+) does not correspond to a subclass of (\w+)", said):
+        return parts, f"{other[1]!r} is not a {other[2]}"
     if problem := re.search(r"Problem with given class_path '([^']+)': (.*?) - (?:Expected a|Not a valid)", said):
         return parts, f"{problem[1]}: {problem[2]}"
+    expected = re.search(r"Subtypes: \[(.*?)\] Errors:|Expected an? (<class '[^']+'>)", said)
     got = re.search(r"(?:Got value|Given value): (.*?)(?: - |$)", said)
-    expected = re.findall(r"Expected an? (?:<class '([^']+)'>|([^.:]+))", said.partition("Given value")[0])
-    kinds = list(dict.fromkeys(kind or other.strip() for kind, other in expected))
-    # Of a value within a value, the last kind is what the outer one could have been instead.
-    if len(keys) > 1 and len(kinds) > 1 and kinds[-1] == "NoneType":
-        kinds.pop()
-    return (parts, f"expected {' or '.join(kinds)}, got {got[1]!r}") if kinds and got else (parts, said.strip())
+    if not (expected and got):
+        return parts, said
+    kinds = re.sub(r"<class '([^']+)'>", r"\1", expected[1] or expected[2]).replace("NoneType", "null")
+    return parts, f"expected {re.sub(r'[A-Za-z_.]+[.](?=[A-Za-z_])', '', kinds)}, got {got[1]!r}"
 
 
-def build(config: Mapping[str, Any], kind: str, folder: Path, callback: pl.Callback) -> LightningCLI:
+def build(
+    config: Mapping[str, Any], kind: str, folder: Path, callback: pl.Callback, ranks: Mapping[str, Any] | None = None
+) -> LightningCLI:
     """Trainer, model and data of a job, as attributes of the answer.
 
     Args:
@@ -64,6 +67,7 @@ def build(config: Mapping[str, Any], kind: str, folder: Path, callback: pl.Callb
         kind: of the device, ``"cpu"`` or ``"gpu"``.
         folder: where the job saves, unless its config says otherwise.
         callback: that joins the Trainer to the scheduler.
+        ranks: the Trainer's arguments for a job of several processes.
     """
     defaults = {
         "accelerator": kind,
@@ -75,6 +79,7 @@ def build(config: Mapping[str, Any], kind: str, folder: Path, callback: pl.Callb
         "enable_model_summary": False,
         "default_root_dir": str(folder),
         "callbacks": [callback],
+        **(ranks or {}),
     }
     return _cli(LightningCLI, config, defaults)
 

@@ -1,0 +1,677 @@
+"""Bad input: the words, the exit code, and that nothing has started; in the order a person meets them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from lightning_core.launch import preflight
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.jobs import JobSpec
+from lightning_core.launch.problems import BundleError, Findings, Source
+from lightning_core.types import BatchTarget, Job
+from tests.conftest import ROOT
+
+JOB = "model: tests.tiny.Line, deadline: 9s, target: {loss: 0.1}"
+
+
+def jobs(**changed: str) -> str:
+    """A file whose only job has other terms: line 3 on, one a line."""
+    terms = {"model": "tests.tiny.Line", "deadline": "9s", "target": "{loss: 0.1}", **changed}
+    return "jobs:\n  a:\n" + "".join(f"    {key}: {value}\n" for key, value in terms.items())
+
+
+def top(line: str) -> str:
+    """A file with another line at its top."""
+    return f"{line}\njobs: {{a: {{{JOB}}}}}\n"
+
+
+class Row(NamedTuple):
+    """A file ``b.yaml`` (None: there is none), files beside it, and what is said, one regular expression a problem."""
+
+    text: str | bytes | None
+    words: list[str]
+    beside: Mapping[str, str] = {}
+
+
+# What can be told from the files alone: torch, Lightning and Ray are not imported.
+FROM_FILES = {
+    # ------------------------------------------------------------------------------ the file
+    "missing": Row(None, ["b.yaml: not found"]),
+    "empty": Row("", ["b.yaml: file is empty; expected a mapping with 'jobs', or one job"]),
+    "only a comment": Row("# soon\n", ["b.yaml: file is empty"]),
+    "not text": Row(b"jobs: \xff\n", [r"b.yaml: cannot be read: not UTF-8 text \(byte 6\)"]),
+    "control characters": Row("jobs: \x07", ["b.yaml: .*special characters are not allowed"]),
+    "broken": Row("jobs: [", ["b.yaml:1:8: "]),
+    "nested": Row("a: b: c", ["b.yaml:1:5: mapping values are not allowed"]),
+    "code": Row("jobs: !!python/object/apply:os.system [ls]", ["b.yaml:1:7: could not determine a constructor"]),
+    "bottomless": Row("[" * 3000, ["b.yaml: nested too deeply"]),
+    "a list": Row("- a", ["b.yaml:? ?expected a mapping with 'jobs', got list"]),
+    "twice": Row(
+        f"jobs:\n  a: {{{JOB}}}\n  a: {{{JOB}}}\n",
+        [r"b.yaml:3:3: duplicate key 'a' \(first on line 2\)"],
+    ),
+    # ------------------------------------------------------------------------------ keys
+    "unknown at the top": Row(top("polcy: edf"), ["b.yaml:1: polcy: unknown key 'polcy'; did you mean 'policy'?"]),
+    "unknown in a job": Row(
+        jobs(dealine="8s"), ["b.yaml:6: jobs.a.dealine: unknown key 'dealine'; did you mean 'deadline'?"]
+    ),
+    "unknown in the pool": Row(top("pool: {gpus: 2}"), ["b.yaml:1: pool.gpus: unknown key 'gpus'; expected one of"]),
+    "unknown in a config": Row(
+        "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
+        ["a.yaml:2: modle: unknown key 'modle'; did you mean 'model'?", "a.yaml: model is missing"],
+        {"a.yaml": "seed_everything: 1\nmodle: tests.tiny.Line\n"},
+    ),
+    "unknown in a config with fit": Row(
+        "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
+        ["a.yaml:3: fit.modle: unknown key 'modle'; did you mean 'model'?"],
+        {"a.yaml": "fit:\n  model: tests.tiny.Line\n  modle: tests.tiny.Line\n"},
+    ),
+    "a policy in a file of one job": Row(
+        "model: tests.tiny.Line\ndeadline: 9s\ntarget: {loss: 1}\npolicy: edf",
+        ["b.yaml:4: policy: unknown key 'policy'; expected one of"],
+    ),
+    # ------------------------------------------------------------------------------ jobs that are none
+    "no jobs": Row("policy: edf", ["b.yaml: jobs: expected a mapping of at least one job, got None"]),
+    "jobs null": Row("jobs:", ["b.yaml:1: jobs: expected a mapping of at least one job, got None"]),
+    "jobs empty": Row("jobs: {}", ["b.yaml:1: jobs: expected a mapping of at least one job, got {}"]),
+    "jobs scalars": Row("jobs: [a, b]", [r"b.yaml:1: jobs: expected a mapping of at least one job, got \['a', 'b'\]"]),
+    "job null": Row("jobs:\n  a:\n", ["b.yaml:2: jobs.a: empty; expected a mapping with deadline, target and a config"]),
+    "job scalar": Row("jobs: {a: 1}", ["b.yaml:1: jobs.a: got 1; expected a mapping with deadline"]),
+    "job without terms": Row(
+        "jobs:\n  a: {seed_everything: 1}\n",
+        [
+            r"b.yaml:2: jobs.a: model is missing",
+            r"b.yaml:2: jobs.a: deadline is missing; expected one such as 1h30m",
+            r"b.yaml:2: jobs.a: target is missing; expected one such as \{loss: 0.35\}",
+        ],
+    ),
+    # ------------------------------------------------------------------------------ deadlines
+    "base 60": Row(jobs(deadline="12:30"), [r"b.yaml:4:15: YAML reads 12:30 as 750 \(base 60\); quote it, or write 12h30m"]),
+    "base 60 in a config": Row(
+        "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
+        [r"a.yaml:2:10: YAML reads 1:30:00 as 5400 \(base 60\)"],
+        {"a.yaml": "model: {class_path: tests.tiny.Line, init_args: {\n    lr:  1:30:00}}"},
+    ),
+    "a number": Row(jobs(deadline="750"), ["b.yaml:4: jobs.a.deadline: duration must be a string with units .* got 750"]),
+    "zero": Row(jobs(deadline="0s"), ["b.yaml:4: jobs.a.deadline: duration must be positive, got '0s'"]),
+    "negative": Row(jobs(deadline="-5s"), ["b.yaml:4: jobs.a.deadline: duration must be .* got '-5s'"]),
+    "nan": Row(jobs(deadline=".nan"), ["jobs.a.deadline: duration must be .* got nan"]),
+    "infinite": Row(jobs(deadline=".inf"), ["jobs.a.deadline: duration must be .* got inf"]),
+    "a date": Row(jobs(deadline="2026-11-21"), ["jobs.a.deadline: duration must be .* got datetime.date"]),
+    "eleven years": Row(jobs(deadline="4018d"), ["jobs.a.deadline: duration must be at most 10 years, got '4018d'"]),
+    "without units": Row(jobs(deadline="'90'"), ["jobs.a.deadline: duration must be .* got '90'"]),
+    "null": Row(jobs(deadline=""), ["b.yaml:4: jobs.a.deadline: deadline is missing"]),
+    "begins too late": Row(jobs(begin="9s"), ["b.yaml:6: jobs.a.begin: must be before the deadline 9s, got '9s'"]),
+    "begins no time": Row(jobs(begin="soon"), ["jobs.a.begin: duration must be .* got 'soon'"]),
+    "works no time": Row(jobs(work="0s"), ["jobs.a.work: duration must be positive, got '0s'"]),
+    "no period": Row(top("period: 1"), ["b.yaml:1: period: duration must be a string .* got 1"]),
+    # ------------------------------------------------------------------------------ numbers
+    "yes devices": Row(top("pool: {devices: yes}"), ["b.yaml:1: pool.devices: must be a whole number from 1 to 64, got True"]),
+    "negative devices": Row(top("pool: {devices: -1}"), ["must be a whole number from 1 to 64, got -1"]),
+    "no devices": Row(top("pool: {devices: 0}"), ["must be a whole number from 1 to 64, got 0"]),
+    "half devices": Row(top("pool: {devices: 1.5}"), ["must be a whole number from 1 to 64, got 1.5"]),
+    "a billion devices": Row(top("pool: {devices: 1e9}"), ["must be a whole number from 1 to 64, got '1e9'"]),
+    "octal devices": Row(top("pool: {devices: 010}"), [r"b.yaml:1:17: YAML reads 010 as 8 \(base 8\)"]),
+    "resident": Row(top("pool: {resident: 0}"), ["pool.resident: must be a whole number of at least 1, got 0"]),
+    "too few resident": Row(
+        top("pool: {devices: 4, resident: 3}"), [r"pool.resident: must be at least one job a device \(4\), got 3"]
+    ),
+    "kind": Row(top("pool: {kind: tpu}"), ["b.yaml:1: pool.kind: must be cpu or gpu, got 'tpu'"]),
+    "pool": Row(top("pool: 2"), ["b.yaml:1: pool: expected a mapping of devices, kind, resident, got 2"]),
+    "cell": Row(jobs(cell="0"), ["b.yaml:6: jobs.a.cell: must be a whole number of at least 1, got 0"]),
+    "job's devices": Row(jobs(devices="true"), ["jobs.a.devices: must be a whole number of at least 1, got True"]),
+    "more than most": Row(
+        top("pool: {devices: 8}") + "  b: 1\n", ["b.yaml:3:3: "]
+    ),
+    "least over most": Row(
+        "pool: {devices: 8}\n" + jobs(min_devices="4", max_devices="2"),
+        ["b.yaml:7: jobs.a.min_devices: must be at most max_devices 2, got 4"],
+    ),
+    "least over pool": Row(
+        "pool: {devices: 2}\n" + jobs(min_devices="4"),
+        ["b.yaml:7: jobs.a.min_devices: must be at most the pool's 2, or the job can never be scheduled, got 4"],
+    ),
+    "devices over pool": Row(jobs(devices="2"), ["b.yaml:6: jobs.a.devices: must be at most the pool's 1, .* got 2"]),
+    "devices and least": Row(
+        "pool: {devices: 2}\n" + jobs(devices="2", min_devices="1"),
+        ["b.yaml:7: jobs.a.devices: stands for min_devices and max_devices; remove it, or min_devices"],
+    ),
+    **{
+        f"weight {weight}": Row(jobs(weight=weight), [f"b.yaml:6: jobs.a.weight: {words}"])
+        for weight, words in {
+            "-1": "must be positive and finite, got -1",
+            "0": "must be positive and finite, got 0",
+            ".nan": "must be positive and finite, got nan",
+            ".inf": "must be positive and finite, got inf",
+            "heavy": "must be a number, got 'heavy'",
+            "yes": "must be a number, got True",
+        }.items()
+    },
+    # ------------------------------------------------------------------------------ targets
+    **{
+        f"target {target}": Row(jobs(target=target), [f"b.yaml:5: jobs.a.target: {words}"])
+        for target, words in {
+            "5": r"expected \{loss: E\}, .* got 5",
+            "{}": r"expected \{loss: E\}, .* got nothing",
+            "{loss: 0}": "target loss must be positive and finite, got 0",
+            "{loss: .nan}": "target loss must be positive and finite, got nan",
+            "{loss: low}": "must be a number, got 'low'",
+            "{loss: yes}": "must be a number, got True",
+            "{batches: 1.5}": "must be a whole number of at least 1, got 1.5",
+            "{batches: 0}": "must be a whole number of at least 1, got 0",
+            "{lose: 1}": "unknown key 'lose'; did you mean 'loss'?",
+            "{loss: 1, batches: 2}": "expected .* got batches, loss",
+            "{metric: acc}": "expected .* got metric",
+            "{metric: 3, at_most: 1}": "metric must be a name, got 3",
+            "{metric: '', at_most: 1}": "target metric must have a name, got ''",
+            "{metric: acc, at_least: 92}": "target at_least must be below the best there can be, 1.0, got 92",
+            "{metric: acc, at_least: 0.9, at_most: 1}": "expected .* got at_least, at_most, metric",
+            "{metric: acc, at_most: 1, best: 2}": "expected .* got at_most, best, metric",
+        }.items()
+    },
+    "on_miss": Row(jobs(on_miss="stopp"), ["b.yaml:6: jobs.a.on_miss: 'stopp' is unknown; did you mean 'stop'?"]),
+    "on_miss a list": Row(jobs(on_miss="[stop]"), [r"jobs.a.on_miss: \['stop'\] is unknown; "]),
+    # ------------------------------------------------------------------------------ names
+    **{
+        f"name {name[:12]}": Row(
+            f"jobs:\n  {name}: {{{JOB}}}\n", [r"b.yaml:\d: jobs: a name has letters, digits, .* at most 63, got "]
+        )
+        for name in (
+            "../x", "''", "x" * 300, "<script>", "'\N{PARTY POPPER}'", "-rf", '"a\\nb"', '"a\\e[31m"', "a b", ".hidden",
+            "j\N{CYRILLIC SMALL LETTER O}b", "a/b", "a\\b", "c:",
+        )
+    },
+    "name a number": Row(f"jobs:\n  7: {{{JOB}}}\n", ["b.yaml:1: jobs: a name has .* got 7; quote it"]),
+    "name yes": Row(f"jobs:\n  yes: {{{JOB}}}\n", ["b.yaml:1: jobs: a name has .* got True; quote it"]),
+    "name of one job": Row(
+        "name: [a]\nmodel: tests.tiny.Line\ndeadline: 9s\ntarget: {loss: 1}\n",
+        [r"b.yaml: a name has letters, .* got \['a'\]"],
+    ),
+    # ------------------------------------------------------------------------------ configs
+    "config and model": Row(jobs(config="a.yaml"), ["b.yaml:6: jobs.a.config: either config or model, not both"]),
+    "config missing": Row("jobs: {a: {config: no.yaml, deadline: 9s, target: {loss: 1}}}", ["no.yaml: not found"]),
+    "config a list": Row("jobs: {a: {config: [x], deadline: 9s, target: {loss: 1}}}", ["jobs.a.config: must be the path"]),
+    "config scalar": Row(
+        "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
+        ["a.yaml: expected a LightningCLI config, a mapping with model, got 'x'"],
+        {"a.yaml": "x"},
+    ),
+    "config empty": Row(
+        "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
+        ["a.yaml: file is empty; expected a LightningCLI config"],
+        {"a.yaml": ""},
+    ),
+    "no class": Row(jobs(model="{init_args: {lr: 1}}"), ["b.yaml:3: jobs.a.model: class_path is missing; expected"]),
+    "model null": Row(jobs(model=""), ["b.yaml:3: jobs.a.model: class_path is missing, got None; expected"]),
+    "data a number": Row(jobs(data="3"), ["b.yaml:6: jobs.a.data: class_path is missing, got 3; expected"]),
+    "class a number": Row(
+        jobs(model="{class_path: 3}"),
+        ["b.yaml:3: jobs.a.model.class_path: must be the dotted path of a class, .* got 3"],
+    ),
+    "class without dot": Row(
+        jobs(model="Line"),
+        ["b.yaml:3: jobs.a.model.class_path: must be the dotted path of a class, such as package.module.Line, got 'Line'"],
+    ),
+    "class with slash": Row(jobs(model="./tiny.py"), ["must be names joined by dots, got './tiny.py'"]),
+    "private class": Row(
+        jobs(model="tests.tiny._Line"),
+        ["b.yaml:3: jobs.a.model.class_path: '_Line' is private, expected a public class, got 'tests.tiny._Line'"],
+    ),
+    "private module": Row(
+        jobs(trainer="{callbacks: [{class_path: x.Y}, {class_path: x._y.Z}]}"),
+        [r"b.yaml:6: jobs.a.trainer.callbacks\[1\].class_path: '_y' is private"],
+    ),
+    **{
+        f"trainer {key}": Row(jobs(trainer=f"{{{key}: 1}}"), [f"b.yaml:6: jobs.a.trainer.{key}: {words}"])
+        for key, words in {
+            "devices": "is set by the launcher; remove it",
+            "accelerator": "is set by the launcher; remove it",
+            "num_nodes": "is set by the launcher; remove it",
+            "strategy": "is set by the launcher; remove it",
+            "max_time": "contradicts the job's deadline; remove it and use deadline",
+        }.items()
+    },
+    "trainer a list": Row(jobs(trainer="[1]"), [r"jobs.a.trainer: must be a mapping of Trainer's arguments, got \[1\]"]),
+    "seed": Row(jobs(seed_everything="'yes'"), ["jobs.a.seed_everything: must be a whole number or a bool, got 'yes'"]),
+    "checkpoint a number": Row(jobs(ckpt_path="3"), ["jobs.a.ckpt_path: must be the path of a checkpoint, got 3"]),
+    # ------------------------------------------------------------------------------ policies, and who is told
+    "policy unknown": Row(top("policy: best"), ["b.yaml:1: policy: policy must be one of .* got 'best'"]),
+    "policy a list": Row(top("policy: [edf]"), ["b.yaml:1: policy: expected a name or a mapping with 'name'"]),
+    "policy's argument": Row(top("policy: {name: edf, x: 1}"), ["b.yaml:1: policy: policy edf: "]),
+    "estimator unknown": Row(top("estimator: best"), ["b.yaml:1: estimator: estimator must be one of .* got 'best'"]),
+    "on_verdict": Row(top("on_verdict: ring"), ["b.yaml:1: on_verdict: expected a mapping with command or webhook"]),
+    "on_verdict's key": Row(top("on_verdict: {comand: ring}"), ["on_verdict.comand: unknown key 'comand'; did you mean"]),
+    **{
+        f"command {text}": Row(top(f"on_verdict: {{command: {text}}}"), [f"b.yaml:1: on_verdict.command: {words}"])
+        for text, words in {
+            "''": "must be a command, as one text or as a list of words, got ''",
+            "[ring, 3]": r"must be a command, .* got \['ring', 3\]",
+            "5": "must be a command, .* got 5",
+            '"ring \'twice"': "cannot be split into words .No closing quotation., got ",
+            "['', x]": "must begin with a program",
+        }.items()
+    },
+    **{
+        f"webhook {text}": Row(
+            top(f"on_verdict: {{webhook: {text}}}"), ["b.yaml:1: on_verdict.webhook: must be an http or https address, got "]
+        )
+        for text in ("ftp://x.org", "x.org", "http://", "'http://x.org:port'", "'https://x y.org'", "3", "file:///etc/x")
+    },
+    # ------------------------------------------------------------------------------ all at once
+    "several": Row(
+        "polcy: edf\njobs:\n  a: {model: x._Y, deadline: 0s, target: {loss: -1}, weight: 010}\n  b: {}\n  b b: {}\n",
+        [
+            r"b.yaml:3:61: YAML reads 010 as 8",
+            r"b.yaml:1: polcy: unknown key",
+            r"b.yaml:3: jobs.a.model.class_path: '_Y' is private",
+            r"b.yaml:3: jobs.a.deadline: duration must be positive",
+            r"b.yaml:3: jobs.a.target: target loss must be positive",
+            r"b.yaml:4: jobs.b: model is missing",
+            r"b.yaml:4: jobs.b: deadline is missing",
+            r"b.yaml:4: jobs.b: target is missing",
+            r"b.yaml:\d: jobs: a name has .* got 'b b'",
+        ],
+    ),
+    "a megabyte": Row(jobs(deadline="x" * 1_000_000), [r"jobs.a.deadline: duration must be .* got 'x{200,600} \.\.\.$"]),
+    # ------------------------------------------------------------------------------ this machine
+    "no gpu": Row(
+        "pool: {kind: gpu, devices: 2}\n" + jobs(),
+        ["bundle: pool.kind: 2 wanted, but this machine has 0 GPUs; expected kind: cpu, or fewer devices"],
+    ),
+    "no checkpoint": Row(jobs(ckpt_path="no.ckpt"), ["b.yaml:6: jobs.a.ckpt_path: checkpoint .*/no.ckpt not found"]),
+    "checkpoint a text": Row(
+        jobs(ckpt_path="a.yaml"), [r"a.yaml is not a checkpoint: not in torch's zip format \(6 bytes\)"], {"a.yaml": "a: bcd"}
+    ),
+}  # fmt: skip
+
+# What is known once the named classes have been imported.
+FROM_CLASSES = {
+    "no module": Row(
+        jobs(model="no.such.Model"),
+        ["b.yaml:3: jobs.a.model.class_path: 'no.such.Model' does not import: no module 'no'; it is neither installed"],
+    ),
+    "no module inside": Row(
+        jobs(model="mine.Model"),
+        ["'mine.Model' does not import: ModuleNotFoundError: No module named 'theirs'"],
+        {"mine.py": "import theirs"},
+    ),
+    "module raises": Row(
+        jobs(model="raising.Model"),
+        ["b.yaml:3: jobs.a.model.class_path: 'raising.Model' does not import: ZeroDivisionError: division by zero"],
+        {"raising.py": "1 / 0"},
+    ),
+    "module leaves": Row(
+        jobs(model="leaving.Model"),
+        ["'leaving.Model' does not import: SystemExit: 3"],
+        {"leaving.py": "import sys\nsys.exit(3)"},
+    ),
+    "no attribute": Row(
+        jobs(model="tests.tiny.Lime"),
+        ["jobs.a.model.class_path: module 'tests.tiny' has no 'Lime'; did you mean 'Line'?"],
+    ),
+    "no class at all": Row(
+        jobs(model="nothing.Model"), ["module 'nothing' has no 'Model'; it has no class"], {"nothing.py": "x = 1"}
+    ),
+    "not a class": Row(
+        jobs(model="tests.tiny.QUIET"), ["jobs.a.model.class_path: 'tests.tiny.QUIET' is not a class but a dict"]
+    ),
+    "wrong model": Row(
+        jobs(model="tests.tiny.Points"),
+        ["'tests.tiny.Points' is not a lightning.pytorch.LightningModule; its base is lightning.pytorch.core.datamodule"],
+    ),
+    "wrong data": Row(
+        jobs(data="tests.tiny.Line"),
+        ["b.yaml:6: jobs.a.data.class_path: 'tests.tiny.Line' is not a lightning.pytorch.LightningDataModule; its base"],
+    ),
+    "abstract": Row(
+        jobs(model="half.Model"),
+        ["jobs.a.model.class_path: 'half.Model' is abstract: it lacks forward, loss"],
+        {
+            "half.py": textwrap.dedent("""
+            import abc
+            import lightning.pytorch as pl
+            class Model(pl.LightningModule, abc.ABC):
+                @abc.abstractmethod
+                def loss(self): ...
+                @abc.abstractmethod
+                def forward(self, x): ...
+            """)
+        },
+    ),
+    "argument unknown": Row(
+        jobs(model="{class_path: tests.tiny.Line, init_args: {puase: 1}}"),
+        [r"b.yaml:3: jobs.a.model.init_args.puase: unknown argument 'puase'; did you mean 'pause'\?; Line\(lr: "],
+    ),
+    "argument missing": Row(
+        jobs(model="needy.Model"),
+        [r"b.yaml:3: jobs.a.model.init_args.width: is missing; Model\(width: int, depth: int = 2\)"],
+        {
+            "needy.py": textwrap.dedent("""
+            import lightning.pytorch as pl
+            class Model(pl.LightningModule):
+                def __init__(self, width: int, depth: int = 2): super().__init__()
+            """)
+        },
+    ),
+    "argument's type": Row(
+        jobs(model="{class_path: tests.tiny.Line, init_args: {lr: fast}}"),
+        ["b.yaml:3: jobs.a.model.init_args.lr: expected float, got 'fast'"],
+    ),
+    "arguments a list": Row(
+        jobs(model="{class_path: tests.tiny.Line, init_args: [1]}"),
+        [r"b.yaml:3: jobs.a.model.init_args: must be a mapping of arguments, got \[1\]"],
+    ),
+    "optimizer's type": Row(
+        jobs(optimizer="{class_path: torch.optim.SGD, init_args: {lr: fast}}"),
+        ["b.yaml:6: jobs.a.optimizer.init_args.lr: expected float, Tensor, got 'fast'"],
+    ),
+    "trainer's argument": Row(jobs(trainer="{max_epoch: 3}"), ["b.yaml:6: jobs.a.trainer.max_epoch: unknown key"]),
+    "trainer's type": Row(
+        jobs(trainer="{max_epochs: many}"), ["b.yaml:6: jobs.a.trainer.max_epochs: expected int, null, got 'many'"]
+    ),
+    "not a callback": Row(
+        jobs(trainer="{callbacks: [{class_path: tests.tiny.Points}]}"),
+        ["b.yaml:6: jobs.a.trainer.callbacks: 'tests.tiny.Points' is not a Callback"],
+    ),
+    "callback missing": Row(
+        jobs(trainer="{callbacks: [{class_path: no.Callback}]}"),
+        [r"b.yaml:6: jobs.a.trainer.callbacks\[0\].class_path: 'no.Callback' does not import"],
+    ),
+    "two jobs": Row(
+        f"jobs:\n  a: {{{JOB}, data: tests.tiny.Pints}}\n  b: {{{JOB}, trainer: {{max_epochs: x}}}}\n",
+        ["b.yaml:2: jobs.a.data.class_path: module 'tests.tiny' has no 'Pints'", "b.yaml:3: jobs.b.trainer.max_epochs: "],
+    ),
+}  # fmt: skip
+
+CHILD = """
+import contextlib, io, json, os, sys
+sys.modules["lightning_core.launch.cluster"] = None  # whoever gets so far as to start something fails
+from lightning_core.cli import main
+results = {}
+for name in sorted(os.listdir(sys.argv[1])):
+    os.chdir(os.path.join(sys.argv[1], name))
+    before = sorted(os.listdir())
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            code = main(["run", "b.yaml"])
+        except BaseException as error:
+            code = repr(error)
+    made = sorted(set(os.listdir()) - {"__pycache__", *before})
+    results[name] = [code, errors.getvalue(), made, sorted({"torch", "lightning", "ray"} & set(sys.modules))]
+print(json.dumps(results))
+"""
+
+
+def answers(rows: Mapping[str, Row], folder: Path) -> dict[str, list[Any]]:
+    """Exit code, words, files made and modules imported so far, of each row; all in one process."""
+    for number, row in enumerate(rows.values()):
+        place = folder / f"{number:03}"
+        place.mkdir()
+        for name, text in row.beside.items():
+            (place / name).write_text(text)
+        if row.text is not None:
+            (place / "b.yaml").write_bytes(row.text if isinstance(row.text, bytes) else row.text.encode())
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder)], capture_output=True, text=True, timeout=240, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(rows, json.loads(done.stdout.splitlines()[-1]).values(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def of_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    return answers(FROM_FILES, tmp_path_factory.mktemp("files"))
+
+
+@pytest.fixture(scope="module")
+def of_classes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    return answers(FROM_CLASSES, tmp_path_factory.mktemp("classes"))
+
+
+def check_answer(row: Row, code: Any, errors: str, made: list[str]) -> None:
+    lines = errors.splitlines()
+    assert code == 2, errors
+    assert all(line.startswith("error: ") for line in lines), errors
+    for words in row.words:
+        assert any(re.search(words, line) for line in lines), f"no {words!r} in:\n{errors}"
+    assert not made
+
+
+@pytest.mark.parametrize("name", FROM_FILES)
+def test_told_from_the_files_alone(of_files: dict[str, list[Any]], name: str) -> None:
+    code, errors, made, imported = of_files[name]
+    check_answer(FROM_FILES[name], code, errors, made)
+    assert not imported
+
+
+@pytest.mark.parametrize("name", FROM_CLASSES)
+def test_told_before_anything_starts(of_classes: dict[str, list[Any]], name: str) -> None:
+    code, errors, made, imported = of_classes[name]
+    check_answer(FROM_CLASSES[name], code, errors, made)
+    assert "ray" not in imported
+
+
+@pytest.mark.parametrize("missing", ["yaml", "ray", "jsonargparse", "lightning"])
+def test_what_is_not_installed_is_named_with_its_cure(tmp_path: Path, missing: str) -> None:
+    (tmp_path / "b.yaml").write_text(jobs())
+    code = f"import sys; sys.modules[{missing!r}] = None; from lightning_core.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "run", "b.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    expected = f"error: {missing} is not installed; run pip install 'lightning-core-learning[launch]'\n"
+    assert done.stderr == expected
+
+
+# ------------------------------------------------------------------------------------------ Python objects
+
+
+def unsendable() -> Iterator[tuple[Any, str]]:
+    yield threading.Lock(), "<class '_thread.lock'>"
+    yield (lambda: 1), "<class 'function'>"
+    yield io.StringIO(), "<class '_io.StringIO'>"
+    yield torch.zeros(1), "<class 'torch.Tensor'>"
+    yield Path("x"), "<class 'pathlib.PosixPath'>"
+    yield {1, 2}, "<class 'set'>"
+    yield torch.nn.Linear, "<class 'type'>"
+
+
+@pytest.mark.parametrize(("value", "kind"), unsendable())
+def test_what_cannot_be_sent_is_named_by_its_path(value: Any, kind: str) -> None:
+    config = {"model": {"class_path": "tests.tiny.Line", "init_args": {"parts": [1, {"lock": value}]}}}
+    words = (
+        f"model.init_args.parts[1].lock: {kind} cannot be sent to the worker; describe it by class_path and init_args"
+    )
+    with pytest.raises(BundleError) as caught:
+        Bundle.from_dict({"jobs": {"a": {**config, "deadline": "9s", "target": {"batches": 1}}}})
+    assert caught.value.problems == [f"bundle: jobs.a.{words}"]
+    with pytest.raises(BundleError) as caught:
+        JobSpec(Job("a", 9.0, BatchTarget(1)), config)
+    assert caught.value.problems == [f"bundle: jobs.a.{words}"]
+
+
+@pytest.mark.parametrize("content", [[], None, "jobs", 3])
+def test_a_bundle_is_a_mapping(content: Any) -> None:
+    with pytest.raises(BundleError, match="bundle: expected a mapping with 'jobs', got"):
+        Bundle.from_dict(content)
+
+
+def test_a_bundle_of_specs_has_jobs_of_different_names() -> None:
+    spec = JobSpec(Job("a", 9.0, BatchTarget(1)), {"model": {"class_path": "tests.tiny.Line"}})
+    with pytest.raises(BundleError, match="jobs: 'a' is there twice"):
+        Bundle((spec, spec))
+    with pytest.raises(BundleError, match="at least one job is needed"):
+        Bundle(())
+
+
+# ------------------------------------------------------------------------------------------ checkpoints
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch pwned",)
+
+
+def problems_of(path: Path) -> list[str]:
+    content = {"jobs": {"a": {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}}}
+    content["jobs"]["a"]["ckpt_path"] = str(path)
+    try:
+        Bundle.from_dict(content).check()
+    except BundleError as error:
+        return error.problems
+    return []
+
+
+def saved(path: Path, **more: Any) -> bytes:
+    torch.save({"state_dict": {"layer.weight": torch.arange(20000.0)}, "global_step": 1, **more}, path)
+    return path.read_bytes()
+
+
+def test_a_sound_checkpoint_is_accepted(tmp_path: Path) -> None:
+    import lightning.pytorch as pl
+
+    from tests.tiny import QUIET, Line, Points
+
+    trainer = pl.Trainer(max_steps=2, **QUIET)
+    trainer.fit(Line(), datamodule=Points())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    assert problems_of(tmp_path / "last.ckpt") == []
+
+
+def test_a_truncated_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(saved(path)[:40000])
+    [problem] = problems_of(path)
+    assert problem == f"bundle: jobs.a.ckpt_path: checkpoint {path} is truncated (40,000 bytes): its end is missing"
+
+
+def test_a_flipped_bit_in_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    content = bytearray(saved(path))
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    [problem] = problems_of(path)
+    assert re.search(r"last.ckpt is damaged: last/data/0 is not what was saved", problem)
+
+
+def test_a_checkpoint_with_code_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path / "last.ckpt", evil=Evil())
+    [problem] = problems_of(tmp_path / "last.ckpt")
+    assert re.search(r"refused: checkpoint .* contains code or unknown types: (posix|os).system", problem)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
+    torch.save({"weights": torch.zeros(1)}, tmp_path / "last.ckpt")
+    [problem] = problems_of(tmp_path / "last.ckpt")
+    assert problem.endswith("last.ckpt is not a checkpoint of Lightning: it has no 'state_dict'")
+
+
+def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    [problem] = problems_of(tmp_path)
+    assert "cannot be read: " in problem
+
+
+# ------------------------------------------------------------------------------------------ this machine
+
+
+@pytest.mark.parametrize(
+    ("listed", "printed", "visible", "count"),
+    [
+        (2, "", None, 2),
+        (2, "", "0", 1),
+        (2, "", "", 0),
+        (2, "", "-1", 0),
+        (None, "GPU 0: H200 (UUID: GPU-1)\nGPU 1: H200 (UUID: GPU-2)\n", None, 2),
+        (None, "No devices were found\n", None, 0),
+        (None, None, None, 0),
+    ],
+)
+def test_gpus_are_counted_without_torch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listed: int | None,
+    printed: str | None,
+    visible: str | None,
+    count: int,
+) -> None:
+    def listdir(path: str) -> list[str]:
+        if listed is None:
+            raise FileNotFoundError(path)
+        return [""] * listed
+
+    monkeypatch.setattr("os.listdir", listdir)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if printed is not None:
+        command = tmp_path / "nvidia-smi"
+        command.write_text(f"#!/bin/sh\n[ $1 = -L ] && printf '{printed}'\n")
+        command.chmod(0o755)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert preflight.gpus_here() == count
+
+
+def test_a_run_s_folder_must_take_files(tmp_path: Path) -> None:
+    preflight.check_folder(tmp_path / "new" / "run")
+    assert list((tmp_path / "new" / "run").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BundleError, match="file/run: cannot be written to: Not a directory"):
+        preflight.check_folder(tmp_path / "file" / "run")
+
+
+def test_a_full_disk_is_told_before_the_run(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from lightning_core.launch.preflight import check_folder\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "check_folder(Path(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert f"BundleError: {tmp_path}: cannot be written to: File too large" in done.stderr
+
+
+def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 5 * 2**30
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
+    monkeypatch.setattr(preflight, "_in_memory", lambda folder: False)
+    with (tmp_path / "last.ckpt").open("wb") as file:
+        file.truncate(2 * 2**30)  # a hole: it takes no room
+    assert preflight.folder_warnings(tmp_path) == []
+    assert preflight.folder_warnings(tmp_path, [tmp_path / "last.ckpt", tmp_path / "none"]) == [
+        f"{tmp_path}: 5.0 GiB free; the jobs' checkpoints may need 6.0"
+    ]
+    free = 2**29
+    assert preflight.folder_warnings(tmp_path) == [f"{tmp_path}: 0.5 GiB free; the jobs' checkpoints may need 1.0"]
+
+
+@pytest.mark.skipif("/dev/shm tmpfs" not in Path("/proc/self/mounts").read_text(), reason="needs a tmpfs")
+def test_a_folder_in_memory_is_a_warning() -> None:
+    assert any("lies in memory" in warning for warning in preflight.folder_warnings(Path("/dev/shm")))
+    assert not preflight._in_memory(Path("/proc"))
+
+
+def test_problems_are_one_printable_line() -> None:
+    found = Findings(Source("b\x1b.yaml"))
+    found.at("a\nb").add("x\ty\u202e")
+    assert found.problems == ["b\\x1b.yaml: a b: x y\\u202e"]
