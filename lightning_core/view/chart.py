@@ -179,8 +179,8 @@ class _Chart:
         """What was believed, as a band in colours and symbols; below it, marks of what people and workers did."""
         found = [f'<text class="tick" x="{LEFT - 5}" y="{STRIP + 10}" text-anchor="end">verdict</text>']
         job = self.job
-        ends = [belief.time for belief in job.beliefs[1:]] + [self.start + self.end]
-        for belief, until in zip(job.beliefs, ends, strict=True):
+        untils = [*(belief.time for belief in job.beliefs), self.start + self.end][1:]
+        for belief, until in zip(job.beliefs, untils, strict=True):
             left, right = self.x(belief.time - self.start), self.x(until - self.start)
             last = belief is job.beliefs[-1] and job.ended is not None
             width = max(STRIP_HEIGHT + 4.0 if last else 1.0, right - left)

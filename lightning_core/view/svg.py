@@ -145,7 +145,7 @@ def steps(levels: Sequence[tuple[float, float]], end: float) -> list[tuple[float
         [(0.0, 3.0, 1.0), (3.0, 5.0, 0.5)]
     """
     found: list[tuple[float, float, float]] = []
-    for (time, level), until in zip(levels, [*(time for time, _ in levels[1:]), end], strict=True):
+    for (time, level), until in zip(levels, [*(time for time, _ in levels), end][1:], strict=True):
         until = min(until, end)
         if found and found[-1][2] == level and found[-1][1] == time:
             found[-1] = (found[-1][0], until, level)
