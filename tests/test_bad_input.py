@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
 import subprocess
 import sys
 import textwrap
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 
-from lightning_core.launch import preflight
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.jobs import JobSpec
-from lightning_core.launch.problems import BundleError, Findings, Source
-from lightning_core.types import BatchTarget, Job
 from tests.conftest import ROOT
 
 JOB = "model: tests.tiny.Line, deadline: 9s, target: {loss: 0.1}"
@@ -88,7 +79,9 @@ FROM_FILES = {
     "jobs null": Row("jobs:", ["b.yaml:1: jobs: expected a mapping of at least one job, got None"]),
     "jobs empty": Row("jobs: {}", ["b.yaml:1: jobs: expected a mapping of at least one job, got {}"]),
     "jobs scalars": Row("jobs: [a, b]", [r"b.yaml:1: jobs: expected a mapping of at least one job, got \['a', 'b'\]"]),
-    "job null": Row("jobs:\n  a:\n", ["b.yaml:2: jobs.a: empty; expected a mapping with deadline, target and a config"]),
+    "job null": Row(
+        "jobs:\n  a:\n", ["b.yaml:2: jobs.a: empty; expected a mapping with deadline, target and a config"]
+    ),
     "job scalar": Row("jobs: {a: 1}", ["b.yaml:1: jobs.a: got 1; expected a mapping with deadline"]),
     "job without terms": Row(
         "jobs:\n  a: {seed_everything: 1}\n",
@@ -99,13 +92,17 @@ FROM_FILES = {
         ],
     ),
     # ------------------------------------------------------------------------------ deadlines
-    "base 60": Row(jobs(deadline="12:30"), [r"b.yaml:4:15: YAML reads 12:30 as 750 \(base 60\); quote it, or write 12h30m"]),
+    "base 60": Row(
+        jobs(deadline="12:30"), [r"b.yaml:4:15: YAML reads 12:30 as 750 \(base 60\); quote it, or write 12h30m"]
+    ),
     "base 60 in a config": Row(
         "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
         [r"a.yaml:2:10: YAML reads 1:30:00 as 5400 \(base 60\)"],
         {"a.yaml": "model: {class_path: tests.tiny.Line, init_args: {\n    lr:  1:30:00}}"},
     ),
-    "a number": Row(jobs(deadline="750"), ["b.yaml:4: jobs.a.deadline: duration must be a string with units .* got 750"]),
+    "a number": Row(
+        jobs(deadline="750"), ["b.yaml:4: jobs.a.deadline: duration must be a string with units .* got 750"]
+    ),
     "zero": Row(jobs(deadline="0s"), ["b.yaml:4: jobs.a.deadline: duration must be positive, got '0s'"]),
     "negative": Row(jobs(deadline="-5s"), ["b.yaml:4: jobs.a.deadline: duration must be .* got '-5s'"]),
     "nan": Row(jobs(deadline=".nan"), ["jobs.a.deadline: duration must be .* got nan"]),
@@ -119,7 +116,9 @@ FROM_FILES = {
     "works no time": Row(jobs(work="0s"), ["jobs.a.work: duration must be positive, got '0s'"]),
     "no period": Row(top("period: 1"), ["b.yaml:1: period: duration must be a string .* got 1"]),
     # ------------------------------------------------------------------------------ numbers
-    "yes devices": Row(top("pool: {devices: yes}"), ["b.yaml:1: pool.devices: must be a whole number from 1 to 64, got True"]),
+    "yes devices": Row(
+        top("pool: {devices: yes}"), ["b.yaml:1: pool.devices: must be a whole number from 1 to 64, got True"]
+    ),
     "negative devices": Row(top("pool: {devices: -1}"), ["must be a whole number from 1 to 64, got -1"]),
     "no devices": Row(top("pool: {devices: 0}"), ["must be a whole number from 1 to 64, got 0"]),
     "half devices": Row(top("pool: {devices: 1.5}"), ["must be a whole number from 1 to 64, got 1.5"]),
@@ -133,9 +132,6 @@ FROM_FILES = {
     "pool": Row(top("pool: 2"), ["b.yaml:1: pool: expected a mapping of devices, kind, resident, got 2"]),
     "cell": Row(jobs(cell="0"), ["b.yaml:6: jobs.a.cell: must be a whole number of at least 1, got 0"]),
     "job's devices": Row(jobs(devices="true"), ["jobs.a.devices: must be a whole number of at least 1, got True"]),
-    "more than most": Row(
-        top("pool: {devices: 8}") + "  b: 1\n", ["b.yaml:3:3: "]
-    ),
     "least over most": Row(
         "pool: {devices: 8}\n" + jobs(min_devices="4", max_devices="2"),
         ["b.yaml:7: jobs.a.min_devices: must be at most max_devices 2, got 4"],
@@ -187,15 +183,27 @@ FROM_FILES = {
     # ------------------------------------------------------------------------------ names
     **{
         f"name {name[:12]}": Row(
-            f"jobs:\n  {name}: {{{JOB}}}\n", [r"b.yaml:\d: jobs: a name has letters, digits, .* at most 63, got "]
+            f"jobs:\n  {name}: {{{JOB}}}\n", [r"b.yaml:2: jobs\..*: a name has letters, digits, .* at most 63, got "]
         )
         for name in (
-            "../x", "''", "x" * 300, "<script>", "'\N{PARTY POPPER}'", "-rf", '"a\\nb"', '"a\\e[31m"', "a b", ".hidden",
-            "j\N{CYRILLIC SMALL LETTER O}b", "a/b", "a\\b", "c:",
+            "../x",
+            "''",
+            "x" * 300,
+            "<script>",
+            "'\N{PARTY POPPER}'",
+            "-rf",
+            '"a\\nb"',
+            '"a\\e[31m"',
+            "a b",
+            ".hidden",
+            "j\N{CYRILLIC SMALL LETTER O}b",
+            "a/b",
+            "a\\b",
+            "c:",
         )
     },
-    "name a number": Row(f"jobs:\n  7: {{{JOB}}}\n", ["b.yaml:1: jobs: a name has .* got 7; quote it"]),
-    "name yes": Row(f"jobs:\n  yes: {{{JOB}}}\n", ["b.yaml:1: jobs: a name has .* got True; quote it"]),
+    "name a number": Row(f"jobs:\n  7: {{{JOB}}}\n", ["b.yaml:2: jobs.7: a name has .* got 7; quote it"]),
+    "name yes": Row(f"jobs:\n  yes: {{{JOB}}}\n", ["b.yaml:1: jobs.True: a name has .* got True; quote it"]),
     "name of one job": Row(
         "name: [a]\nmodel: tests.tiny.Line\ndeadline: 9s\ntarget: {loss: 1}\n",
         [r"b.yaml: a name has letters, .* got \['a'\]"],
@@ -203,7 +211,9 @@ FROM_FILES = {
     # ------------------------------------------------------------------------------ configs
     "config and model": Row(jobs(config="a.yaml"), ["b.yaml:6: jobs.a.config: either config or model, not both"]),
     "config missing": Row("jobs: {a: {config: no.yaml, deadline: 9s, target: {loss: 1}}}", ["no.yaml: not found"]),
-    "config a list": Row("jobs: {a: {config: [x], deadline: 9s, target: {loss: 1}}}", ["jobs.a.config: must be the path"]),
+    "config a list": Row(
+        "jobs: {a: {config: [x], deadline: 9s, target: {loss: 1}}}", ["jobs.a.config: must be the path"]
+    ),
     "config scalar": Row(
         "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
         ["a.yaml: expected a LightningCLI config, a mapping with model, got 'x'"],
@@ -223,7 +233,7 @@ FROM_FILES = {
     ),
     "class without dot": Row(
         jobs(model="Line"),
-        ["b.yaml:3: jobs.a.model.class_path: must be the dotted path of a class, such as package.module.Line, got 'Line'"],
+        ["b.yaml:3: jobs.a.model.class_path: must be the dotted path of a class, such as package.module.Line, "],
     ),
     "class with slash": Row(jobs(model="./tiny.py"), ["must be names joined by dots, got './tiny.py'"]),
     "private class": Row(
@@ -244,7 +254,9 @@ FROM_FILES = {
             "max_time": "contradicts the job's deadline; remove it and use deadline",
         }.items()
     },
-    "trainer a list": Row(jobs(trainer="[1]"), [r"jobs.a.trainer: must be a mapping of Trainer's arguments, got \[1\]"]),
+    "trainer a list": Row(
+        jobs(trainer="[1]"), [r"jobs.a.trainer: must be a mapping of Trainer's arguments, got \[1\]"]
+    ),
     "seed": Row(jobs(seed_everything="'yes'"), ["jobs.a.seed_everything: must be a whole number or a bool, got 'yes'"]),
     "checkpoint a number": Row(jobs(ckpt_path="3"), ["jobs.a.ckpt_path: must be the path of a checkpoint, got 3"]),
     # ------------------------------------------------------------------------------ policies, and who is told
@@ -253,7 +265,9 @@ FROM_FILES = {
     "policy's argument": Row(top("policy: {name: edf, x: 1}"), ["b.yaml:1: policy: policy edf: "]),
     "estimator unknown": Row(top("estimator: best"), ["b.yaml:1: estimator: estimator must be one of .* got 'best'"]),
     "on_verdict": Row(top("on_verdict: ring"), ["b.yaml:1: on_verdict: expected a mapping with command or webhook"]),
-    "on_verdict's key": Row(top("on_verdict: {comand: ring}"), ["on_verdict.comand: unknown key 'comand'; did you mean"]),
+    "on_verdict's key": Row(
+        top("on_verdict: {comand: ring}"), ["on_verdict.comand: unknown key 'comand'; did you mean"]
+    ),
     **{
         f"command {text}": Row(top(f"on_verdict: {{command: {text}}}"), [f"b.yaml:1: on_verdict.command: {words}"])
         for text, words in {
@@ -266,15 +280,24 @@ FROM_FILES = {
     },
     **{
         f"webhook {text}": Row(
-            top(f"on_verdict: {{webhook: {text}}}"), ["b.yaml:1: on_verdict.webhook: must be an http or https address, got "]
+            top(f"on_verdict: {{webhook: {text}}}"),
+            ["b.yaml:1: on_verdict.webhook: must be an http or https address, got "],
         )
-        for text in ("ftp://x.org", "x.org", "http://", "'http://x.org:port'", "'https://x y.org'", "3", "file:///etc/x")
+        for text in (
+            "ftp://x.org",
+            "x.org",
+            "http://",
+            "'http://x.org:port'",
+            "'https://x y.org'",
+            "3",
+            "file:///etc/x",
+        )
     },
     # ------------------------------------------------------------------------------ all at once
     "several": Row(
         "polcy: edf\njobs:\n  a: {model: x._Y, deadline: 0s, target: {loss: -1}, weight: 010}\n  b: {}\n  b b: {}\n",
         [
-            r"b.yaml:3:61: YAML reads 010 as 8",
+            r"b.yaml:3:62: YAML reads 010 as 8",
             r"b.yaml:1: polcy: unknown key",
             r"b.yaml:3: jobs.a.model.class_path: '_Y' is private",
             r"b.yaml:3: jobs.a.deadline: duration must be positive",
@@ -282,10 +305,12 @@ FROM_FILES = {
             r"b.yaml:4: jobs.b: model is missing",
             r"b.yaml:4: jobs.b: deadline is missing",
             r"b.yaml:4: jobs.b: target is missing",
-            r"b.yaml:\d: jobs: a name has .* got 'b b'",
+            r"b.yaml:5: jobs.b b: a name has .* got 'b b'",
         ],
     ),
-    "a megabyte": Row(jobs(deadline="x" * 1_000_000), [r"jobs.a.deadline: duration must be .* got 'x{200,600} \.\.\.$"]),
+    "a megabyte": Row(
+        jobs(deadline="x" * 1_000_000), [r"jobs.a.deadline: duration must be .* got 'x{200,600} \.\.\.$"]
+    ),
     # ------------------------------------------------------------------------------ this machine
     "no gpu": Row(
         "pool: {kind: gpu, devices: 2}\n" + jobs(),
@@ -293,9 +318,11 @@ FROM_FILES = {
     ),
     "no checkpoint": Row(jobs(ckpt_path="no.ckpt"), ["b.yaml:6: jobs.a.ckpt_path: checkpoint .*/no.ckpt not found"]),
     "checkpoint a text": Row(
-        jobs(ckpt_path="a.yaml"), [r"a.yaml is not a checkpoint: not in torch's zip format \(6 bytes\)"], {"a.yaml": "a: bcd"}
+        jobs(ckpt_path="a.yaml"),
+        [r"a.yaml is not a checkpoint: not in torch's zip format \(6 bytes\)"],
+        {"a.yaml": "a: bcd"},
     ),
-}  # fmt: skip
+}
 
 # What is known once the named classes have been imported.
 FROM_CLASSES = {
@@ -330,11 +357,11 @@ FROM_CLASSES = {
     ),
     "wrong model": Row(
         jobs(model="tests.tiny.Points"),
-        ["'tests.tiny.Points' is not a lightning.pytorch.LightningModule; its base is lightning.pytorch.core.datamodule"],
+        ["'tests.tiny.Points' is not a lightning.pytorch.LightningModule; its base is "],
     ),
     "wrong data": Row(
         jobs(data="tests.tiny.Line"),
-        ["b.yaml:6: jobs.a.data.class_path: 'tests.tiny.Line' is not a lightning.pytorch.LightningDataModule; its base"],
+        ["b.yaml:6: jobs.a.data.class_path: 'tests.tiny.Line' is not a lightning.pytorch.LightningDataModule"],
     ),
     "abstract": Row(
         jobs(model="half.Model"),
@@ -392,9 +419,12 @@ FROM_CLASSES = {
     ),
     "two jobs": Row(
         f"jobs:\n  a: {{{JOB}, data: tests.tiny.Pints}}\n  b: {{{JOB}, trainer: {{max_epochs: x}}}}\n",
-        ["b.yaml:2: jobs.a.data.class_path: module 'tests.tiny' has no 'Pints'", "b.yaml:3: jobs.b.trainer.max_epochs: "],
+        [
+            "b.yaml:2: jobs.a.data.class_path: module 'tests.tiny' has no 'Pints'",
+            "b.yaml:3: jobs.b.trainer.max_epochs: ",
+        ],
     ),
-}  # fmt: skip
+}
 
 CHILD = """
 import contextlib, io, json, os, sys
@@ -475,203 +505,3 @@ def test_what_is_not_installed_is_named_with_its_cure(tmp_path: Path, missing: s
     assert done.returncode == 2
     expected = f"error: {missing} is not installed; run pip install 'lightning-core-learning[launch]'\n"
     assert done.stderr == expected
-
-
-# ------------------------------------------------------------------------------------------ Python objects
-
-
-def unsendable() -> Iterator[tuple[Any, str]]:
-    yield threading.Lock(), "<class '_thread.lock'>"
-    yield (lambda: 1), "<class 'function'>"
-    yield io.StringIO(), "<class '_io.StringIO'>"
-    yield torch.zeros(1), "<class 'torch.Tensor'>"
-    yield Path("x"), "<class 'pathlib.PosixPath'>"
-    yield {1, 2}, "<class 'set'>"
-    yield torch.nn.Linear, "<class 'type'>"
-
-
-@pytest.mark.parametrize(("value", "kind"), unsendable())
-def test_what_cannot_be_sent_is_named_by_its_path(value: Any, kind: str) -> None:
-    config = {"model": {"class_path": "tests.tiny.Line", "init_args": {"parts": [1, {"lock": value}]}}}
-    words = (
-        f"model.init_args.parts[1].lock: {kind} cannot be sent to the worker; describe it by class_path and init_args"
-    )
-    with pytest.raises(BundleError) as caught:
-        Bundle.from_dict({"jobs": {"a": {**config, "deadline": "9s", "target": {"batches": 1}}}})
-    assert caught.value.problems == [f"bundle: jobs.a.{words}"]
-    with pytest.raises(BundleError) as caught:
-        JobSpec(Job("a", 9.0, BatchTarget(1)), config)
-    assert caught.value.problems == [f"bundle: jobs.a.{words}"]
-
-
-@pytest.mark.parametrize("content", [[], None, "jobs", 3])
-def test_a_bundle_is_a_mapping(content: Any) -> None:
-    with pytest.raises(BundleError, match="bundle: expected a mapping with 'jobs', got"):
-        Bundle.from_dict(content)
-
-
-def test_a_bundle_of_specs_has_jobs_of_different_names() -> None:
-    spec = JobSpec(Job("a", 9.0, BatchTarget(1)), {"model": {"class_path": "tests.tiny.Line"}})
-    with pytest.raises(BundleError, match="jobs: 'a' is there twice"):
-        Bundle((spec, spec))
-    with pytest.raises(BundleError, match="at least one job is needed"):
-        Bundle(())
-
-
-# ------------------------------------------------------------------------------------------ checkpoints
-
-
-class Evil:
-    """Runs a command when it is unpickled."""
-
-    def __reduce__(self) -> Any:
-        return os.system, ("touch pwned",)
-
-
-def problems_of(path: Path) -> list[str]:
-    content = {"jobs": {"a": {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}}}
-    content["jobs"]["a"]["ckpt_path"] = str(path)
-    try:
-        Bundle.from_dict(content).check()
-    except BundleError as error:
-        return error.problems
-    return []
-
-
-def saved(path: Path, **more: Any) -> bytes:
-    torch.save({"state_dict": {"layer.weight": torch.arange(20000.0)}, "global_step": 1, **more}, path)
-    return path.read_bytes()
-
-
-def test_a_sound_checkpoint_is_accepted(tmp_path: Path) -> None:
-    import lightning.pytorch as pl
-
-    from tests.tiny import QUIET, Line, Points
-
-    trainer = pl.Trainer(max_steps=2, **QUIET)
-    trainer.fit(Line(), datamodule=Points())
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    assert problems_of(tmp_path / "last.ckpt") == []
-
-
-def test_a_truncated_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    path.write_bytes(saved(path)[:40000])
-    [problem] = problems_of(path)
-    assert problem == f"bundle: jobs.a.ckpt_path: checkpoint {path} is truncated (40,000 bytes): its end is missing"
-
-
-def test_a_flipped_bit_in_a_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    content = bytearray(saved(path))
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    [problem] = problems_of(path)
-    assert re.search(r"last.ckpt is damaged: last/data/0 is not what was saved", problem)
-
-
-def test_a_checkpoint_with_code_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    saved(tmp_path / "last.ckpt", evil=Evil())
-    [problem] = problems_of(tmp_path / "last.ckpt")
-    assert re.search(r"refused: checkpoint .* contains code or unknown types: (posix|os).system", problem)
-    assert not (tmp_path / "pwned").exists()
-
-
-def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
-    torch.save({"weights": torch.zeros(1)}, tmp_path / "last.ckpt")
-    [problem] = problems_of(tmp_path / "last.ckpt")
-    assert problem.endswith("last.ckpt is not a checkpoint of Lightning: it has no 'state_dict'")
-
-
-def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
-    [problem] = problems_of(tmp_path)
-    assert "cannot be read: " in problem
-
-
-# ------------------------------------------------------------------------------------------ this machine
-
-
-@pytest.mark.parametrize(
-    ("listed", "printed", "visible", "count"),
-    [
-        (2, "", None, 2),
-        (2, "", "0", 1),
-        (2, "", "", 0),
-        (2, "", "-1", 0),
-        (None, "GPU 0: H200 (UUID: GPU-1)\nGPU 1: H200 (UUID: GPU-2)\n", None, 2),
-        (None, "No devices were found\n", None, 0),
-        (None, None, None, 0),
-    ],
-)
-def test_gpus_are_counted_without_torch(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    listed: int | None,
-    printed: str | None,
-    visible: str | None,
-    count: int,
-) -> None:
-    def listdir(path: str) -> list[str]:
-        if listed is None:
-            raise FileNotFoundError(path)
-        return [""] * listed
-
-    monkeypatch.setattr("os.listdir", listdir)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if printed is not None:
-        command = tmp_path / "nvidia-smi"
-        command.write_text(f"#!/bin/sh\n[ $1 = -L ] && printf '{printed}'\n")
-        command.chmod(0o755)
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert preflight.gpus_here() == count
-
-
-def test_a_run_s_folder_must_take_files(tmp_path: Path) -> None:
-    preflight.check_folder(tmp_path / "new" / "run")
-    assert list((tmp_path / "new" / "run").iterdir()) == []
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BundleError, match="file/run: cannot be written to: Not a directory"):
-        preflight.check_folder(tmp_path / "file" / "run")
-
-
-def test_a_full_disk_is_told_before_the_run(tmp_path: Path) -> None:
-    code = (
-        "import resource, signal, sys; from pathlib import Path\n"
-        "from lightning_core.launch.preflight import check_folder\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-        "check_folder(Path(sys.argv[1]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert f"BundleError: {tmp_path}: cannot be written to: File too large" in done.stderr
-
-
-def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = 5 * 2**30
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
-    monkeypatch.setattr(preflight, "_in_memory", lambda folder: False)
-    with (tmp_path / "last.ckpt").open("wb") as file:
-        file.truncate(2 * 2**30)  # a hole: it takes no room
-    assert preflight.folder_warnings(tmp_path) == []
-    assert preflight.folder_warnings(tmp_path, [tmp_path / "last.ckpt", tmp_path / "none"]) == [
-        f"{tmp_path}: 5.0 GiB free; the jobs' checkpoints may need 6.0"
-    ]
-    free = 2**29
-    assert preflight.folder_warnings(tmp_path) == [f"{tmp_path}: 0.5 GiB free; the jobs' checkpoints may need 1.0"]
-
-
-@pytest.mark.skipif("/dev/shm tmpfs" not in Path("/proc/self/mounts").read_text(), reason="needs a tmpfs")
-def test_a_folder_in_memory_is_a_warning() -> None:
-    assert any("lies in memory" in warning for warning in preflight.folder_warnings(Path("/dev/shm")))
-    assert not preflight._in_memory(Path("/proc"))
-
-
-def test_problems_are_one_printable_line() -> None:
-    found = Findings(Source("b\x1b.yaml"))
-    found.at("a\nb").add("x\ty\u202e")
-    assert found.problems == ["b\\x1b.yaml: a b: x y\\u202e"]

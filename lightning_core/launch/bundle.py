@@ -312,4 +312,5 @@ def _pool(value: Any, found: Findings) -> tuple[Kind, int, int | None]:
         resident = found.at("resident").read(whole, value["resident"])
     if devices is not None and resident is not None and resident < devices:
         found.at("resident").add(f"must be at least one job a device ({devices}), got {resident}")
+        resident = None
     return kind, devices or MOST_DEVICES, resident

@@ -97,10 +97,7 @@ def read_job(name: Any, value: Any, folder: Path, found: Findings, devices: int)
     before = len(found.problems)
     if not isinstance(name, str) or not JOB_NAME.fullmatch(name):
         quote = "" if isinstance(name, str) else "; quote it"
-        words = (
-            f"a name has letters, digits, '.', '_', '-', begins with a letter or digit, at most 63, got {name!r}{quote}"
-        )
-        Findings(Source(found.source.name, found.source.root, found.source.parts[:-1]), found.problems).add(words)
+        found.add(f"a name has letters, digits, '.', '_', '-' (not as the first), at most 63, got {name!r}{quote}")
         return None
     if not isinstance(value, Mapping):
         given = "empty" if value is None else f"got {value!r}"
@@ -300,4 +297,4 @@ def _on_miss(value: Any) -> OnMiss:
     try:
         return OnMiss(value)
     except ValueError:
-        raise ValueError(f"{value!r} is unknown{did_you_mean(value, OnMiss)}") from None
+        raise ValueError(f"{value!r} is unknown{did_you_mean(value, map(str, OnMiss))}") from None

@@ -1,0 +1,221 @@
+"""What is found out before anything starts of Python objects, checkpoints and this machine."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_core.launch import preflight
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.jobs import JobSpec
+from lightning_core.launch.problems import BundleError, Findings, Source
+from lightning_core.types import BatchTarget, Job
+
+# ------------------------------------------------------------------------------------------ Python objects
+
+
+def unsendable() -> Iterator[tuple[Any, str]]:
+    yield threading.Lock(), "<class '_thread.lock'>"
+    yield (lambda: 1), "<class 'function'>"
+    yield io.StringIO(), "<class '_io.StringIO'>"
+    yield torch.zeros(1), "<class 'torch.Tensor'>"
+    yield Path("x"), "<class 'pathlib.PosixPath'>"
+    yield {1, 2}, "<class 'set'>"
+    yield torch.nn.Linear, "<class 'type'>"
+
+
+@pytest.mark.parametrize(("value", "kind"), unsendable())
+def test_what_cannot_be_sent_is_named_by_its_path(value: Any, kind: str) -> None:
+    config = {"model": {"class_path": "tests.tiny.Line", "init_args": {"parts": [1, {"lock": value}]}}}
+    words = (
+        f"model.init_args.parts[1].lock: {kind} cannot be sent to the worker; describe it by class_path and init_args"
+    )
+    with pytest.raises(BundleError) as caught:
+        Bundle.from_dict({"jobs": {"a": {**config, "deadline": "9s", "target": {"batches": 1}}}})
+    assert caught.value.problems == [f"bundle: jobs.a.{words}"]
+    with pytest.raises(BundleError) as caught:
+        JobSpec(Job("a", 9.0, BatchTarget(1)), config)
+    assert caught.value.problems == [f"bundle: jobs.a.{words}"]
+
+
+@pytest.mark.parametrize("content", [[], None, "jobs", 3])
+def test_a_bundle_is_a_mapping(content: Any) -> None:
+    with pytest.raises(BundleError, match="bundle: expected a mapping with 'jobs', got"):
+        Bundle.from_dict(content)
+
+
+def test_a_bundle_of_specs_has_jobs_of_different_names() -> None:
+    spec = JobSpec(Job("a", 9.0, BatchTarget(1)), {"model": {"class_path": "tests.tiny.Line"}})
+    with pytest.raises(BundleError, match="jobs: 'a' is there twice"):
+        Bundle((spec, spec))
+    with pytest.raises(BundleError, match="at least one job is needed"):
+        Bundle(())
+
+
+# ------------------------------------------------------------------------------------------ checkpoints
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch pwned",)
+
+
+def problems_of(path: Path) -> list[str]:
+    content = {"jobs": {"a": {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}}}
+    content["jobs"]["a"]["ckpt_path"] = str(path)
+    try:
+        Bundle.from_dict(content).check()
+    except BundleError as error:
+        return error.problems
+    return []
+
+
+def saved(path: Path, **more: Any) -> bytes:
+    torch.save({"state_dict": {"layer.weight": torch.arange(20000.0)}, "global_step": 1, **more}, path)
+    return path.read_bytes()
+
+
+def test_a_sound_checkpoint_is_accepted(tmp_path: Path) -> None:
+    import lightning.pytorch as pl
+
+    from tests.tiny import QUIET, Line, Points
+
+    trainer = pl.Trainer(max_steps=2, **QUIET)
+    trainer.fit(Line(), datamodule=Points())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    assert problems_of(tmp_path / "last.ckpt") == []
+
+
+def test_a_truncated_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(saved(path)[:40000])
+    [problem] = problems_of(path)
+    assert problem == f"bundle: jobs.a.ckpt_path: checkpoint {path} is truncated (40,000 bytes): its end is missing"
+
+
+def test_a_flipped_bit_in_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    content = bytearray(saved(path))
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    [problem] = problems_of(path)
+    assert re.search(r"last.ckpt is damaged: last/data/0 is not what was saved", problem)
+
+
+def test_a_checkpoint_with_code_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path / "last.ckpt", evil=Evil())
+    [problem] = problems_of(tmp_path / "last.ckpt")
+    assert re.search(r"refused: checkpoint .* contains code or unknown types: (posix|os).system", problem)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
+    torch.save({"weights": torch.zeros(1)}, tmp_path / "last.ckpt")
+    [problem] = problems_of(tmp_path / "last.ckpt")
+    assert problem.endswith("last.ckpt is not a checkpoint of Lightning: it has no 'state_dict'")
+
+
+def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    [problem] = problems_of(tmp_path)
+    assert "cannot be read: " in problem
+
+
+# ------------------------------------------------------------------------------------------ this machine
+
+
+@pytest.mark.parametrize(
+    ("listed", "printed", "visible", "count"),
+    [
+        (2, "", None, 2),
+        (2, "", "0", 1),
+        (2, "", "", 0),
+        (2, "", "-1", 0),
+        (None, "GPU 0: H200 (UUID: GPU-1)\nGPU 1: H200 (UUID: GPU-2)\n", None, 2),
+        (None, "No devices were found\n", None, 0),
+        (None, None, None, 0),
+    ],
+)
+def test_gpus_are_counted_without_torch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listed: int | None,
+    printed: str | None,
+    visible: str | None,
+    count: int,
+) -> None:
+    def listdir(path: str) -> list[str]:
+        if listed is None:
+            raise FileNotFoundError(path)
+        return [""] * listed
+
+    monkeypatch.setattr("os.listdir", listdir)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if printed is not None:
+        command = tmp_path / "nvidia-smi"
+        command.write_text(f"#!/bin/sh\n[ $1 = -L ] && printf '{printed}'\n")
+        command.chmod(0o755)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert preflight.gpus_here() == count
+
+
+def test_a_run_s_folder_must_take_files(tmp_path: Path) -> None:
+    preflight.check_folder(tmp_path / "new" / "run")
+    assert list((tmp_path / "new" / "run").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BundleError, match="file/run: cannot be written to: Not a directory"):
+        preflight.check_folder(tmp_path / "file" / "run")
+
+
+def test_a_full_disk_is_told_before_the_run(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from lightning_core.launch.preflight import check_folder\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "check_folder(Path(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert f"BundleError: {tmp_path}: cannot be written to: File too large" in done.stderr
+
+
+def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 5 * 2**30
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
+    monkeypatch.setattr(preflight, "_in_memory", lambda folder: False)
+    with (tmp_path / "last.ckpt").open("wb") as file:
+        file.truncate(2 * 2**30)  # a hole: it takes no room
+    assert preflight.folder_warnings(tmp_path) == []
+    assert preflight.folder_warnings(tmp_path, [tmp_path / "last.ckpt", tmp_path / "none"]) == [
+        f"{tmp_path}: 5.0 GiB free; the jobs' checkpoints may need 6.0"
+    ]
+    free = 2**29
+    assert preflight.folder_warnings(tmp_path) == [f"{tmp_path}: 0.5 GiB free; the jobs' checkpoints may need 1.0"]
+
+
+@pytest.mark.skipif("/dev/shm tmpfs" not in Path("/proc/self/mounts").read_text(), reason="needs a tmpfs")
+def test_a_folder_in_memory_is_a_warning() -> None:
+    assert any("lies in memory" in warning for warning in preflight.folder_warnings(Path("/dev/shm")))
+    assert not preflight._in_memory(Path("/proc"))
+
+
+def test_problems_are_one_printable_line() -> None:
+    found = Findings(Source("b\x1b.yaml"))
+    found.at("a\nb").add("x\ty\u202e")
+    assert found.problems == ["b\\x1b.yaml: a b: x y\\u202e"]
