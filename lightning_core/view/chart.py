@@ -14,11 +14,11 @@ from lightning_core.view.svg import Scale, boxes, escape, line, number, steps, t
 
 # The chart is as wide as a narrow phone, so that its text is never scaled down much.
 WIDTH, HEIGHT = 400, 262
-LEFT, RIGHT = 48, 392
+LEFT, RIGHT = 54, 392
 TOP, BOTTOM = 26, 158
 STRIP, STRIP_HEIGHT = 174, 12
 SHARE_TOP, SHARE_BOTTOM = 196, 230
-TITLE = 90
+TITLE = 96
 CURVE_POINTS, RAW_POINTS, FAN_POINTS = 300, 240, 14
 
 # Classes of the style sheet.
@@ -142,7 +142,7 @@ class _Chart:
             value = float(np.interp(made.time, self.curve[:, 0], self.curve[:, 1]))
             edges = [self._way(made.time, value, end) for end in (made.early, made.late)]
             # The newest stands out.
-            shade = 0.08 + 0.16 * (k + 1) / len(self.job.forecasts)
+            shade = 0.05 + 0.13 * (k + 1) / len(self.job.forecasts)
             words = f"forecast after {format_duration(made.time - self.start)}: {_ends(made, self.start)}"
             found.append(
                 f'<path class="fan" fill-opacity="{shade:.2f}" d="{line([*edges[0], *reversed(edges[1])])}z">'

@@ -11,9 +11,9 @@ from lightning_core.view.job_history import JobHistory
 from lightning_core.view.svg import boxes, escape, steps, time_ticks, time_words
 
 # A lane is stretched to the page's width; its text is laid over it, so that it keeps its size.
-WIDTH, HEIGHT = 1000, 40
-# Stretches narrower than this part of the lane carry no name.
-NAMED = 0.05
+WIDTH, HEIGHT = 1000, 48
+# Stretches narrower than this part of the lane, or lower than a line, carry no name.
+NAMED, LINE = 0.05, 16
 # Okabe and Ito's colours, which the colour-blind tell apart; from the ninth job on they come again.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
 DARK = {"#0072b2"}
@@ -105,10 +105,10 @@ def _drawn(history: History, device: int, lane: dict[int, list[Stretch]], end: f
             f"{device}</title></path>"
         )
         names += [
-            f'<span style="left:{x / WIDTH:.2%};width:{w / WIDTH:.2%};top:{y + h / 2 - 8:.0f}px;color:{ink(place)}">'
+            f'<span style="left:{x / WIDTH:.2%};width:{w / WIDTH:.2%};top:{y + (h - LINE) / 2:.0f}px;color:{ink(place)}">'
             f"{label}</span>"
             for x, y, w, h in found
-            if w >= NAMED * WIDTH and h >= HEIGHT / 4
+            if w >= NAMED * WIDTH and h >= LINE - 0.1
         ]
     story = ", ".join(f"{history.label(history.jobs[place])}" for place in sorted(lane)) or "nobody"
     return (

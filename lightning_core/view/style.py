@@ -26,6 +26,7 @@ th,td{text-align:left;padding:5px 10px 5px 0;vertical-align:top;border-top:1px s
 th{color:var(--soft);font-weight:600;border-top:0;white-space:nowrap}
 td.n{white-space:nowrap;font-variant-numeric:tabular-nums}
 td{overflow-wrap:anywhere}
+td[data-label=job]{min-width:9em}
 .swatch{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.45em}
 .badge{display:inline-block;white-space:nowrap;font-weight:600}
 .badge::before{content:attr(data-symbol);display:inline-block;width:1.25em;height:1.25em;line-height:1.25em;
@@ -35,7 +36,7 @@ text-align:center;border-radius:50%;margin-right:.35em;color:#000;background:var
 .badge.missed::before,.badge.infeasible::before,.badge.crashed::before{background:var(--badbg)}
 .lanes{display:grid;grid-template-columns:max-content 1fr;gap:6px 10px;align-items:center;font-size:.85rem}
 .device{color:var(--soft)}
-.lane{position:relative;height:40px;background:var(--page);border-radius:4px;overflow:hidden}
+.lane{position:relative;height:48px;background:var(--page);border-radius:4px;overflow:hidden}
 .lane svg{position:absolute;width:100%;height:100%}
 .names span{position:absolute;padding:0 4px;line-height:16px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis;
 pointer-events:none;font-weight:600}
@@ -46,7 +47,7 @@ pointer-events:none;font-weight:600}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,370px),1fr));gap:14px}
 .card{padding:12px;margin:0;min-width:0}
 .card header{display:flex;justify-content:space-between;gap:10px}
-.chart{display:block;width:100%;height:auto;margin:6px 0;font-size:12px}
+.chart{display:block;width:100%;height:auto;margin:6px 0;font-size:13px}
 .chart text{fill:var(--soft)}
 .chart text.mark{fill:var(--ink)}
 .grid{stroke:var(--rule);stroke-width:.7;fill:none}
