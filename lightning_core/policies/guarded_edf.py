@@ -22,6 +22,8 @@ from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
 WIDENING = 0.4
 # A measured speed wanders by some per cent. Of ln(work).
 SPEED_SPREAD = 0.05
+# Where a forecast does not say how sure it is. Of ln(work).
+UNSAID_SPREAD = 1.0
 # Cells that a run needs to its target, where nothing but their number so far is known (half of all runs need more).
 USUAL_CELLS = 150.0
 
@@ -58,10 +60,10 @@ class GuardedEdf:
 
     If weights differ, those of the :func:`~lightning_core.policies.moore_hodgson.largest_feasible_set` go first, by
     deadline, and after them the others that pass: else a light job that is urgent would push out a heavy one. With
-    equal weights that set gains little while forecasts are uncertain, and costs switches. There, and for the expected ends,
-    a job not yet forecast is taken to need 150 cells at the batches a cell that it has shown so far, or half of its
-    time while not even its speed is known; and no job is taken to need more time than it has, for it is given up on no
-    later than that.
+    equal weights that set gains little while forecasts are uncertain, and costs switches. There, and for the expected
+    ends, a job not yet forecast is taken to need 150 cells at the batches a cell that it has shown so far, or half of
+    its time while not even its speed is known; and no job is taken to need more time than it has, for it is given up on
+    no later than that.
 
     Args:
         judge_after: loss cells that a job must have shown before it is judged.
@@ -146,7 +148,8 @@ def chances(jobs: JobView, slack: FloatArray) -> FloatArray:
     """
     stalled = np.isinf(jobs.work)
     median = np.where(stalled, STALLED.again * np.maximum(jobs.batches, 1) / jobs.throughput, jobs.work)
-    spread = np.where(jobs.exact, SPEED_SPREAD, np.hypot(jobs.spread, WIDENING))
+    said = np.where(np.isfinite(jobs.spread), jobs.spread, UNSAID_SPREAD)
+    spread = np.where(jobs.exact, SPEED_SPREAD, np.hypot(said, WIDENING))
     spread = np.where(stalled, STALLED.spread, spread)
     with np.errstate(divide="ignore"):
         z = np.log(slack / median) / spread
