@@ -105,12 +105,12 @@ def _drawn(history: History, device: int, lane: dict[int, list[Stretch]], end: f
             f"{device}</title></path>"
         )
         names += [
-            f'<span style="left:{x / WIDTH:.2%};width:{w / WIDTH:.2%};top:{y + (h - LINE) / 2:.0f}px;color:{ink(place)}">'
-            f"{label}</span>"
+            f'<span style="left:{x / WIDTH:.2%};width:{w / WIDTH:.2%};top:{y + (h - LINE) / 2:.0f}px;'
+            f'color:{ink(place)}">{label}</span>'
             for x, y, w, h in found
             if w >= NAMED * WIDTH and h >= LINE - 0.1
         ]
-    story = ", ".join(f"{history.label(history.jobs[place])}" for place in sorted(lane)) or "nobody"
+    story = ", ".join(history.label(history.jobs[place]) for place in sorted(lane)) or "nobody"
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-labelledby="device{device}">'
         f'<title id="device{device}">Device {device} was held by {escape(story)}</title>{"".join(parts)}</svg>'

@@ -75,7 +75,7 @@ def page(history: History, title: str = "") -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(f'{title}: ' if title else '')}{headline}</title><style>{STYLE}</style></head><body><main>"
         f'<p class="soft">{escape(title or "Training jobs with deadlines")}</p><h1>{headline}</h1>'
-        f"{_tiles(history)}"
+        f"<p>{_intro(history)}</p>{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{_overview(history)}</div>"
         f"<h2>Who held the devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>"
         f'<h2>Job by job</h2><div class=panel><ul class="legend">{_legend()}</ul></div>'
@@ -86,6 +86,11 @@ def page(history: History, title: str = "") -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _intro(history: History) -> str:
+    many, devices = _count(len(history.jobs), "training job"), _count(history.settings.devices, "device")
+    return f"{many} shared {devices}; each was to reach its target before its deadline."
 
 
 def _tiles(history: History) -> str:
