@@ -1,95 +1,232 @@
-"""``lightning-core``: runs bundles, replays their journals, draws them.
+"""``lightning-core``: runs bundles, brings pools up, and lets people look at them and steer them.
 
-Exit codes: 0 all jobs met, 3 some not, 1 a job crashed, 2 bad input, 130 or 143 interrupted.
+Exit codes: 0 all jobs met (or what was asked is done), 3 some not, 1 a job crashed, 2 bad input or no pool, 130 or 143
+interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from lightning_core import steering
 from lightning_core.durations import format_duration
-from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET
+from lightning_core.journal import Journal, JournalError, replay
+from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET
+
+if TYPE_CHECKING:
+    from lightning_core.launch.bundle import Bundle
+
+Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; the answer is the exit code."""
-    parser = argparse.ArgumentParser(prog="lightning-core", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run a bundle of jobs on this machine")
-    run.add_argument("bundle", type=Path, metavar="BUNDLE.yaml")
-    run.add_argument("--policy", metavar="NAME", help="instead of the bundle's, such as fifo, edf, lara:order=edf")
-    run.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, spec and summary")
-    run.add_argument("--json", type=Path, metavar="FILE", help="write the summary here too")
-    run.set_defaults(run=_run)
-    replay = commands.add_parser("replay", help="handle the journal of a run again and compare every directive")
-    replay.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run, or its journal.db")
-    replay.set_defaults(run=_replay)
-    picture = commands.add_parser("picture", help="draw who had what share, and how the losses fell")
-    picture.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    picture.add_argument("--out", type=Path, default=Path("run.png"), metavar="FILE", help="PNG, SVG or PDF")
-    picture.set_defaults(run=_picture)
-    arguments = parser.parse_args(argv)
-    code: int = arguments.run(arguments)
-    return code
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from lightning_core.launch.bundle import Bundle
-    from lightning_core.view.progress import print_summary, view_for
-
+    arguments = _parser().parse_args(argv)
+    if arguments.debug:
+        return int(arguments.run(arguments))
     try:
-        bundle = Bundle.from_file(arguments.bundle)
-        if arguments.policy:
-            bundle = bundle.with_policy(arguments.policy)
-        if arguments.json and not arguments.json.parent.is_dir():
-            raise ValueError(f"--json: {arguments.json.parent} is not a folder")
-        print(f"{len(bundle.jobs)} jobs under {bundle.settings.policy}; bringing up warm workers ...", flush=True)
-        summary = bundle.run(run_dir=arguments.run_dir, watcher=view_for(sys.stdout))
-    except ValueError as error:
-        for problem in str(error).splitlines():
+        return int(arguments.run(arguments))
+    except (ValueError, JournalError, ConnectionError, steering.Failed) as error:
+        for problem in str(error).splitlines() or [type(error).__name__]:
             print(f"error: {problem}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except ModuleNotFoundError as error:
+        words = str(error) if "pip install" in str(error) else f"{error}; pip install 'lightning-core-learning[launch]'"
+        print(f"error: {words}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read has enough; nothing more can be flushed there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_MET
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of this program's own errors")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Command, words: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=words, description=words)
+        made.set_defaults(run=run)
+        return made
+
+    run = command("run", _run, "run a bundle of jobs to its end, on the pool that is up or on one of its own")
+    run.add_argument("bundle", type=Path, nargs="?", metavar="BUNDLE.yaml")
+    run.add_argument("--policy", metavar="NAME", help="instead of the bundle's, such as fifo, edf, lara:order=edf")
+    run.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, spec and summary")
+    run.add_argument("--json", type=Path, metavar="FILE", help="write the summary here too")
+    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left")
+    run.add_argument("--accept-changes", action="store_true", help="with --resume: take an edited bundle as it is now")
+    run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
+    steering.add_pool(run)
+
+    plan = command("plan", _plan, "will a bundle fit, and what would make it fit?")
+    plan.add_argument("bundle", type=Path, metavar="BUNDLE.yaml")
+    plan.add_argument(
+        "--history", type=Path, metavar="DIR", help="of runs to learn from how long jobs take (default: runs)"
+    )
+    command("policies", _policies, "the policies, a line each")
+
+    steering.add_commands(command)
+
+    made = command("replay", _replay, "handle the journal of a run again and compare every answer")
+    made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run or a pool, or its journal.db")
+    made = command("report", _report, "write report.html: the whole run on one page")
+    made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    made.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the run's folder")
+    made.add_argument("--tensorboard", type=Path, metavar="DIR", help="write TensorBoard scalars too")
+    made = command("picture", _picture, "draw who had what share, and how the losses fell")
+    made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    made.add_argument("--out", type=Path, default=Path("run.png"), metavar="FILE", help="PNG, SVG or PDF")
+    return parser
+
+
+# ---------------------------------------------------------------------------------------------------- bundles
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.bundle import Bundle
+
+    if (arguments.bundle is None) == (arguments.resume is None):
+        raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
+    if arguments.json and not arguments.json.parent.is_dir():
+        raise ValueError(f"--json: {arguments.json.parent} is not a folder")
+    if arguments.resume is not None:
+        return _resume(arguments)
+    bundle = Bundle.from_file(arguments.bundle)
+    if arguments.policy:
+        bundle = bundle.with_policy(arguments.policy)
+    client = None if arguments.own else steering.client_if_up(arguments.pool)
+    if client is not None:
+        return steering.run_in_pool(client, bundle, arguments)
+    return _run_here(bundle, arguments)
+
+
+def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.cluster import new_run_dir
+
+    bundle.check()
+    run_dir = new_run_dir(arguments.run_dir)
+    (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
+    return _run_in(bundle, run_dir, arguments)
+
+
+def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before: Bundle | None = None) -> int:
+    from lightning_core.launch.cluster import Cluster
+    from lightning_core.view.progress import print_summary, view_for
+    from lightning_core.view.report import write
+
+    for warning in bundle.warnings(run_dir):
+        print(f"warning: {warning}", file=sys.stderr)
+    settings = bundle.settings
+    resident = settings.resident or max(len(bundle.jobs), settings.devices)
+    print(f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {resident} warm workers ...", flush=True)
+    with Cluster(workers=resident, kind=bundle.kind, devices=settings.devices) as cluster:
+        summary = cluster.run(bundle, run_dir, view_for(sys.stdout, settings.policy, settings.devices), before)
     print_summary(summary, sys.stdout)
-    print(f"journal, spec and summary: {summary.run_dir}")
+    with Journal.open(run_dir / "journal.db") as journal:
+        write(journal, run_dir / "report.html", run_dir.name)
+    print(f"journal, spec, summary and report.html: {run_dir}")
+    if summary.interrupted is not None:
+        print(f"it goes on with: lightning-core run --resume {run_dir}")
     if arguments.json:
         summary.write(arguments.json)
     return summary.exit_code
 
 
-def _replay(arguments: argparse.Namespace) -> int:
-    from lightning_core.journal import Journal, JournalError, replay
+def _resume(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.bundle import Bundle
+    from lightning_core.launch.differences import differences
+    from lightning_core.launch.problems import BundleError
 
-    try:
-        with Journal.open(_journal_in(arguments.run_dir)) as journal:
-            again = replay(journal)
-            same = again.digest == journal.digest
-    except JournalError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    body = {"events": again.events, "digest": again.digest, "identical": same}
+    run_dir = arguments.resume.resolve()
+    before = Bundle.from_file(run_dir / "bundle.yaml")
+    with Journal.open(run_dir / "journal.db") as journal:
+        if not replay(journal).scheduler.names(active=True):
+            print(f"{run_dir}: all its jobs have ended")
+            return EXIT_MET
+    origin = run_dir / "origin"
+    source = Path(origin.read_text()) if origin.exists() else None
+    bundle = Bundle.from_file(source) if source is not None and source.exists() else before
+    if changes := differences(before, bundle):
+        if not arguments.accept_changes:
+            story = [f"bundle changed since the run started: {change}" for change in changes]
+            raise BundleError([*story, "use --accept-changes to go on with it as it is now, or change it back"])
+        for change in changes:
+            print(f"changed: {change}")
+    else:
+        bundle = before  # where class paths are looked up stays as it was
+    bundle.check()
+    return _run_in(bundle, run_dir, arguments, before)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.bundle import Bundle
+    from lightning_core.launch.plan import plan_bundle
+
+    history = arguments.history
+    if history is None and Path("runs").is_dir():
+        history = Path("runs")
+    lines, fits = plan_bundle(Bundle.from_file(arguments.bundle), history)
+    print("\n".join(lines))
+    return EXIT_MET if fits else EXIT_NOT_MET
+
+
+def _policies(arguments: argparse.Namespace) -> int:
+    from lightning_core.policies import summaries
+    from lightning_core.settings import Settings
+
+    default = Settings().policy
+    lines = {name + (" (default)" if name == default else ""): words for name, words in summaries().items()}
+    width = max(map(len, lines))
+    for name, words in lines.items():
+        print(f"{name:{width}}  {words}")
+    return EXIT_MET
+
+
+# ---------------------------------------------------------------------------------------------------- journals
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    with Journal.open(_journal_in(arguments.run_dir), read_only=True) as journal:
+        again = replay(journal)
+        same = again.digest == journal.digest
+    body: dict[str, Any] = {"events": again.events, "digest": again.digest, "identical": same}
     print(json.dumps(body))
     print(f"{again.events} events over {format_duration(again.now)} replayed", file=sys.stderr)
     return EXIT_MET if same else EXIT_BAD_INPUT
 
 
+def _report(arguments: argparse.Namespace) -> int:
+    from lightning_core.view.report import write
+
+    path = _journal_in(arguments.run_dir)
+    out = arguments.out or path.with_name("report.html")
+    with Journal.open(path, read_only=True) as journal:
+        write(journal, out, path.parent.resolve().name)
+    print(out)
+    if arguments.tensorboard:
+        from lightning_core.view import tensorboard
+
+        tensorboard.write(path, arguments.tensorboard)
+        print(f"tensorboard --logdir {arguments.tensorboard}")
+    return EXIT_MET
+
+
 def _picture(arguments: argparse.Namespace) -> int:
-    from lightning_core.journal import Journal, JournalError
     from lightning_core.view.picture import draw
 
-    try:
-        with Journal.open(_journal_in(arguments.run_dir)) as journal:
-            draw(journal, arguments.out)
-    except JournalError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+    with Journal.open(_journal_in(arguments.run_dir), read_only=True) as journal:
+        draw(journal, arguments.out)
     print(arguments.out)
     return EXIT_MET
 

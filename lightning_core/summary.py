@@ -24,6 +24,7 @@ class Summary:
         wall: seconds of scheduler time that the run took.
         run_dir: folder with the journal, the spec and the summary.
         interrupted: the signal that ended it, if one did.
+        devices: of the pool.
     """
 
     policy: str
@@ -31,6 +32,7 @@ class Summary:
     wall: float
     run_dir: Path
     interrupted: int | None = None
+    devices: int = 1
 
     @classmethod
     def of(
@@ -39,7 +41,7 @@ class Summary:
         args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
         ended = [job.finished_at for job in jobs if job.finished_at is not None]
         policy = settings.policy + (f":{args}" if args else "")
-        return cls(policy, tuple(jobs), max(ended, default=now), run_dir, interrupted)
+        return cls(policy, tuple(jobs), max(ended, default=now), run_dir, interrupted, settings.devices)
 
     @property
     def met(self) -> int:
@@ -64,7 +66,7 @@ class Summary:
             "met": self.met,
             "wall_s": self.wall,
             "busy_s": busy,
-            "device_use": busy / self.wall if self.wall > 0 else 0.0,
+            "device_use": busy / self.wall / self.devices if self.wall > 0 else 0.0,
             "rejected_losses": sum(job.rejected for job in self.jobs),
         }
 

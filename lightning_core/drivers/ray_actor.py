@@ -33,6 +33,7 @@ from lightning_core.journal import JournalError
 from lightning_core.protocols import JoinRefused
 from lightning_core.settings import Settings
 from lightning_core.types import (
+    Amend,
     Answer,
     Can,
     Cancel,
@@ -42,8 +43,10 @@ from lightning_core.types import (
     JobStatus,
     Notice,
     Outlook,
+    Pause,
     Placement,
     Report,
+    Resume,
     Submit,
     Welcome,
     WorkerLeft,
@@ -111,8 +114,8 @@ class SchedulerActor:
             return unknown[0] if unknown else self._host.newer(event.job, event.version)
         if isinstance(event, WorkerLeft):
             self._speakers.pop(event.job, None)
-        else:
-            self._known(getattr(event, "job", None))
+        elif isinstance(event, Cancel | Pause | Resume | Amend):
+            self._known(event.job.name if isinstance(event, Amend) else event.job)
         self._handle(event)
         return None
 
@@ -232,6 +235,12 @@ class SchedulerActor:
         await self._ready()
         return self._host.now(), self._host.scheduler.status()
 
+    async def job(self, name: str) -> Job:
+        """A job with its terms as they are now."""
+        await self._ready()
+        self._known(name)
+        return self._host.scheduler.job(name)
+
     async def about(self) -> dict[str, Any]:
         """The pool, for those who look at it."""
         await self._ready()
@@ -296,7 +305,7 @@ class SchedulerActor:
                 if Can.RELEASE not in scheduler.job(job).can:
                     self._expect(job, BACK_AFTER_RESTART)
 
-    def _known(self, job: str | None) -> None:
+    def _known(self, job: str) -> None:
         names = self._host.scheduler.names()
         if job not in names:
             raise JoinRefused(f"no job {job!r}{did_you_mean(job, names)}")

@@ -36,6 +36,7 @@ from lightning_core.protocols import JoinRefused
 from lightning_core.types import (
     Amend,
     Cancel,
+    Close,
     Directive,
     End,
     Event,
@@ -53,9 +54,11 @@ from lightning_core.types import (
 
 PROTOCOL = 1
 # What may come in from outside: never the scheduler's own events.
-EVENTS = (Report, WorkerLeft, Cancel, Pause, Resume, Amend)
+EVENTS = (Report, WorkerLeft, Close, Cancel, Pause, Resume, Amend)
 LONGEST_LINE = 16 * 2**20
 CALL_TIMEOUT = 10.0
+# By process, pool and job, the incarnation it has: so that a process that comes back is known again.
+_joined: dict[tuple[int, str, str], int] = {}
 
 
 class Pool(Protocol):
@@ -78,6 +81,9 @@ class Pool(Protocol):
 
     async def launch(self, specs: list[dict[str, Any]]) -> None:
         """Submits jobs that the pool is to launch."""
+
+    async def job(self, name: str) -> Job:
+        """A job with its terms as they are now."""
 
     async def about(self) -> dict[str, Any]:
         """The pool: its policy, devices, folder."""
@@ -171,6 +177,8 @@ class Door:
                 return [now, [status_to_dict(job) for job in jobs]]
             case "launch":
                 return await pool.launch(args["specs"])
+            case "job":
+                return job_to_dict(await pool.job(args["job"]))
             case "about":
                 return await pool.about()
             case _:
@@ -190,12 +198,12 @@ class SocketClient:
         self._socket: socket.socket | None = None
         self._rest = b""
         self._number = 0
-        self._incarnations: dict[str, int] = {}
 
     def join(self, job: Job, device: str) -> Welcome:
-        before = self._incarnations.get(job.name)
+        key = (os.getpid(), str(self._path), job.name)
+        before = _joined.get(key)
         incarnation, turnstiles = self.call("join", job=job_to_dict(job), device=device, incarnation=before)
-        self._incarnations[job.name] = incarnation
+        _joined[key] = incarnation
         return Welcome(incarnation, tuple(turnstiles))
 
     def report(self, report: Report) -> Directive | None:
@@ -231,6 +239,10 @@ class SocketClient:
     def launch(self, specs: list[dict[str, Any]]) -> None:
         """Submits jobs that the pool is to launch."""
         self.call("launch", specs=specs)
+
+    def job(self, name: str) -> Job:
+        """A job with its terms as they are now."""
+        return job_from_dict(self.call("job", job=name))
 
     def about(self) -> dict[str, Any]:
         """The pool: its policy, devices, folder."""

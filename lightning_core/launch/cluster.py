@@ -186,12 +186,12 @@ def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:
 
 
 def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
-    """A Ray of this process's own: with a token, without a dashboard, its files in ``temp``.
+    """A Ray of this process's own: with a token, without a dashboard, its files in ``temp / "ray"``.
 
     Ray turns a loopback address for the node into the machine's own, so its ports can be reached from outside: the
     token is the wall.
     """
-    # Ray writes its token and its folders with the permissions of the process.
+    # Ray writes its token with the permissions of the process, and opens its own folder to everybody.
     mask = os.umask(0o077)
     try:
         ray.init(
@@ -202,7 +202,7 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
             logging_level=logging.ERROR,
             resources={"device": devices} if kind == "cpu" else None,
             object_store_memory=100 * 2**20,
-            _temp_dir=str(temp),
+            _temp_dir=str(temp / "ray"),
         )
     finally:
         os.umask(mask)

@@ -1,0 +1,87 @@
+"""Brings the door of a pool on another machine here: ``python -m lightning_core.drivers.bridge HOST:PORT SOCKET``.
+
+A process of its own, because Ray ends whatever has joined a cluster whose head is lost. It ends when the process that
+started it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightning_core.drivers.wire import Door
+
+POOL = "pool-scheduler"
+
+
+class Remote:
+    """A pool whose scheduler is an actor that this process can call; each call is passed on as it is.
+
+    Connections are counted here, and there: those of this process are told apart by its process id.
+    """
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def __getattr__(self, method: str) -> Any:
+        async def passed_on(*args: Any) -> Any:
+            from ray.exceptions import RayTaskError
+
+            try:
+                return await getattr(self._actor, method).remote(*args)
+            except RayTaskError as error:
+                raise error.cause if isinstance(error.cause, Exception) else error from None
+
+        return passed_on
+
+    async def join(self, job: Any, device: str, incarnation: int | None, line: int) -> Any:
+        welcome = await self._actor.join.remote(job, device, incarnation, _far(line))
+        return welcome._replace(turnstiles=tuple(path if Path(path).exists() else "" for path in welcome.turnstiles))
+
+    async def event(self, event: Any, line: int | None = None) -> Any:
+        return await self._actor.event.remote(event, None if line is None else _far(line))
+
+    async def hung_up(self, line: int) -> None:
+        await self._actor.hung_up.remote(_far(line))
+
+
+def _far(line: int) -> int:
+    return os.getpid() << 32 | line
+
+
+def main(address: str, path: str) -> int:
+    """Joins the Ray at ``address`` and serves its pool until standard input closes."""
+    if not os.environ.get("RAY_AUTH_MODE"):
+        os.environ["RAY_AUTH_MODE"] = "token"  # Ray looks once, when it is imported
+    import ray
+    from ray.exceptions import RayError
+
+    from lightning_core.drivers.ray_actor import NAMESPACE
+
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        actor = ray.get_actor(POOL, namespace=NAMESPACE)
+    except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        hint = (
+            "its token must be in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, and Python and Ray must be of the same version"
+        )
+        print(f"{address}: the pool cannot be reached ({type(error).__name__}: {reason}); {hint}", file=sys.stderr)
+        return 2
+
+    async def serve() -> None:
+        door = Door(Remote(actor), Path(path))
+        await door.open()
+        await asyncio.to_thread(sys.stdin.read)  # until whoever started it is gone
+        await door.close()
+
+    asyncio.run(serve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))

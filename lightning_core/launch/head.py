@@ -1,0 +1,229 @@
+"""A Ray head that outlives the shell, with one pool on it: what ``lightning-core up`` starts and ``down`` ends.
+
+Rules
+
+1. The head is a process group of its own, known by its process id and start time: ``down`` ends that, and no other Ray.
+2. Ray's token and all folders are the user's alone. Ray listens on the machine's address whatever one asks: the token
+   keeps strangers out.
+3. The pool's folder outlives the head: journal, specs and what jobs saved. Brought up again, the pool goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lightning_core.drivers.bridge import POOL
+from lightning_core.drivers.connect import is_alive, read_head, started
+from lightning_core.drivers.wire import SocketClient
+from lightning_core.journal import Journal, replay
+from lightning_core.settings import Settings
+from lightning_core.types import Close, WorkersLost
+
+# How long the head may take to come up, jobs to save and leave, and processes to end, seconds.
+UP, LEAVE, END = 60.0, 60.0, 15.0
+
+
+class HeadError(RuntimeError):
+    """The pool cannot be brought up or taken down; the message says why."""
+
+
+def up(
+    folder: Path, settings: Settings, kind: str = "cpu", on_verdict: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Brings up a head with a pool; what it noted of itself in ``folder/head.json``.
+
+    Args:
+        folder: of the pool. If jobs in it have not ended, they go on, under the settings that they had.
+        settings: of a new pool; ``resident`` says how many workers it keeps warm.
+        kind: of the devices.
+        on_verdict: what to run when a verdict changes.
+
+    Raises:
+        HeadError: if one is up already, or Ray does not come up.
+    """
+    folder = folder.expanduser().resolve()
+    head = read_head(folder)
+    if head is not None and is_alive(head):
+        raise HeadError(f"{folder}: a pool is up already (process {head['pid']}); `lightning-core down` ends it")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    goes_on = _unfinished(folder)
+    temp = Path(tempfile.mkdtemp(prefix="lc-"))  # the user's alone; Ray opens its own folder to everybody
+    token = temp / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    os.environ.pop("RAY_AUTH_TOKEN", None)
+    environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    os.environ |= environment  # before Ray is imported here, which looks once
+    resources = {"device": settings.devices} if kind == "cpu" else {}
+    command = [
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0", f"--temp-dir={temp / 'ray'}",
+        "--include-dashboard=false", "--disable-usage-stats", "--node-ip-address=127.0.0.1",
+        f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
+    ]  # fmt: skip
+    # When the head is told to end, its jobs have left: nothing is to be drained.
+    told = os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    with (folder / "head.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, umask=0o077, env=told
+        )
+    head = {
+        "pid": process.pid,
+        "started": started(process.pid),
+        "temp": str(temp),
+        "socket": str(temp / "door"),
+        "token": str(token),
+        "devices": settings.devices,
+        "kind": kind,
+    }
+    _write(folder, head)
+    try:
+        head["address"] = _address(process, temp, folder)
+        _write(folder, head)
+        _open_pool(folder, head, settings, on_verdict, goes_on)
+    except BaseException:
+        _end(head)
+        raise
+    return head
+
+
+def down(folder: Path, *, now: bool = False) -> None:
+    """Ends the pool that :func:`up` brought up: jobs save and leave, then our actors, then the head.
+
+    Args:
+        folder: of the pool.
+        now: not to wait for jobs to leave at the end of their epoch.
+
+    Raises:
+        HeadError: if there is none.
+    """
+    folder = folder.expanduser().resolve()
+    head = read_head(folder)
+    if head is None or not is_alive(head):
+        raise HeadError(f"{folder}: no pool is up")
+    try:
+        _close_pool(head, now)
+    except (ConnectionError, HeadError) as error:
+        print(f"the pool did not close by itself: {error}", file=sys.stderr)
+    _end(head)
+
+
+def _unfinished(folder: Path) -> bool:
+    """Whether jobs of an earlier time wait in the journal; one in which none does is put away."""
+    path = folder / "journal.db"
+    if not path.exists():
+        return False
+    with Journal.open(path) as journal:
+        waiting = replay(journal).scheduler.names(active=True)
+    if waiting:
+        return True
+    attic = folder / "old"
+    attic.mkdir(exist_ok=True)
+    path.rename(attic / f"journal-{datetime.now():%Y%m%d-%H%M%S-%f}.db")
+    return False
+
+
+def _address(process: subprocess.Popen[bytes], temp: Path, folder: Path) -> str:
+    note = temp / "ray" / "ray_current_cluster"
+    until = time.monotonic() + UP
+    while time.monotonic() < until:
+        if note.exists() and (address := note.read_text().strip()):
+            return address
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise HeadError(f"Ray did not come up; see {folder / 'head.log'}")
+
+
+@contextmanager
+def joined(head: Mapping[str, Any]) -> Iterator[Any]:
+    """This process in the Ray of a head."""
+    os.environ.pop("RAY_AUTH_TOKEN", None)
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(head["token"])}
+    import ray
+
+    from lightning_core.drivers.ray_actor import NAMESPACE
+
+    ray.init(address=head["address"], namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _open_pool(
+    folder: Path, head: Mapping[str, Any], settings: Settings, on_verdict: Mapping[str, Any] | None, goes_on: bool
+) -> None:
+    from lightning_core.drivers.ray_actor import start_scheduler
+    from lightning_core.launch.keeper import start_keeper
+
+    with joined(head) as ray:
+        scheduler = start_scheduler(POOL, settings, folder, head["socket"], on_verdict)
+        slots = settings.slots or 1
+        keeper = start_keeper("pool", settings.devices, slots, head["kind"], Path(head["temp"]) / "keeper.json")
+        try:
+            ray.get(scheduler.pid.remote())
+            ray.get(keeper.open.remote())
+            if goes_on:
+                ray.get(scheduler.event.remote(WorkersLost()))
+            ray.get(keeper.serve.remote(POOL, str(folder)))
+        except ray.exceptions.RayError as error:
+            raise HeadError(" ".join(str(getattr(error, "cause", None) or error).split())) from None
+    client = SocketClient(Path(head["socket"]))
+    until = time.monotonic() + UP
+    while not client.about()["devices"]:
+        if time.monotonic() > until:
+            raise HeadError("the pool's devices did not come up")
+        time.sleep(0.1)
+
+
+def _close_pool(head: Mapping[str, Any], now: bool) -> None:
+    client = SocketClient(Path(head["socket"]))
+    client.event(Close())
+    until = time.monotonic() + (END if now else LEAVE)
+    with joined(head) as ray:
+        from lightning_core.drivers.ray_actor import NAMESPACE
+
+        keeper = ray.get_actor("pool-keeper", namespace=NAMESPACE)
+        scheduler = ray.get_actor(POOL, namespace=NAMESPACE)
+        try:
+            while ray.get(keeper.busy.remote(), timeout=END) and time.monotonic() < until:
+                time.sleep(0.2)
+            ray.get(keeper.close.remote(), timeout=END)
+            ray.get(scheduler.close.remote(), timeout=END)
+        except ray.exceptions.RayError as error:
+            raise HeadError(str(error)) from None
+        ray.kill(keeper)
+        ray.kill(scheduler)
+
+
+def _end(head: Mapping[str, Any]) -> None:
+    """Ends the head's process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not is_alive(dict(head)):
+            break
+        os.killpg(head["pid"], number)
+        until = time.monotonic() + END
+        while is_alive(dict(head)) and time.monotonic() < until:
+            time.sleep(0.1)
+    shutil.rmtree(head["temp"], ignore_errors=True)
+
+
+def _write(folder: Path, head: Mapping[str, Any]) -> None:
+    beside = folder / "head.json.new"
+    beside.touch(mode=0o600)
+    beside.write_text(json.dumps(head, indent=2))
+    os.replace(beside, folder / "head.json")

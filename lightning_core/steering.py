@@ -1,0 +1,344 @@
+"""The commands about a pool: bring it up, look at it, steer it, take it down. They speak through its door."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.codec import status_to_dict
+from lightning_core.drivers.connect import AUTO, connect, home
+from lightning_core.drivers.wire import SocketClient
+from lightning_core.durations import format_duration, parse_duration
+from lightning_core.journal import Journal
+from lightning_core.settings import Settings
+from lightning_core.summary import EXIT_MET, Summary
+from lightning_core.types import Amend, Cancel, Event, JobStatus, Pause, Resume, State
+from lightning_core.words import did_you_mean
+
+if TYPE_CHECKING:
+    from lightning_core.launch.bundle import Bundle
+
+
+class Failed(RuntimeError):
+    """What was asked cannot be done; the message says why."""
+
+
+NO_POOL = "no pool is up; `lightning-core up` brings one up"
+
+
+def add_pool(parser: argparse.ArgumentParser) -> None:
+    """The option that says which pool is meant."""
+    parser.add_argument("--pool", default=AUTO, metavar="WHERE", help="folder of a pool, or host:port of its Ray")
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands, each with its arguments."""
+    up = command("up", _up, "bring up a pool that outlives this shell")
+    up.add_argument("--devices", type=int, default=1, metavar="N", help="to share (default 1)")
+    up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="of the devices (default cpu: a core each)")
+    up.add_argument("--resident", type=int, metavar="N", help="launched jobs in memory at most (default two a device)")
+    up.add_argument("--policy", default=Settings().policy, metavar="NAME", help=f"default {Settings().policy}")
+    up.add_argument("--folder", type=Path, metavar="DIR", help=f"of the pool (default {home()})")
+    up.add_argument("--on-verdict", metavar="COMMAND", help="to run when a verdict changes")
+    up.add_argument("--webhook", metavar="URL", help="to post to when a verdict changes")
+    down = command("down", _down, "end the pool that `up` brought up; jobs save and come back with the next `up`")
+    down.add_argument("--folder", type=Path, metavar="DIR", help=f"of the pool (default {home()})")
+    down.add_argument("--now", action="store_true", help="do not wait for jobs that can leave at an epoch's end only")
+
+    submit = command("submit", _submit, "hand jobs to the pool and return")
+    submit.add_argument("bundle", type=Path, metavar="JOB.yaml", help="a bundle, or a file of one job")
+    status = command("status", _status, "the pool and its jobs")
+    status.add_argument("--watch", action="store_true", help="until all jobs have ended, or Ctrl-C")
+    status.add_argument("--all", action="store_true", help="jobs that ended long ago too")
+    status.add_argument("--json", action="store_true", help="for programs")
+    why = command("why", _why, "everything that a job was given, with the reasons")
+    logs = command("logs", _logs, "what a launched job has printed")
+    logs.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="the last N lines (default 40)")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended, or Ctrl-C")
+    deadline = command("deadline", _deadline, "give a job another deadline, counted from now")
+    pause = command("pause", _pause, "let a job stand still, its memory kept")
+    resume = command("resume", _resume, "let a paused job go on")
+    cancel = command("cancel", _cancel, "end a job; its state is saved")
+    for one in (why, logs, deadline, pause, resume, cancel):
+        one.add_argument("job", metavar="JOB")
+    deadline.add_argument("duration", metavar="DURATION", help="such as 45m")
+    pause.add_argument("--release", action="store_true", help="save it and free its memory")
+    for one in (submit, status, why, logs, deadline, pause, resume, cancel):
+        add_pool(one)
+
+
+def client_if_up(pool: str) -> SocketClient | None:
+    """A client of the pool; None if none was named and none is up."""
+    return connect(pool)
+
+
+def _client(arguments: argparse.Namespace) -> SocketClient:
+    client = client_if_up(arguments.pool)
+    if client is None:
+        raise Failed(NO_POOL)
+    return client
+
+
+# ---------------------------------------------------------------------------------------------------- up and down
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.bundle import parse_policy
+    from lightning_core.launch.head import HeadError, up
+    from lightning_core.launch.on_verdict import read_on_verdict
+    from lightning_core.launch.preflight import check_gpus
+    from lightning_core.launch.problems import BundleError, Findings, Source, require
+
+    require("torch", "lightning", "ray", "jsonargparse")
+    devices = arguments.devices
+    if not 1 <= devices <= 64:
+        raise ValueError(f"--devices must be 1 to 64, got {devices}")
+    policy = parse_policy(arguments.policy)
+    resident = 2 * devices if arguments.resident is None else arguments.resident
+    settings = Settings(policy=policy.pop("name"), policy_args=policy, devices=devices, resident=resident)
+    found = Findings(Source("up"))
+    if arguments.kind == "gpu":
+        check_gpus(devices, found.at("--kind"))
+    told = {"command": arguments.on_verdict, "webhook": arguments.webhook}
+    on_verdict = read_on_verdict({key: value for key, value in told.items() if value} or None, found.at("--on-verdict"))
+    if found.problems:
+        raise BundleError(found.problems)
+    folder = arguments.folder or home()
+    print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} warm workers ...",
+          flush=True)  # fmt: skip
+    try:
+        head = up(folder, settings, arguments.kind, on_verdict)
+    except HeadError as error:
+        raise Failed(str(error)) from None
+    print(f"a pool is up under {settings.policy}; it outlives this shell")
+    print(f"  its Ray: {head['address']}, its token: {head['token']}")
+    print("  a script joins it with CoreCallback; `lightning-core submit`, `status`, `down` are for you")
+    return EXIT_MET
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.head import HeadError, down
+
+    folder = arguments.folder or home()
+    try:
+        down(folder, now=arguments.now)
+    except HeadError as error:
+        raise Failed(str(error)) from None
+    print("the pool is down; what its jobs saved is kept, `up` goes on with those that have not ended")
+    return EXIT_MET
+
+
+# ---------------------------------------------------------------------------------------------------- jobs in
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.bundle import Bundle
+
+    client = _client(arguments)
+    bundle = Bundle.from_file(arguments.bundle)
+    _launch(client, bundle)
+    print(f"submitted: {', '.join(spec.job.name for spec in bundle.jobs)}; `lightning-core status` shows them")
+    return EXIT_MET
+
+
+def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namespace) -> int:
+    """Submits a bundle to a pool that is up and follows it; interrupted, the jobs go on without an audience."""
+    from lightning_core.launch.follow import follow, signals
+    from lightning_core.view.progress import print_summary, view_for
+
+    names = [spec.job.name for spec in bundle.jobs]
+    _launch(client, bundle)
+    about = client.about()
+    settings = Settings(**about["settings"])
+    print(f"{len(names)} jobs in the pool at {about['folder']} under {settings.policy}", flush=True)
+    watcher = view_for(sys.stdout, settings.policy, settings.devices)
+    start = time.monotonic()
+
+    def look() -> tuple[float, list[JobStatus]]:
+        now, jobs = _patiently(client.status)
+        return now, [job for job in jobs if job.name in names]
+
+    try:
+        with signals() as received:
+            _, jobs = follow(look, received, watcher)
+    finally:
+        watcher.close()
+    if received:
+        print(f"the jobs go on in the pool; `lightning-core status` shows them, `cancel` ends them: {', '.join(names)}")
+        return 128 + received[0]
+    wall = time.monotonic() - start
+    summary = replace(Summary.of(settings, wall, jobs, Path(about["folder"])), wall=wall)
+    print_summary(summary, sys.stdout)
+    if arguments.json:
+        summary.write(arguments.json)
+    return summary.exit_code
+
+
+def _launch(client: SocketClient, bundle: Bundle) -> None:
+    from lightning_core.launch.cluster import spec_to_dict
+    from lightning_core.launch.problems import BundleError
+
+    about = client.about()
+    settings = Settings(**about["settings"])
+    large = [spec.job for spec in bundle.jobs if spec.job.min_devices > settings.devices]
+    if large:
+        raise BundleError([f"jobs.{j.name}.min_devices: {j.min_devices} > pool {settings.devices}" for j in large])
+    bundle.check(local=False)
+    if bundle.settings.policy not in (Settings().policy, settings.policy):
+        print(f"warning: the pool shares by {settings.policy}; the bundle's {bundle.settings.policy} is for runs of "
+              "its own (--own)", file=sys.stderr)  # fmt: skip
+    client.launch([spec_to_dict(spec, bundle) for spec in bundle.jobs])
+
+
+def _patiently(ask: Callable[[], Any], patience: float = 60.0) -> Any:
+    """The pool's scheduler may be restarting: it is back within seconds."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return ask()
+        except ConnectionError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+
+
+# ---------------------------------------------------------------------------------------------------- looking
+
+
+# Jobs that ended longer ago are not shown, seconds.
+RECENT = 3600.0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    client = _client(arguments)
+    settings = Settings(**client.about()["settings"])
+
+    def look() -> tuple[float, list[JobStatus]]:
+        now, jobs = _patiently(client.status)
+        recent = [j for j in jobs if arguments.all or j.finished_at is None or now - j.finished_at < RECENT]
+        return now, recent
+
+    if arguments.json:
+        now, jobs = look()
+        print(json.dumps({"now": now, "settings": settings.to_dict(), "jobs": [_plain(job) for job in jobs]}, indent=2))
+    elif arguments.watch:
+        from lightning_core.launch.follow import follow, signals
+        from lightning_core.view.progress import view_for
+
+        watcher = view_for(sys.stdout, settings.policy, settings.devices)
+        try:
+            with signals() as received:
+                now, jobs = follow(look, received, watcher)
+        finally:
+            watcher.close()
+        _show(now, jobs, settings)
+        return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
+    else:
+        _show(*look(), settings)
+    return EXIT_MET
+
+
+def _show(now: float, jobs: list[JobStatus], settings: Settings) -> None:
+    try:
+        from rich.console import Console
+
+        from lightning_core.view.board import Board
+    except ModuleNotFoundError:
+        from lightning_core.view.progress import PlainView
+
+        PlainView(sys.stdout).update(now, jobs)
+        return
+    Console(width=None if sys.stdout.isatty() else 160).print(Board(now, jobs, settings.policy, settings.devices))
+
+
+def _plain(job: JobStatus) -> dict[str, Any]:
+    """As JSON that any program reads: no infinity, reasons in words."""
+    finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
+    return status_to_dict(job) | {"finish": finish, "reason": str(job.reason), "why": str(job.why)}
+
+
+def _why(arguments: argparse.Namespace) -> int:
+    from lightning_core.view.history import History
+    from lightning_core.view.why import why
+
+    client = _client(arguments)
+    _find(client, arguments.job)
+    with Journal.open(Path(client.about()["folder"]) / "journal.db", read_only=True) as journal:
+        print("\n".join(why(History.read(journal), arguments.job)))
+    return EXIT_MET
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    client = _client(arguments)
+    _find(client, arguments.job)
+    path = Path(client.about()["folder"]) / "jobs" / arguments.job / "log.txt"
+    if not path.exists():
+        raise Failed(f"{arguments.job} has printed nothing here: a script prints in its own shell")
+    with path.open("rb") as file:
+        lines = file.read().splitlines(keepends=True)
+        _print(b"".join(lines[-arguments.lines :] if arguments.lines > 0 else []))
+        while arguments.follow:
+            more = file.read()
+            _print(more)
+            if not more:
+                if _find(client, arguments.job).state is State.ENDED:
+                    break
+                time.sleep(0.5)
+    return EXIT_MET
+
+
+def _print(text: bytes) -> None:
+    sys.stdout.write(text.decode(errors="replace"))
+    sys.stdout.flush()
+
+
+def _find(client: SocketClient, name: str) -> JobStatus:
+    _, jobs = client.status()
+    for job in reversed(jobs):
+        if job.name == name:
+            return job
+    raise Failed(f"no job {name!r}{did_you_mean(name, [job.name for job in jobs])}")
+
+
+# ---------------------------------------------------------------------------------------------------- steering
+
+
+def _steer(arguments: argparse.Namespace, event: Event, done: str) -> int:
+    client = _client(arguments)
+    if _find(client, arguments.job).state is State.ENDED:
+        raise Failed(f"{arguments.job} has ended")
+    client.event(event)
+    print(f"{arguments.job}: {done}")
+    return EXIT_MET
+
+
+def _pause(arguments: argparse.Namespace) -> int:
+    words = "paused, saved and its memory freed" if arguments.release else "paused, its memory kept"
+    return _steer(arguments, Pause(arguments.job, arguments.release), words)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    return _steer(arguments, Resume(arguments.job), "goes on")
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    return _steer(arguments, Cancel(arguments.job), "cancelled")
+
+
+def _deadline(arguments: argparse.Namespace) -> int:
+    seconds = parse_duration(arguments.duration)
+    client = _client(arguments)
+    _find(client, arguments.job)
+    job = client.job(arguments.job)
+    _steer(arguments, Amend(job, deadline=seconds), f"its deadline is in {format_duration(seconds)}")
+    after = _find(client, arguments.job)
+    print(f"  {after.verdict or 'no verdict yet'}: {after.reason}")
+    return EXIT_MET
