@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from lightning_core.launch.bundle import Bundle, parse_policy
+from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.differences import differences
 from lightning_core.launch.jobs import JobSpec
 from lightning_core.launch.problems import BundleError
+from lightning_core.launch.sharing import parse_policy
 from lightning_core.types import BatchTarget, Job, LossTarget, OnMiss
 
 MODEL = {"class_path": "tests.tiny.Line"}
@@ -84,6 +85,14 @@ def test_a_file_of_one_job(tmp_path: Path, line: str, name: str) -> None:
     assert spec.job == Job(name, 540.0, BatchTarget(5), weight=3.0)
 
 
+def test_a_job_for_a_pool_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model: tests.tiny.Line\ndeadline: 9m\ntarget: {batches: 5}\ndevices: 3\n")
+    with pytest.raises(BundleError, match=r"a.yaml:4: devices: must be at most the pool's 2"):
+        Bundle.from_file(tmp_path / "a.yaml", devices=2)
+    read = Bundle.from_file(tmp_path / "a.yaml", devices=4)
+    assert (read.settings.devices, read.jobs[0].job.min_devices) == (4, 3)
+
+
 def test_what_jobs_have_in_common_is_merged(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(
         textwrap.dedent("""
@@ -118,6 +127,11 @@ def test_policies_by_name() -> None:
         parse_policy("lara:order")
     with pytest.raises(ValueError, match="policy must be one of"):
         read.with_policy("best")
+
+
+def test_a_job_may_keep_checkpoints_or_none(tmp_path: Path) -> None:
+    for enabled in (True, False):
+        Bundle.from_dict(bundle(a=job(trainer={"enable_checkpointing": enabled})), tmp_path).check()
 
 
 def test_checking_leaves_random_state_and_config_alone(tmp_path: Path) -> None:

@@ -36,27 +36,24 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lightning_core.launch.class_paths import check_imports
-from lightning_core.launch.jobs import JobSpec, duration, duration_text, is_file_name, read_job, whole
+from lightning_core.launch.jobs import JobSpec, duration_text, is_file_name, read_job
 from lightning_core.launch.on_verdict import read_on_verdict
 from lightning_core.launch.preflight import check_checkpoint_content, check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.launch.problems import BundleError, Findings, Source, require
-from lightning_core.scheduler import Settings
+from lightning_core.launch.sharing import Kind, parse_policy, read_pool, read_settings, with_policy
+from lightning_core.settings import Settings
 
 if TYPE_CHECKING:
     from lightning_core.launch.cluster import Cluster
     from lightning_core.launch.follow import Watcher
     from lightning_core.summary import Summary
 
-__all__ = ["Bundle", "JobSpec", "Kind", "parse_policy"]
+__all__ = ["Bundle", "JobSpec", "Kind"]
 
 BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "jobs")
-POOL_KEYS = ("devices", "kind", "resident")
-MOST_DEVICES = 64
-
-Kind = Literal["cpu", "gpu"]
 
 
 @dataclass(frozen=True)
@@ -88,8 +85,12 @@ class Bundle:
             raise BundleError([f"jobs: {name!r} is there twice" for name in sorted(twice)])
 
     @classmethod
-    def from_file(cls, path: Path | str) -> Self:
+    def from_file(cls, path: Path | str, devices: int | None = None) -> Self:
         """Reads a bundle file, or a file of one job.
+
+        Args:
+            path: of the file.
+            devices: of the pool, if it is there already; None for as many as the file says.
 
         Raises:
             BundleError: with every problem found.
@@ -99,7 +100,7 @@ class Bundle:
 
         path = Path(path)
         content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
-        return cls._read(content, path.parent, found)
+        return cls._read(content, path.parent, found, devices)
 
     @classmethod
     def from_dict(cls, content: Any, folder: Path | str = ".", source: str = "bundle") -> Self:
@@ -116,7 +117,7 @@ class Bundle:
         return cls._read(content, Path(folder), Findings(Source(source)))
 
     @classmethod
-    def _read(cls, content: Any, folder: Path, found: Findings) -> Self:
+    def _read(cls, content: Any, folder: Path, found: Findings, there: int | None = None) -> Self:
         folder = folder.resolve()
         if not isinstance(content, Mapping):
             found.add(f"expected a mapping with 'jobs', got {type(content).__name__}")
@@ -132,8 +133,8 @@ class Bundle:
                 found.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")
                 jobs = {}
             named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
-        kind, devices, resident = _pool(content.get("pool"), found.at("pool"))
-        settings = _settings(content, devices, resident, found)
+        kind, devices, resident = read_pool(content.get("pool"), found.at("pool"), there)
+        settings = read_settings(content, devices, resident, found)
         on_verdict = read_on_verdict(content.get("on_verdict"), found.at("on_verdict"))
         specs = [read_job(name, value, folder, at, devices) for name, value, at in named]
         if found.problems or settings is None:
@@ -146,7 +147,7 @@ class Bundle:
         Raises:
             ValueError: if the policy is unknown or an argument out of its range.
         """
-        return replace(self, settings=_with_policy(self.settings, parse_policy(text)))
+        return replace(self, settings=with_policy(self.settings, parse_policy(text)))
 
     def check(self, *, local: bool = True) -> None:
         """Finds what can be found before anything starts: first what needs no import, then what the configs name.
@@ -243,74 +244,3 @@ class Bundle:
             **({"on_verdict": dict(self.on_verdict)} if self.on_verdict else {}),
             "jobs": {spec.job.name: spec.to_dict() for spec in self.jobs},
         }
-
-
-def parse_policy(text: str) -> dict[str, Any]:
-    """``lara:order=edf,explore=5`` as ``{"name": "lara", "order": "edf", "explore": 5}``.
-
-    Raises:
-        ValueError: if it is not of that form.
-    """
-    name, _, rest = text.partition(":")
-    policy: dict[str, Any] = {"name": name}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not (key and equals and value):
-            raise ValueError(f"policy must be NAME or NAME:KEY=VALUE,..., got {text!r}")
-        policy[key] = int(value) if value.isdigit() else value
-    return policy
-
-
-def _with_policy(settings: Settings, policy: Mapping[str, Any]) -> Settings:
-    name, args = _named(policy, settings.policy)
-    return replace(settings, policy=name, policy_args=args)
-
-
-def _settings(content: Mapping[str, Any], devices: int, resident: int | None, found: Findings) -> Settings | None:
-    default = Settings()
-    before = len(found.problems)
-    period = found.at("period").read(duration, content["period"]) if "period" in content else default.period
-    estimator = found.at("estimator").read(_estimator, content.get("estimator", {}))
-    settings = found.at("policy").read(lambda value: _with_policy(default, value), content.get("policy", {}))
-    if len(found.problems) > before or settings is None or estimator is None or period is None:
-        return None
-    name, args = estimator.estimator, estimator.estimator_args
-    return replace(settings, estimator=name, estimator_args=args, period=period, devices=devices, resident=resident)
-
-
-def _estimator(value: Any) -> Settings:
-    name, args = _named(value, Settings().estimator)
-    return Settings(estimator=name, estimator_args=args)
-
-
-def _named(value: Any, default: str) -> tuple[str, dict[str, Any]]:
-    """``lara`` or ``{name: lara, order: edf}`` as a name and arguments."""
-    if isinstance(value, str):
-        return value, {}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"expected a name or a mapping with 'name', got {value!r}")
-    args = {str(key): inner for key, inner in value.items()}
-    return str(args.pop("name", default)), args
-
-
-def _pool(value: Any, found: Findings) -> tuple[Kind, int, int | None]:
-    """Kind, devices and how many jobs stay warm; the most devices there can be where the number is wrong."""
-    if value is None:
-        value = {}
-    if not isinstance(value, Mapping):
-        found.add(f"expected a mapping of {', '.join(POOL_KEYS)}, got {value!r}")
-        return "cpu", MOST_DEVICES, None
-    found.keys(value, POOL_KEYS)
-    kind: Kind = "cpu"
-    if (given := value.get("kind", "cpu")) in ("cpu", "gpu"):
-        kind = given
-    else:
-        found.at("kind").add(f"must be cpu or gpu, got {given!r}")
-    devices = found.at("devices").read(lambda given: whole(given, MOST_DEVICES), value.get("devices", 1))
-    resident = None
-    if value.get("resident") is not None:
-        resident = found.at("resident").read(whole, value["resident"])
-    if devices is not None and resident is not None and resident < devices:
-        found.at("resident").add(f"must be at least one job a device ({devices}), got {resident}")
-        resident = None
-    return kind, devices or MOST_DEVICES, resident
