@@ -119,8 +119,7 @@ class Fit:
     def epoch_begins(self, trainer: pl.Trainer) -> None:
         """Before the first hook of an epoch."""
         if self.steering.leaving or self.steering.saving:
-            self._saver.save(trainer, new_epoch=True)
-            self._leave_if_told()
+            self._saver.between_epochs(trainer, self._leave_if_told)
 
     def evaluated(self, trainer: pl.Trainer) -> None:
         """After a validation or an epoch."""

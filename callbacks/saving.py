@@ -8,12 +8,15 @@ Rules
 2. Only if every training loader can say where it is (``state_dict``), no batch is waiting in the fetcher, no gradient is
    being accumulated, and neither validation nor the end of the epoch came after the last batch: what they leave behind
    is not all in Lightning's checkpoint. Otherwise the next batch is tried.
-3. Any other loader is saved where an epoch is about to start, before the first hook of that epoch.
+3. Any other loader is saved where an epoch is about to start, before the first hook of that epoch. One that can say
+   where it is, but is stopped before its end, would go on from there and not start anew: not saved here, if another
+   place can be found within an epoch.
 4. The file is written beside its place and renamed: a power cut leaves the old one or the new one.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -22,6 +25,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from . import randomness
@@ -49,6 +53,7 @@ class Saver:
         self._folder = folder
         self._every = every
         self._next = time.monotonic() + every
+        self._misses = 0
         self._state: dict[str, Any] | None = None
         self._found: dict[str, Any] | None = None
 
@@ -58,28 +63,31 @@ class Saver:
         """Whether it is time to save again."""
         return self._folder is not None and time.monotonic() >= self._next
 
-    def between_batches(self, trainer: pl.Trainer, then: Callable[[], None]) -> bool:
-        """Saves and goes on with ``then`` once this batch is all done, if the job could go on from there exactly.
-
-        Returns:
-            Whether it will.
-        """
+    def between_batches(self, trainer: pl.Trainer, then: Callable[[], None]) -> None:
+        """Saves and goes on with ``then`` once this batch is all done, if the job could go on from there exactly."""
         if not exact_after(trainer):
-            return False
+            self._misses += 1
+            return
         fetcher: Any = trainer.fit_loop._data_fetcher
         announce = fetcher._start_profiler
 
         def once() -> None:
             fetcher._start_profiler = announce
-            self.save(trainer, new_epoch=False)
+            self._save(trainer, new_epoch=False)
             then()
             announce()
 
         fetcher._start_profiler = once
-        return True
 
-    def save(self, trainer: pl.Trainer, *, new_epoch: bool) -> None:
+    def between_epochs(self, trainer: pl.Trainer, then: Callable[[], None]) -> None:
+        """Saves and goes on with ``then``, before the first hook of an epoch; if there is hope, only if that is exact."""
+        if self._misses > 1 or not _cut_short(trainer):
+            self._save(trainer, new_epoch=True)
+            then()
+
+    def _save(self, trainer: pl.Trainer, *, new_epoch: bool) -> None:
         """Writes the file; on all ranks together."""
+        self._misses = 0
         if self._folder is None:
             return
         began = time.monotonic()
@@ -115,11 +123,13 @@ class Saver:
         found, self._found = self._found, None
         if found is None:
             return
+        loop = trainer.fit_loop
+        # Until the epoch ends Lightning would hold that it is restarting, and skip the schedules that go by a metric.
+        loop._restarting = False
         if not found["new_epoch"]:
             self._restore(trainer, found)
             return
-        # Lightning takes the finished batches of the epoch before for those of the one that starts.
-        loop = trainer.fit_loop
+        # It takes the finished batches of the epoch before for those of the one that starts.
         loop.epoch_loop.restarting = False
         loop.epoch_progress.current.ready = loop.epoch_progress.current.completed + 1
 
@@ -138,16 +148,29 @@ def exact_after(trainer: pl.Trainer) -> bool:
     if trainer.world_size > 1 and getattr(trainer, "_val_check_time_interval", None) is not None:
         return False  # each rank's clock says for itself whether validation is due
     return (
-        all(hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") for loader in _loaders(trainer))
+        all(_placed(loader) for loader, _ in _loaders(trainer))
         and not epoch._num_ready_batches_reached()
         and not epoch._should_accumulate()
         and not epoch._should_check_val_fx(fetcher)
     )
 
 
-def _loaders(trainer: pl.Trainer) -> list[Any]:
+def _placed(loader: Any) -> bool:
+    """Whether a loader can say where it is."""
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+
+
+def _cut_short(trainer: pl.Trainer) -> bool:
+    """Whether an epoch ends before one of its loaders does that can say where it is."""
+    return any(_placed(loader) and (sized_len(loader) or 0) > limit for loader, limit in _loaders(trainer))
+
+
+def _loaders(trainer: pl.Trainer) -> list[tuple[Any, float]]:
+    """The training loaders, and of how many batches an epoch takes at most from each."""
     loader = trainer.fit_loop._combined_loader
-    return [] if loader is None else loader.flattened
+    if loader is None:
+        return []
+    return list(zip(loader.flattened, loader.limits or [math.inf] * len(loader.flattened), strict=True))
 
 
 def _of_all_ranks(trainer: pl.Trainer, state: dict[str, Any]) -> list[Any]:

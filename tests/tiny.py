@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -99,6 +102,138 @@ class ValidatedPoints(Points):
 
     def val_dataloader(self) -> DataLoader[Any]:
         return DataLoader(self.points, batch_size=64)
+
+
+class Noisy(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
+    """Points to which each fetch adds noise of three libraries: an augmentation in the main process."""
+
+    def __init__(self, points: int = 40) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.x = torch.randn(points, 4, generator=draw)
+        self.y = self.x.sum(1, keepdim=True)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        noise = random.random() + np.random.rand() + torch.rand(4)
+        return torch.tensor(index), self.x[index] + 0.1 * noise, self.y[index]
+
+
+class PlacedLoader:
+    """A shuffling loader that can say where it is, and go on from there.
+
+    Args:
+        data: what it loads.
+        batch_size: points in a batch.
+        seed: of the order, another one each epoch.
+    """
+
+    def __init__(self, data: Noisy, batch_size: int = 4, seed: int = 0) -> None:
+        self.data, self.batch_size, self.seed = data, batch_size, seed
+        self.epoch = -1
+        self.place = 0
+        self.resumed = False
+
+    def __len__(self) -> int:
+        return len(self.data) // self.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.resumed:
+            self.epoch, self.place = self.epoch + 1, 0
+        self.resumed = False
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        order = torch.randperm(len(self.data), generator=torch.Generator().manual_seed(self.seed + self.epoch))
+        while self.place < len(self):
+            indices = order[self.place * self.batch_size :][: self.batch_size]
+            self.place += 1
+            yield [torch.stack(column) for column in zip(*(self.data[int(i)] for i in indices), strict=True)]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.place = state["epoch"], state["place"]
+        self.resumed = self.place < len(self)
+
+
+class NoisyPoints(pl.LightningDataModule):
+    """Ten batches an epoch, shuffled, with noise; and two batches of validation.
+
+    Args:
+        placed: whether the training loader can say where it is.
+    """
+
+    def __init__(self, placed: bool = True) -> None:
+        super().__init__()
+        self.placed = placed
+
+    def train_dataloader(self) -> Any:
+        return PlacedLoader(Noisy()) if self.placed else DataLoader(Noisy(), batch_size=4, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(Noisy(8), batch_size=4)
+
+
+class Net(pl.LightningModule):
+    """Two layers with dropout and batch norm, Adam, and schedules by step, by epoch and by plateau.
+
+    It writes down which samples it saw, and keeps a moving average of its weights in a hook of its own.
+
+    Args:
+        plateau: whether the rate falls when the validation loss does not, and not by epoch.
+        manual: whether it does the optimiser's steps itself.
+    """
+
+    def __init__(self, plateau: bool = False, manual: bool = False) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Dropout(0.3),
+            torch.nn.Linear(8, 1),
+        )  # fmt: skip
+        self.plateau = plateau
+        self.automatic_optimization = not manual
+        self.register_buffer("average", torch.zeros(8, 4))
+        self.seen: list[list[int]] = []
+        self.epochs_started: list[int] = []
+        self.validations = 0
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        index, x, y = batch
+        self.seen.append(index.tolist())
+        loss = torch.nn.functional.mse_loss(self.body(x), y)
+        if not self.automatic_optimization:
+            optimizer: Any = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+
+    def on_train_epoch_start(self) -> None:
+        self.epochs_started.append(self.current_epoch)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        first: Any = self.body[0]
+        self.average = 0.9 * self.average + 0.1 * first.weight.detach()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        _, x, y = batch
+        self.log("val_loss", torch.nn.functional.mse_loss(self.body(x), y))
+
+    def on_validation_epoch_end(self) -> None:
+        self.validations += 1
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
+        by_step = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+        if self.plateau:
+            by_loss = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
+            slow: dict[str, Any] = {"scheduler": by_loss, "interval": "epoch", "monitor": "val_loss"}
+        else:
+            slow = {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7), "interval": "epoch"}
+        return [optimizer], [{"scheduler": by_step, "interval": "step"}, slow]
 
 
 class NoArguments(pl.LightningModule):

@@ -1,0 +1,163 @@
+"""A job that was released and came back is, bit for bit, the job that was never interrupted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_core import BatchTarget
+from lightning_core.callbacks import CoreCallback, Released
+from lightning_core.reasons import Reason
+from lightning_core.types import Grant
+from tests.test_callback import Script, grant
+from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
+
+HERE, NOWHERE = (0,), ()
+
+
+def release(version: int, devices: tuple[int, ...] = NOWHERE) -> Grant:
+    return Grant("job", version, 0.0, devices, Reason("fixed_share"))
+
+
+class ReleasedAt(pl.Callback):
+    """Has the job released once so many batches are done, as a scheduler would."""
+
+    def __init__(self, core: CoreCallback, batches: int | None) -> None:
+        self.core, self.batches = core, batches
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.fit_loop.epoch_loop.total_batch_idx + 1 == self.batches:
+            box = self.core._fit.box if self.core._fit else None
+            assert box is not None
+            box.directive = release(10)  # at a known batch; how it gets here is the mailbox's business
+
+
+def launched(folder: Path, script: Script | None = None, **more: Any) -> CoreCallback:
+    return CoreCallback(
+        "job", target=BatchTarget(10**9), client=script or Script(grant(1, 1.0)), launched=True, folder=folder, **more
+    )
+
+
+class Run:
+    """A training from its beginning to its end, released on the way."""
+
+    def __init__(
+        self, folder: Path, releases: Iterable[int], make: Callable[[], tuple[Net, Any]], **options: Any
+    ) -> None:
+        pl.seed_everything(7, verbose=False)
+        self.seen: list[list[int]] = []
+        self.epochs_started: list[int] = []
+        self.validations = 0
+        self.left_at: list[int] = []
+        ckpt = None
+        for batches in [*releases, None]:
+            if ckpt is not None:
+                pl.seed_everything(1000 + len(self.seen), verbose=False)  # a new process has a random state of its own
+            core = launched(folder)
+            self.model, data = make()
+            trainer = pl.Trainer(**{**QUIET, **options})
+            trainer.callbacks += [core, ReleasedAt(core, batches)]
+            try:
+                trainer.fit(self.model, datamodule=data, ckpt_path=ckpt)
+            except Released:
+                assert batches is not None
+                self.left_at.append(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
+                ckpt = folder / "last.ckpt"
+            self.seen += self.model.seen
+            self.epochs_started += self.model.epochs_started
+            self.validations += self.model.validations
+        self.result = {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
+            "schedules": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
+            "steps": (trainer.global_step, trainer.current_epoch, trainer.fit_loop.epoch_loop._batches_that_stepped),
+            "random": (random.random(), np.random.rand(), torch.rand(3)),
+            "seen": self.seen,
+            "epochs": self.epochs_started,
+            "validations": self.validations,
+        }
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def assert_same(run: Run, whole: Run) -> None:
+    for part, theirs in whole.result.items():
+        assert equal(run.result[part], theirs), (part, run.result[part], theirs)
+
+
+EPOCHS = {"max_epochs": 3, "num_sanity_val_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("releases", "left_at", "options", "model"),
+    [
+        ((3,), [3], {}, {}),
+        ((10,), [10], {}, {}),  # between two epochs
+        ((11,), [11], {}, {}),
+        ((2, 5, 9, 14, 15, 20, 27), [2, 5, 9, 14, 15, 20, 27], {}, {}),
+        ((7,), [7], {"max_steps": 25, "max_epochs": -1}, {}),
+        ((10, 20), [10, 20], {"max_steps": 25, "max_epochs": -1}, {}),
+        ((3, 5, 16), [3, 6, 16], {"val_check_interval": 5}, {}),  # validation in the middle of the epoch
+        ((3, 13), [3, 13], {}, {"plateau": True}),
+        ((3, 15), [4, 16], {"accumulate_grad_batches": 2}, {}),  # no gradient is half gathered
+        ((4,), [4], {"gradient_clip_val": 0.5, "precision": "bf16-mixed"}, {}),
+        ((3, 12), [3, 12], {}, {"manual": True}),
+        ((3, 12), [3, 12], {"limit_val_batches": 0}, {}),
+    ],
+)  # fmt: skip
+def test_a_stateful_loader_resumes_to_the_bit(
+    tmp_path: Path, releases: tuple[int, ...], left_at: list[int], options: dict[str, Any], model: dict[str, Any]
+) -> None:
+    def make() -> tuple[Net, Any]:
+        return Net(**model), NoisyPoints()
+
+    whole = Run(tmp_path / "whole", (), make, **{**EPOCHS, **options})
+    run = Run(tmp_path / "run", releases, make, **{**EPOCHS, **options})
+    assert run.left_at == left_at
+    assert_same(run, whole)
+
+
+@pytest.mark.parametrize(
+    ("releases", "left_at", "options", "model", "placed"),
+    [
+        ((3,), [10], {}, {}, False),
+        ((3, 12), [10, 20], {}, {}, False),
+        ((3, 12), [10, 20], {}, {"plateau": True}, False),
+        ((10,), [10], {"max_steps": 25, "max_epochs": -1}, {}, False),
+        ((1, 11), [10, 20], {"limit_val_batches": 0}, {}, False),
+        ((1, 2), [1, 2], {"limit_train_batches": 1}, {}, False),
+        ((3, 14), [10, 20], {"val_check_interval": 1}, {}, True),  # validation after every batch leaves no other place
+        ((5,), [6], {"limit_train_batches": 5}, {}, True),  # the loader would go on with its sixth batch
+    ],
+)
+def test_at_the_end_of_an_epoch_any_loader_does(
+    tmp_path: Path,
+    releases: tuple[int, ...],
+    left_at: list[int],
+    options: dict[str, Any],
+    model: dict[str, Any],
+    placed: bool,
+) -> None:
+    def make() -> tuple[Net, Any]:
+        return Net(**model), NoisyPoints(placed)
+
+    whole = Run(tmp_path / "whole", (), make, **{**EPOCHS, **options})
+    run = Run(tmp_path / "run", releases, make, **{**EPOCHS, **options})
+    assert run.left_at == left_at
+    assert_same(run, whole)
