@@ -10,8 +10,6 @@ import yaml
 
 from lightning_core.launch.problems import BundleError, Findings, Source
 
-__all__ = ["BundleError", "load_yaml"]
-
 _MERGE = "tag:yaml.org,2002:merge"
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
