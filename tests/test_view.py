@@ -51,8 +51,8 @@ def some_jobs() -> list[JobStatus]:
 
 def shown(now: float, jobs: list[JobStatus], width: int, *, encoding: str = "utf-8", height: int | None = None) -> str:
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=out, width=width, height=height, force_terminal=height is not None, color_system=None)
-    console.print(Board(now, jobs, "edf", 2))
+    console = Console(file=out, width=width, height=height, color_system=None)
+    console.print(Board(now, jobs, "edf", 2, one_screen=height is not None))
     out.seek(0)
     return out.read()
 

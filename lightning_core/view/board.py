@@ -49,15 +49,18 @@ class Board:
         jobs: in the order of submission.
         title: of the pool, such as ``edf``.
         devices: of the pool; as many as are held if it is not known.
+        one_screen: whether it must fit the height of the terminal, too.
     """
 
-    def __init__(self, now: float, jobs: Sequence[JobStatus], title: str = "", devices: int = 0) -> None:
-        self._now, self._jobs, self._title = now, jobs, title
+    def __init__(
+        self, now: float, jobs: Sequence[JobStatus], title: str = "", devices: int = 0, *, one_screen: bool = False
+    ) -> None:
+        self._now, self._jobs, self._title, self._one_screen = now, jobs, title, one_screen
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         above = 2 + min(self._devices, MOST_DEVICES + 1)
-        jobs, more = self._fitting(console.height - above - 1 if console.is_terminal else None)
+        jobs, more = self._fitting(console.height - above - 1 if self._one_screen else None)
         head, devices = self._header(), self._held()
         wide = Text("   ").join(devices)
         lines: list[Text | Table] = [head, *([wide] if wide.cell_len <= options.max_width else devices)]

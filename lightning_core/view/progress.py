@@ -112,7 +112,7 @@ class LiveView:
         if not self._started:
             self._live.start()
             self._started = True
-        self._live.update(self._board(now, jobs, *self._pool))
+        self._live.update(self._board(now, jobs, *self._pool, one_screen=True))
 
     def close(self) -> None:
         self._live.stop()

@@ -62,7 +62,7 @@ def write(path: Path, folder: Path) -> list[Path]:
     writer = _writer()
     beside = path.with_name(path.name + "-wal")
     written = max((file.stat().st_mtime for file in (path, beside) if file.exists()), default=0.0)
-    with Journal.open(path) as journal:
+    with Journal.open(path, read_only=True) as journal:
         history = History.read(journal)
         fill_in(journal, history, MOMENTS)
     found: list[Path] = []
