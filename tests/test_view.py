@@ -136,6 +136,19 @@ def test_a_metric_that_grows_is_shown_as_it_was_logged() -> None:
     assert "0.7500 / 0.9000" in out.getvalue()
 
 
+def test_a_name_that_was_used_again() -> None:
+    _, _, bad = some_jobs()
+    jobs = [bad, replace(bad, submitted_at=20.0, state=State.RUNNING, verdict=None, finished_at=None)]
+    earlier, newest = shown(30.0, jobs, 160).splitlines()[-2:]
+    assert earlier.startswith("bad (earlier)  ended")
+    assert newest.startswith("bad            running")
+    out = io.StringIO()
+    plain = PlainView(out)
+    for _ in range(3):
+        plain.update(30.0, jobs)
+    assert len(out.getvalue().splitlines()) == 2
+
+
 def test_a_paused_job_says_so() -> None:
     [job, *_] = some_jobs()
     text = shown(11.0, [replace(job, paused=True, state=State.HELD)], 100)

@@ -112,8 +112,9 @@ class Board:
     def _table(self, jobs: Sequence[JobStatus], options: ConsoleOptions) -> Table:
         cells = [dict(zip(COLUMNS, line(self._now, job), strict=True)) for job in jobs]
         longest = LONGEST_NAME if options.max_width >= NARROW else SHORT_NAME
+        newest = {job.name: job.submitted_at for job in self._jobs}
         for row, job in zip(cells, jobs, strict=True):
-            name = row["job"]
+            name = row["job"] if newest[job.name] == job.submitted_at else f"{row['job']} (earlier)"
             row["job"] = name if cell_len(name) <= longest else name[: longest - 1] + "…"
             row["verdict"] = "-" if job.verdict is None else f"{SYMBOLS[job.verdict]} {job.verdict}"
         columns, bar, reason = _fit(cells, options.max_width)

@@ -129,14 +129,15 @@ class PlainView:
     def __init__(self, stream: TextIO | None = None, every: float = PLAIN_EVERY) -> None:
         self._stream = stream or sys.stdout
         self._every = every
-        self._printed: dict[str, tuple[object, float]] = {}
+        self._printed: dict[tuple[str, float], tuple[object, float]] = {}
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         for job in jobs:
-            what, when = self._printed.get(job.name, (None, 0.0))
+            key = (job.name, job.submitted_at)  # a name may be used again
+            what, when = self._printed.get(key, (None, 0.0))
             matters = (job.state, job.verdict)
             if matters != what or (job.finished_at is None and time.monotonic() - when >= self._every):
-                self._printed[job.name] = (matters, time.monotonic())
+                self._printed[key] = (matters, time.monotonic())
                 name, state, progress, clock, share, devices, speed, end, verdict, reason = line(now, job)
                 print(f"{clock}  {name}: {state}, {progress}, share {share} of device {devices}, {speed} batches/s, "
                       f"end {end}, {verdict}: {reason}", file=self._stream, flush=True)  # fmt: skip
