@@ -5,7 +5,7 @@ Rules
 1. No device is oversold: the duties on it sum to 1 at most, and a job of several devices holds them whole.
 2. The policy's order decides: whoever comes first takes, on the device that the others miss least.
 3. A process stays where it lives as long as it can be served there. It is moved (saved, released, restored) only if it
-   can be, has stayed for a while, and a device stands free.
+   can be, has not just begun to train there, and a device stands free.
 4. Parts that do not fit share a device in proportion. What nobody wants goes to whoever can use it.
 5. At most ``slots`` launched processes stay warm on a device; the last in the order makes room.
 """
@@ -18,27 +18,29 @@ import numpy as np
 
 from lightning_core.types import FloatArray, Plan
 
-# A part smaller than this is not worth a switch.
+# A part smaller than this is not worth a switch, where it is not what the policy asked for.
 LEAST = 0.02
 EXACT = 1e-9
 
 Devices = tuple[int, ...]
 
 
-def deal_one(plan: Plan) -> FloatArray:
-    """Duties on a pool of one device on which all jobs may stay, shape ``(n,)``: in order, each what is left.
+def is_simple(plan: Plan) -> bool:
+    """Whether a plan is for whole devices only, or for parts that fit one device."""
+    return bool(np.all((plan.duty == 0) | (plan.duty == 1)) or plan.duty.sum() <= 1.0 + EXACT)
 
-    The same as :class:`Dealer` answers there, in one pass over arrays.
+
+def deal_one(plan: Plan) -> FloatArray:
+    """Duties of a simple plan on a pool of one device on which all jobs may stay, shape ``(n,)``.
+
+    The same as :class:`Dealer` answers there, in one pass over arrays: in order, each what is left.
     """
     wish = plan.duty[plan.order]
     part = np.minimum(wish, np.maximum(1.0 - (np.cumsum(wish) - wish), 0.0))
-    if (total := float(wish[wish < 1.0].sum())) > 1.0 and wish.max() < 1.0:
-        part = wish / total
-    part[(part < LEAST) & (part < wish)] = 0.0
     if plan.fill:
         if not part.any():
             part[0] = 1.0
-        part /= max(float(part.sum()), EXACT)
+        part /= part.sum()
     duty = np.empty(len(wish))
     duty[plan.order] = part
     return duty
@@ -65,18 +67,23 @@ class Dealer:
         size: Sequence[int],
         launched: Sequence[bool],
     ) -> None:
-        self._slots = slots
+        n = len(home)
+        self._slots = n if slots is None else slots
         self._home = list(home)
         self._stays = stays
         self._size = size
         self._launched = launched
+        self._all = range(devices)
         self._free = [1.0] * devices
-        self._duty = [0.0] * len(home)
-        self._residents: list[list[int]] = [[] for _ in range(devices)]
+        self._duty = [0.0] * n
+        self._rank = [n] * n
+        self._served: list[list[int]] = [[] for _ in self._all]
+        # Launched processes on each device: those that take up its slots.
+        self._warm: list[dict[int, None]] = [{} for _ in self._all]
         for row, at in enumerate(home):
-            for device in at:
-                self._residents[device].append(row)
-        self._rank = [len(home)] * len(home)
+            if launched[row]:
+                for device in at:
+                    self._warm[device][row] = None
 
     def deal(self, plan: Plan, apart: frozenset[int] = frozenset()) -> tuple[FloatArray, list[Devices]]:
         """Duties, shape ``(n,)``, and where each job may live, a list of ``n``.
@@ -86,9 +93,13 @@ class Dealer:
             apart: rows that hold nothing now (a person has paused them), but keep their home if nobody needs it.
         """
         order = [row for row in plan.order.tolist() if row not in apart]
-        for rank, row in enumerate(order):
-            self._rank[row] = rank
         self._wish: list[float] = plan.duty.tolist()
+        # Who lives on each device, the first to be served last.
+        self._line: list[list[int]] = [[] for _ in self._all]
+        for rank, row in reversed(list(enumerate(order))):
+            self._rank[row] = rank
+            for device in self._home[row]:
+                self._line[device].append(row)
         for row in order:
             wish = self._wish[row]
             if wish > 0 and (wish < 1.0 or max(self._free) >= LEAST):
@@ -100,45 +111,47 @@ class Dealer:
                 if not self._duty[row]:
                     self._serve(row, 1.0, whole=True)
             self._scale()
-        self._warm(order)
+        self._build_ahead(order)
         return np.array(self._duty), self._home
 
     def _serve(self, row: int, wish: float, *, whole: bool = False) -> None:
         if self._size[row] > 1:
             self._serve_gang(row)
             return
-        home = self._home[row]
-        reachable = list(home) if home and self._stays[row] else self._within_reach(row)
-        enough = [device for device in reachable if self._free[device] >= wish - EXACT]
-        if enough:
-            best = min(enough, key=lambda d: (d not in home, self._free[d], self._missed(d), d))
-            self._take(row, (best,), wish)
+        home, free = self._home[row], self._free
+        reachable = home if home and self._stays[row] else self._within_reach(row)
+        if enough := [device for device in reachable if free[device] >= wish - EXACT]:
+            self._take(row, (min(enough, key=lambda d: (d not in home, free[d], self._missed(d), d)),), wish)
+        elif wish < 1.0:
+            self._share(row, reachable, wish)
         elif reachable and not whole:
-            roomiest = max(reachable, key=lambda d: (self._free[d], d in home, -d))
-            if wish < 1.0:
-                self._share(row, roomiest, wish)
-            elif self._free[roomiest] >= LEAST:
-                self._take(row, (roomiest,), self._free[roomiest])
+            roomiest = max(reachable, key=lambda d: (free[d], d in home, -d))
+            if free[roomiest] >= LEAST:
+                self._take(row, (roomiest,), free[roomiest])
 
     def _serve_gang(self, row: int) -> None:
         """Several devices, all of them whole, or none."""
         n, home = self._size[row], self._home[row]
-        whole = [device for device, free in enumerate(self._free) if free >= 1.0 - EXACT]
-        if home and all(device in whole for device in home):
+        if len(home) == n and all(self._free[device] >= 1.0 - EXACT for device in home):
             self._take(row, home, 1.0)
-        elif not (home and self._stays[row]):
-            open_ = [device for device in self._within_reach(row) if device in whole]
-            if len(open_) >= n:
-                chosen = sorted(open_, key=lambda d: (d not in home, self._missed(d), d))[:n]
-                self._take(row, tuple(sorted(chosen)), 1.0)
-
-    def _share(self, row: int, device: int, wish: float) -> None:
-        """Joins those who have parts of a device, all in proportion to their wishes; whole owners share with nobody."""
-        sharing = [r for r in self._residents[device] if self._duty[r]]
-        total = sum(self._wish[r] for r in sharing) + wish
-        if any(self._wish[r] >= 1.0 - EXACT for r in sharing) or wish / total < LEAST:
             return
-        for r in sharing:
+        stays = home if self._stays[row] else ()
+        whole = [device for device in self._within_reach(row) if self._free[device] >= 1.0 - EXACT]
+        if len(stays) < n <= len(whole) and all(device in whole for device in stays):
+            chosen = sorted(whole, key=lambda d: (d not in home, self._missed(d), d))[:n]
+            self._take(row, tuple(sorted(chosen)), 1.0)
+
+    def _share(self, row: int, reachable: Sequence[int], wish: float) -> None:
+        """Joins those who have parts of a device, all in proportion to their wishes; whole owners share with nobody."""
+        wishes = {device: [self._wish[r] for r in self._served[device]] for device in reachable}
+        parted = {device: sum(many) for device, many in wishes.items() if max(many, default=0.0) < 1.0}
+        if not parted:
+            return
+        device = min(parted, key=lambda d: (parted[d], d not in self._home[row], d))
+        total = parted[device] + wish
+        if wish / total < LEAST:
+            return
+        for r in self._served[device]:
             self._duty[r] = self._wish[r] / total
         self._free[device] = wish / total
         self._take(row, (device,), wish / total)
@@ -149,57 +162,62 @@ class Dealer:
             for device in devices:
                 if self._launched[row] and self._full(device):
                     self._leave(self._last(device, row))
-                self._residents[device].append(row)
-            self._home[row] = devices
+            self._move_in(row, devices)
         for device in devices:
             self._free[device] = max(0.0, self._free[device] - part)
+            self._served[device].append(row)
         self._duty[row] = part
+
+    def _move_in(self, row: int, devices: Devices) -> None:
+        self._home[row] = devices
+        if self._launched[row]:
+            for device in devices:
+                self._warm[device][row] = None
 
     def _leave(self, row: int) -> None:
         for device in self._home[row]:
-            self._residents[device].remove(row)
+            self._warm[device].pop(row, None)
         self._home[row] = ()
 
     def _missed(self, device: int) -> int:
         """How much a device is missed by those that live there and are not served yet: by the first of them."""
-        return -min((self._rank[row] for row in self._residents[device] if not self._duty[row]), default=1 << 30)
+        line = self._line[device]
+        while line and (self._duty[line[-1]] or device not in self._home[line[-1]]):
+            line.pop()
+        return -self._rank[line[-1]] if line else -len(self._home)
 
-    def _within_reach(self, row: int) -> list[int]:
+    def _within_reach(self, row: int) -> Sequence[int]:
+        if not self._launched[row]:
+            return self._all
         home = self._home[row]
-        return [
-            device
-            for device in range(len(self._free))
-            if device in home or not self._launched[row] or not self._full(device) or self._last(device, row) >= 0
-        ]
+        return [d for d in self._all if d in home or not self._full(d) or self._last(d, row) >= 0]
 
     def _full(self, device: int) -> bool:
-        if self._slots is None:
-            return False
-        return sum(self._launched[row] for row in self._residents[device]) >= self._slots
+        return len(self._warm[device]) >= self._slots
 
     def _last(self, device: int, newcomer: int) -> int:
         """Who makes room: of those that hold nothing and can leave the last in the order; -1 if nobody."""
-        able = [r for r in self._residents[device] if self._launched[r] and not self._duty[r] and not self._stays[r]]
-        last = max(able, key=lambda r: self._rank[r], default=-1)
+        able = [row for row in self._warm[device] if not self._duty[row] and not self._stays[row]]
+        last = max(able, key=lambda row: self._rank[row], default=-1)
         return last if last >= 0 and self._rank[last] > self._rank[newcomer] else -1
 
     def _scale(self) -> None:
         """What is left of a device goes to those who have parts of it, in proportion."""
         for device, free in enumerate(self._free):
-            sharing = [row for row in self._residents[device] if self._duty[row]]
-            if sharing and free > EXACT:
-                for row in sharing:
-                    self._duty[row] /= 1.0 - free
+            if free > EXACT and self._served[device]:
+                total = sum(self._duty[row] for row in self._served[device])
+                for row in self._served[device]:
+                    self._duty[row] /= total
                 self._free[device] = 0.0
 
-    def _warm(self, order: Sequence[int]) -> None:
+    def _build_ahead(self, order: Sequence[int]) -> None:
         """Empty slots are filled ahead of time: whoever is next builds while others train."""
         for row in order:
-            open_ = [device for device in range(len(self._free)) if not self._full(device)]
-            if not open_:
+            if self._home[row] or not self._launched[row]:
+                continue
+            room = [device for device in self._all if not self._full(device)]
+            if not room:
                 return
-            if not self._home[row] and self._launched[row] and len(open_) >= self._size[row]:
-                chosen = sorted(open_, key=lambda d: (len(self._residents[d]), d))[: self._size[row]]
-                self._home[row] = tuple(sorted(chosen))
-                for device in chosen:
-                    self._residents[device].append(row)
+            if len(room) >= self._size[row]:
+                chosen = sorted(room, key=lambda d: (len(self._warm[d]), d))[: self._size[row]]
+                self._move_in(row, tuple(sorted(chosen)))

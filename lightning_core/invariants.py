@@ -28,6 +28,9 @@ def check(table: JobTable, settings: Settings, next_round: float | None) -> None
         _holds(not duty[row] or len(home) == table.size[row], f"{name}: {home} for {table.size[row]} devices")
         _holds(not duty[row] or len(home) == 1 or duty[row] == 1, f"{name}: a part of several devices")
         _holds(not (duty[row] and table.paused[row]), f"{name}: trains while paused")
+        _holds(not (duty[row] and table.late[row] and table.holds[row]), f"{name}: trains, its deadline passed")
+        _holds(not table.pinned[row] or table.jobs[row].device in home, f"{name}: on {home}, lives elsewhere")
+        _holds(bool(table.housed[row]) == bool(home), f"{name}: housed and at home nowhere, or the reverse")
         load[list(home)] += duty[row]
         whole[list(home)] += duty[row] >= 1 - 1e-6
         warm[list(home)] += table.launched[row]

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from lightning_core.dealing import Dealer, deal_one
+from lightning_core.dealing import Dealer, deal_one, is_simple
 from lightning_core.invariants import check
 from lightning_core.reasons import CODES, Reason, index
 from lightning_core.settings import Settings
@@ -55,8 +55,10 @@ __all__ = ["Scheduler", "Settings"]
 ONE_DEVICE = (0,)
 # Cells of a whole evaluation (a validation metric): each is an average already, and there are few.
 EVALUATIONS_TO_JUDGE = 4
-# Cells that may arrive ahead of a missing one before they are dropped (whoever sent them sends them again).
+# How far ahead of a missing cell others are kept.
 MOST_WAITING = 1000
+# No count and no time of a run is larger.
+MOST = 2**53
 
 
 class Scheduler:
@@ -67,6 +69,7 @@ class Scheduler:
 
     Example::
 
+        >>> from lightning_core.types import BatchTarget
         >>> scheduler = Scheduler(Settings(policy="fifo"))
         >>> [grant] = scheduler.handle(Submit((Job("a", deadline=60.0, target=BatchTarget(100)),)), now=0.0)
         >>> grant.duty, str(grant.reason)
@@ -161,7 +164,7 @@ class Scheduler:
         if report.incarnation != table.incarnation[row]:
             self._changed.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
             return
-        if table.active[row] and report.number > table.last_report[row]:
+        if table.active[row] and report.number > table.last_report[row] and _countable(report):
             table.progress(row, report)
             self._take_cells(row, report)
             if table.is_met(row):
@@ -175,20 +178,24 @@ class Scheduler:
         """Consumes cells in their order; those ahead of a missing one wait for it."""
         table = self._table
         waiting = table.waiting[row]
-        for number, batches, loss in report.cells:
-            if number >= table.next_cell[row] and len(waiting) < MOST_WAITING:
+        for number, batches, loss in sorted(report.cells):
+            if 0 <= number - int(table.next_cell[row]) < MOST_WAITING:
                 waiting.setdefault(number, (batches, loss))
-        at = np.array([row])
-        while (cell := waiting.pop(int(table.next_cell[row]), None)) is not None:
-            batches, loss = cell
-            table.next_cell[row] += 1
-            if not 0.0 < loss < np.inf:
-                table.rejected_cells[row] += 1
-            elif batches > table.last_position[row]:  # else seen before, by an incarnation that did not save
-                table.cells[row] += 1
-                table.last_position[row] = batches
-                table.recent[row].append(loss)
-                self._estimator.observe(at, np.array([float(batches)]), np.array([float(loss)]))
+            while (following := waiting.pop(int(table.next_cell[row]), None)) is not None:
+                table.next_cell[row] += 1
+                self._take_cell(row, *following)
+                if not table.exact[row] and table.is_met(row):
+                    return  # what came after it does not count
+
+    def _take_cell(self, row: int, batches: int, loss: float) -> None:
+        table = self._table
+        if not 0.0 < loss < np.inf:
+            table.rejected_cells[row] += 1
+        elif table.last_position[row] < batches <= MOST:  # else seen before, by an incarnation that did not save
+            table.cells[row] += 1
+            table.last_position[row] = batches
+            table.recent[row].append(loss)
+            self._estimator.observe(np.array([row]), np.array([float(batches)]), np.array([float(loss)]))
 
     def _met(self, row: int, now: float) -> None:
         spare = float(self._table.deadline[row] - now)
@@ -206,7 +213,7 @@ class Scheduler:
             table.details[row] = event.detail
             last_line = event.detail.strip().rsplit("\n", 1)[-1]
             self._end(row, now, Verdict.CRASHED, Reason("crashed", text=last_line or "the worker died"))
-        elif event.released:
+        elif event.released and table.launched[row]:
             table.come_back(row)
         else:
             self._end(row, now, Verdict.MISSED, Reason("training_ended"))
@@ -246,7 +253,7 @@ class Scheduler:
         job = replace(event.job, can=before.can, device=before.device)
         deadline = float(table.submitted[row]) + job.deadline if event.deadline is None else now + event.deadline
         table.set_terms(row, job, deadline)
-        if deadline > now and table.late[row]:
+        if table.late[row] and (deadline > now or job.on_miss is OnMiss.STOP):
             table.late[row] = False
             table.belief[row] = UNKNOWN
         if table.is_met(row):
@@ -384,12 +391,12 @@ class Scheduler:
         table, settings = self._table, self.settings
         launched = table.launched[rows]
         roomy = settings.resident is None or int(launched.sum()) <= settings.resident
-        if settings.devices == 1 and roomy and not apart.any():
+        if settings.devices == 1 and roomy and not apart.any() and is_simple(plan):
             return deal_one(plan), None
         out = table.evicted[rows] | (self._closing & launched)
         homes = [() if gone else table.home[row] for row, gone in zip(rows.tolist(), out.tolist(), strict=True)]
-        settled = now - table.trained_at[rows] < settings.stay
-        stays = (table.pinned[rows] | settled).tolist()
+        since = table.trained_at[rows]
+        stays = (table.pinned[rows] | (np.isfinite(since) & (now - since < settings.stay))).tolist()
         dealer = Dealer(settings.devices, settings.slots, homes, stays, table.size[rows].tolist(), launched.tolist())
         return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
 
@@ -493,6 +500,12 @@ class Scheduler:
     def check(self) -> None:
         """Raises AssertionError if an invariant is broken; tests call it after every step."""
         check(self._table, self.settings, self._next_round)
+
+
+def _countable(report: Report) -> bool:
+    """Whether the numbers of a report can be counted with: whoever sends others has lost count."""
+    counts = (report.number, report.batches, report.began, report.rejected, report.busy)
+    return all(0 <= count <= MOST for count in counts)
 
 
 def _only(view: JobView, rows: IntArray) -> JobView:

@@ -49,7 +49,7 @@ class JobTable:
     expected: FloatArray  # seconds of work by a person's estimate, NaN if there is none
     holds: BoolArray  # is held when its deadline has passed
     pinned: BoolArray  # cannot leave its device
-    launched: BoolArray  # can be released, so it is ours to start
+    launched: BoolArray  # can be released and live anywhere, so it is ours to start
     paused: BoolArray
     evicted: BoolArray  # paused, and its memory freed
     late: BoolArray  # its deadline has passed and it goes on, or is held
@@ -64,8 +64,8 @@ class JobTable:
     next_cell: IntArray  # number within this incarnation
     evaluated: BoolArray  # a cell is a whole evaluation
     last_position: IntArray
-    rejected: IntArray  # losses, by the worker
-    rejected_cells: IntArray  # by us
+    rejected: IntArray  # losses, by this incarnation's worker
+    rejected_cells: IntArray  # by us, and by the workers before
     duty: FloatArray
     code: IntArray
     housed: BoolArray  # may live on some device
@@ -100,6 +100,7 @@ class JobTable:
         if row == len(self.active):
             for name, kind in _COLUMNS.items():
                 setattr(self, name, np.concatenate([getattr(self, name), np.zeros(row, kind)]))
+        self.row_of.pop(job.name, None)  # names stand in the order of their newest rows
         self.row_of[job.name] = row
         self.names.append(job.name)
         self.jobs.append(job)
@@ -110,7 +111,7 @@ class JobTable:
         self.active[row] = True
         self.submitted[row] = now
         self.size[row] = size
-        self.launched[row] = Can.RELEASE in job.can
+        self.launched[row] = Can.RELEASE in job.can and job.device is None
         self.pinned[row] = job.device is not None
         self.home[row] = () if job.device is None else (job.device,)
         self.incarnation[row] = incarnation
@@ -145,6 +146,8 @@ class JobTable:
         self.last_report[row] = 0
         self.next_cell[row] = 1
         self.busy_before[row] = self.busy[row]
+        self.rejected_cells[row] += self.rejected[row]
+        self.rejected[row] = 0
         self.trained_at[row] = np.inf
         self.waiting[row].clear()
 
@@ -153,7 +156,7 @@ class JobTable:
 
     def progress(self, row: int, report: Report) -> None:
         """Cumulative counts of one incarnation; batches from before it began cost it no time."""
-        batches, busy, began = max(report.batches, 0), max(report.busy, 0.0), report.began
+        batches, busy, began = report.batches, report.busy, report.began
         if not self.last_report[row] and began < self.batches[row]:
             self.batches[row] = began  # what the last incarnation did not save is to be done again
         self.last_report[row] = report.number
@@ -196,22 +199,17 @@ class JobTable:
         directive = self.directives[row]
         if isinstance(directive, End):
             return directive.reason
-        spare, finish = float(self.spare[row]), float(self.finish[row])
-        match self.belief[row]:
-            case 0:
-                return Reason("too_early")
-            case 1:
-                return Reason("on_time", (float(self.deadline[row]) - finish,))
-            case 3 if isfinite(self.work_low[row]):
-                return Reason("too_long", (float(self.work_low[row]), spare))
-            case 3:
-                return Reason("flat")
-            case 4:
-                return Reason("late_held" if self.holds[row] else "late_goes_on")
-            case _ if isfinite(finish):
-                return Reason("late", (finish - float(self.deadline[row]),))
-            case _:
-                return directive.reason
+        belief, early = self.belief[row], float(self.deadline[row]) - float(self.finish[row])
+        if belief == UNKNOWN:
+            return Reason("too_early")
+        if belief == MISSED:
+            return Reason("late_held" if self.holds[row] else "late_goes_on")
+        if belief == INFEASIBLE:
+            least = float(self.work_low[row])
+            return Reason("too_long", (least, float(self.spare[row]))) if isfinite(least) else Reason("flat")
+        if not isfinite(early):  # not planned for now, or the policy cannot say
+            return directive.reason
+        return Reason("on_time", (early,)) if belief == FEASIBLE else Reason("late", (-early,))
 
     def state(self, row: int) -> State:
         directive = self.directives[row]

@@ -76,7 +76,11 @@ class Host:
     def _handle(self, event: Event, now: float) -> list[Answer]:
         answers = self.scheduler.handle(event, now)
         if self._journal is not None:
-            self._journal.append(event, now, answers)
+            try:
+                self._journal.append(event, now, answers)
+            except Exception:
+                self.scheduler = replay(self._journal).scheduler  # what is not in the journal has not happened
+                raise
         return answers
 
 

@@ -6,8 +6,9 @@ import threading
 from pathlib import Path
 
 from lightning_core.drivers.host import Host
+from lightning_core.protocols import JoinRefused
 from lightning_core.scheduler import Settings
-from lightning_core.types import Directive, Event, Job, JobStatus, Outlook, Report, Submit, Welcome, WorkerLeft
+from lightning_core.types import Directive, End, Event, Job, JobStatus, Outlook, Report, Submit, Welcome, WorkerLeft
 
 
 class LocalClient:
@@ -34,7 +35,10 @@ class LocalClient:
     def join(self, job: Job, device: str) -> Welcome:
         """Adds a job, alone on the device; its deadline counts from now."""
         self._handle(Submit((job,)))
-        return Welcome(self._host.scheduler.incarnation(job.name), ())
+        with self._news:
+            if isinstance(word := self._host.scheduler.directive(job.name), End):
+                raise JoinRefused(f"{job.name}: {word.reason}")
+            return Welcome(self._host.scheduler.incarnation(job.name), ())
 
     def report(self, report: Report) -> Directive | None:
         self._handle(report)

@@ -8,12 +8,12 @@ import os
 import queue
 import subprocess
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from typing import Any, TypedDict
 
-from lightning_core.types import Answer, Grant
+from lightning_core.types import Answer, End, Grant
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class Notifier:
     def __init__(self, on_verdict: Mapping[str, Any]) -> None:
         self._command = list(on_verdict.get("command", ()))
         self._webhook = str(on_verdict.get("webhook", ""))
+        self._ended: dict[str, int] = {}  # version of each job's end
         self._news: queue.Queue[dict[str, str]] = queue.Queue(MOST)
         if self._command or self._webhook:
             threading.Thread(target=self._run, name="notifier", daemon=True).start()
@@ -50,13 +51,19 @@ class Notifier:
         if not (self._command or self._webhook):
             return
         for answer in answers:
-            if not isinstance(answer, Grant):
-                try:
-                    self._news.put_nowait(
-                        {"job": answer.job, "verdict": str(answer.verdict), "reason": str(answer.reason)}
-                    )
-                except queue.Full:
-                    log.warning("on_verdict is too slow: %s is %s was not passed on", answer.job, answer.verdict)
+            if isinstance(answer, Grant) or (isinstance(answer, End) and not self._is_new(answer)):
+                continue
+            try:
+                self._news.put_nowait({"job": answer.job, "verdict": str(answer.verdict), "reason": str(answer.reason)})
+            except queue.Full:
+                log.warning("on_verdict is too slow: %s is %s was not passed on", answer.job, answer.verdict)
+
+    def _is_new(self, end: End) -> bool:
+        """Whoever reports for a job that is over, or unknown (version 0), hears its end again: that is no news."""
+        if end.version <= self._ended.get(end.job, 0):
+            return False
+        self._ended[end.job] = end.version
+        return True
 
     def _run(self) -> None:
         while True:
@@ -64,7 +71,7 @@ class Notifier:
             for act in (self._execute, self._post):
                 try:
                     act(body)
-                except (OSError, subprocess.SubprocessError, urllib.error.URLError, ValueError) as error:
+                except (OSError, subprocess.SubprocessError, HTTPException, ValueError) as error:
                     log.warning("on_verdict: %s", error)
 
     def _execute(self, body: dict[str, str]) -> None:
