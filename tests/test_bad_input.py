@@ -501,7 +501,8 @@ def test_what_is_not_installed_is_named_with_its_cure(tmp_path: Path, missing: s
     (tmp_path / "b.yaml").write_text(jobs())
     code = f"import sys; sys.modules[{missing!r}] = None; from lightning_core.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "run", "b.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 2
     expected = f"error: {missing} is not installed; run pip install 'lightning-core-learning[launch]'\n"
     assert done.stderr == expected
