@@ -14,7 +14,7 @@ setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet --upgrade pip
-	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[lightning,ray,view,dev]'
+	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[launch,view,tensorboard,dev]'
 	touch $@
 
 demo: setup

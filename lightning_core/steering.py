@@ -91,7 +91,7 @@ def _client(arguments: argparse.Namespace) -> SocketClient:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    from lightning_core.launch.bundle import parse_policy
+    from lightning_core.launch.sharing import parse_policy
     from lightning_core.launch.head import HeadError, up
     from lightning_core.launch.on_verdict import read_on_verdict
     from lightning_core.launch.preflight import check_gpus
