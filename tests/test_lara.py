@@ -1,0 +1,112 @@
+"""LARA and its greedy baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.policies import EasiestFirst, Lara, LeastResourcesFirst
+from lightning_core.policies.lara import stick_breaking
+from lightning_core.protocols import Policy
+from lightning_core.reasons import CODES, Reason
+from tests.views import view
+
+
+@pytest.mark.parametrize("policy", [Lara, LeastResourcesFirst, EasiestFirst])
+def test_exploration_comes_first_and_is_shared_equally(policy: Callable[..., Policy]) -> None:
+    plan = policy(explore=10).plan(view([5, 5, nan], [30, 10, 20], cells=[12, 3, 40]), 0.0)
+    assert plan.duty.tolist() == [0, 0.5, 0.5]
+    assert plan.order.tolist() == [1, 2, 0]
+    assert [CODES[c] for c in plan.codes] == ["explored", "explore", "explore"]
+    two = policy(explore=10).plan(view([5, 5, nan], [30, 10, 20], cells=[12, 3, 40], devices=2), 0.0)
+    assert two.duty.tolist() == [0, 1, 1]
+    with pytest.raises(ValueError, match="explore must be at least 0 cells, got -1"):
+        policy(explore=-1)
+
+
+def test_jobs_of_several_devices_are_explored_one_after_the_other() -> None:
+    plan = Lara().plan(view([5, 5, 5], [30, 10, 20], cells=[3, 3, 3], size=[1, 2, 1], devices=2), 0.0)
+    assert plan.duty.tolist() == [1, 1, 1]
+
+
+def test_known_work_need_not_be_explored() -> None:
+    plan = Lara().plan(view([5, 5], [30, 10], cells=[0, 50], exact=[True, False]), 0.0)
+    assert plan.duty.min() > 0
+
+
+def test_what_shows_no_loss_is_not_explored_for_ever() -> None:
+    plan = Lara(explore=10).plan(view([5, nan], [30, 10], cells=[12, 0], batches=[100, 1001]), 0.0)
+    assert plan.duty.tolist() == [1, 0]
+
+
+def test_least_resources_first() -> None:
+    plan = LeastResourcesFirst().plan(view([5, 3, inf, 2], [9, 99, 9, 9], size=[1, 1, 1, 2], devices=2), 0.0)
+    assert plan.order.tolist() == [1, 3, 0, 2]
+    assert str(Reason(CODES[plan.codes[3]], tuple(plan.numbers[3]))) == (
+        "among those that need the least: 4.0s of a device"
+    )
+    assert CODES[plan.waiting[2]] == "not_falling"
+
+
+def test_easiest_first() -> None:
+    """Work over time left: 5/10, 6/100, 1/1.5, never."""
+    plan = EasiestFirst().plan(view([5, 6, 1, inf], [12, 102, 3.5, 12]), 2.0)
+    assert plan.order.tolist() == [1, 0, 2, 3]
+    assert (
+        str(Reason(CODES[plan.waiting[0]], tuple(plan.numbers[0]))) == "waits for easier ones: needs 5.0s and has 10.0s"
+    )
+
+
+def test_lara_shares_as_printed() -> None:
+    """Two kept jobs: alpha = 2/4 and 3/(8 - 2), so shares 0.5 and 0.25 before they are rescaled to fill the device."""
+    plan = Lara().plan(view([3, 2, 50], [8, 4, 20]), 0.0)
+    assert plan.duty.tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+    assert plan.order.tolist() == [1, 0, 2]
+    assert [CODES[c] for c in plan.codes[:2]] == ["chosen", "chosen"]
+    assert CODES[plan.waiting[2]] == "dropped"
+
+
+@given(
+    jobs=st.lists(st.tuples(st.floats(1e-3, 1e4), st.floats(1e-3, 1e4)), min_size=1, max_size=9),
+    devices=st.integers(1, 8),
+)
+@settings(max_examples=200, deadline=None)
+def test_stick_breaking_fills_the_pool_and_never_oversells_it(jobs: list[tuple[float, float]], devices: int) -> None:
+    work, slack = np.array(sorted(jobs, key=lambda job: job[1])).T
+    duty = stick_breaking(work, slack, devices)
+    assert np.all((duty >= 0) & (duty <= 1 + 1e-9))
+    assert duty.sum() == pytest.approx(min(devices, len(jobs)))
+
+
+def test_lara_takes_jobs_of_several_devices_in_turn() -> None:
+    jobs = view([3, 2, 4], [8, 4, 9], size=[1, 2, 1], devices=2)
+    plan = Lara().plan(jobs, 0.0)
+    assert plan.duty.tolist() == [1, 1, 1]
+    assert plan.order.tolist() == [1, 0, 2]
+    assert plan.finish.tolist() == [5, 2, 6]
+
+
+def test_lara_in_the_order_of_deadlines() -> None:
+    plan = Lara(order="edf").plan(view([3, 2, inf], [8, 4, 20]), 0.0)
+    assert plan.order.tolist() == [1, 0, 2]
+    assert plan.duty.tolist() == [1, 1, 0]
+    assert [CODES[c] for c in plan.waiting] == ["chosen_later", "chosen_later", "not_falling"]
+    assert plan.finish[:2].tolist() == [5, 2]
+
+
+def test_lara_tries_all_when_nothing_fits() -> None:
+    plan = Lara().plan(view([30, inf], [8, 4]), 0.0)
+    assert plan.duty.tolist() == [0.5, 0.5]
+
+
+def test_lara_drops_the_longest_and_not_the_most_urgent() -> None:
+    """LARA's own point (section 4.1): a short deadline that is hard must not starve the others."""
+    plan = Lara(order="edf").plan(view([9, 3, 3, 3], [10, 11, 12, 13]), 0.0)
+    assert plan.order.tolist() == [1, 2, 3, 0]
+    heavy = Lara(order="edf").plan(view([9, 3, 3, 3], [10, 11, 12, 13], weight=[9, 1, 1, 1]), 0.0)
+    assert heavy.order[0] == 0
