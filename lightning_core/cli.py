@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_core import steering
+from lightning_core.drivers.connect import connect
 from lightning_core.durations import format_duration
 from lightning_core.journal import Journal, JournalError, replay
 from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET
@@ -102,19 +103,18 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     if arguments.resume is not None:
         return _resume(arguments)
-    bundle = Bundle.from_file(arguments.bundle)
+    client = None if arguments.own else connect(arguments.pool)
+    bundle = Bundle.from_file(arguments.bundle, **steering.devices_of(client))
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
-    client = None if arguments.own else steering.client_if_up(arguments.pool)
-    if client is not None:
-        return steering.run_in_pool(client, bundle, arguments)
-    return _run_here(bundle, arguments)
+    return _run_here(bundle, arguments) if client is None else steering.run_in_pool(client, bundle, arguments)
 
 
 def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
-    from lightning_core.launch.cluster import new_run_dir
-
     bundle.check()
+
+    from lightning_core.launch.cluster import new_run_dir  # Ray takes seconds to import: mistakes are told before
+
     run_dir = new_run_dir(arguments.run_dir)
     (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
     return _run_in(bundle, run_dir, arguments)

@@ -75,13 +75,13 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         add_pool(one)
 
 
-def client_if_up(pool: str) -> SocketClient | None:
-    """A client of the pool; None if none was named and none is up."""
-    return connect(pool)
+def devices_of(client: SocketClient | None) -> dict[str, int]:
+    """How many devices the pool has that a bundle is read for; nothing if it brings its own."""
+    return {} if client is None else {"devices": client.about()["settings"]["devices"]}
 
 
 def _client(arguments: argparse.Namespace) -> SocketClient:
-    client = client_if_up(arguments.pool)
+    client = connect(arguments.pool)
     if client is None:
         raise Failed(NO_POOL)
     return client
@@ -91,11 +91,11 @@ def _client(arguments: argparse.Namespace) -> SocketClient:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    from lightning_core.launch.sharing import parse_policy
     from lightning_core.launch.head import HeadError, up
     from lightning_core.launch.on_verdict import read_on_verdict
     from lightning_core.launch.preflight import check_gpus
     from lightning_core.launch.problems import BundleError, Findings, Source, require
+    from lightning_core.launch.sharing import parse_policy
 
     require("torch", "lightning", "ray", "jsonargparse")
     devices = arguments.devices
@@ -143,7 +143,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     from lightning_core.launch.bundle import Bundle
 
     client = _client(arguments)
-    bundle = Bundle.from_file(arguments.bundle)
+    bundle = Bundle.from_file(arguments.bundle, **devices_of(client))
     _launch(client, bundle)
     print(f"submitted: {', '.join(spec.job.name for spec in bundle.jobs)}; `lightning-core status` shows them")
     return EXIT_MET
@@ -183,19 +183,12 @@ def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namesp
 
 
 def _launch(client: SocketClient, bundle: Bundle) -> None:
-    from lightning_core.launch.cluster import spec_to_dict
-    from lightning_core.launch.problems import BundleError
-
-    about = client.about()
-    settings = Settings(**about["settings"])
-    large = [spec.job for spec in bundle.jobs if spec.job.min_devices > settings.devices]
-    if large:
-        raise BundleError([f"jobs.{j.name}.min_devices: {j.min_devices} > pool {settings.devices}" for j in large])
     bundle.check(local=False)
+    settings = Settings(**client.about()["settings"])
     if bundle.settings.policy not in (Settings().policy, settings.policy):
         print(f"warning: the pool shares by {settings.policy}; the bundle's {bundle.settings.policy} is for runs of "
               "its own (--own)", file=sys.stderr)  # fmt: skip
-    client.launch([spec_to_dict(spec, bundle) for spec in bundle.jobs])
+    client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
 
 
 def _patiently(ask: Callable[[], Any], patience: float = 60.0) -> Any:

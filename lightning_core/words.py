@@ -27,5 +27,5 @@ def check_name(name: object) -> str:
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """``; did you mean 'deadline'?`` if a known word is close, else what is known."""
     known = sorted(known)
-    close = difflib.get_close_matches(str(word), known, n=1)
+    close = difflib.get_close_matches(str(word)[:100], known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(known) or 'none'}"

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lightning_core.launch.problems import Findings, Parts, did_you_mean
+from lightning_core.launch.problems import Findings, Parts
+from lightning_core.words import did_you_mean
 
 # What a job trains, and on what; anything else that has a class_path is for the config's own parser to judge.
 BASES = {"model": "LightningModule", "data": "LightningDataModule"}

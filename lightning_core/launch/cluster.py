@@ -20,12 +20,11 @@ import ray
 import yaml
 from ray.exceptions import GetTimeoutError, RayError
 
-from lightning_core.codec import job_to_dict
 from lightning_core.drivers.ray_actor import NAMESPACE, Actor, start_scheduler
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import POLL, Watcher, follow, signals
-from lightning_core.launch.jobs import JobSpec
 from lightning_core.launch.keeper import start_keeper
+from lightning_core.launch.preflight import check_folder
 from lightning_core.launch.problems import BundleError
 from lightning_core.settings import Settings
 from lightning_core.summary import Summary
@@ -125,7 +124,9 @@ class Cluster:
                     ray.get(scheduler.event.remote(event))
             ray.get(self.keeper.serve.remote(name, str(run_dir)))
             known = set() if before is None else {spec.job.name for spec in before.jobs}
-            ray.get(scheduler.launch.remote([spec_to_dict(s, bundle) for s in bundle.jobs if s.job.name not in known]))
+            ray.get(
+                scheduler.launch.remote([s.for_worker(bundle.folder) for s in bundle.jobs if s.job.name not in known])
+            )
             with signals() as received:
                 now, jobs = follow(self._looker(scheduler), received, watcher)
                 if received:
@@ -161,16 +162,6 @@ class Cluster:
             log.warning("still busy after %.0f s, ended by force when the pool closes: %s", GRACE, ", ".join(busy))
 
 
-def spec_to_dict(spec: JobSpec, bundle: Bundle) -> dict[str, Any]:
-    """What the Keeper needs to launch a job: plain data."""
-    return {
-        "job": job_to_dict(spec.job),
-        "config": spec.config,
-        "cell": spec.cell,
-        "paths": [str(bundle.folder), str(Path.cwd())],
-    }
-
-
 def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:
     """What brings a run that was left to the bundle as it is now; new jobs apart."""
     events: list[Event] = [WorkersLost()]
@@ -181,7 +172,7 @@ def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:
         if new[name].job != old[name].job:
             events.append(Amend(new[name].job))
         if new[name].to_dict() != old[name].to_dict():
-            (run_dir / "jobs" / name / "spec.json").write_text(json.dumps(spec_to_dict(new[name], now)))
+            (run_dir / "jobs" / name / "spec.json").write_text(json.dumps(new[name].for_worker(now.folder)))
     return events
 
 
@@ -218,14 +209,9 @@ def new_run_dir(wanted: Path | str | None) -> Path:
         BundleError: if it is there and not empty: a run is never written over another.
     """
     folder = Path(wanted) if wanted is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    try:
-        if folder.exists() and any(folder.iterdir()):
-            raise BundleError([f"{folder}: is not empty; name another folder for this run"])
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".new").touch()
-        (folder / ".new").unlink()
-    except OSError as error:
-        raise BundleError([f"{folder}: cannot be written to: {error.strerror}"]) from None
+    if folder.exists() and any(folder.iterdir()):
+        raise BundleError([f"{folder}: is not empty; name another folder for this run"])
+    check_folder(folder)
     return folder.resolve()
 
 

@@ -70,8 +70,8 @@ def up(
     os.environ |= environment  # before Ray is imported here, which looks once
     resources = {"device": settings.devices} if kind == "cpu" else {}
     command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0", f"--temp-dir={temp / 'ray'}",
-        "--include-dashboard=false", "--disable-usage-stats", "--node-ip-address=127.0.0.1",
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
+        f"--temp-dir={temp / 'ray'}", "--include-dashboard=false", "--disable-usage-stats", "--node-ip-address=127.0.0.1",
         f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: nothing is to be drained.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.codec import target_to_dict
+from lightning_core.codec import job_to_dict, target_to_dict
 from lightning_core.durations import parse_duration
 from lightning_core.launch.class_paths import check_spelling
 from lightning_core.launch.preflight import check_plain
-from lightning_core.launch.problems import BundleError, Findings, Source, did_you_mean, require
+from lightning_core.launch.problems import BundleError, Findings, Source, require
 from lightning_core.types import STEP_LOSS, BatchTarget, Job, LossTarget, OnMiss, Target
+from lightning_core.words import JOB_NAME, did_you_mean
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell")
@@ -27,7 +27,6 @@ LAUNCHERS_KEYS = {
     **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy"), "is set by the launcher; remove it"),
     "max_time": "contradicts the job's deadline; remove it and use deadline",
 }
-JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Checkpoints that Lightning finds by itself.
 LIGHTNINGS_CHECKPOINTS = ("last", "best", "hpc", "registry")
 
@@ -64,6 +63,11 @@ class JobSpec:
     def place(self) -> Source:
         """Of the config."""
         return self.source or Source("bundle").at("jobs", self.job.name)
+
+    def for_worker(self, folder: Path) -> dict[str, Any]:
+        """What the Keeper needs to launch the job, plain data; class paths are looked up in ``folder`` too."""
+        paths = [str(folder), str(Path.cwd())]
+        return {"job": job_to_dict(self.job), "config": self.config, "cell": self.cell, "paths": paths}
 
     def to_dict(self) -> dict[str, Any]:
         """As in a bundle file, the config inline."""

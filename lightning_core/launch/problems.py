@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from lightning_core.words import did_you_mean
 
 if TYPE_CHECKING:
     import yaml
@@ -122,10 +123,3 @@ class Findings:
         except (ValueError, TypeError) as error:
             self.add(str(error))
             return None
-
-
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """``; did you mean 'deadline'?`` if a known word is close, else what is known."""
-    known = sorted(known)
-    close = difflib.get_close_matches(str(word)[:100], known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(known)}"
