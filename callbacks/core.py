@@ -48,7 +48,7 @@ class CoreCallback(pl.Callback):
         client: of a launched job: speaks with its scheduler, which knows the job already.
         turns: of a launched job: its device's turnstile. None: the device is not shared.
         launched: whether a launcher runs this Trainer. It then holds until it may train, is left by :class:`JobOver`
-            when the job is over unmet, and saved and left by :class:`Released` when it is granted other devices or none.
+            when the job is over unmet, and saved and left by :class:`Released` when it is granted no device, or others.
         incarnation: of a launched job: which of its lives this is.
         devices: of a launched job: where this one trains.
         folder: of a launched job: where ``last.ckpt`` is saved.
@@ -67,8 +67,8 @@ class CoreCallback(pl.Callback):
         ``training_step`` returned, else what was logged as ``loss``.
 
     .. note::
-        A launched job leaves in the middle of an epoch if all its training loaders have ``state_dict``, and then goes on
-        bit for bit on the same kind of device; else at the end of the epoch. Means of logged values over the epoch are
+        A launched job leaves in the middle of an epoch if all its training loaders have ``state_dict``, else at its end,
+        and goes on bit for bit on the same kind of device. Means of logged training values over that epoch are
         Lightning's, which counts them from the return.
 
     .. note::

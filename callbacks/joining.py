@@ -12,6 +12,7 @@ import torch
 
 from lightning_core.drivers.local import LocalClient
 from lightning_core.protocols import Client, JoinRefused
+from lightning_core.settings import Settings
 from lightning_core.types import Job
 
 log = logging.getLogger(__name__)
@@ -21,11 +22,13 @@ LEAST = 1.0
 
 
 class Connection(NamedTuple):
-    """A scheduler that knows this process."""
+    """A scheduler that this process may report to."""
 
     client: Client
     incarnation: int
     turnstiles: tuple[str, ...] = ()
+    knows: bool = True
+    """Whether it knows what was reported over the connection before this one."""
 
 
 Connect = Callable[[], Connection]
@@ -48,6 +51,7 @@ class Join:
         self._pool = pool
         self._device = device
         self._joined_at: float | None = None
+        self._incarnation: int | None = None
 
     def __call__(self) -> Connection:
         """Raises :class:`ConnectionError` if the pool does not answer."""
@@ -61,9 +65,10 @@ class Join:
                 client.close()
             else:
                 self._joined_at = self._joined_at or time.monotonic()
-                return Connection(client, welcome.incarnation, welcome.turnstiles)
-        own = LocalClient()
-        return Connection(own, own.join(self._as_of_now(), self._device).incarnation)
+                before, self._incarnation = self._incarnation, welcome.incarnation
+                return Connection(client, welcome.incarnation, welcome.turnstiles, welcome.incarnation == before)
+        own = LocalClient(Settings(devices=self._job.max_devices))
+        return Connection(own, own.join(self._as_of_now(), self._device).incarnation, knows=False)
 
     def _connect(self) -> Client | None:
         if self._pool == "local":

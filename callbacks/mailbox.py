@@ -42,7 +42,7 @@ class Mailbox:
         self, connect: Connect, job: str, period: float = 0.2, patience: float = 10.0, curious: bool = False
     ) -> None:
         self.progress: tuple[int, float, int] | None = None
-        """Batches since the job began, busy seconds and losses kept out since this worker did; stored and read whole."""
+        """Batches since the job began, busy seconds and losses kept out since this worker did; never changed in part."""
         self.evaluated = False
         """Whether each cell is a whole evaluation."""
         self.directive: Directive | None = None
@@ -69,6 +69,7 @@ class Mailbox:
         self._number = 0
         self._arrived = self._before = 0
         self._sent: tuple[int, float, int] | None = None
+        self._anew = False
         self._lost_at: float | None = None
         self._retry = RETRY
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
@@ -143,7 +144,9 @@ class Mailbox:
         self._connection = connection = self._connect()
         self.turnstiles = connection.turnstiles
         if known is not None and known is not connection:
-            self._start_over()
+            if not connection.knows:
+                self._start_over()
+            self._anew = True
             with contextlib.suppress(OSError):
                 known.client.close()
         return connection
@@ -173,6 +176,7 @@ class Mailbox:
             rejected, began, self.evaluated,
         )  # fmt: skip
         self._take(connection.client.report(report))
+        self._anew = False
         for _ in cells:
             self._cells.popleft()
         self._arrived += len(cells)
@@ -197,8 +201,8 @@ class Mailbox:
             self._ask_at = time.monotonic() + ASK
 
     def _version(self) -> int:
-        # A pool that was joined anew counts its versions anew.
-        return -1 if self.directive is None or self._number <= 1 else self.directive.version
+        # A pool that was joined again may count its versions anew.
+        return -1 if self.directive is None or self._anew else self.directive.version
 
     def _take(self, directive: Directive | None) -> None:
         if directive is not None:

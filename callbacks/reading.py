@@ -1,7 +1,7 @@
 """Which number a target speaks of, and when there is a new one.
 
-What ``training_step`` returns is new with every batch. A metric that was logged in ``training_step`` is too; one that was
-first seen at the end of a validation or of an epoch is new only there, and each of its values is a whole evaluation.
+What ``training_step`` returns is new with every batch, and so is a metric that it logs. One that was first seen at the end
+of a validation or of an epoch is new only there, and each of its values is a whole evaluation.
 """
 
 from __future__ import annotations

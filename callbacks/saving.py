@@ -2,12 +2,12 @@
 
 Rules
 
-1. Between two batches: all that belongs to the last one is done (the optimiser's step, every hook, what was logged), the
-   next has not been fetched. Only there are the loader's position and the random state those of one moment. Lightning
-   has no hook there; the data fetcher announces each fetch to the profiler, and that is where this listens.
-2. Only if every training loader can say where it is (``state_dict``), no batch is waiting in the fetcher, no gradient is
-   being accumulated, and neither validation nor the end of the epoch came after the last batch: what they leave behind
-   is not all in Lightning's checkpoint. Otherwise the next batch is tried.
+1. Between two batches: all that belongs to the last one is done (the optimiser's step, every hook, what was logged),
+   the next has not been fetched. Only there are the loader's position and the random state those of one moment.
+   Lightning has no hook there; the data fetcher announces each fetch to the profiler, and that is where this listens.
+2. Only if every training loader can say where it is (``state_dict``), no batch is waiting in the fetcher, no gradient
+   is being accumulated, and neither validation nor the end of the epoch came after the last batch: what they leave
+   behind is not all in Lightning's checkpoint. Otherwise the next batch is tried.
 3. Any other loader is saved where an epoch is about to start, before the first hook of that epoch. One that can say
    where it is, but is stopped before its end, would go on from there and not start anew: not saved here, if another
    place can be found within an epoch.
@@ -80,7 +80,7 @@ class Saver:
         fetcher._start_profiler = once
 
     def between_epochs(self, trainer: pl.Trainer, then: Callable[[], None]) -> None:
-        """Saves and goes on with ``then``, before the first hook of an epoch; if there is hope, only if that is exact."""
+        """Saves and goes on with ``then``, before the first hook of an epoch; if it can, where that is exact."""
         if self._misses > 1 or not _cut_short(trainer):
             self._save(trainer, new_epoch=True)
             then()

@@ -11,14 +11,13 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, Released
 from lightning_core.reasons import Reason
 from lightning_core.types import Grant
 from tests.test_callback import Script, grant
-from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
+from tests.tiny import QUIET, Net, NoisyPoints
 
 HERE, NOWHERE = (0,), ()
 

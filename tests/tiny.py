@@ -196,11 +196,13 @@ class Net(pl.LightningModule):
         self.plateau = plateau
         self.automatic_optimization = not manual
         self.register_buffer("average", torch.zeros(8, 4))
+        self.pause = 0.0
         self.seen: list[list[int]] = []
         self.epochs_started: list[int] = []
         self.validations = 0
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        time.sleep(self.pause)
         index, x, y = batch
         self.seen.append(index.tolist())
         loss = torch.nn.functional.mse_loss(self.body(x), y)

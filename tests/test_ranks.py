@@ -1,0 +1,165 @@
+"""Two processes of one training, over gloo: rank 0 hears the scheduler, both do the same after the same batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from lightning_core import BatchTarget
+from lightning_core.callbacks import CoreCallback, JobOver, Released
+from lightning_core.callbacks.ranks import COST, REACT, batches_between
+from lightning_core.reasons import Reason
+from lightning_core.types import Directive, End, Grant, Verdict
+from tests.conftest import ROOT
+from tests.test_callback import Script, grant, until
+from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
+
+SCENARIOS = ("hold", "over", "whole", "release", "return", "alone")
+Stories = dict[str, list[dict[str, Any]]]
+
+
+@pytest.mark.parametrize(("broadcast", "batch"), [(2e-4, 1e-4), (2e-4, 1e-2), (1e-2, 1e-2), (2e-4, 3.0)])
+def test_agreeing_costs_little_and_reacts_soon(broadcast: float, batch: float) -> None:
+    between = batches_between(broadcast, batch)
+    assert broadcast <= COST * between * batch * 1.001 or between == 1
+    assert between * batch <= max(REACT, batch, 1.001 * broadcast / COST + batch)
+
+
+def test_ranks_hold_and_go_on_together(stories: Stories) -> None:
+    first, second = stories["hold"]
+    assert first["steps"] == second["steps"] > 0
+    assert max(first["pause"], second["pause"]) < 2.5
+    assert min(first["pause"], second["pause"]) > 1.0
+    assert first["stopped"]
+    assert second["stopped"]
+
+
+def test_ranks_of_a_launched_job_leave_together_when_it_is_over(stories: Stories) -> None:
+    first, second = stories["over"]
+    assert first["steps"] == second["steps"] > 0
+    assert (first["left"], second["left"]) == ("JobOver", "JobOver")
+
+
+def test_released_ranks_come_back_to_the_bit(stories: Stories) -> None:
+    whole, away, back = (stories[scenario] for scenario in ("whole", "release", "return"))
+    assert [rank["left"] for rank in away] == ["Released", "Released"]
+    assert away[0]["steps"] == away[1]["steps"] < 30
+    for rank in (0, 1):
+        assert away[rank]["seen"] + back[rank]["seen"] == whole[rank]["seen"]
+        assert back[rank]["weights"] == whole[rank]["weights"]
+        assert back[rank]["random"] == whole[rank]["random"]
+    assert whole[0]["random"] != whole[1]["random"]
+
+
+def test_a_script_with_two_processes_has_a_scheduler_of_its_own(stories: Stories) -> None:
+    first, second = stories["alone"]
+    assert first["steps"] == second["steps"]
+    assert 40 <= first["steps"] < 400
+    assert (first["has_box"], second["has_box"]) == (True, False)
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Stories:
+    """What each rank wrote down of each scenario; one pair of processes lives through them all."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.test_ranks", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return {scenario: [rank[scenario] for rank in ranks] for scenario in SCENARIOS}
+
+
+# ---------------------------------------------------------------------------------------------- in each of the ranks
+
+
+class Clock(pl.Callback):
+    """The longest time between two batches."""
+
+    def __init__(self) -> None:
+        self.pause, self.last, self.has_box = 0.0, 0.0, False
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        core: Any = trainer.callbacks[0]
+        self.has_box = core._fit.box is not None
+        now = time.monotonic()
+        self.pause = max(self.pause, now - (self.last or now))
+        self.last = now
+
+
+def told(script: Script, batches: int, *said: tuple[float, Directive]) -> None:
+    """Says each directive after so many seconds, once so many batches are done."""
+
+    def say() -> None:
+        until(lambda: script.reports and script.reports[-1].batches >= batches, 60)
+        for seconds, directive in said:
+            time.sleep(seconds)
+            script.say(directive)
+
+    threading.Thread(target=say, daemon=True).start()
+
+
+def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
+    """Trains once; what is worth knowing of it."""
+    pl.seed_everything(7 + rank, verbose=False)
+    script = Script(grant(1, 1.0))
+    met = End("job", 9, Verdict.MET, Reason("target_met", (1.0,)))
+    plain = {"job": "job", "target": BatchTarget(10**9)}
+    launched = {**plain, "client": script, "launched": True, "folder": folder}
+    options: dict[str, Any] = {**QUIET, "devices": 2, "strategy": "ddp", "max_epochs": -1}
+    model: Any = Line(pause=0.004)
+    data: Any = Points()
+    ckpt = None
+    match scenario:
+        case "hold":
+            core = CoreCallback(**plain, client=script)  # type: ignore[arg-type]
+            told(script, 20, (0.0, grant(2, 0.0)), (1.5, grant(3, 1.0)), (0.5, met))
+        case "over":
+            core = CoreCallback(**launched)  # type: ignore[arg-type]
+            told(script, 20, (0.0, End("job", 2, Verdict.MISSED, Reason("deadline_passed"))))
+        case "alone":
+            core = CoreCallback("job", deadline="60s", target=BatchTarget(40), pool="local")
+        case _:
+            core = CoreCallback(**launched)  # type: ignore[arg-type]
+            model, data = Net(), NoisyPoints()
+            options["max_epochs"] = 3
+            if scenario == "release":
+                model.pause = 0.02
+                told(script, 5, (0.0, Grant("job", 2, 0.0, (), Reason("fixed_share"))))
+            elif scenario == "return":
+                pl.seed_everything(1000 + rank, verbose=False)
+                ckpt = folder / "last.ckpt"
+    clock = Clock()
+    trainer = pl.Trainer(**options, callbacks=[core, clock])
+    left = ""
+    try:
+        trainer.fit(model, datamodule=data, ckpt_path=ckpt)
+    except (JobOver, Released) as error:
+        left = type(error).__name__
+    return {
+        "steps": trainer.global_step,
+        "left": left,
+        "pause": clock.pause,
+        "has_box": clock.has_box,
+        "stopped": trainer.should_stop,
+        "seen": getattr(model, "seen", []),
+        "weights": [parameter.tolist() for parameter in model.parameters()],
+        "random": torch.rand(3).tolist(),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place, own_rank = Path(sys.argv[1]), int(os.environ.get("LOCAL_RANK", 0))
+    told_of = {scenario: live(scenario, place, own_rank) for scenario in SCENARIOS}
+    (place / f"{own_rank}.json").write_text(json.dumps(told_of))
