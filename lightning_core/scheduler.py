@@ -395,6 +395,9 @@ class Scheduler:
             return deal_one(plan), None
         out = table.evicted[rows] | (self._closing & launched)
         homes = [() if gone else table.home[row] for row, gone in zip(rows.tolist(), out.tolist(), strict=True)]
+        for at in np.flatnonzero(table.pinned[rows]).tolist():
+            device = table.jobs[int(rows[at])].device
+            homes[at] = homes[at] or (() if device is None else (device,))
         since = table.trained_at[rows]
         stays = (table.pinned[rows] | (np.isfinite(since) & (now - since < settings.stay))).tolist()
         dealer = Dealer(settings.devices, settings.slots, homes, stays, table.size[rows].tolist(), launched.tolist())
@@ -429,7 +432,7 @@ class Scheduler:
             moved = np.array([home != table.home[row] for row, home in zip(rows.tolist(), homes, strict=True)])
         changed |= moved
         new = ~changed & (codes != table.code[rows])
-        table.duty[rows] = duty
+        table.duty[rows] = np.where(changed, duty, table.duty[rows])  # what was granted, to the bit
         table.code[rows] = codes
         directives, names, append = table.directives, table.names, self._changed.append
         spot = np.flatnonzero(changed)

@@ -113,7 +113,6 @@ class JobTable:
         self.size[row] = size
         self.launched[row] = Can.RELEASE in job.can and job.device is None
         self.pinned[row] = job.device is not None
-        self.home[row] = () if job.device is None else (job.device,)
         self.incarnation[row] = incarnation
         self.next_cell[row] = 1
         self.trained_at[row] = np.inf

@@ -6,16 +6,32 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from lightning_core.drivers.host import Host
 from lightning_core.drivers.local import LocalClient
-from lightning_core.journal import Journal
-from lightning_core.protocols import Client
+from lightning_core.journal import Journal, replay
+from lightning_core.protocols import Client, JoinRefused
 from lightning_core.scheduler import Settings
-from lightning_core.types import BatchTarget, End, Grant, Job, Report, Submit, Verdict, WorkerLeft
+from lightning_core.types import (
+    BatchTarget,
+    Cell,
+    End,
+    Grant,
+    Job,
+    Notice,
+    OnMiss,
+    Outlook,
+    Report,
+    Submit,
+    Tick,
+    Verdict,
+    WorkerLeft,
+)
 
 
 def job(name: str, deadline: float = 60.0) -> Job:
-    return Job(name, deadline, BatchTarget(10))
+    return Job(name, deadline, BatchTarget(10), on_miss=OnMiss.STOP)
 
 
 def test_the_host_wakes_the_scheduler_before_it_hands_over_an_event() -> None:
@@ -24,16 +40,29 @@ def test_the_host_wakes_the_scheduler_before_it_hands_over_an_event() -> None:
     host.handle(Submit((job("a", 5.0), job("b"))))
     assert host.seconds_to_wakeup() == 1.0
     clock[0] += 7.0
-    directives = host.handle(Report("b", 1, 1, 0, 0, 0.0))
-    assert [(d.job, type(d)) for d in directives][:2] == [("a", End), ("b", Grant)]
+    answers = host.handle(Report("b", 1, 1, 0, 0, 0.0))
+    assert [(d.job, type(d)) for d in answers if not isinstance(d, Notice)][:2] == [("a", End), ("b", Grant)]
     assert host.now() == 7.0
     host.close()
+
+
+def test_what_cannot_be_journaled_has_not_happened(tmp_path: Path) -> None:
+    host = Host(Settings(policy="fifo"), tmp_path / "j.db")
+    host.handle(Submit((job("a"),)))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        host.handle(Report("a", 1, 1, 0, 7, 1.0, (Cell(1, 5, float("nan")),)))
+    assert host.scheduler.status()[0].batches == 0
+    host.handle(Report("a", 1, 1, 0, 3, 1.0))
+    host.close()
+    with Journal.open(tmp_path / "j.db") as journal:
+        assert replay(journal).scheduler.status() == host.scheduler.status()
 
 
 def test_a_client_alone(tmp_path: Path) -> None:
     client = LocalClient(Settings(policy="fifo"), tmp_path / "j.db")
     assert isinstance(client, Client)
-    client.submit(job("a"), job("b"))
+    assert client.join(job("a"), "cpu").incarnation == 1
+    client.join(job("b"), "cpu")
     grant = client.report(Report("a", 1, 1, 0, 5, 1.0))
     assert isinstance(grant, Grant)
     assert client.report(Report("a", 1, 2, grant.version, 6, 1.1)) is None
@@ -43,17 +72,50 @@ def test_a_client_alone(tmp_path: Path) -> None:
     assert [s.verdict for s in client.status()] == [Verdict.MET, Verdict.CRASHED]
     client.close()
     with Journal.open(tmp_path / "j.db") as journal:
-        assert len(list(journal.entries())) == 5
+        assert [entry.event.split('"')[3] for entry in journal.entries() if "tick" not in entry.event] == [
+            "submit", "submit", "report", "report", "report", "worker_left"
+        ]  # fmt: skip
+
+
+def test_a_job_that_does_not_fit_is_refused() -> None:
+    client = LocalClient()
+    with pytest.raises(JoinRefused, match="a: needs 2 devices, the pool has 1"):
+        client.join(Job("a", 60.0, BatchTarget(10), min_devices=2, max_devices=2), "cpu")
+
+
+def test_joining_again_is_the_same_job_until_it_has_ended() -> None:
+    client = LocalClient()
+    assert [client.join(job("a"), "cpu").incarnation for _ in range(2)] == [1, 1]
+    client.left(WorkerLeft("a", 1))
+    assert client.join(job("a"), "cpu").incarnation == 2
+
+
+def test_the_outlook_tells_what_the_status_says() -> None:
+    client = LocalClient()
+    assert client.outlook("a") is None
+    client.join(job("a"), "cpu")
+    assert client.outlook("a") == Outlook(None, "too early to tell", 1.0, None, None)
+    client._host.handle(Report("a", 1, 1, 1, 5, 10.0))
+    client._host.scheduler.handle(Tick(), now := client._host.now() + 1.0)
+    outlook = client.outlook("a")
+    assert outlook is not None
+    assert outlook.verdict is Verdict.FEASIBLE
+    assert outlook.left == pytest.approx(10.0)  # five batches of two seconds
+    assert outlook.spare == pytest.approx(60.0 - now - 10.0, abs=0.5)
 
 
 def test_waiting_ends_with_news_and_not_before() -> None:
     client = LocalClient(Settings(policy="fifo"))
-    client.submit(job("a"), job("b"))
+    client.join(job("a"), "cpu")
+    client.join(job("b"), "cpu")
+    held = client.wait("b", 0, 5.0)
+    assert isinstance(held, Grant)
+    assert held.duty == 0.0
     start = time.monotonic()
-    assert client.wait("b", 0, 0.2) is None
+    assert client.wait("b", held.version, 0.2) is None
     assert time.monotonic() - start >= 0.2
     threading.Timer(0.1, client.left, [WorkerLeft("a", 1)]).start()
-    news = client.wait("b", 0, 10.0)
+    news = client.wait("b", held.version, 10.0)
     assert isinstance(news, Grant)
     assert news.duty == 1.0
     assert time.monotonic() - start < 5
@@ -61,7 +123,7 @@ def test_waiting_ends_with_news_and_not_before() -> None:
 
 def test_waiting_keeps_the_time_for_the_scheduler() -> None:
     client = LocalClient(Settings(policy="fifo"))
-    client.submit(job("a", 0.3))
+    client.join(job("a", 0.3), "cpu")
     grant = client.report(Report("a", 1, 1, 0, 0, 0.0))
     assert grant is not None
     end = client.wait("a", grant.version, 10.0)
