@@ -42,7 +42,8 @@ class Entry(NamedTuple):
 class Journal:
     """An append-only file of events. Use :meth:`create` or :meth:`open`; a context manager closes it."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, digest: str) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, digest: str, read_only: bool = False) -> None:
+        self._read_only = read_only
         self.path = path
         self._connection = connection
         self._digest = digest
@@ -69,8 +70,8 @@ class Journal:
         return cls(path, connection, _digest("", text))
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """An existing journal, to read or to go on with.
+    def open(cls, path: Path, *, read_only: bool = False) -> Self:
+        """An existing journal, to go on with, or only to read: also while somebody else writes it.
 
         Raises:
             JournalError: if it is missing, damaged or of another version.
@@ -78,12 +79,12 @@ class Journal:
         if not path.exists():
             raise JournalError(f"{path}: no journal here")
         try:
-            connection = _connect(path)
+            connection = _connect(path, read_only)
             [schema] = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
             if schema != str(SCHEMA):
                 raise JournalError(f"{path}: journal version {schema}, this program reads {SCHEMA}")
             last = connection.execute("SELECT digest FROM events ORDER BY number DESC LIMIT 1").fetchone()
-            journal = cls(path, connection, "")
+            journal = cls(path, connection, "", read_only)
             journal._digest = last[0] if last else _digest("", json.dumps(journal.settings().to_dict(), sort_keys=True))
         except (sqlite3.DatabaseError, TypeError) as error:
             raise JournalError(f"{path}: damaged journal: {error}") from error
@@ -115,8 +116,9 @@ class Journal:
         return self._digest
 
     def close(self) -> None:
-        """Moves all from the write-ahead log into the one file and closes it."""
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Moves all from the write-ahead log into the one file, if it is ours to write, and closes it."""
+        if not self._read_only:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -158,7 +160,9 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
     return Replay(scheduler, now, count, digest)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+    if read_only:
+        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     connection = sqlite3.connect(path, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

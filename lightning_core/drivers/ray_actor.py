@@ -66,6 +66,8 @@ BACK_AFTER_RESTART = 15.0
 LONGEST_SPEC = 2**20
 # A Keeper asks for placements at least this often, seconds; if it does not, it may have been restarted.
 KEEPER_SILENT = 10.0
+# Ray gives its workers the lowest priority; a script beside them would win every core from them. For a Ray of our own.
+NICE = {"RAY_worker_niceness": "0"}
 PROCESS_GONE = "its process is gone"
 
 

@@ -20,7 +20,7 @@ import ray
 import yaml
 from ray.exceptions import GetTimeoutError, RayError
 
-from lightning_core.drivers.ray_actor import NAMESPACE, Actor, start_scheduler
+from lightning_core.drivers.ray_actor import NAMESPACE, NICE, Actor, start_scheduler
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import POLL, Watcher, follow, signals
 from lightning_core.launch.keeper import start_keeper
@@ -182,6 +182,7 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
     Ray turns a loopback address for the node into the machine's own, so its ports can be reached from outside: the
     token is the wall.
     """
+    os.environ |= NICE
     # Ray writes its token with the permissions of the process, and opens its own folder to everybody.
     mask = os.umask(0o077)
     try:

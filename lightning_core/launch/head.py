@@ -68,14 +68,16 @@ def up(
     os.environ.pop("RAY_AUTH_TOKEN", None)
     environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     os.environ |= environment  # before Ray is imported here, which looks once
+    from lightning_core.drivers.ray_actor import NICE  # with Ray
+
     resources = {"device": settings.devices} if kind == "cpu" else {}
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
-        f"--temp-dir={temp / 'ray'}", "--include-dashboard=false", "--disable-usage-stats", "--node-ip-address=127.0.0.1",
-        f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
+        f"--temp-dir={temp / 'ray'}", "--include-dashboard=false", "--disable-usage-stats",
+        "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: nothing is to be drained.
-    told = os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    told = os.environ | NICE | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
     with (folder / "head.log").open("ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, umask=0o077, env=told

@@ -25,28 +25,27 @@ CURVE_POINTS, RAW_POINTS, FAN_POINTS = 300, 240, 14
 CLASSES = {verdict: str(verdict).replace(" ", "-") for verdict in Verdict}
 
 
-def chart(job: JobHistory, label: str, window: int, last: float, key: int) -> str:
+def chart(job: JobHistory, label: str, last: float, key: int) -> str:
     """An inline SVG.
 
     Args:
         job: to draw.
         label: what it is called on the page.
-        window: cells whose mean counts for the target.
         last: time of the last event; of a job that has not ended, its line ends here.
         key: unique on the page.
     """
-    return _Chart(job, label, window, last, key).draw()
+    return _Chart(job, label, last, key).draw()
 
 
 class _Chart:
-    def __init__(self, job: JobHistory, label: str, window: int, last: float, key: int) -> None:
+    def __init__(self, job: JobHistory, label: str, last: float, key: int) -> None:
         self.job, self.label, self.key = job, label, key
         self.start = job.submitted
         self.end = max((last if job.ended is None else job.ended) - self.start, 1e-3)
         deadline = job.deadline - self.start
         # A deadline far behind the end would squeeze all else: then it is only pointed at.
         self.x = Scale(0.0, max(1.04 * self.end, min(1.05 * deadline, 1.8 * self.end)), LEFT, RIGHT)
-        self.raw, self.curve = job.curve(1), job.curve(window)
+        self.raw, self.curve = job.seen(), job.curve()
         if not len(self.curve):  # fewer cells than the window
             self.curve = self.raw
         self.y = self._y_scale()

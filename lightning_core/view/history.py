@@ -101,7 +101,7 @@ class History:
         before = self._newest.get(job.name)
         if before is not None and before.ended is None:  # the first one stands
             return
-        new = JobHistory.of(job, now, before)
+        new = JobHistory.of(job, now, self.settings.window, before)
         self.jobs.append(new)
         self._newest[job.name] = new
 

@@ -90,6 +90,7 @@ class JobHistory:
         terms: as it was submitted.
         life: 1, or more for a name that was submitted again after its job had ended.
         submitted: when.
+        window: observations whose mean counts against the target.
         deadlines: from when on which deadline held.
         points: its loss observations, oldest first; none for a target in batches.
         progress: one a report.
@@ -107,6 +108,7 @@ class JobHistory:
     terms: Job
     life: int
     submitted: float
+    window: int
     deadlines: list[tuple[float, float]]
     points: list[Point] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
@@ -126,9 +128,9 @@ class JobHistory:
     _waiting: dict[int, Cell] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, job: Job, now: float, before: JobHistory | None) -> JobHistory:
+    def of(cls, job: Job, now: float, window: int, before: JobHistory | None) -> JobHistory:
         """A new life; ``before`` is the last one under its name, if there was one."""
-        new = cls(job, job, 1, now, [(now, now + job.deadline)], _heard=now)
+        new = cls(job, job, 1, now, window, [(now, now + job.deadline)], _heard=now)
         if before is not None:  # what speaks of the old life does not speak of this one
             new.life, new._incarnation, new._version = before.life + 1, before._incarnation + 1, before._version
         return new
@@ -154,20 +156,22 @@ class JobHistory:
             return self.beliefs[-1].reason
         return self.grants[-1].reason if self.grants else Reason("submitted")
 
-    def curve(self, window: int = 1) -> FloatArray:
-        """How far it was: times and values as logged (or batches done), shape ``(n, 2)``.
-
-        Args:
-            window: cells whose mean is shown, 1 for each cell itself.
-        """
+    def seen(self) -> FloatArray:
+        """Each observation: times and values as logged (or batches done), shape ``(n, 2)``."""
         target = self.job.target
         if isinstance(target, BatchTarget):
             return np.array([(p.time, p.batches) for p in self.progress], float).reshape(-1, 2)
-        curve = np.array([(p.time, target.logged(p.loss)) for p in self.points], float).reshape(-1, 2)
-        if window == 1 or self.evaluated or len(curve) < window:
-            return curve
-        total = np.concatenate([[0.0], np.cumsum(curve[:, 1])])
-        return np.column_stack([curve[window - 1 :, 0], (total[window:] - total[:-window]) / window])
+        return np.array([(p.time, target.logged(p.loss)) for p in self.points], float).reshape(-1, 2)
+
+    def curve(self) -> FloatArray:
+        """What counts against the target, the mean over the window: times and values, shape ``(n, 2)``."""
+        seen = self.seen()
+        if self.window == 1 or self.evaluated or isinstance(self.job.target, BatchTarget):
+            return seen
+        total = np.concatenate([[0.0], np.cumsum(seen[:, 1])])
+        return np.column_stack(
+            [seen[self.window - 1 :, 0], (total[self.window :] - total[: -self.window]) / self.window]
+        )
 
     @property
     def goal(self) -> float:
@@ -196,10 +200,10 @@ class JobHistory:
             self._busy_before, self._next_cell = busy, 1
             self._waiting.clear()
             done = min(done, report.began)  # what was not saved is done again
+        self.evaluated = report.evaluated
         self._take_cells(report, now)
         busy = max(busy, self._busy_before + report.busy)
         self.progress.append(Progress(now, max(done, report.batches), busy))
-        self.evaluated = report.evaluated
         self.rejected = max(self.rejected, report.rejected)
         self._heard = now
 
@@ -216,6 +220,15 @@ class JobHistory:
         for time, (_, batches, loss) in zip(times, new, strict=True):
             if 0.0 < loss < np.inf and (not self.points or batches > self.points[-1].batches):
                 self.points.append(Point(time, batches, loss))
+                if self._is_met():
+                    return  # what came after it does not count
+
+    def _is_met(self) -> bool:
+        target = self.job.target
+        if isinstance(target, BatchTarget):
+            return False
+        recent = [point.loss for point in self.points[-1 if self.evaluated else -self.window :]]
+        return (self.evaluated or len(recent) == self.window) and sum(recent) / len(recent) <= target.threshold
 
     def answer(self, answer: Answer, now: float) -> None:
         if self.ended is not None:

@@ -118,7 +118,7 @@ def _overview(history: History) -> str:
             f'<span>{swatch(history, job)}<a href="#job{key}">{escape(history.label(job))}</a></span>',
             _badge(job.verdict),
             escape(job.job.target),
-            _reached(history, job),
+            _reached(job),
             "-" if job.ended is None else format_duration(job.ended - job.submitted),
             format_duration(job.deadline - job.submitted),
             f"<span>{escape(job.reason)}</span>",
@@ -137,8 +137,8 @@ def _badge(verdict: Verdict | None) -> str:
     return f'<span class="badge {CLASSES[verdict]}" data-symbol="{SYMBOLS[verdict]}">{verdict}</span>'
 
 
-def _reached(history: History, job: JobHistory) -> str:
-    curve = job.curve(history.settings.window)
+def _reached(job: JobHistory) -> str:
+    curve = job.curve()
     if not len(curve):
         return "-"
     value = float(curve[-1, 1])
@@ -169,7 +169,7 @@ def _card(history: History, job: JobHistory, key: int) -> str:
         f'<article class="card" id="job{key}"><header><h3>{swatch(history, job)}{escape(label)}</h3>'
         f"{_badge(job.verdict)}</header>"
         f'<p class="soft">{escape(job.job.target)}: {escape(job.reason)}.{bad}</p>'
-        f"{chart(job, label, history.settings.window, history.last, key)}"
+        f"{chart(job, label, history.last, key)}"
         f"<details><summary>verdicts and commands ({len(story)})</summary>{_table(story)}</details>"
         f"<details><summary>grants ({len(grants)}{hidden})</summary>{shown}</details>"
         f"{detail}</article>"

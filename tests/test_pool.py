@@ -1,0 +1,198 @@
+"""A pool that outlives the shell: scripts join it, people steer it, it comes back, and nobody dies with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.drivers.connect import is_alive, read_head
+from lightning_core.drivers.wire import SocketClient
+from lightning_core.types import JobStatus, State, Verdict
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.cluster
+
+
+class Shell:
+    """A person at a terminal.
+
+    Args:
+        home: where this person's pool is.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "pool"
+        hidden = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"}
+        self._env = {key: value for key, value in os.environ.items() if key not in hidden}
+        self._env |= {"LIGHTNING_CORE_HOME": str(home), "PYTHONPATH": str(ROOT), "HOME": str(home)}
+        self.scripts: list[subprocess.Popen[str]] = []
+
+    def command(self, *words: str, code: int = 0) -> str:
+        """What ``lightning-core`` answers."""
+        line = [sys.executable, "-m", "lightning_core.cli", *words]
+        done = subprocess.run(line, env=self._env, cwd=self.home, capture_output=True, text=True, timeout=180)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def script(self, name: str, batches: int = 10**6, deadline: str = "10m", **env: str) -> subprocess.Popen[str]:
+        """``python train.py`` in the background."""
+        line = [sys.executable, "-m", "tests.script", name, deadline, str(batches)]
+        process = subprocess.Popen(
+            line, env=self._env | env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.scripts.append(process)
+        return process
+
+    def jobs(self) -> dict[str, JobStatus]:
+        """Newest job of each name, as the pool's door tells it."""
+        head = read_head(self.folder)
+        assert head is not None
+        with closing(SocketClient(Path(head["socket"]))) as client:
+            return {job.name: job for job in client.status()[1]}
+
+    def submit(self, *names: str, **terms: Any) -> None:
+        """Hands launched jobs to the pool."""
+        job = {
+            "seed_everything": 1,
+            "model": {"class_path": "tests.script.Busy"},
+            "data": {"class_path": "tests.tiny.Points"},
+            "trainer": {"logger": False},
+            "deadline": "10m",
+            "target": {"batches": 10**6},
+            **terms,
+        }
+        path = self.home / "bundle.yaml"
+        path.write_text(json.dumps({"jobs": dict.fromkeys(names, job)}))
+        assert "submitted" in self.command("submit", str(path))
+
+
+def until(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
+    """The first true answer."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.1)
+    return answer
+
+
+def batches(shell: Shell, name: str) -> int:
+    """Done by a job so far; 0 if there is none."""
+    job = shell.jobs().get(name)
+    return 0 if job is None else job.batches
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    made = Shell(tmp_path_factory.mktemp("home"))
+    made.command("up", "--resident", "3", "--policy", "uniform")
+    yield made
+    for script in made.scripts:
+        script.kill()
+        script.wait()
+    head = read_head(made.folder)
+    if head is not None and is_alive(head):
+        made.command("down", "--now")
+
+
+def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: Shell) -> None:
+    one, two = shell.script("one"), shell.script("two")
+    shell.submit("x", "y", "z")
+    names = ("one", "two", "x", "y", "z")
+    until(lambda: all(batches(shell, name) > 5 for name in names), 90)
+    before = shell.jobs()
+    assert all(before[name].share == pytest.approx(0.2) for name in names)
+    time.sleep(8)
+    after = shell.jobs()
+    done = [after[name].batches - before[name].batches for name in names]
+    # All do the same work a batch: equal grants are equal progress (how equal, benchmarks/shares.py measures).
+    assert max(done) <= 1.4 * min(done), dict(zip(names, done, strict=True))
+
+    one.kill()  # without a word
+    gone = time.monotonic()
+    until(lambda: shell.jobs()["two"].share == pytest.approx(0.25), 10)
+    assert time.monotonic() - gone < 2
+    assert shell.jobs()["one"].verdict is Verdict.CRASHED
+    assert "its process is gone" in shell.command("why", "one")
+
+    two.send_signal(signal.SIGINT)  # Ctrl-C: it leaves
+    gone = time.monotonic()
+    until(lambda: shell.jobs()["x"].share == pytest.approx(1 / 3), 10)
+    assert time.monotonic() - gone < 2
+    assert shell.jobs()["two"].verdict is Verdict.MISSED
+    two.wait(30)
+    for name in ("x", "y", "z"):
+        shell.command("cancel", name)
+    until(lambda: not any(job.devices for job in shell.jobs().values()))
+
+
+def test_people_steer(shell: Shell) -> None:
+    shell.submit("a", "b", target={"batches": 100000}, deadline="30m")
+    until(lambda: batches(shell, "a") > 20)
+    assert "paused" in shell.command("pause", "a")
+    held = until(lambda: (job := shell.jobs()["a"]).state is State.HELD and job)
+    assert (held.share, held.devices) == (0, (0,))
+    assert shell.jobs()["b"].share == 1
+    time.sleep(1)
+    assert batches(shell, "a") - held.batches <= 5  # what it had done when the word came
+    shell.command("resume", "a")
+    until(lambda: batches(shell, "a") > held.batches + 10)
+
+    shell.command("pause", "a", "--release")
+    released = until(lambda: (job := shell.jobs()["a"]).incarnation == 2 and job)
+    assert released.state is State.RELEASED
+    shell.command("resume", "a")
+    until(lambda: batches(shell, "a") > released.batches + 5)
+
+    assert "infeasible" in until(lambda: "infeasible" in (said := shell.command("deadline", "a", "5s")) and said)
+    assert "its deadline is in 45m" in shell.command("deadline", "a", "45m")
+    told = shell.command("why", "a")
+    seen = json.loads(shell.command("status", "--json"))
+    assert [job["name"] for job in seen["jobs"]][-2:] == ["a", "b"]
+    assert all(words in told for words in ("paused", "resume", "deadline", "equal shares"))
+    assert "Seed set to 1" in shell.command("logs", "a")
+    assert "the name 'a' is taken" in shell.command("submit", str(shell.home / "bundle.yaml"), code=2)
+    assert "did you mean" not in shell.command("why", "nobody", code=2)
+    assert "no job 'nobody'" in shell.command("cancel", "nobody", code=2)
+    assert "a pool is up already" in shell.command("up", code=2)
+    for name in ("a", "b"):
+        shell.command("cancel", name)
+    assert "a has ended" in shell.command("pause", "a", code=2)
+
+
+def test_a_pool_that_was_down_goes_on(shell: Shell) -> None:
+    shell.submit("long", target={"batches": 100000})
+    before = until(lambda: (job := shell.jobs()["long"]).batches > 50 and job)
+    head = read_head(shell.folder)
+    assert head is not None
+    shell.command("down")
+    assert not is_alive(head)
+    assert not Path(head["temp"]).exists()
+    assert "no pool is up" in shell.command("status", code=2)
+    shell.command("up", "--resident", "3")
+    after = until(lambda: (job := shell.jobs()["long"]).batches > before.batches and job)
+    assert after.incarnation == 2
+    assert after.submitted_at == before.submitted_at
+    shell.command("cancel", "long")
+
+
+def test_a_script_outlives_the_head(shell: Shell) -> None:
+    script = shell.script("survivor", batches=3000)
+    until(lambda: batches(shell, "survivor") > 50)
+    head = read_head(shell.folder)
+    assert head is not None
+    os.killpg(head["pid"], signal.SIGKILL)
+    out, _ = script.communicate(timeout=120)
+    assert script.returncode == 0, out
+    assert "survivor ended after" in out
+    assert out.count("training goes on") >= 1
