@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lightning_core.codec import decode_event
-from lightning_core.journal import Journal
+from lightning_core.journal import Journal, replay
 from lightning_core.reasons import Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
@@ -100,16 +100,16 @@ def test_every_job_has_its_series(run: Path, history: History) -> None:
     first, acc, known, bad, steered, second = history.jobs
     assert history.of("cnn") is second
     assert [history.label(job) for job in (first, second)] == ["cnn (run 1)", "cnn"]
-    cells = sum(len(event.cells) for event in events if isinstance(event, Report) and event.job == "cnn")
-    assert len(first.points) + len(second.points) == cells
+    cells = sum(len(event.cells) for event in events if isinstance(event, Report) and event.job == "steered")
+    assert len(steered.points) == cells
     assert not known.points
     assert known.curve()[-1].tolist() == [known.ended, 300.0]
     assert [job.verdict for job in history.jobs] == [
         Verdict.MET, Verdict.MET, Verdict.MET, Verdict.CRASHED, Verdict.CANCELLED, Verdict.MET,
     ]  # fmt: skip
     assert bad.detail.startswith("Traceback")
-    assert first.curve(5)[-1][1] <= first.goal == 0.4
-    assert acc.curve(5)[-1][1] >= acc.goal == pytest.approx(0.7)
+    assert first.curve()[-1][1] <= first.goal == 0.4
+    assert acc.curve()[-1][1] >= acc.goal == pytest.approx(0.7)
     for job in history.jobs:
         times = [point.time for point in job.points]
         assert times == sorted(times)
@@ -119,6 +119,19 @@ def test_every_job_has_its_series(run: Path, history: History) -> None:
         "pause", "resume", "new terms: weight 1 to 2, deadline 40.0s to 1m45s", "cancel",
     ]  # fmt: skip
     assert steered.deadlines == [(30.0, 70.0), (45.0, 135.0)]
+
+
+def test_the_series_end_where_the_scheduler_is(run: Path, history: History) -> None:
+    with Journal.open(run, read_only=True) as journal:
+        statuses = replay(journal).scheduler.status()
+    for job, status in zip(history.jobs, statuses, strict=True):
+        assert (job.verdict, job.reason, job.ended) == (status.verdict, status.reason, status.finished_at)
+        assert (job.deadline, job.progress[-1].batches) == (status.deadline, status.batches)
+        assert job.progress[-1].busy == pytest.approx(status.busy)
+        if isinstance(job.job.target, LossTarget):
+            assert status.loss is not None
+            assert len(job.points) == status.cells
+            assert job.curve()[-1][1] == pytest.approx(job.job.target.logged(status.loss))
 
 
 def test_points_lie_between_the_reports_that_brought_them_and_not_where_the_job_was_held() -> None:
