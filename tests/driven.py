@@ -1,4 +1,4 @@
-"""A pool in virtual time whose jobs' losses fall by power laws: it writes the journals that views are tested with."""
+"""A pool in virtual time whose jobs lose by power laws: it writes the journals that views are tested with."""
 
 from __future__ import annotations
 
@@ -9,21 +9,29 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.journal import Journal
+from lightning_core.reasons import Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
+    Amend,
+    BatchTarget,
+    Cancel,
     Cell,
     End,
     Event,
     Grant,
     Job,
     LossTarget,
+    Pause,
     Report,
+    Resume,
     Submit,
     Tick,
     WorkerLeft,
 )
 
 EVERY = 10
+# Names that a page, a terminal or a formula could stumble over.
+HOSTILE = ("<script>alert(1)</script>", '"onload="x', "</title></script>", r"$\foo$", "a\x1b[2Jb", "&lt;", "x\u202ey")
 
 
 @dataclass
@@ -144,3 +152,28 @@ def drive(
                 )  # fmt: skip
                 handle(report, at)
     return scheduler
+
+
+def lived(path: Path) -> Scheduler:
+    """Two devices, six jobs: one crashes, one is steered and cancelled, one name is used twice."""
+    jobs = {
+        0.0: [
+            (Job("cnn", 60.0, LossTarget("loss", 0.4)), Curve(3.0, 0.4, 30.0)),
+            (Job("acc", 90.0, LossTarget("val_acc", at_least=0.7)), Curve(1.0, 0.25, 20.0)),
+            (Job("known", 70.0, BatchTarget(300)), Curve(speed=30.0)),
+            (Job("bad", 80.0, LossTarget("loss", 0.01)), Curve(speed=60.0, crash_after=200)),
+        ],
+        30.0: [(Job("steered", 40.0, LossTarget("loss", 0.05)), Curve(3.0, 0.2, 30.0))],
+        60.0: [(Job("cnn", 60.0, LossTarget("loss", 0.5)), Curve(3.0, 0.4, 30.0))],
+    }
+    events: dict[float, Event] = {
+        35.0: Pause("steered"),
+        40.0: Resume("steered"),
+        45.0: Amend(Job("steered", 40.0, LossTarget("loss", 0.05), weight=2.0), deadline=90.0),
+        100.0: Cancel("steered"),
+    }
+    return drive(path, Settings(policy="edf", devices=2), jobs, 120.0, step=0.5, events=events)
+
+
+def grant(version: int, duty: float, job: str = "a") -> Grant:
+    return Grant(job, version, duty, (0,), Reason("first_in_line"))

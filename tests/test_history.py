@@ -1,0 +1,180 @@
+"""A journal as series: what counts, what had been forecast, why a job got what it got."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from lightning_core.codec import decode_event
+from lightning_core.journal import Journal, replay
+from lightning_core.reasons import Reason
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import (
+    BatchTarget,
+    Cell,
+    End,
+    Job,
+    LossTarget,
+    Notice,
+    Report,
+    Submit,
+    Verdict,
+    WorkerLeft,
+    WorkersLost,
+)
+from lightning_core.view.forecasts import fill_in
+from lightning_core.view.history import History
+from lightning_core.view.job_history import Belief
+from lightning_core.view.why import why
+from tests.driven import HOSTILE, grant, lived
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run") / "journal.db"
+    lived(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def history(run: Path) -> History:
+    with Journal.open(run) as journal:
+        history = History.read(journal)
+        fill_in(journal, history)
+    return history
+
+
+def test_every_job_has_its_series(run: Path, history: History) -> None:
+    with Journal.open(run) as journal:
+        events = [decode_event(entry.event) for entry in journal.entries()]
+    assert [(job.name, job.life) for job in history.jobs] == [
+        ("cnn", 1), ("acc", 1), ("known", 1), ("bad", 1), ("steered", 1), ("cnn", 2),
+    ]  # fmt: skip
+    first, acc, known, bad, steered, second = history.jobs
+    assert history.of("cnn") is second
+    assert [history.label(job) for job in (first, second)] == ["cnn (run 1)", "cnn"]
+    cells = sum(len(event.cells) for event in events if isinstance(event, Report) and event.job == "steered")
+    assert len(steered.points) == cells
+    assert not known.points
+    assert known.curve()[-1].tolist() == [known.ended, 300.0]
+    assert [job.verdict for job in history.jobs] == [
+        Verdict.MET, Verdict.MET, Verdict.MET, Verdict.CRASHED, Verdict.CANCELLED, Verdict.MET,
+    ]  # fmt: skip
+    assert bad.detail.startswith("Traceback")
+    assert first.curve()[-1][1] <= first.goal == 0.4
+    assert acc.curve()[-1][1] >= acc.goal == pytest.approx(0.7)
+    for job in history.jobs:
+        times = [point.time for point in job.points]
+        assert times == sorted(times)
+        assert job.ended is not None
+        assert all(job.submitted <= time <= job.ended for time in times)
+    assert [remark.words for remark in steered.remarks] == [
+        "pause", "resume", "new terms: weight 1 to 2, deadline 40.0s to 1m45s", "cancel",
+    ]  # fmt: skip
+    assert steered.deadlines == [(30.0, 70.0), (45.0, 135.0)]
+
+
+def test_the_series_end_where_the_scheduler_is(run: Path, history: History) -> None:
+    with Journal.open(run, read_only=True) as journal:
+        statuses = replay(journal).scheduler.status()
+    for job, status in zip(history.jobs, statuses, strict=True):
+        assert (job.verdict, job.reason, job.ended) == (status.verdict, status.reason, status.finished_at)
+        assert (job.deadline, job.progress[-1].batches) == (status.deadline, status.batches)
+        assert job.progress[-1].busy == pytest.approx(status.busy)
+        if isinstance(job.job.target, LossTarget):
+            assert status.loss is not None
+            assert len(job.points) == status.cells
+            assert job.curve()[-1][1] == pytest.approx(job.job.target.logged(status.loss))
+
+
+def test_points_lie_between_the_reports_that_brought_them_and_not_where_the_job_was_held() -> None:
+    history = History(Settings())
+    history.take(Submit((Job("a", 99.0, LossTarget("loss", 0.1)),)), 0.0, [grant(1, 1.0)])
+    history.take(report(1, [(1, 10, 3.0), (2, 20, 2.0)]), 4.0, [grant(2, 0.0)])
+    history.take(report(2, []), 10.0, [grant(3, 1.0)])
+    history.take(report(3, [(3, 30, 1.0), (4, 40, 0.9)]), 12.0, [])
+    assert [point.time for point in history.of("a").points] == [2.0, 4.0, 11.0, 12.0]
+
+
+def report(number: int, cells: list[tuple[int, int, float]], incarnation: int = 1, began: int = 0) -> Report:
+    batches = cells[-1][1] if cells else began
+    return Report("a", incarnation, number, 1, batches, 1.0, tuple(Cell(*cell) for cell in cells), began=began)
+
+
+def test_what_did_not_move_the_scheduler_is_left_out() -> None:
+    history = History(Settings())
+    history.take(Submit((Job("a", 50.0, LossTarget("loss", 0.1)),)), 1.0, [grant(1, 1.0)])
+    history.take(Submit((Job("a", 99.0, BatchTarget(5)),)), 2.0, [grant(1, 1.0)])  # the first one stands
+    history.take(report(1, [(1, 10, 3.0), (3, 30, 1.0)]), 3.0, [])  # the second cell is missing
+    history.take(report(2, [(1, 10, 3.0), (2, 20, math.nan), (3, 30, 1.0)]), 4.0, [])
+    history.take(
+        Report("stranger", 1, 1, 1, 5, 1.0), 4.0, [End("stranger", 0, Verdict.CANCELLED, Reason("unknown_job"))]
+    )
+    job = history.of("a")
+    assert [point[1:] for point in job.points] == [(10, 3.0), (30, 1.0)]
+    assert (len(history.jobs), len(job.grants), job.deadline) == (1, 1, 51.0)
+    history.take(report(1, [(1, 40, 0.8)], incarnation=2, began=20), 5.0, [])
+    history.take(report(3, [(4, 50, 0.7)]), 6.0, [End("a", 0, Verdict.CANCELLED, Reason("superseded"))])
+    history.take(WorkerLeft("a", 1, crashed=True, detail="old"), 6.0, [])
+    assert [point.batches for point in job.points] == [10, 30, 40]
+    assert (job.ended, job.detail, job.remarks) == (None, "", [])
+    assert job.progress[-1].busy == 2.0  # of both incarnations
+
+
+def test_verdicts_change_when_noticed_and_the_end_is_the_last() -> None:
+    history = History(Settings())
+    history.take(Submit((Job("a", 50.0, BatchTarget(9)),)), 0.0, [grant(1, 1.0)])
+    assert history.of("a").verdict is None
+    late, met = Reason("late", (3.0,)), Reason("target_met", (5.0,))
+    history.take(report(1, []), 2.0, [Notice("a", Verdict.AT_RISK, late)])
+    history.take(WorkersLost(), 3.0, [])
+    history.take(report(2, []), 45.0, [End("a", 2, Verdict.MET, met)])
+    history.take(report(3, []), 46.0, [End("a", 2, Verdict.MET, met)])  # said again
+    job = history.of("a")
+    assert job.beliefs == [Belief(2.0, Verdict.AT_RISK, late), Belief(45.0, Verdict.MET, met)]
+    assert (job.ended, history.wall, history.last) == (45.0, 45.0, 46.0)
+    assert [remark.words for remark in job.remarks] == ["the pool was down: its worker is gone"]
+    with pytest.raises(KeyError, match="no job 'b'; there are a"):
+        history.of("b")
+
+
+def test_forecasts_are_those_that_the_scheduler_made(run: Path, history: History) -> None:
+    job = history.of("steered")
+    assert len(job.forecasts) >= 6
+    asked = job.forecasts[3]
+    with Journal.open(run) as journal:
+        scheduler = Scheduler(journal.settings())
+        for entry in journal.entries():
+            if entry.now > asked.time:
+                break
+            scheduler.handle(decode_event(entry.event), entry.now)
+    [status] = [status for status in scheduler.status() if status.name == "steered"]
+    assert asked[1:] == status.finish
+    for job in history.jobs:
+        assert all(job.submitted < made.time < (job.ended or 0.0) for made in job.forecasts)
+        assert all(made.early <= made.likely <= made.late for made in job.forecasts)
+
+
+def test_why_a_job_got_what_it_got(history: History) -> None:
+    lines = why(history, "steered")
+    assert lines[0] == "steered: cancelled (cancelled)"
+    assert lines[1].split() == ["after", "what", "share", "device", "reason"]
+    assert re.search(r"0\.0s  submitted +loss <= 0\.05, deadline 40\.0s", lines[2])
+    text = "\n".join(lines)
+    assert re.search(r"5\.0s  person +pause\n", text)
+    assert re.search(r"5\.0s  grant +0\.00  \S+ +paused by a person", text)
+    assert re.search(r"infeasible +needs .* alone on the device", text)
+    assert re.search(r"15\.0s  person +new terms: weight 1 to 2", text)
+    assert lines[-1].split() == ["70.0s", "cancelled", "cancelled"]
+    assert "submitted under this name for the 2. time" in why(history, "cnn")[0]
+
+
+def test_why_says_nothing_to_the_terminal() -> None:
+    for words in HOSTILE:
+        history = History(Settings())
+        end = End(words, 2, Verdict.CRASHED, Reason("crashed", text=words))
+        history.take(Submit((Job(words, 50.0, LossTarget(words, 0.5)),)), 0.0, [grant(1, 1.0, words), end])
+        assert all(line.isprintable() for line in why(history, words))
