@@ -1,4 +1,4 @@
-"""A pool in virtual time whose jobs lose by power laws: it writes the journals that views are tested with."""
+"""A pool in virtual time whose losses fall by power laws: it writes the journals that views are tested with."""
 
 from __future__ import annotations
 
