@@ -67,8 +67,8 @@ class CoreCallback(pl.Callback):
         ``training_step`` returned, else what was logged as ``loss``.
 
     .. note::
-        A launched job leaves in the middle of an epoch if all its training loaders have ``state_dict``, else at its end,
-        and goes on bit for bit on the same kind of device. Means of logged training values over that epoch are
+        A launched job leaves in the middle of an epoch if all its training loaders have ``state_dict``, else at the
+        end, and goes on bit for bit on the same kind of device. Means of logged training values over that epoch are
         Lightning's, which counts them from the return.
 
     .. note::
@@ -134,7 +134,7 @@ class CoreCallback(pl.Callback):
         return None if self._fit is None or self._fit.box is None else self._fit.box.directive
 
     @override
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
         first = next(callback for callback in trainer.callbacks if isinstance(callback, CoreCallback))
         self._aside = bool(trainer.fast_dev_run) or stage != "fit" or first is not self
         if first is not self and stage == "fit":
@@ -191,7 +191,7 @@ class CoreCallback(pl.Callback):
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._fit is not None and not trainer.sanity_checking:
-            self._fit.evaluated(trainer)
+            self._fit.evaluated(trainer, "validation")
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import traceback
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -85,7 +85,7 @@ class Fit:
         """Before the first batch, be it of a sanity check."""
         if not self._begun:
             self._begun = True
-            progress = trainer.fit_loop.epoch_loop.batch_progress.total
+            progress: Any = trainer.fit_loop.epoch_loop.batch_progress.total
             self._batches = trainer.global_step if self._automatic else progress.processed
             self._meter.start_at(self._batches)
             if self.box is not None:
@@ -121,10 +121,10 @@ class Fit:
         if self.steering.leaving or self.steering.saving:
             self._saver.between_epochs(trainer, self._leave_if_told)
 
-    def evaluated(self, trainer: pl.Trainer) -> None:
-        """After a validation or an epoch."""
+    def evaluated(self, trainer: pl.Trainer, place: Literal["validation", "epoch"]) -> None:
+        """At the end of a validation or an epoch."""
         if self.box is not None:
-            self._reading.evaluation(trainer, self._batches)
+            self._reading.evaluation(trainer, place, self._batches)
             self.box.evaluated = self._reading.evaluated
             self.still_busy()
 
@@ -139,7 +139,7 @@ class Fit:
         Raises:
             MisconfigurationException: if a launched job's metric has not been logged.
         """
-        self.evaluated(trainer)
+        self.evaluated(trainer, "epoch")
         if (complaint := self._reading.missing(trainer)) is not None:
             if self._launched:
                 raise MisconfigurationException(complaint)

@@ -42,7 +42,7 @@ class Mailbox:
         self, connect: Connect, job: str, period: float = 0.2, patience: float = 10.0, curious: bool = False
     ) -> None:
         self.progress: tuple[int, float, int] | None = None
-        """Batches since the job began, busy seconds and losses kept out since this worker did; never changed in part."""
+        """Batches since the job began; busy seconds and losses kept out since this worker did. Stored as one."""
         self.evaluated = False
         """Whether each cell is a whole evaluation."""
         self.directive: Directive | None = None

@@ -11,13 +11,14 @@ import torch
 
 def collect() -> dict[str, Any]:
     """The state of Python's, NumPy's and torch's generators, the GPUs' among them."""
+    cuda: Any = torch.cuda
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
     return {
         "python": [version, list(words), gauss],
         "numpy": [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached],
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "cuda": torch.cuda.get_rng_state_all() if cuda.is_initialized() else [],
     }
 
 

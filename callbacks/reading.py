@@ -1,14 +1,15 @@
 """Which number a target speaks of, and when there is a new one.
 
-What ``training_step`` returns is new with every batch, and so is a metric that it logs. One that was first seen at the end
-of a validation or of an epoch is new only there, and each of its values is a whole evaluation.
+What ``training_step`` returns is new with every batch, and so is a metric that it logs; one that it logs now and then
+counts until it is logged again. A metric that was first seen at the end of a validation or of an epoch is new only
+there, and each of its values is a whole evaluation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
@@ -32,9 +33,13 @@ class Reading:
         self._meter = meter
         self._seen = False
         self._complained = False
-        self._last: Any = None
-        self.evaluated = False
+        self._validated = False
+        self._place = ""
+
+    @property
+    def evaluated(self) -> bool:
         """Whether each number is a whole evaluation."""
+        return bool(self._place)
 
     def batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, batches: int) -> str | None:
         """Reads after a batch.
@@ -48,7 +53,7 @@ class Reading:
         Returns:
             A complaint, the first time that the number is none.
         """
-        if self.evaluated:
+        if self._place:
             return None
         scale = float(accumulated)
         value = None
@@ -56,9 +61,6 @@ class Reading:
             value = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if value is None and self._loss:
             value = trainer.callback_metrics.get(self._metric)
-            if value is self._last:
-                return None  # logged at an earlier batch
-            self._last = value
             scale = 1.0
         if value is None:
             return None
@@ -72,19 +74,18 @@ class Reading:
             return f"the loss expects a number, got {_words(value)}"
         return None
 
-    def evaluation(self, trainer: pl.Trainer, batches: int) -> None:
-        """Reads after a validation or an epoch."""
-        if not self._loss or (self._seen and not self.evaluated):
-            return
-        value = trainer.callback_metrics.get(self._metric)
-        if value is not None and value is not self._last:
-            self._seen = self.evaluated = True
-            self._last = value
-            self._meter.evaluation(value, batches)
+    def evaluation(self, trainer: pl.Trainer, place: Literal["validation", "epoch"], batches: int) -> None:
+        """Reads at the end of a validation or an epoch, whichever is the number's place."""
+        self._validated = self._validated or place == "validation"
+        if self._loss and (self._place == place or not self._seen):
+            value = trainer.callback_metrics.get(self._metric)
+            if value is not None:
+                self._seen, self._place = True, place
+                self._meter.evaluation(value, batches)
 
     def missing(self, trainer: pl.Trainer) -> str | None:
-        """A complaint, once, if an epoch has passed without the number; validation has run by then."""
-        if not self._loss or self._seen or self._complained:
+        """A complaint, once, if an epoch has passed, and a validation if there are any, without the number."""
+        if not self._loss or self._seen or self._complained or (trainer.enable_validation and not self._validated):
             return None
         self._complained = True
         if self._metric == STEP_LOSS:

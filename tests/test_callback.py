@@ -13,7 +13,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks import CoreCallback, JobOver
 from lightning_core.reasons import Reason
-from lightning_core.types import Directive, End, Grant, Report, Target, Verdict, WorkerLeft
+from lightning_core.types import Directive, End, Grant, Outlook, Report, Target, Verdict, WorkerLeft
 from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 
@@ -49,8 +49,14 @@ class Script:
                 self._news.wait(timeout)
         return self._newer(version)
 
+    def outlook(self, job: str) -> Outlook | None:
+        return None
+
     def left(self, event: WorkerLeft) -> None:
         """Nobody asks."""
+
+    def close(self) -> None:
+        """Nothing to put away."""
 
     def _newer(self, version: int) -> Directive | None:
         return self.directive if self.directive is not None and self.directive.version > version else None
@@ -93,7 +99,7 @@ def steered(script: Script, target: Target | None = None, turns: Any = None, lau
 
 
 def test_alone_with_its_own_scheduler_it_stops_when_the_target_is_met() -> None:
-    callback = CoreCallback("line", deadline="60s", target=LossTarget("loss", 0.05))
+    callback = CoreCallback("line", deadline="60s", target=LossTarget("loss", 0.05), pool="local")
     trainer = fit(callback, Line(pause=0.001), max_epochs=-1)
     assert 50 <= trainer.global_step < 5000
     assert callback.directive is None
@@ -197,7 +203,7 @@ def test_validation_counts_as_busy() -> None:
 
 
 def test_a_logged_metric_is_a_target() -> None:
-    callback = CoreCallback("line", deadline="60s", target=LossTarget("train_loss", 0.05))
+    callback = CoreCallback("line", deadline="60s", target=LossTarget("train_loss", 0.05), pool="local")
     trainer = fit(callback, Line(pause=0.001, log="train_loss"), max_epochs=-1)
     assert trainer.global_step < 5000
 
@@ -209,7 +215,7 @@ def test_a_metric_that_is_never_logged_is_told_with_those_that_are() -> None:
 
 
 def test_a_plain_script_is_only_warned_of_that(caplog: pytest.LogCaptureFixture) -> None:
-    callback = CoreCallback("line", deadline="60s", target=LossTarget("accuracy", 0.1))
+    callback = CoreCallback("line", deadline="60s", target=LossTarget("accuracy", 0.1), pool="local")
     trainer = fit(callback, max_epochs=3)
     assert trainer.global_step == 48
     assert caplog.text.count("never logged; logged so far: nothing") == 1
@@ -239,6 +245,14 @@ def test_two_fits_in_one_process() -> None:
         ({"target": BatchTarget(1), "deadline": 60}, "duration must be a string"),
         ({"target": BatchTarget(1), "deadline": "60s", "every": 0}, "every must be at least 1 batch, got 0"),
         ({"target": BatchTarget(1), "deadline": "60s", "growth": 1.0}, "growth must be at least 0 and below 1"),
+        (
+            {"target": BatchTarget(1), "deadline": "60s", "begin": "2m"},
+            "begin must be .* before the deadline",
+        ),
+        ({"target": BatchTarget(1), "deadline": "60s", "weight": 0.0}, "weight must be positive and finite, got 0"),
+        ({"target": BatchTarget(1), "deadline": "60s", "on_miss": "die"}, "on_miss must be one of .*, got 'die'"),
+        ({"target": BatchTarget(1), "deadline": "60s", "pool": ""}, "pool must be"),
+        ({"target": BatchTarget(1), "deadline": "60s", "save_every": 0.0}, "save_every must be positive, got 0"),
     ],
 )
 def test_wrong_arguments_are_told_at_once(arguments: dict[str, Any], error: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, Released
+from lightning_core.callbacks.saving import RARELY, Saver
 from lightning_core.reasons import Reason
 from lightning_core.types import Grant
-from tests.test_callback import Script, grant
+from tests.test_callback import Script, grant, until
 from tests.tiny import QUIET, Net, NoisyPoints
 
 HERE, NOWHERE = (0,), ()
@@ -62,7 +66,7 @@ class Run:
                 pl.seed_everything(1000 + len(self.seen), verbose=False)  # a new process has a random state of its own
             core = launched(folder)
             self.model, data = make()
-            trainer = pl.Trainer(**{**QUIET, **options})
+            trainer: Any = pl.Trainer(**{**QUIET, **options})
             trainer.callbacks += [core, ReleasedAt(core, batches)]
             try:
                 trainer.fit(self.model, datamodule=data, ckpt_path=ckpt)
@@ -160,3 +164,146 @@ def test_at_the_end_of_an_epoch_any_loader_does(
     run = Run(tmp_path / "run", releases, make, **{**EPOCHS, **options})
     assert run.left_at == left_at
     assert_same(run, whole)
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    """The file, read as one that is not trusted."""
+    checkpoint: dict[str, Any] = torch.load(folder / "last.ckpt", weights_only=True)
+    return checkpoint
+
+
+def fit(core: CoreCallback, model: pl.LightningModule | None = None, data: Any = None, **more: Any) -> pl.Trainer:
+    trainer = pl.Trainer(**{**QUIET, "max_epochs": -1, **more, "callbacks": [core, *more.get("callbacks", ())]})
+    trainer.fit(model or Net(), datamodule=data or NoisyPoints())
+    return trainer
+
+
+def test_one_held_at_its_first_batch_leaves_without_a_trace(tmp_path: Path) -> None:
+    script = Script(grant(1, 0.0))
+    threading.Timer(0.5, script.say, [release(2)]).start()
+    with pytest.raises(Released):
+        fit(launched(tmp_path, script))
+    assert not list(tmp_path.iterdir())
+    assert script.reports[-1].batches == 0
+
+
+def test_one_held_in_the_middle_is_saved_where_it_stands(tmp_path: Path) -> None:
+    script = Script(grant(1, 1.0))
+    model = Net()
+    model.pause = 0.01
+
+    def say() -> None:
+        until(lambda: script.reports and script.reports[-1].batches > 5)
+        script.say(grant(2, 0.0))
+        until(lambda: script.waits)
+        script.say(release(3))
+
+    threading.Thread(target=say).start()
+    with pytest.raises(Released):
+        fit(launched(tmp_path, script), model)
+    assert stored(tmp_path)["global_step"] == script.reports[-1].batches
+    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_one_held_in_its_validation_leaves_after_the_next_training_batch(tmp_path: Path) -> None:
+    script = Script(grant(1, 1.0))
+
+    class Told(pl.Callback):
+        def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            if not trainer.sanity_checking:
+                core._fit.box.directive = script.directive = grant(2, 0.0)
+                threading.Timer(0.3, script.say, [release(3)]).start()
+
+    core = launched(tmp_path, script)
+    with pytest.raises(Released):
+        fit(core, callbacks=[Told()], val_check_interval=4)
+    assert stored(tmp_path)["global_step"] == 5
+
+
+def test_one_that_gets_its_device_back_in_time_stays(tmp_path: Path) -> None:
+    script = Script(grant(1, 1.0))
+    data = NoisyPoints(placed=False)
+
+    class Told(pl.Callback):
+        def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            box: Any = core._fit.box if core._fit else None
+            if trainer.global_step == 2:
+                box.directive = release(2)
+            elif trainer.global_step == 6:
+                box.directive = grant(3, 1.0)
+
+    core = launched(tmp_path, script)
+    trainer = fit(core, data=data, callbacks=[Told()], max_epochs=3)
+    assert trainer.global_step == 30
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_it_saves_for_fear_of_a_power_cut_and_comes_back_from_that(tmp_path: Path, placed: bool) -> None:
+    class Cut(pl.Callback):
+        """The power fails, once; nobody has time to save."""
+
+        def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            if trainer.global_step == 17:
+                raise SystemError
+
+    def train(folder: Path, core: CoreCallback, cut: bool, ckpt: Path | None = None) -> Net:
+        model = Net()
+        trainer = pl.Trainer(**{**QUIET, **EPOCHS}, callbacks=[core, *([Cut()] if cut else [])])
+        trainer.fit(model, datamodule=NoisyPoints(placed), ckpt_path=ckpt)
+        return model
+
+    pl.seed_everything(7, verbose=False)
+    whole = train(tmp_path, launched(tmp_path / "none", save_every=1e9), cut=False)
+    pl.seed_everything(7, verbose=False)
+    with pytest.raises(SystemError):
+        train(tmp_path, launched(tmp_path, save_every=1e-9), cut=True)
+    step = stored(tmp_path)["global_step"]
+    assert 0 < step < 17
+    assert placed or step == 10
+    pl.seed_everything(8, verbose=False)
+    back = train(tmp_path, launched(tmp_path), cut=False, ckpt=tmp_path / "last.ckpt")
+    assert equal(back.state_dict(), whole.state_dict())
+    assert back.seen == whole.seen[step:]
+
+
+def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
+    saver = Saver(tmp_path, every=1e-9)
+    saves: list[float] = []
+
+    class Watch(pl.Callback):
+        def on_save_checkpoint(self, *_: Any) -> None:
+            saves.append(time.monotonic())
+            time.sleep(0.02)
+
+    began = time.monotonic()
+    model = Net()
+    model.pause = 0.01
+    core = launched(tmp_path, save_every=1e-9)
+    fit(core, model, max_epochs=20, limit_val_batches=0, callbacks=[Watch()])
+    assert saver.due()
+    assert 1 <= len(saves) <= 1 + (time.monotonic() - began) / (0.02 * RARELY)
+
+
+def test_a_user_s_own_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
+    own = ModelCheckpoint(tmp_path / "own", every_n_train_steps=4, save_top_k=-1)
+    core = launched(tmp_path, save_every=1e-9)
+    fit(core, callbacks=[own], enable_checkpointing=True, max_epochs=1)
+    assert "lightning_core" in stored(tmp_path)
+    files = list((tmp_path / "own").iterdir())
+    assert len(files) >= 2
+    assert all("lightning_core" not in torch.load(file, weights_only=True) for file in files)
+
+
+def test_a_file_that_is_being_written_is_not_taken_for_one_that_is(tmp_path: Path) -> None:
+    class Full(pl.Callback):
+        def on_save_checkpoint(self, *_: Any) -> None:
+            if trainers[0].global_step > 3:
+                raise OSError("no space left on device")
+
+        def on_fit_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            trainers.append(trainer)
+
+    trainers: list[pl.Trainer] = []
+    with pytest.raises(OSError, match="no space left"):
+        fit(launched(tmp_path, save_every=1e-9), callbacks=[Full()], max_epochs=200)
+    assert stored(tmp_path)["global_step"] <= 3

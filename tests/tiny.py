@@ -65,7 +65,7 @@ class Line(pl.LightningModule):
         loss = torch.nn.functional.mse_loss(self.layer(x), y)
         if self.log_as:
             self.log(self.log_as, loss)
-        if self.bad_after <= self.steps < self.bad_after + 3:
+        if 0 < self.bad_after <= self.steps < self.bad_after + 3:
             return loss * math.nan
         return loss
 
@@ -195,6 +195,7 @@ class Net(pl.LightningModule):
         )  # fmt: skip
         self.plateau = plateau
         self.automatic_optimization = not manual
+        self.average: torch.Tensor
         self.register_buffer("average", torch.zeros(8, 4))
         self.pause = 0.0
         self.seen: list[list[int]] = []

@@ -1,0 +1,283 @@
+"""A plain script joins a pool, loses it, finds it again, and leaves; a pool that is a script of the test's."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_core import BatchTarget, LossTarget
+from lightning_core.callbacks import CoreCallback, steering
+from lightning_core.drivers import connect as connecting
+from lightning_core.launch.turnstile import Turnstile, TurnstileClient
+from lightning_core.protocols import JoinRefused
+from lightning_core.reasons import Reason
+from lightning_core.types import Can, Directive, End, Job, OnMiss, Outlook, Verdict, Welcome, WorkerLeft
+from tests.test_callback import Script, fit, grant, until
+from tests.tiny import Line, Points, ValidatedPoints
+
+
+class Pool(Script):
+    """A pool with one place."""
+
+    def __init__(self, directive: Directive | None = None, turnstiles: tuple[str, ...] = ()) -> None:
+        super().__init__(directive)
+        self.turnstiles = turnstiles
+        self.jobs: list[Job] = []
+        self.devices: list[str] = []
+        self.gone: list[WorkerLeft] = []
+        self.forecast: Outlook | None = None
+        self.refusal = ""
+        self.closed = 0
+
+    def join(self, job: Job, device: str) -> Welcome:
+        if self.away:
+            raise ConnectionError("nobody here")
+        if self.refusal:
+            raise JoinRefused(self.refusal)
+        self.jobs.append(job)
+        self.devices.append(device)
+        return Welcome(len(self.jobs), self.turnstiles)
+
+    def outlook(self, job: str) -> Outlook | None:
+        return self.forecast
+
+    def left(self, event: WorkerLeft) -> None:
+        self.gone.append(event)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
+    made = Pool(grant(1, 1.0))
+    monkeypatch.setattr(connecting, "connect", lambda pool: made)
+    return made
+
+
+def script(**more: Any) -> CoreCallback:
+    return CoreCallback("job", **{"deadline": "60s", "target": BatchTarget(10**9), "growth": 0.0, **more})
+
+
+def training(callback: CoreCallback, model: Line, **more: Any) -> threading.Thread:
+    """Trains in a thread, as a notebook may."""
+    thread = threading.Thread(target=lambda: fit(callback, model, **more))
+    thread.start()
+    return thread
+
+
+def test_it_joins_with_its_terms_and_what_it_can_do_and_leaves(pool: Pool) -> None:
+    fit(script(begin="5s", weight=2.0, on_miss="hold"), Line(pause=0.002), max_epochs=2)
+    [job] = pool.jobs
+    assert job == Job(
+        "job",
+        60.0,
+        BatchTarget(10**9),
+        begin=5.0,
+        weight=2.0,
+        on_miss=OnMiss.HOLD,
+        can=frozenset({Can.TURNS, Can.HOLD}),
+    )
+    assert pool.devices == ["cpu"]
+    assert pool.reports[-1].batches == 32
+    assert pool.gone == [WorkerLeft("job", 1)]
+    assert pool.closed == 1
+
+
+def test_an_error_is_told_with_its_traceback(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="made to fail"):
+        fit(script(), Line(pause=0.01, raise_at=30))
+    [left] = pool.gone
+    assert left.crashed
+    assert left.detail.splitlines()[-1] == "ValueError: this job was made to fail"
+    assert pool.reports[-1].batches == 29
+
+
+class Interrupting(pl.Callback):
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_step == 30:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_is_no_crash(pool: Pool) -> None:
+    with pytest.raises(SystemExit):
+        fit(callback := script(), Line(pause=0.01), callbacks=[callback, Interrupting()])
+    assert [left.crashed for left in pool.gone] == [False]
+
+
+def test_each_fit_joins_anew(pool: Pool) -> None:
+    callback = script()
+    fit(callback, Line(pause=0.002), max_epochs=1)
+    fit(callback, Line(pause=0.002), max_epochs=2)
+    assert len(pool.jobs) == 2
+    assert pool.reports[-1].batches == 32
+    assert [left.incarnation for left in pool.gone] == [1, 2]
+
+
+def test_a_pool_that_refuses_is_told_of_and_training_has_its_own(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    pool.refusal = "the name 'job' is taken"
+    trainer = fit(script(target=LossTarget("loss", 0.05)), Line(pause=0.002), max_epochs=-1)
+    assert trainer.global_step < 5000
+    assert caplog.text.count("the name 'job' is taken") == 1
+
+
+def test_without_a_pool_it_has_its_own_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "connect", lambda pool: None)
+    trainer = fit(script(target=BatchTarget(40)), Line(pause=0.005), max_epochs=-1)
+    assert 40 <= trainer.global_step < 400
+
+
+def test_one_that_is_held_when_the_pool_is_lost_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "FORSAKEN", 0.5)
+    pool.say(grant(1, 0.0))
+    thread = training(script(), Line(pause=0.002), max_epochs=4)
+    until(lambda: pool.waits)
+    assert thread.is_alive()
+    pool.away = True
+    pool.say(grant(1, 0.0))
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_it_comes_back_to_a_pool_that_comes_back(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    thread = training(script(), Line(pause=0.01))
+    until(lambda: pool.reports and pool.reports[-1].cells)
+    pool.away = True
+    time.sleep(0.8)
+    first, pool.reports = pool.reports, []
+    pool.directive = grant(1, 0.5)  # a pool that begins anew counts its versions anew
+    pool.away = False
+    thread.join(30)
+    assert len(pool.jobs) == 2
+    assert 55 < pool.jobs[1].deadline < pool.jobs[0].deadline == 60
+    again = pool.reports[0]
+    assert (again.incarnation, again.number, again.version) == (2, 1, -1)
+    assert again.began == again.batches > first[-1].batches
+    assert again.busy < first[-1].busy
+    cells = {cell.number: cell for report in pool.reports for cell in report.cells}
+    assert sorted(cells) == list(range(1, len(cells) + 1))
+    arrived = {cell.batches for report in first for cell in report.cells} | {cell.batches for cell in cells.values()}
+    assert arrived == set(range(10, 170, 10))
+    assert caplog.text.count("does not answer") == 1
+    assert caplog.text.count("is back") == 1
+
+
+def test_a_pool_that_knows_it_again_is_told_what_follows(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool, "join", lambda self, job, device: Welcome(1, ()))
+    callback = script()
+    thread = training(callback, Line(pause=0.01))
+    until(lambda: pool.reports and pool.reports[-1].cells)
+    pool.away = True
+    time.sleep(0.8)
+    pool.away = False
+    thread.join(30)
+    assert {report.began for report in pool.reports} == {0}
+    assert [report.number for report in pool.reports] == sorted({report.number for report in pool.reports})
+    assert {cell.number for report in pool.reports for cell in report.cells} == set(range(1, 17))
+
+
+def test_the_pool_goes_and_stays_away(pool: Pool) -> None:
+    thread = training(script(), Line(pause=0.005))
+    until(lambda: pool.reports)
+    pool.away = True
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_it_takes_its_turns_at_the_turnstile_of_the_device_granted(pool: Pool, tmp_path: Path) -> None:
+    turnstile = Turnstile(tmp_path / "turn")
+    other = TurnstileClient(turnstile.path)
+    pool.turnstiles = (str(turnstile.path),)
+    thread = training(script(), Line(pause=0.005), max_epochs=-1)
+    until(lambda: pool.reports and pool.reports[-1].batches > 20)
+    assert other.take(0.5, 5.0)
+    time.sleep(0.3)  # reports of what it did before this turn
+    at = pool.reports[-1].batches
+    time.sleep(0.5)
+    assert pool.reports[-1].batches <= at + 1
+    other.give(again=False)
+    until(lambda: pool.reports[-1].batches > at + 5)
+    pool.say(End("job", 2, Verdict.MET, Reason("target_met", (1.0,))))
+    thread.join(20)
+    assert not thread.is_alive()
+    other.close()
+    turnstile.close()
+
+
+def test_it_need_not_stop_when_the_target_is_met(pool: Pool) -> None:
+    pool.say(End("job", 2, Verdict.MET, Reason("target_met", (1.0,))))
+    trainer = fit(script(stop_when_met=False), Line(pause=0.002), max_epochs=3)
+    assert trainer.global_step == 48
+
+
+def test_the_user_s_logger_hears_forecast_and_verdict(pool: Pool, tmp_path: Path) -> None:
+    pool.forecast = Outlook(Verdict.AT_RISK, "late by 3s", 0.25, 63.0, -3.0)
+    logger = CSVLogger(tmp_path)
+    fit(script(), Line(pause=0.005, log="train_loss"), logger=logger, log_every_n_steps=10, max_epochs=3)
+    table = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    columns = table[0].split(",")
+    rows = [dict(zip(columns, row.split(","), strict=True)) for row in table[1:]]
+    [told] = [row for row in rows if row["lightning_core/verdict"]]
+    values = {name: float(told[f"lightning_core/{name}"]) for name in ("share", "verdict", "seconds_left")}
+    assert values == {"share": 0.25, "verdict": 1.0, "seconds_left": 63.0}
+    assert float(told["lightning_core/seconds_to_spare"]) == -3.0
+
+
+def test_it_can_be_pickled_and_copied_also_after_a_fit(pool: Pool) -> None:
+    callback = script()
+    fit(callback, max_epochs=1)
+    for twin in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
+        fit(twin, Line(pause=0.002), max_epochs=1)
+    assert len(pool.jobs) == 3
+
+
+def test_the_second_of_two_stands_aside(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = script(), CoreCallback("other", deadline="60s", target=BatchTarget(1))
+    trainer = fit(first, Line(pause=0.002), callbacks=[first, second], max_epochs=2)
+    assert trainer.global_step == 32
+    assert [job.name for job in pool.jobs] == ["job"]
+    assert caplog.text.count("one CoreCallback is enough") == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda trainer, model, data: trainer.validate(model, data, verbose=False),
+        lambda trainer, model, data: trainer.predict(model, data.val_dataloader()),
+    ],
+)
+def test_it_does_nothing_but_fit(pool: Pool, use: Callable[..., Any]) -> None:
+    class Predicting(Line):
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layer(batch[0])
+
+    trainer = fit(script(), Line(pause=0.002), max_epochs=1)
+    joined = len(pool.jobs)
+    use(trainer, Predicting(), ValidatedPoints())
+    assert len(pool.jobs) == joined == 1
+
+
+def test_a_fast_dev_run_is_not_its_business(pool: Pool) -> None:
+    trainer = fit(script(), fast_dev_run=True)
+    assert trainer.global_step == 1
+    assert not pool.jobs
+
+
+def test_its_core_is_given_back(pool: Pool, tmp_path: Path) -> None:
+    import os
+
+    turnstile = Turnstile(tmp_path / "turn")
+    pool.turnstiles = (str(turnstile.path),)
+    cores = os.sched_getaffinity(0)
+    fit(script(), Line(pause=0.005), Points(), max_epochs=2)
+    assert os.sched_getaffinity(0) == cores
+    turnstile.close()
