@@ -183,7 +183,7 @@ class JobTable:
     def throughput(self, rows: IntArray) -> FloatArray:
         """Batches per busy second, shape ``(n,)``; NaN until the first batch."""
         batches, busy = self.recent_batches[rows], self.recent_busy[rows]
-        known = (batches > 0) & (busy > 0)
+        known = (batches > 0) & (busy > 1e-9)
         return np.where(known, batches / np.where(known, busy, 1.0), np.nan)
 
     # ------------------------------------------------------------------------------------------------ to look at

@@ -330,7 +330,7 @@ def test_gangs_and_scripts_among_them(policy: str) -> None:
         Job("script", 200.0, BatchTarget(300), can=frozenset({Can.HOLD, Can.TURNS}), device=1),
         *(Job(f"job{k}", 150.0 + 40 * k, BatchTarget(500)) for k in range(6)),
     ]
-    granted, available, team = run_pool(jobs, Settings(policy=policy, devices=4, resident=8))
+    _, _, team = run_pool(jobs, Settings(policy=policy, devices=4, resident=8))
     assert {name: worker.over for name, worker in team.items()} == dict.fromkeys(team, Verdict.MET)
     assert team["script"].life == 1
 

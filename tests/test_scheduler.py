@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.reasons import Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
     Answer,
@@ -344,12 +345,12 @@ def test_other_nouns_that_cannot_be() -> None:
     ("column", "value", "story"),
     [
         ("duty", 0.9, "grant and table differ"),
-        ("duty", -0.1, "outside 0 to 1"),
-        ("active", False, "holds a share"),
-        ("paused", True, "trains while paused"),
+        ("duty", -0.1, "a duty outside 0 to 1"),
+        ("active", False, "neither active nor ended"),
+        ("paused", True, "trains, and is paused or held"),
         ("size", 2, "for 2 devices"),
         ("housed", False, "housed"),
-        ("deadline", 0.5, "slept over"),
+        ("deadline", 0.5, "a deadline is slept over"),
         ("batches", 100, "met but not ended"),
     ],
 )
@@ -362,19 +363,15 @@ def test_check_finds_what_is_broken(column: str, value: float, story: str) -> No
         scheduler.check()
 
 
-def test_check_finds_a_device_that_is_oversold_or_overcrowded() -> None:
+@pytest.mark.parametrize(("duty", "story"), [(1.0, "oversold"), (0.0, "too many are warm")])
+def test_check_finds_a_device_that_is_oversold_or_overcrowded(duty: float, story: str) -> None:
     scheduler = Scheduler(Settings(policy="fifo", devices=2, resident=2))
     scheduler.handle(Submit((batches("a"), batches("b"))), 0.0)
     table = scheduler._table
-    for row in (0, 1):
-        table.home[row] = (0,)
-        table.directives[row] = table.directives[row]._replace(devices=(0,))
-    with pytest.raises(AssertionError, match="oversold"):
-        scheduler.check()
-    table.duty[:2] = 0.0
-    for row in (0, 1):
-        table.directives[row] = table.directives[row]._replace(duty=0.0)
-    with pytest.raises(AssertionError, match="too many are warm"):
+    for row, name in enumerate("ab"):
+        table.home[row], table.duty[row] = (0,), duty
+        table.directives[row] = Grant(name, 1, duty, (0,), Reason("first_in_line"))
+    with pytest.raises(AssertionError, match=story):
         scheduler.check()
 
 

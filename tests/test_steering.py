@@ -385,7 +385,7 @@ def test_a_job_larger_than_the_pool_or_on_no_device_of_it_is_told_at_once() -> N
 def test_a_job_takes_as_many_devices_as_it_may_and_the_pool_has() -> None:
     scheduler = Scheduler(Settings(policy="fifo", devices=4))
     scheduler.handle(Submit((job("a", min_devices=2, max_devices=8), job("b"))), 0.0)
-    assert [s.devices for s in scheduler.status()][0] == (0, 1, 2, 3)
+    assert scheduler.status()[0].devices == (0, 1, 2, 3)
     assert shares(scheduler) == {"a": 1.0, "b": 0.0}
     assert Placement("a", 1, (0, 1, 2, 3)) in scheduler.placements()
 

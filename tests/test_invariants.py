@@ -1,0 +1,232 @@
+"""Whatever happens, in whatever order: ten thousand short stories, checked after every event."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lightning_core.codec import decode_event, encode_answers, encode_event
+from lightning_core.policies import POLICIES
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import (
+    Amend,
+    Answer,
+    BatchTarget,
+    Can,
+    Cancel,
+    Cell,
+    Close,
+    End,
+    Event,
+    Grant,
+    Job,
+    LossTarget,
+    Notice,
+    OnMiss,
+    Pause,
+    Report,
+    Resume,
+    Submit,
+    Target,
+    Tick,
+    WorkerLeft,
+    WorkersLost,
+)
+
+STORIES = 10_000
+NAMES = "abcdefgh"
+SECONDS = (0.0, 0.1, 0.4, 1.0, 1.0, 3.0, 11.0, 40.0)
+HOSTILE_COUNTS = (-1, -(2**70), 2**53, 2**63, 2**70)
+HOSTILE_NUMBERS = (-1.0, 0.0, math.nan, math.inf, -math.inf, 1e308, 1e-308)
+ARGUMENTS: dict[str, dict[str, object]] = {"fixed": {"shares": [0.5, 0.4, 1.0, 0.3, 0.6]}}
+
+
+class StoryEnds(Exception):
+    """All bytes are used up."""
+
+
+class Teller:
+    """Makes events of bytes: fast to draw, and a shorter or smaller story is a simpler one."""
+
+    def __init__(self, story: bytes) -> None:
+        self._bytes = iter(story)
+        self._reports: dict[str, int] = {}
+        self._batches: dict[str, int] = {}
+
+    def dice(self, faces: int) -> int:
+        """The next choice, 0 to ``faces - 1``.
+
+        Raises:
+            StoryEnds: if there is none.
+        """
+        if (byte := next(self._bytes, None)) is None:
+            raise StoryEnds
+        return byte % faces
+
+    def settings(self, policy: str) -> Settings:
+        devices, other = 1 + self.dice(8), self.dice(12)
+        resident = (None, devices, devices + 1, 2 * devices)[other % 4]
+        arguments = ARGUMENTS.get(policy, {})
+        return Settings(policy, arguments, devices=devices, resident=resident, stay=5.0 * (other % 3), judge_after=4)
+
+    def bundle(self, devices: int) -> Submit:
+        return Submit(tuple(self.job(NAMES[k], devices) for k in range(1 + self.dice(len(NAMES)))))
+
+    def job(self, name: str, devices: int) -> Job:
+        kind, terms = self.dice(16), self.dice(256)
+        deadline = (0.5, 3.0, 12.0, 30.0, 60.0, 60.0, 400.0)[terms % 7]
+        target: Target = BatchTarget(20 * (1 + terms)) if terms % 2 else LossTarget("loss", 0.01 * (1 + terms % 90))
+        script = kind < 3
+        most = 1 if kind < 12 else kind - 10
+        return Job(
+            name,
+            deadline,
+            target,
+            begin=deadline / 4 if kind == 9 else 0.0,
+            weight=4.0 if kind % 5 == 4 else 1.0,
+            min_devices=most if kind % 2 else 1,
+            max_devices=most,
+            on_miss=tuple(OnMiss)[terms % 3],
+            can=frozenset({Can.TURNS, Can.HOLD}) if script else frozenset(Can),
+            device=terms % (devices + 1) if script and kind else None,
+            work=5.0 if kind == 8 else None,
+        )
+
+    def event(self, scheduler: Scheduler) -> Event:
+        kind, devices = self.dice(32), scheduler.settings.devices
+        name = (*scheduler.names(), "stranger")[self.dice(255) % (len(scheduler.names()) + 1)]
+        life = scheduler.incarnation(name) if name != "stranger" else 1
+        if kind == 31:
+            life += self.dice(3) - 1
+        if kind < 14 or kind == 31:
+            return self._report(name, life)
+        match kind:
+            case 14 | 15 | 16:
+                return WorkerLeft(name, life, released=True)
+            case 17:
+                return WorkerLeft(name, life, crashed=self.dice(2) == 1, detail="E: x")
+            case 18:
+                return Cancel(name)
+            case 19 | 20 | 21:
+                return Pause(name, release=kind == 21)
+            case 22 | 23:
+                return Resume(name)
+            case 24 | 25:
+                return Amend(self.job(name, devices), (None, 0.5, 20.0)[self.dice(3)])
+            case 26:
+                return (Close(), WorkersLost())[self.dice(2)]
+            case 27 | 28:
+                return Submit((self.job(name, devices),))
+        return Tick()
+
+    def _report(self, name: str, life: int) -> Report:
+        how, steps = self.dice(64), self.dice(32)
+        number = self._reports[name] = self._reports.get(name, 0) + (how != 1)
+        batches = self._batches[name] = self._batches.get(name, 0) + 8 * steps
+        busy, began, rejected = 0.1 * batches / (1 + how % 3), (0, 0, 0, batches // 2)[how % 4], 0
+        first = 1 + (batches - 8 * steps) // 10
+        cells = tuple(Cell(n, 10 * n, (1 + how / 64) / math.sqrt(n)) for n in range(first, 1 + batches // 10))
+        if how >= 56:
+            count = HOSTILE_COUNTS[self.dice(len(HOSTILE_COUNTS))]
+            value = HOSTILE_NUMBERS[self.dice(len(HOSTILE_NUMBERS))]
+            batches = count if how == 56 else batches
+            busy = value if how == 57 else busy
+            began = count if how == 58 else began
+            rejected = count if how == 59 else rejected
+            number = count if how == 60 else number
+            if how > 60:
+                cells = (
+                    Cell(count, count, value),
+                    *cells[1:],
+                    Cell(first, 10 * first, value),
+                    Cell(first + 1, count, 1.0),
+                )
+        return Report(name, life, number, how % 8, batches, busy, cells, rejected, began, how % 16 == 5)
+
+
+class Witness:
+    """Knows only what workers were told, and holds it against the pool."""
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        self._grants: dict[str, Grant] = {}
+        self._versions: dict[str, int] = {}
+
+    def hear(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            assert str(answer.reason)
+            if isinstance(answer, Notice) or not answer.version:
+                continue
+            assert answer.version >= self._versions.get(answer.job, 0)
+            self._versions[answer.job] = answer.version
+            if isinstance(answer, End):
+                self._grants.pop(answer.job, None)
+            else:
+                self._grants[answer.job] = answer
+        load = [0.0] * self._devices
+        owners = [0] * self._devices
+        for grant in self._grants.values():
+            assert sorted(set(grant.devices)) == list(grant.devices)
+            assert grant.devices or not grant.duty
+            for device in grant.devices:
+                assert 0 <= device < self._devices
+                load[device] += grant.duty
+                owners[device] += grant.duty > 1 - 1e-6
+        assert max(load) <= 1 + 1e-6
+        assert max(owners) <= 1
+
+
+def live(story: bytes, policy: str) -> None:
+    """Lives one story; one in four is replayed by a twin that hears of it by the codec, as from a journal."""
+    teller = Teller(story)
+    try:
+        chosen, replayed = teller.settings(policy), teller.dice(4) == 0
+        scheduler, twin, witness, now = Scheduler(chosen), Scheduler(chosen), Witness(chosen.devices), 0.0
+        while True:
+            event = teller.event(scheduler) if scheduler.names() else teller.bundle(chosen.devices)
+            now += SECONDS[teller.dice(len(SECONDS))]
+            wakeup = scheduler.wakeup()
+            for happens in (Tick(), event) if wakeup is not None and wakeup <= now else (event,):
+                answers = scheduler.handle(happens, now)
+                scheduler.check()
+                witness.hear(answers)
+                if replayed:
+                    again = twin.handle(_by_codec(happens), now)
+                    assert encode_answers(again) == encode_answers(answers)
+    except StoryEnds:
+        return
+
+
+def _by_codec(event: Event) -> Event:
+    try:
+        return decode_event(encode_event(event))
+    except ValueError:
+        assert isinstance(event, Report), "only a worker sends what is not finite"
+        return event
+
+
+TOLD = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_whatever_comes_the_invariants_hold(policy: str) -> None:
+    @settings(TOLD, max_examples=math.ceil(STORIES / len(POLICIES)))
+    @given(st.binary(min_size=40, max_size=90))
+    def told(story: bytes) -> None:
+        live(story, policy)
+
+    told()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_long_stories(policy: str) -> None:
+    @settings(TOLD, max_examples=4000)
+    @given(st.binary(min_size=400, max_size=1200))
+    def told(story: bytes) -> None:
+        live(story, policy)
+
+    told()
