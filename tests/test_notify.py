@@ -1,0 +1,132 @@
+"""A command or a web address hears of verdicts: each change once, in order, and nobody waits for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from lightning_core.drivers import notify
+from lightning_core.drivers.notify import Notifier
+from lightning_core.reasons import Reason
+from lightning_core.types import End, Grant, Notice, Verdict
+
+AT_RISK = Notice("a", Verdict.AT_RISK, Reason("late", (3.0,)))
+MET = End("a", 4, Verdict.MET, Reason("target_met", (51.0,)))
+WROTE = """
+import os, sys
+with open(sys.argv[1], "a") as file:
+    print(*(os.environ["LIGHTNING_CORE_" + key] for key in ("JOB", "VERDICT", "REASON")), sep="|", file=file)
+"""
+
+
+def eventually(holds: Callable[[], bool], within: float = 20.0) -> None:
+    until = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_command_hears_of_each_verdict_once_and_in_order(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    notifier = Notifier({"command": [sys.executable, "-c", WROTE, str(out)]})
+    notifier.tell([Grant("a", 1, 1.0, (0,), Reason("first_in_line")), AT_RISK])
+    notifier.tell([MET])
+    notifier.tell([MET])  # a worker that reported once more
+    notifier.tell([End("a", 0, Verdict.CANCELLED, Reason("superseded"))])  # one of an old incarnation
+    crashed = End("b", 2, Verdict.CRASHED, Reason("crashed", text="$(touch x) `y`\0\n"))
+    notifier.tell([crashed])
+    eventually(lambda: len(lines(out)) >= 3)
+    assert lines(out)[:3] == [
+        "a|at risk|would be 3.0s late",
+        "a|met|target met with 51.0s to spare",
+        "b|crashed|$(touch x) `y`",
+    ]
+
+
+def test_a_name_that_is_used_again_is_news_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    notifier = Notifier({"command": [sys.executable, "-c", WROTE, str(out)]})
+    notifier.tell([MET, MET._replace(version=9)])
+    eventually(lambda: len(lines(out)) == 2)
+
+
+@pytest.fixture
+def web() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """An address, and what was posted to it; its first answer is no HTTP."""
+    posts: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            posts.append(json.loads(body))
+            if len(posts) == 1:
+                self.wfile.write(b"gibberish\r\n\r\n")
+            else:
+                self.send_response(204)
+                self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook", posts
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_address_gets_json_and_may_answer_what_it_likes(web: tuple[str, list[dict[str, str]]]) -> None:
+    address, posts = web
+    notifier = Notifier({"webhook": address})
+    notifier.tell([AT_RISK, MET])
+    eventually(lambda: len(posts) == 2)
+    assert posts == [
+        {"job": "a", "verdict": "at risk", "reason": "would be 3.0s late"},
+        {"job": "a", "verdict": "met", "reason": "target met with 51.0s to spare"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "command", [["/nowhere/at/all"], [sys.executable, "-c", "raise SystemExit(3)"], [sys.executable, "-c", "input()"]]
+)
+def test_a_command_that_fails_is_logged_and_the_next_is_told(
+    command: list[str], web: tuple[str, list[dict[str, str]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    address, posts = web
+    notifier = Notifier({"command": command, "webhook": address})
+    notifier.tell([AT_RISK, MET])
+    eventually(lambda: len(posts) == 2)
+    assert "on_verdict: " in caplog.text
+
+
+def test_a_slow_command_is_given_up_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notify, "PATIENCE", 0.3)
+    monkeypatch.setattr(notify, "MOST", 2)
+    notifier = Notifier({"command": [sys.executable, "-c", "import time; time.sleep(60)"]})
+    start = time.monotonic()
+    for _ in range(5):
+        notifier.tell([AT_RISK])
+    assert time.monotonic() - start < 0.25
+    assert "a is at risk was not passed on" in caplog.text
+    eventually(lambda: "timed out" in caplog.text)
+
+
+def test_without_a_command_or_an_address_there_is_no_thread() -> None:
+    before = threading.active_count()
+    Notifier({}).tell([AT_RISK, MET])
+    assert threading.active_count() == before
