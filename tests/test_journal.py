@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -14,26 +15,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.codec import decode_directives, decode_event, encode_directives, encode_event
+from lightning_core.codec import (
+    decode_answers,
+    decode_event,
+    encode_answers,
+    encode_event,
+    status_from_dict,
+    status_to_dict,
+)
 from lightning_core.drivers.host import Host
 from lightning_core.journal import Journal, JournalError, replay
 from lightning_core.reasons import Reason
-from lightning_core.scheduler import Settings
+from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
+    Amend,
+    Answer,
     BatchTarget,
+    Can,
     Cancel,
     Cell,
-    Directive,
+    Close,
     End,
     Event,
     Grant,
     Job,
     LossTarget,
+    Notice,
+    OnMiss,
+    Pause,
     Report,
+    Resume,
     Submit,
     Tick,
     Verdict,
     WorkerLeft,
+    WorkersLost,
 )
 
 LARA = Settings(policy="lara", policy_args={"explore": 5, "order": "share"})
@@ -132,13 +148,32 @@ _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 _TEXT = st.text(max_size=20)
 _NAME = st.text(min_size=1, max_size=20)
 _TARGETS = st.one_of(
-    st.builds(BatchTarget, st.integers(1, 10**12)), st.builds(LossTarget, _NAME, st.floats(1e-300, 1e300))
+    st.builds(BatchTarget, st.integers(1, 10**12)),
+    st.builds(LossTarget, _NAME, st.floats(1e-300, 1e300)),
+    st.builds(LossTarget, _NAME, at_least=st.floats(-1e9, 0.99), best=st.floats(1.0, 100.0)),
+)
+_JOBS = st.builds(
+    Job,
+    _NAME,
+    st.floats(1e-9, 1e9),
+    _TARGETS,
+    weight=st.floats(1e-9, 1e9),
+    max_devices=st.integers(1, 64),
+    on_miss=st.sampled_from(OnMiss),
+    can=st.frozensets(st.sampled_from(Can)),
+    device=st.none() | st.integers(0, 7),
+    work=st.none() | st.floats(1e-9, 1e9),
 )
 _EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(Tick()),
-    st.builds(Submit, st.lists(st.builds(Job, _NAME, st.floats(1e-9, 1e9), _TARGETS), max_size=3).map(tuple)),
-    st.builds(WorkerLeft, _NAME, st.integers(1), st.booleans(), _TEXT),
+    st.just(Close()),
+    st.just(WorkersLost()),
+    st.builds(Submit, st.lists(_JOBS, max_size=3).map(tuple)),
+    st.builds(Amend, _JOBS, st.none() | st.floats(1e-9, 1e9)),
+    st.builds(WorkerLeft, _NAME, st.integers(1), st.booleans(), _TEXT, st.booleans()),
     st.builds(Cancel, _NAME),
+    st.builds(Pause, _NAME, st.booleans()),
+    st.builds(Resume, _NAME),
     st.builds(
         Report,
         _NAME,
@@ -149,6 +184,8 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
         _FLOATS,
         st.lists(st.builds(Cell, st.integers(1), st.integers(1), _FLOATS), max_size=3).map(tuple),
         st.integers(0),
+        st.integers(0),
+        st.booleans(),
     ),
 )
 
@@ -160,12 +197,73 @@ def test_events_come_back_equal(event: Event) -> None:
     assert decode_event(text) == event
 
 
-def test_directives_come_back_equal() -> None:
-    directives: list[Directive] = [
-        Grant("a", 3, 1 / 3, (0,), Reason("chosen", (0.1, 2e300))),
+def test_answers_come_back_equal() -> None:
+    answers: list[Answer] = [
+        Grant("a", 3, 1 / 3, (0, 5), Reason("chosen", (0.1, 2e300))),
+        Grant("a", 4, 0.0, (), Reason("makes_room")),
         End("b", 4, Verdict.CRASHED, Reason("crashed", text="<script>\n\x1b")),
+        Notice("c", Verdict.AT_RISK, Reason("late", (3.5,))),
     ]
-    assert decode_directives(encode_directives(directives)) == directives
+    again = decode_answers(encode_answers(answers))
+    assert again == answers
+    assert list(map(type, again)) == list(map(type, answers))
+
+
+def test_what_is_shown_comes_back_equal_over_a_wire() -> None:
+    accuracy = LossTarget("val_acc", at_least=0.9)
+    scheduler = Scheduler(Settings(devices=4, resident=4))
+    scheduler.handle(
+        Submit((Job("a", 50.0, accuracy), Job("b", 60.0, BatchTarget(40), max_devices=2, weight=2.0))), 0.0
+    )
+    cells = tuple(Cell(n, 10 * n, accuracy.falling(0.5 + 0.05 * n)) for n in range(1, 6))
+    scheduler.handle(Report("a", 1, 1, 1, 50, 5.0, cells, evaluated=True), 5.0)
+    scheduler.handle(Report("b", 1, 1, 1, 10, 5.0), 5.0)
+    scheduler.handle(Pause("b", release=True), 6.0)
+    status = scheduler.status()
+    assert status[0].finish is not None
+    assert str(status[0].target) == "val_acc >= 0.9"
+    assert [status_from_dict(json.loads(json.dumps(status_to_dict(one)))) for one in status] == status
+
+
+def test_a_metric_that_grows_and_people_who_steer_replay_to_the_bit(tmp_path: Path) -> None:
+    clock = Clock()
+    host = Host(Settings(devices=2, resident=2), tmp_path / "j.db", clock)
+    accuracy = LossTarget("val_acc", at_least=0.9)
+    host.handle(
+        Submit((Job("a", 15.0, accuracy, on_miss=OnMiss.HOLD), *(Job(n, 60.0, BatchTarget(400)) for n in "bcd")))
+    )
+    events: list[Event] = [
+        Report("a", 1, 1, 0, 100, 5.0, (Cell(1, 100, accuracy.falling(0.7)),), evaluated=True),
+        Pause("b", release=True),
+        WorkerLeft("b", 1, released=True),
+        Resume("b"),
+        Amend(Job("a", 15.0, accuracy), deadline=30.0),
+        Close(),
+        WorkersLost(),
+        Report("a", 2, 1, 0, 200, 5.0, (Cell(1, 200, accuracy.falling(0.95)),), began=100, evaluated=True),
+    ]
+    for event in events:
+        clock.now += 4.0
+        host.handle(event)
+        host.scheduler.check()
+    assert host.scheduler.status()[0].verdict is Verdict.MET
+    host.close()
+    with Journal.open(tmp_path / "j.db") as journal:
+        again = replay(journal)
+        assert again.digest == journal.digest
+        assert again.scheduler.status() == host.scheduler.status()
+
+
+def test_whoever_only_reads_a_journal_changes_nothing(tmp_path: Path) -> None:
+    host = lived(tmp_path / "j.db")
+    with Journal.open(tmp_path / "j.db", read_only=True) as journal:
+        seen = len(list(journal.entries()))
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            journal.append(Tick(), 0.0, [])
+    host.handle(Tick())
+    host.close()
+    with Journal.open(tmp_path / "j.db") as journal:
+        assert len(list(journal.entries())) > seen
 
 
 def test_a_journal_is_never_overwritten(tmp_path: Path) -> None:
