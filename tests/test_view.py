@@ -64,7 +64,7 @@ def test_a_wide_board_shows_every_column() -> None:
         assert words in head
     assert devices.split("   ") == ["device 0: cnn 1.00", "device 1: idle"]
     assert set(re.split("  +", columns.strip())) == {*COLUMNS, "now to deadline"}
-    for words in ("0.0559 / 0.0100", "11.0s / 60.0s", "1.00", "20", "51.0s", "✓ feasible", "on time with 9.0s"):
+    for words in ("0.0559 / 0.01", "11.0s / 60.0s", "1.00", "20", "51.0s", "✓ feasible", "on time with 9.0s"):
         assert words in cnn
     assert "2 bad losses kept out" in cnn
     assert "20 / 500 batches" in lstm
@@ -130,10 +130,10 @@ def test_the_bar_of_a_job() -> None:
 def test_a_metric_that_grows_is_shown_as_it_was_logged() -> None:
     [job, *_] = some_jobs()
     growing = replace(job, target=LossTarget("val_acc", at_least=0.9), loss=0.25)
-    assert "0.7500 / 0.9000" in shown(11.0, [growing], 220)
+    assert "0.75 / 0.9" in shown(11.0, [growing], 220)
     out = io.StringIO()
     PlainView(out).update(11.0, [growing])
-    assert "0.7500 / 0.9000" in out.getvalue()
+    assert "0.75 / 0.9" in out.getvalue()
 
 
 def test_a_name_that_was_used_again() -> None:

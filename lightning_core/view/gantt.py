@@ -84,7 +84,10 @@ def gantt(history: History) -> str:
             f'<div class="device">device {device}</div><div class="lane">{_drawn(history, device, lane, end)}</div>'
         )
     ticks = "".join(
-        f'<span style="left:{100 * time / end:.2f}%">{time_words(time)}</span>' for time in time_ticks(end, most=6)
+        # The last one must not stick out.
+        f'<span style="{f"left:{time / end:.2%}" if time < 0.95 * end else "right:0;transform:none"}">'
+        f"{time_words(time)}</span>"
+        for time in time_ticks(end, most=6)
     )
     parts.append(f'<div></div><div class="times" aria-hidden="true">{ticks}</div></div>')
     return "".join(parts)
