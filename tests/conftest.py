@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +19,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """Three warm workers on one device."""
+def local_ray() -> Iterator[None]:
+    """A Ray with more logical devices than any pool of the tests needs."""
     # Without one in the environment, Ray writes a token into the home of whoever runs the tests.
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    import ray
+
+    from lightning_core.launch.cluster import start_local_ray
+
+    temp = Path(tempfile.mkdtemp(prefix="lc-"))
+    start_local_ray(temp, devices=8)
+    yield
+    ray.shutdown()
+    shutil.rmtree(temp, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(local_ray: None) -> Iterator[Cluster]:
+    """Three warm workers on one device."""
     from lightning_core.launch.cluster import Cluster
 
     with Cluster(workers=3) as made:

@@ -143,10 +143,12 @@ def test_people_steer(shell: Shell) -> None:
     held = until(lambda: (job := shell.jobs()["a"]).state is State.HELD and job)
     assert (held.share, held.devices) == (0, (0,))
     assert shell.jobs()["b"].share == 1
-    time.sleep(1)
-    assert batches(shell, "a") - held.batches <= 5  # what it had done when the word came
+    time.sleep(0.5)  # a report that was on its way
+    at = batches(shell, "a")
+    time.sleep(0.7)
+    assert batches(shell, "a") == at
     shell.command("resume", "a")
-    until(lambda: batches(shell, "a") > held.batches + 10)
+    until(lambda: batches(shell, "a") > at)
 
     shell.command("pause", "a", "--release")
     released = until(lambda: (job := shell.jobs()["a"]).incarnation == 2 and job)
@@ -181,7 +183,7 @@ def test_a_pool_that_was_down_goes_on(shell: Shell) -> None:
     assert "no pool is up" in shell.command("status", code=2)
     shell.command("up", "--resident", "3")
     after = until(lambda: (job := shell.jobs()["long"]).batches > before.batches and job)
-    assert after.incarnation == 2
+    assert after.incarnation > before.incarnation
     assert after.submitted_at == before.submitted_at
     shell.command("cancel", "long")
 

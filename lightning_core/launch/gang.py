@@ -36,10 +36,9 @@ def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
     """What a Trainer must be told to be one of several; nothing if it is alone."""
     if rank.of == 1:
         return {}
-    from lightning.pytorch.strategies import DDPStrategy
-
     backend = "gloo" if kind == "cpu" else "nccl"
-    return {"num_nodes": rank.of, "strategy": DDPStrategy(process_group_backend=backend)}
+    ddp = {"class_path": "lightning.pytorch.strategies.DDPStrategy", "init_args": {"process_group_backend": backend}}
+    return {"num_nodes": rank.of, "strategy": ddp}
 
 
 @contextmanager
