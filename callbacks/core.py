@@ -128,6 +128,9 @@ class CoreCallback(pl.Callback):
         self._aside = False
         self._fit: Fit | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fit": None}  # its threads and sockets are this process's
+
     @property
     def directive(self) -> Directive | None:
         """The newest word of the scheduler; None between fits and on any rank but the first."""
@@ -141,7 +144,8 @@ class CoreCallback(pl.Callback):
             log.warning("%s: one CoreCallback is enough, this one does nothing", self._options.job.name)
         if not self._aside:
             self._saver = Saver(self._folder, self._save_every)
-            # A new epoch is saved before the first hook of it; a list of its own, this one is being walked through.
+        if not self._aside and self._options.launched:
+            # A new epoch is saved before the first hook of it. A list of its own: this one is being walked through.
             trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
 
     @override

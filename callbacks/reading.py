@@ -7,7 +7,6 @@ there, and each of its values is a whole evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Literal
 
@@ -46,7 +45,7 @@ class Reading:
 
         Args:
             trainer: that trains.
-            outputs: of ``training_step``, as ``on_train_batch_end`` has them.
+            outputs: of ``training_step``, as ``on_train_batch_end`` has them: a mapping, or None.
             accumulated: what Lightning has divided the loss by.
             batches: done with this one.
 
@@ -58,7 +57,7 @@ class Reading:
         scale = float(accumulated)
         value = None
         if self._metric == STEP_LOSS:
-            value = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            value = outputs.get("loss") if outputs else None
         if value is None and self._loss:
             value = trainer.callback_metrics.get(self._metric)
             scale = 1.0

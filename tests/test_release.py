@@ -147,6 +147,7 @@ def test_a_stateful_loader_resumes_to_the_bit(
         ((1, 2), [1, 2], {"limit_train_batches": 1}, {}, False),
         ((3, 14), [10, 20], {"val_check_interval": 1}, {}, True),  # validation after every batch leaves no other place
         ((5,), [6], {"limit_train_batches": 5}, {}, True),  # the loader would go on with its sixth batch
+        ((3, 14), [10, 20], {}, {}, None),  # of an unknown size: a batch is always fetched ahead
     ],
 )
 def test_at_the_end_of_an_epoch_any_loader_does(
@@ -155,10 +156,10 @@ def test_at_the_end_of_an_epoch_any_loader_does(
     left_at: list[int],
     options: dict[str, Any],
     model: dict[str, Any],
-    placed: bool,
+    placed: bool | None,
 ) -> None:
     def make() -> tuple[Net, Any]:
-        return Net(**model), NoisyPoints(placed)
+        return Net(**model), NoisyPoints(placed is not False, sized=placed is not None)
 
     whole = Run(tmp_path / "whole", (), make, **{**EPOCHS, **options})
     run = Run(tmp_path / "run", releases, make, **{**EPOCHS, **options})

@@ -127,16 +127,20 @@ class PlacedLoader:
         data: what it loads.
         batch_size: points in a batch.
         seed: of the order, another one each epoch.
+        sized: whether it says how many batches it has.
     """
 
-    def __init__(self, data: Noisy, batch_size: int = 4, seed: int = 0) -> None:
-        self.data, self.batch_size, self.seed = data, batch_size, seed
+    def __init__(self, data: Noisy, batch_size: int = 4, seed: int = 0, sized: bool = True) -> None:
+        self.data, self.batch_size, self.seed, self.sized = data, batch_size, seed, sized
+        self.batches = len(data) // batch_size
         self.epoch = -1
         self.place = 0
         self.resumed = False
 
     def __len__(self) -> int:
-        return len(self.data) // self.batch_size
+        if not self.sized:
+            raise TypeError("nobody knows")
+        return self.batches
 
     def __iter__(self) -> Iterator[Any]:
         if not self.resumed:
@@ -146,7 +150,7 @@ class PlacedLoader:
 
     def _batches(self) -> Iterator[Any]:
         order = torch.randperm(len(self.data), generator=torch.Generator().manual_seed(self.seed + self.epoch))
-        while self.place < len(self):
+        while self.place < self.batches:
             indices = order[self.place * self.batch_size :][: self.batch_size]
             self.place += 1
             yield [torch.stack(column) for column in zip(*(self.data[int(i)] for i in indices), strict=True)]
@@ -156,7 +160,7 @@ class PlacedLoader:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.epoch, self.place = state["epoch"], state["place"]
-        self.resumed = self.place < len(self)
+        self.resumed = self.place < self.batches
 
 
 class NoisyPoints(pl.LightningDataModule):
@@ -164,14 +168,17 @@ class NoisyPoints(pl.LightningDataModule):
 
     Args:
         placed: whether the training loader can say where it is.
+        sized: whether it says how many batches it has.
     """
 
-    def __init__(self, placed: bool = True) -> None:
+    def __init__(self, placed: bool = True, sized: bool = True) -> None:
         super().__init__()
-        self.placed = placed
+        self.placed, self.sized = placed, sized
 
     def train_dataloader(self) -> Any:
-        return PlacedLoader(Noisy()) if self.placed else DataLoader(Noisy(), batch_size=4, shuffle=True)
+        return (
+            PlacedLoader(Noisy(), sized=self.sized) if self.placed else DataLoader(Noisy(), batch_size=4, shuffle=True)
+        )
 
     def val_dataloader(self) -> DataLoader[Any]:
         return DataLoader(Noisy(8), batch_size=4)

@@ -1,0 +1,127 @@
+"""Joins every Trainer of a process to a pool without a change to its script: the environment says how.
+
+Lightning asks the entry points of the group ``lightning.pytorch.callbacks_factory`` for callbacks whenever a Trainer is
+made. Ours has one if ``LIGHTNING_CORE_JOB`` is set::
+
+    LIGHTNING_CORE_JOB=resnet LIGHTNING_CORE_DEADLINE=2h LIGHTNING_CORE_TARGET="val_acc>=0.9" python train.py
+
+=============================== ==========================================================================
+``LIGHTNING_CORE_JOB``          name of the job; unset: nothing happens
+``LIGHTNING_CORE_DEADLINE``     such as ``2h``
+``LIGHTNING_CORE_TARGET``       ``train_loss<=0.35``, ``val_acc>=0.9`` or ``2000 batches``
+``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
+``LIGHTNING_CORE_WEIGHT``       a number
+``LIGHTNING_CORE_ON_MISS``      ``continue`` (if unset), ``stop`` or ``hold``
+=============================== ==========================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lightning_core.types import BatchTarget, LossTarget, Target
+
+if TYPE_CHECKING:
+    from lightning_core.callbacks import CoreCallback
+
+T = TypeVar("T")
+PREFIX = "LIGHTNING_CORE_"
+_TARGET = re.compile(r"\s*(?:(?P<metric>[^\s<>=]+)\s*(?P<way><=|>=)\s*(?P<value>\S+)|(?P<batches>\d+)\s+batches)\s*")
+
+
+def callbacks() -> list[CoreCallback]:
+    """The callback that the environment asks for, if it does.
+
+    Raises:
+        MisconfigurationException: if a variable is missing or wrong; the message names it, and the rule.
+    """
+    environment = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
+    if not environment.get(f"{PREFIX}JOB"):
+        return []
+    # Whoever makes a Trainer has imported it.
+    from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: TID251
+
+    from lightning_core.callbacks import CoreCallback
+
+    try:
+        return [CoreCallback(**read(environment))]
+    except ValueError as error:
+        raise MisconfigurationException(str(error)) from None
+
+
+def read(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The callback's arguments.
+
+    Raises:
+        ValueError: if a variable is missing or wrong; the message names it, and the rule.
+
+    Example::
+
+        >>> read({"LIGHTNING_CORE_JOB": "a", "LIGHTNING_CORE_DEADLINE": "2h", "LIGHTNING_CORE_TARGET": "loss<=0.3"})
+        {'job': 'a', 'deadline': '2h', 'target': LossTarget(metric='loss', at_most=0.3, at_least=None, best=1.0)}
+    """
+    from lightning_core.durations import parse_duration
+
+    arguments: dict[str, Any] = {"job": environment[f"{PREFIX}JOB"]}
+    arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_duration(text) and text)
+    arguments["target"] = _value(environment, "TARGET", parse_target)
+    for name, parse in (("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss)):
+        if environment.get(PREFIX + name):
+            arguments[name.lower()] = _value(environment, name, parse)
+    return arguments
+
+
+def parse_target(text: str) -> Target:
+    """A target as it is written in one line.
+
+    Raises:
+        ValueError: if it is not of one of the three forms, or its number out of its range.
+
+    Example::
+
+        >>> [str(parse_target(text)) for text in ("train_loss<=0.35", "val_acc >= 0.9", "2000 batches")]
+        ['train_loss <= 0.35', 'val_acc >= 0.9', '2000 batches']
+    """
+    match = _TARGET.fullmatch(text)
+    if match is None:
+        raise ValueError(f"target must be like 'train_loss<=0.35', 'val_acc>=0.9' or '2000 batches', got {text!r}")
+    if match["batches"]:
+        return BatchTarget(int(match["batches"]))
+    try:
+        value = float(match["value"])
+    except ValueError:
+        raise ValueError(f"target must be a number after {match['way']}, got {match['value']!r}") from None
+    if match["way"] == "<=":
+        return LossTarget(match["metric"], value)
+    return LossTarget(match["metric"], at_least=value)
+
+
+def _value(environment: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T:
+    text = environment.get(PREFIX + name)
+    if not text:
+        raise ValueError(f"{PREFIX}{name} must be set if {PREFIX}JOB is")
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}{name}: {error}") from None
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0 < weight < float("inf"):
+        raise ValueError(f"weight must be positive and finite, got {text!r}")
+    return weight
+
+
+def _on_miss(text: str) -> str:
+    from lightning_core.types import OnMiss
+
+    if text not in tuple(OnMiss):
+        raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {text!r}")
+    return text

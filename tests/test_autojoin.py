@@ -1,0 +1,83 @@
+"""Joining by the environment, and the example of a plain script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import lightning.pytorch as pl
+import pytest
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from examples import train
+from lightning_core import autojoin
+from lightning_core.callbacks import CoreCallback
+from lightning_core.types import BatchTarget, LossTarget, Target
+from tests.tiny import QUIET, Line, Points
+
+RIGHT = {"JOB": "a", "DEADLINE": "60s", "TARGET": "40 batches", "POOL": "local"}
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
+    for name, value in {**RIGHT, **changes}.items():
+        monkeypatch.setenv(f"LIGHTNING_CORE_{name}", value)
+
+
+def test_off_unless_there_is_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_environment(monkeypatch, JOB="")
+    assert autojoin.callbacks() == []
+
+
+def test_off_costs_nothing() -> None:
+    code = (
+        "import sys; from lightning_core.autojoin import callbacks; assert callbacks() == [];"
+        "assert not {'torch', 'lightning', 'ray'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_trainer_that_nobody_changed_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_environment(monkeypatch, WEIGHT="2.5", ON_MISS="stop")
+    [callback] = autojoin.callbacks()
+    assert isinstance(callback, CoreCallback)
+    trainer = pl.Trainer(max_epochs=-1, callbacks=[callback], **QUIET)
+    trainer.fit(Line(pause=0.003), Points())
+    assert 40 <= trainer.global_step < 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("train_loss<=0.35", LossTarget("train_loss", 0.35)),
+        (" val/acc >= 0.9 ", LossTarget("val/acc", at_least=0.9)),
+        ("2000 batches", BatchTarget(2000)),
+    ],
+)
+def test_targets(text: str, target: Target) -> None:
+    assert autojoin.parse_target(text) == target
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"DEADLINE": ""}, "LIGHTNING_CORE_DEADLINE must be set if LIGHTNING_CORE_JOB is"),
+        ({"TARGET": ""}, "LIGHTNING_CORE_TARGET must be set if LIGHTNING_CORE_JOB is"),
+        ({"DEADLINE": "90"}, "LIGHTNING_CORE_DEADLINE: duration must be a string with units"),
+        ({"TARGET": "loss<0.3"}, "LIGHTNING_CORE_TARGET: target must be like .*, got 'loss<0.3'"),
+        ({"TARGET": "loss<=low"}, "LIGHTNING_CORE_TARGET: target must be a number after <=, got 'low'"),
+        ({"TARGET": "loss<=-1"}, "LIGHTNING_CORE_TARGET: target loss must be positive and finite, got -1"),
+        ({"TARGET": "0 batches"}, "LIGHTNING_CORE_TARGET: target batches must be positive, got 0"),
+        ({"WEIGHT": "heavy"}, "LIGHTNING_CORE_WEIGHT: weight must be positive and finite, got 'heavy'"),
+        ({"ON_MISS": "die"}, "LIGHTNING_CORE_ON_MISS: on_miss must be one of .*, got 'die'"),
+    ],
+)
+def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], words: str) -> None:
+    set_environment(monkeypatch, **changes)
+    with pytest.raises(MisconfigurationException, match=words):
+        autojoin.callbacks()
+
+
+def test_the_example_trains_by_itself_until_its_loss_is_met() -> None:
+    trainer = train.main(["--job", "small", "--model", "resnet_wide", "--loss", "1.0", "--pool", "local"])
+    assert trainer.should_stop
+    assert trainer.current_epoch < 20
