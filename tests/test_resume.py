@@ -1,0 +1,99 @@
+"""A run that was left goes on: after Ctrl-C, after a power cut, with its bundle as it was or as it is now."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.codec import decode_event
+from lightning_core.journal import Journal
+from lightning_core.types import Report
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.cluster
+
+
+def command(folder: Path, *words: str) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "lightning_core.cli", *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "LIGHTNING_CORE_HOME": str(folder)}
+    return subprocess.Popen(line, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def progress(run_dir: Path) -> dict[str, Report]:
+    """The last report of each job, as the journal has it now."""
+    try:
+        with Journal.open(run_dir / "journal.db", read_only=True) as journal:
+            events = [decode_event(entry.event) for entry in journal.entries()]
+    except Exception:  # it is not there yet
+        return {}
+    return {event.job: event for event in events if isinstance(event, Report)}
+
+
+def until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 90
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.2)
+
+
+def test_a_run_goes_on_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> None:
+    bundle = {
+        "policy": "fifo",
+        "jobs": {
+            name: {
+                "seed_everything": 1,
+                "model": {"class_path": "tests.tiny.Line", "init_args": {"pause": 0.01, "lr": 0.05}},
+                "data": {"class_path": "tests.tiny.Points"},
+                "trainer": {"logger": False},
+                "deadline": "10m",
+                "target": {"batches": batches},
+            }
+            for name, batches in (("short", 50), ("long", 1000))
+        },
+    }
+    (tmp_path / "b.yaml").write_text(json.dumps(bundle))
+    run_dir = tmp_path / "run"
+    first = command(tmp_path, "run", "b.yaml", "--run-dir", "run")
+    until(lambda: (said := progress(run_dir)) and "long" in said and said["long"].batches > 100, first)
+    first.send_signal(signal.SIGINT)
+    out, _ = first.communicate(timeout=90)
+    assert first.returncode == 130, out
+    assert f"run --resume {run_dir}" in out
+    saved = progress(run_dir)["long"].batches
+    assert json.loads((run_dir / "summary.json").read_text())["jobs"]["short"]["verdict"] == "met"
+
+    bundle["jobs"]["long"]["model"]["init_args"]["lr"] = 0.01  # type: ignore[index]
+    (tmp_path / "b.yaml").write_text(json.dumps(bundle))
+    refused = command(tmp_path, "run", "--resume", "run")
+    out, _ = refused.communicate(timeout=60)
+    assert refused.returncode == 2
+    assert "jobs.long.model.init_args.lr: 0.05 -> 0.01" in out
+    assert "--accept-changes" in out
+
+    second = command(tmp_path, "run", "--resume", "run", "--accept-changes")
+    until(lambda: progress(run_dir)["long"].incarnation > 1 and progress(run_dir)["long"].batches > saved, second)
+    assert progress(run_dir)["long"].began >= saved - 1  # it left at the end of an epoch, with all that it had done
+    second.kill()
+    second.wait()
+
+    third = command(tmp_path, "run", "--resume", "run")
+    out, _ = third.communicate(timeout=120)
+    assert third.returncode == 0, out
+    body = json.loads((run_dir / "summary.json").read_text())
+    assert {name: job["verdict"] for name, job in body["jobs"].items()} == {"short": "met", "long": "met"}
+    assert progress(run_dir)["short"].incarnation == 1
+    assert progress(run_dir)["long"].began >= saved - 1
+    assert (run_dir / "report.html").exists()
+    again = command(tmp_path, "run", "--resume", "run")
+    out, _ = again.communicate(timeout=60)
+    assert (again.returncode, "all its jobs have ended" in out) == (0, True)
