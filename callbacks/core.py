@@ -72,7 +72,8 @@ class CoreCallback(pl.Callback):
         Lightning's, which counts them from the return.
 
     .. note::
-        With several processes (DDP) rank 0 speaks for all. They hold, stop and leave together, and take no turns.
+        With several processes (DDP) rank 0 speaks for all. They hold, stop and leave together, after a training batch
+        and never within a validation, and take no turns.
 
     Example::
 

@@ -67,7 +67,7 @@ class Fit:
         self.box: Mailbox | None = None
         if trainer.is_global_zero:
             connect = _connect(trainer, pl_module, options)
-            self.box = Mailbox(connect, self._name, curious=bool(trainer.loggers))
+            self.box = Mailbox(connect, self._name, curious=bool(trainer.loggers) or not options.launched)
         target = options.job.target
         falling = target.falling if isinstance(target, LossTarget) and target.at_least is not None else None
         deliver = (lambda cell: None) if self.box is None else self.box.add

@@ -14,8 +14,10 @@ import threading
 import time
 from collections import deque
 
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
 from lightning_core.protocols import JoinRefused
-from lightning_core.types import Cell, Directive, Outlook, Report, WorkerLeft
+from lightning_core.types import Cell, Directive, Outlook, Report, Verdict, WorkerLeft
 
 from .joining import Connect, Connection
 
@@ -35,7 +37,7 @@ class Mailbox:
         job: its name.
         period: seconds between two reports; twice that while there is no progress.
         patience: seconds that one call for news lasts while the job is held.
-        curious: whether to ask for the forecast too.
+        curious: whether to ask for the forecast too; its user is told when the verdict changes.
     """
 
     def __init__(
@@ -197,8 +199,17 @@ class Mailbox:
 
     def _ask(self, connection: Connection) -> None:
         if time.monotonic() >= self._ask_at:
-            self.outlook = connection.client.outlook(self._job)
+            before, self.outlook = self.outlook, connection.client.outlook(self._job)
             self._ask_at = time.monotonic() + ASK
+            if self.outlook is not None and self.outlook.verdict is not None:
+                self._tell(self.outlook, None if before is None else before.verdict)
+
+    def _tell(self, outlook: Outlook, before: Verdict | None) -> None:
+        words = f"{self._job}: {outlook.verdict}: {outlook.reason}"
+        if outlook.verdict is not before and outlook.verdict in (Verdict.AT_RISK, Verdict.INFEASIBLE):
+            log.warning(words)
+        elif outlook.verdict is not before:
+            rank_zero_info(words)
 
     def _version(self) -> int:
         # A pool that was joined again may count its versions anew.

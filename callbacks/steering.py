@@ -6,6 +6,8 @@ import logging
 import os
 from pathlib import Path
 
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
 from lightning_core.protocols import Turns
 from lightning_core.types import Directive, End, Grant, Verdict
 
@@ -182,7 +184,7 @@ class Steering:
                 if not self._launched and directive.devices and self._ranks is None:
                     self._go_to(directive.devices[0])
             case End(verdict=Verdict.MET):
-                log.info("%s: %s", self._job, directive.reason)
+                rank_zero_info(f"{self._job}: {directive.reason}")
             case End() if not self._launched:
                 log.warning("%s: %s: %s", self._job, directive.verdict, directive.reason)
                 self._end_turn(again=False)

@@ -232,6 +232,13 @@ def test_the_user_s_logger_hears_forecast_and_verdict(pool: Pool, tmp_path: Path
     assert float(told["lightning_core/seconds_to_spare"]) == -3.0
 
 
+def test_its_user_is_told_when_the_verdict_changes(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    pool.forecast = Outlook(Verdict.INFEASIBLE, "late by 3h", 0.25, 63.0, -3.0)
+    fit(script(), Line(pause=0.005), max_epochs=3)
+    told = [record for record in caplog.records if record.getMessage() == "job: infeasible: late by 3h"]
+    assert [record.levelname for record in told] == ["WARNING"]
+
+
 def test_it_can_be_pickled_and_copied_also_after_a_fit(pool: Pool) -> None:
     callback = script()
     fit(callback, max_epochs=1)
