@@ -132,8 +132,8 @@ def measure(size: Size) -> Figures:
     batches, calls, repeats = {"quick": (4000, 600, 3), "default": (8000, 1000, 5), "full": (8000, 1000, 5)}[size]
     with tempfile.TemporaryDirectory(prefix="lc-") as temp:
         folder = Path(temp)
-        start_local_ray(folder / "ray")
-        actor = start_scheduler("bench", Settings(), folder / "journal.db")
+        start_local_ray(folder)
+        actor = start_scheduler("bench", Settings(), folder)
         day = 86_400.0
         jobs = (Job("bench", day, BatchTarget(10**9)), Job("other", day, BatchTarget(10**9)))
         ray.get(actor.submit.remote(jobs))

@@ -84,4 +84,5 @@ def job(width: int, stamps: Path, deadline: float) -> dict[str, Any]:
         },
         "deadline": f"{deadline:.3f}s",
         "target": {"batches": 10**9},
+        "on_miss": "stop",
     }

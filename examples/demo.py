@@ -1,4 +1,4 @@
-"""Five models, five deadlines, one device: the same bundle under fifo, edf, uniform and LARA.
+"""Five models, five deadlines, one device: the same bundle under fifo, edf, uniform, LARA and guarded EDF.
 
 Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.json``. What it does:
 
@@ -34,7 +34,14 @@ from lightning_core.summary import Summary  # noqa: E402
 from lightning_core.types import Report, Verdict  # noqa: E402
 from lightning_core.view.progress import view_for  # noqa: E402
 
-POLICIES = {"fifo": "fifo", "edf": "edf", "uniform": "uniform", "lara": "lara", "lara_edf": "lara:order=edf"}
+POLICIES = {
+    "fifo": "fifo",
+    "edf": "edf",
+    "uniform": "uniform",
+    "lara": "lara",
+    "lara_edf": "lara:order=edf",
+    "guarded_edf": "guarded_edf",
+}
 SOLO_SECONDS = 10.0
 PERIOD = "0.5s"
 # Runs of seconds want fine loss cells: ten of them must be seen before a curve is judged.
@@ -70,6 +77,7 @@ def config(model: str, seed: int) -> dict[str, object]:
         "data": {"class_path": "examples.digits.Digits"},
         "trainer": {"logger": False},
         "cell": CELL,
+        "on_miss": "stop",  # what is late does not count here, and would go on for ever
     }
 
 
