@@ -18,7 +18,6 @@ from lightning_core.journal import Journal
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import Cell, Grant, Job, LossTarget, Report, Submit, Tick
 
-
 # Of the pool of several devices that is measured beside the one.
 DEVICES = 8
 
