@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import JoinRefused
 from lightning_core.types import Cell, Directive, Outlook, Report, Verdict, WorkerLeft

@@ -92,13 +92,10 @@ class Saver:
             return
         began = time.monotonic()
         self._state = {"new_epoch": new_epoch, "random": _of_all_ranks(trainer, randomness.collect())}
-        beside = self._folder / f"{FILE}.part"
         try:
-            trainer.save_checkpoint(beside, weights_only=False)
+            write(trainer, self._folder / FILE)
         finally:
             self._state = None
-        if trainer.is_global_zero:
-            _settle(beside, self._folder / FILE)
         now = time.monotonic()
         self._next = now + max(self._every, RARELY * (now - began))
 
@@ -137,6 +134,16 @@ class Saver:
     def _restore(trainer: pl.Trainer, found: dict[str, Any]) -> None:
         if len(found["random"]) == trainer.world_size:
             randomness.restore(found["random"][trainer.global_rank])
+
+
+def write(trainer: pl.Trainer, place: Path) -> None:
+    """Saves a training; on all ranks together. The file is the old one or all of the new one."""
+    beside = place.with_name(f"{place.name}.part")
+    trainer.save_checkpoint(beside, weights_only=False)
+    if trainer.is_global_zero:
+        _sync(beside)
+        os.replace(beside, place)
+        _sync(place.parent)
 
 
 def exact_after(trainer: pl.Trainer) -> bool:
@@ -179,13 +186,6 @@ def _of_all_ranks(trainer: pl.Trainer, state: dict[str, Any]) -> list[Any]:
         states = [None] * trainer.world_size
         torch.distributed.all_gather_object(states, state)
     return states
-
-
-def _settle(beside: Path, place: Path) -> None:
-    """Renames a file once all of it is on the disk."""
-    _sync(beside)
-    os.replace(beside, place)
-    _sync(place.parent)
 
 
 def _sync(path: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 from pathlib import Path
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import Turns
 from lightning_core.types import Directive, End, Grant, Verdict
@@ -195,15 +195,13 @@ class Steering:
         assert self._box is not None  # grants arrive there
         known, paths = self._own_turns, self._box.turnstiles
         if (known is None or known[0] != device) and device < len(paths) and paths[device]:
-            from lightning_core.launch.turnstile import TurnstileClient
+            from lightning_core.launch.turnstile import TurnstileClient, core_of
 
             self._end_turn(again=False)
             self._part_from_turns()
-            core = None
             if self._pace.on_host:
                 self._cores = os.sched_getaffinity(0)
-                core = sorted(self._cores, reverse=True)[device % len(self._cores)]
-            self._turns = TurnstileClient(Path(paths[device]), core=core)
+            self._turns = TurnstileClient(Path(paths[device]), core=core_of(device) if self._pace.on_host else None)
             self._own_turns = device, self._turns
 
     def _part_from_turns(self) -> None:
