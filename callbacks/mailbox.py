@@ -167,7 +167,8 @@ class Mailbox:
             self._retry = min(2 * self._retry, MOST_RETRY)
 
     def _deliver(self, connection: Connection, progress: tuple[int, float, int]) -> None:
-        cells = tuple(cell._replace(number=cell.number - self._before) for cell in self._cells)
+        waiting = tuple(self._cells)  # in one step: the training thread adds to them
+        cells = tuple(cell._replace(number=cell.number - self._before) for cell in waiting)
         batches, busy, rejected = self._sent = progress
         if self._began is None:
             self._began = batches, 0.0

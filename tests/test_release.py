@@ -259,7 +259,7 @@ def test_it_saves_for_fear_of_a_power_cut_and_comes_back_from_that(tmp_path: Pat
     with pytest.raises(SystemError):
         train(tmp_path, launched(tmp_path, save_every=1e-9), cut=True)
     step = stored(tmp_path)["global_step"]
-    assert 0 < step < 17
+    assert 0 < step <= 17
     assert placed or step == 10
     pl.seed_everything(8, verbose=False)
     back = train(tmp_path, launched(tmp_path), cut=False, ckpt=tmp_path / "last.ckpt")
