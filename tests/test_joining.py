@@ -16,11 +16,13 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks import CoreCallback, steering
+from lightning_core.callbacks.joining import Connection
+from lightning_core.callbacks.mailbox import Mailbox
 from lightning_core.drivers import connect as connecting
 from lightning_core.launch.turnstile import Turnstile, TurnstileClient
 from lightning_core.protocols import JoinRefused
 from lightning_core.reasons import Reason
-from lightning_core.types import Can, Directive, End, Job, OnMiss, Outlook, Verdict, Welcome, WorkerLeft
+from lightning_core.types import Can, Cell, Directive, End, Job, OnMiss, Outlook, Verdict, Welcome, WorkerLeft
 from tests.test_callback import Script, fit, grant, until
 from tests.tiny import Line, Points, ValidatedPoints
 
@@ -288,3 +290,15 @@ def test_its_core_is_given_back(pool: Pool, tmp_path: Path) -> None:
     fit(script(), Line(pause=0.005), Points(), max_epochs=2)
     assert os.sched_getaffinity(0) == cores
     turnstile.close()
+
+
+def test_cells_that_come_while_others_are_sent_are_sent_too(caplog: pytest.LogCaptureFixture) -> None:
+    client = Pool()
+    box = Mailbox(lambda: Connection(client, 1), "job", period=0.0)
+    box.begin(0)
+    for number in range(1, 30_001):
+        box.add(Cell(number, number, 1.0))
+    box.close()
+    arrived = [cell.number for report in client.reports for cell in report.cells]
+    assert arrived == list(range(1, 30_001))
+    assert "does not answer" not in caplog.text
