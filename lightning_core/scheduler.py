@@ -434,19 +434,20 @@ class Scheduler:
         new = ~changed & (codes != table.code[rows])
         table.duty[rows] = np.where(changed, duty, table.duty[rows])  # what was granted, to the bit
         table.code[rows] = codes
-        directives, names, append = table.directives, table.names, self._changed.append
+        for at in np.flatnonzero(moved).tolist():
+            row = int(rows[at])
+            home = ONE_DEVICE if homes is None else homes[at]
+            if table.home[row] and not home and not apart[at]:
+                codes[at] = index("makes_room")
+            table.home[row] = home
+            table.housed[row] = bool(home)
+            table.trained_at[row] = np.inf
+        directives, names, lives, append = table.directives, table.names, table.home, self._changed.append
         spot = np.flatnonzero(changed)
-        for at, row, part, code, pair, elsewhere in zip(
-            spot.tolist(), rows[spot].tolist(), duty[spot].tolist(), codes[spot].tolist(), numbers[spot].tolist(),
-            moved[spot].tolist(), strict=True,
-        ):  # fmt: skip
-            if elsewhere:
-                table.home[row] = ONE_DEVICE if homes is None else homes[at]
-                table.housed[row] = bool(table.home[row])
-                table.trained_at[row] = np.inf
-            if not part and not table.home[row] and directives[row].devices and not apart[at]:
-                code, pair = index("makes_room"), ()
-            grant = Grant(names[row], directives[row][1] + 1, part, table.home[row], Reason(CODES[code], tuple(pair)))
+        for row, part, code, pair in zip(
+            rows[spot].tolist(), duty[spot].tolist(), codes[spot].tolist(), numbers[spot].tolist(), strict=True
+        ):
+            grant = Grant(names[row], directives[row][1] + 1, part, lives[row], Reason(CODES[code], tuple(pair)))
             directives[row] = grant
             append(grant)
         begins = rows[served & np.isinf(table.trained_at[rows])]
