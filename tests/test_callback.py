@@ -277,3 +277,30 @@ def test_on_a_gpu_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
     cells = {cell.number: cell.loss for report in script.reports for cell in report.cells}
     assert len(cells) >= 14
     assert cells[1] > cells[max(cells)] > 0
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_no_hook_waits_for_the_device_unasked() -> None:
+    """What reads a value off the device, and so waits for it, is an error within the hooks of a batch."""
+    import torch
+
+    callback = CoreCallback(
+        "job", target=LossTarget("loss", 1e-9), client=Script(grant(1, 1.0)), launched=True, growth=0.0
+    )
+
+    def strict(name: str) -> None:
+        hook = getattr(callback, name)
+
+        def around(*arguments: Any) -> None:
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                hook(*arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        setattr(callback, name, around)
+
+    strict("on_train_batch_start")
+    strict("on_train_batch_end")
+    trainer = fit(callback, accelerator="gpu", devices=1)
+    assert trainer.global_step == 160

@@ -89,9 +89,8 @@ class Clock(pl.Callback):
     def __init__(self) -> None:
         self.pause, self.last, self.has_box = 0.0, 0.0, False
 
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        core: Any = trainer.callbacks[0]
-        self.has_box = core._fit.box is not None
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        self.has_box = trainer.callbacks[0]._fit.box is not None
         now = time.monotonic()
         self.pause = max(self.pause, now - (self.last or now))
         self.last = now
@@ -122,15 +121,15 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
     ckpt = None
     match scenario:
         case "hold":
-            core = CoreCallback(**plain, client=script)  # type: ignore[arg-type]
+            core = CoreCallback(**plain, client=script)
             told(script, 20, (0.0, grant(2, 0.0)), (1.5, grant(3, 1.0)), (0.5, met))
         case "over":
-            core = CoreCallback(**launched)  # type: ignore[arg-type]
+            core = CoreCallback(**launched)
             told(script, 20, (0.0, End("job", 2, Verdict.MISSED, Reason("deadline_passed"))))
         case "alone":
             core = CoreCallback("job", deadline="60s", target=BatchTarget(40), pool="local")
         case _:
-            core = CoreCallback(**launched)  # type: ignore[arg-type]
+            core = CoreCallback(**launched)
             model, data = Net(), NoisyPoints()
             options["max_epochs"] = 3
             if scenario == "release":

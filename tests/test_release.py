@@ -308,3 +308,15 @@ def test_a_file_that_is_being_written_is_not_taken_for_one_that_is(tmp_path: Pat
     with pytest.raises(OSError, match="no space left"):
         fit(launched(tmp_path, save_every=1e-9), callbacks=[Full()], max_epochs=200)
     assert stored(tmp_path)["global_step"] <= 3
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_too_it_comes_back_to_the_bit(tmp_path: Path) -> None:
+    def make() -> tuple[Net, Any]:
+        return Net(), NoisyPoints()
+
+    options = {**EPOCHS, "accelerator": "gpu", "devices": 1, "deterministic": "warn"}
+    whole = Run(tmp_path / "whole", (), make, **options)
+    run = Run(tmp_path / "run", (3, 14), make, **options)
+    assert run.left_at == [3, 14]
+    assert_same(run, whole)
