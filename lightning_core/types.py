@@ -311,10 +311,17 @@ class Amend:
     Args:
         job: under its name, as it should have been submitted. What its process can do stays as it is.
         deadline: seconds from now; None leaves it counted from submission.
+
+    Raises:
+        ValueError: if the deadline is not positive.
     """
 
     job: Job
     deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None and not (self.deadline > 0 and math.isfinite(self.deadline)):
+            raise ValueError(f"deadline must be positive and finite, got {self.deadline}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,10 @@ class Shell:
         self._env |= {"LIGHTNING_CORE_HOME": str(home), "PYTHONPATH": str(ROOT), "HOME": str(home)}
         self.scripts: list[subprocess.Popen[str]] = []
 
-    def command(self, *words: str, code: int = 0) -> str:
+    def command(self, *words: str, code: int = 0, **env: str) -> str:
         """What ``lightning-core`` answers."""
         line = [sys.executable, "-m", "lightning_core.cli", *words]
-        done = subprocess.run(line, env=self._env, cwd=self.home, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(line, env=self._env | env, cwd=self.home, capture_output=True, text=True, timeout=180)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -170,6 +170,24 @@ def test_people_steer(shell: Shell) -> None:
     for name in ("a", "b"):
         shell.command("cancel", name)
     assert "a has ended" in shell.command("pause", "a", code=2)
+
+
+def test_from_another_machine_by_the_address_of_its_ray(shell: Shell) -> None:
+    head = read_head(shell.folder)
+    assert head is not None
+    address, token = head["address"], {"RAY_AUTH_TOKEN_PATH": head["token"]}
+    elsewhere = {**token, "LIGHTNING_CORE_HOME": str(shell.home / "nowhere")}
+    assert "no pool is up" in shell.command("status", code=2, LIGHTNING_CORE_HOME=elsewhere["LIGHTNING_CORE_HOME"])
+    assert '"jobs"' in shell.command("status", "--json", "--pool", address, **elsewhere)
+    told = shell.command("status", "--pool", address, code=2, RAY_AUTH_TOKEN="0" * 64)
+    assert "the pool cannot be reached" in told
+    assert "RAY_AUTH_TOKEN_PATH must hold its token" in told
+    assert "Traceback" not in told
+    far = shell.script("far", LIGHTNING_CORE_POOL=address, **elsewhere)
+    until(lambda: batches(shell, "far") > 20)
+    assert shell.jobs()["far"].share == 1
+    far.kill()
+    until(lambda: shell.jobs()["far"].verdict is Verdict.CRASHED, 5)
 
 
 def test_a_pool_that_was_down_goes_on(shell: Shell) -> None:

@@ -67,9 +67,7 @@ def main(address: str, path: str) -> int:
         actor = ray.get_actor(POOL, namespace=NAMESPACE)
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        hint = (
-            "its token must be in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, and Python and Ray must be of the same version"
-        )
+        hint = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must hold its token, and Python and Ray be of its versions"
         print(f"{address}: the pool cannot be reached ({type(error).__name__}: {reason}); {hint}", file=sys.stderr)
         return 2
 
