@@ -26,7 +26,8 @@ from .telling import tell
 
 log = logging.getLogger(__name__)
 
-# How long a script that ends waits for a scheduler that may be gone, seconds.
+# How long a script that ends waits for a scheduler that may be gone, seconds. It is held by shorter calls than that, so
+# that the mailbox is not on the line when the script is interrupted.
 FAREWELL = 3.0
 
 
@@ -67,7 +68,10 @@ class Fit:
         self.box: Mailbox | None = None
         if trainer.is_global_zero:
             connect = _connect(trainer, pl_module, options)
-            self.box = Mailbox(connect, self._name, curious=bool(trainer.loggers) or not options.launched)
+            if options.launched:
+                self.box = Mailbox(connect, self._name, curious=bool(trainer.loggers))
+            else:
+                self.box = Mailbox(connect, self._name, patience=FAREWELL / 2, curious=True)
         target = options.job.target
         falling = target.falling if isinstance(target, LossTarget) and target.at_least is not None else None
         deliver = (lambda cell: None) if self.box is None else self.box.add
@@ -78,7 +82,7 @@ class Fit:
         ranks = Ranks(trainer.global_rank, device) if trainer.world_size > 1 else None
         self.steering = Steering(
             self._name, self.box, self._pace, ranks, options.turns, options.launched, options.devices,
-            options.stop_when_met,
+            options.stop_when_met, lambda: trainer.received_sigterm,
         )  # fmt: skip
 
     def begin(self, trainer: pl.Trainer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from lightning_utilities.core.rank_zero import rank_zero_info
@@ -56,11 +57,12 @@ class Steering:
         launched: whether a launcher runs this Trainer: it leaves when told to.
         devices: that it trains on, of a launched job.
         stop_when_met: whether to stop when the target is met.
+        told_to_end: whether somebody wants the process to end: Lightning sees to it after a batch, so it must not hold.
     """
 
     def __init__(
         self, job: str, box: Mailbox | None, pace: Pace, ranks: Ranks | None, turns: Turns | None,
-        launched: bool, devices: tuple[int, ...], stop_when_met: bool,
+        launched: bool, devices: tuple[int, ...], stop_when_met: bool, told_to_end: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.leaving = False
         """Whether to save and leave as soon as that is exact."""
@@ -78,6 +80,7 @@ class Steering:
         self._launched = launched
         self._devices = sorted(devices)
         self._stop_when_met = stop_when_met
+        self._told_to_end = told_to_end
         self._obeyed: Directive | None = None
         self._in_turn = False
         self._duty = LEAST_DUTY
@@ -107,7 +110,7 @@ class Steering:
                 if box is not None and box.directive is not self._obeyed:
                     self.obey(save=False)
                     turns = self._turns
-                elif self._forsaken():
+                elif self._must_go_on():
                     break
             self._in_turn = True
             self._pace.begin()
@@ -156,7 +159,7 @@ class Steering:
             directive, known = self._box.directive, self._obeyed
             self._obeyed = directive
             word = self._word(directive)
-            if word is Word.HOLD and self._forsaken():
+            if word is Word.HOLD and self._must_go_on():
                 word = Word.GO
             if directive is not known:
                 self._take_up(directive)
@@ -212,8 +215,9 @@ class Steering:
             os.sched_setaffinity(0, self._cores)
             self._cores = None
 
-    def _forsaken(self) -> bool:
-        return not self._launched and self._box is not None and self._box.silent_for() > FORSAKEN
+    def _must_go_on(self) -> bool:
+        forsaken = not self._launched and self._box is not None and self._box.silent_for() > FORSAKEN
+        return forsaken or self._told_to_end()
 
     def _end_turn(self, *, again: bool) -> None:
         if self._in_turn:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks import CoreCallback, steering
@@ -102,6 +105,19 @@ def test_an_error_is_told_with_its_traceback(pool: Pool) -> None:
     assert left.crashed
     assert left.detail.splitlines()[-1] == "ValueError: this job was made to fail"
     assert pool.reports[-1].batches == 29
+
+
+def test_one_that_is_held_ends_when_it_is_told_to(pool: Pool) -> None:
+    pool.say(grant(1, 0.0))
+
+    def terminate() -> None:
+        until(lambda: pool.waits)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=terminate).start()
+    with pytest.raises(SIGTERMException):
+        fit(script(), Line(pause=0.01), max_epochs=-1)
+    assert [left.crashed for left in pool.gone] == [False]
 
 
 class Interrupting(pl.Callback):
@@ -282,8 +298,6 @@ def test_a_fast_dev_run_is_not_its_business(pool: Pool) -> None:
 
 
 def test_its_core_is_given_back(pool: Pool, tmp_path: Path) -> None:
-    import os
-
     turnstile = Turnstile(tmp_path / "turn")
     pool.turnstiles = (str(turnstile.path),)
     cores = os.sched_getaffinity(0)
