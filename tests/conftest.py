@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What needs a GPU says so where there is none."""
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no GPU here")
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A Ray with more logical devices than any pool of the tests needs."""

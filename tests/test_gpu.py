@@ -1,0 +1,142 @@
+"""What only a GPU can show: ``make gpu-check``. None of it runs where there is none."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_core import BatchTarget
+from lightning_core.callbacks import CoreCallback
+from lightning_core.journal import Journal
+from lightning_core.launch.bundle import Bundle
+from lightning_core.reasons import Reason
+from lightning_core.types import Grant
+from lightning_core.view.history import History
+from tests.conftest import ROOT
+from tests.test_callback import Script, grant
+from tests.tiny import QUIET
+
+if TYPE_CHECKING:
+    from lightning_core.launch.cluster import Cluster
+
+pytestmark = pytest.mark.gpu
+
+# Calls in which the host waits for the device.
+WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "aten::item", "aten::_local_scalar_dense")
+BATCHES = 200
+
+
+class Wide(pl.LightningModule):
+    """Keeps a GPU busy for a millisecond or so a batch."""
+
+    def __init__(self, width: int = 2048) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8)), torch.nn.Linear(width, 1))
+        self.width = width
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = self.net(batch[0]).square().mean() + 0.1
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(torch.randn(25600, self.width)), batch_size=256, pin_memory=True)
+
+
+def fit(callbacks: list[pl.Callback], batches: int = BATCHES) -> None:
+    options: dict[str, Any] = {**QUIET, "accelerator": "gpu", "devices": 1}
+    pl.Trainer(max_steps=batches, max_epochs=-1, callbacks=callbacks, **options).fit(Wide())
+
+
+def waits(callbacks: list[pl.Callback]) -> dict[str, int]:
+    """How often the host waited for the device, by the profiler."""
+    fit(callbacks, 20)  # what is set up once
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        fit(callbacks)
+    found = {event.key: event.count for event in profiled.key_averages() if event.key in WAITS}
+    print(profiled.key_averages().table(sort_by="cpu_time_total", row_limit=25))
+    return {name: found.get(name, 0) for name in WAITS}
+
+
+def test_the_callback_does_not_wait_for_the_device_every_batch() -> None:
+    """Beside the same training without it; its waits for batches that were handed over long ago are events."""
+    without = waits([])
+    ours = waits([CoreCallback("job", target=BatchTarget(10**9), client=Script(grant(1, 1.0)), growth=0.0)])
+    extra = {name: ours[name] - without[name] for name in WAITS}
+    assert all(count < BATCHES / 10 for count in extra.values()), (without, ours)
+
+
+def test_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
+    script = Script(grant(1, 1.0))
+    fit([CoreCallback("job", target=BatchTarget(10**9), client=script, growth=0.0)])
+    last = script.reports[-1]
+    assert last.batches == BATCHES
+    assert 0 < last.busy < 60
+    cells = {cell.number: cell.loss for report in script.reports for cell in report.cells}
+    assert len(cells) >= BATCHES // 10 - 1
+    assert all(loss > 0 for loss in cells.values())
+
+
+def test_memory_is_given_back_on_release(tmp_path: Path) -> None:
+    """A job that is granted no device saves and leaves; what it held on the device is free."""
+    from lightning_core.callbacks import Released
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.mem_get_info()[0]
+    script = Script(grant(1, 1.0))
+
+    class Tell(pl.Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+            if trainer.global_step == 50:
+                script.say(Grant("job", 2, 0.0, (), Reason("makes_room")))
+
+    core = CoreCallback(
+        "job", target=BatchTarget(10**9), client=script, launched=True, devices=(0,), folder=tmp_path, growth=0.0
+    )
+    with pytest.raises(Released):
+        fit([core, Tell()], batches=10**6)
+    assert (tmp_path / "last.ckpt").exists()
+    del core
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert before - torch.cuda.mem_get_info()[0] < 64 * 2**20
+
+
+@pytest.fixture(scope="module")
+def gpu_cluster(local_ray: None) -> Any:
+    """Two warm workers on one GPU."""
+    from lightning_core.launch.cluster import Cluster
+
+    with Cluster(workers=2, kind="gpu") as made:
+        yield made
+
+
+def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) -> None:
+    """Equal work a batch: progress in proportion to the shares."""
+    job = {
+        "model": {"class_path": "tests.test_gpu.Wide"},
+        "trainer": {"logger": False},
+        "deadline": "20s",
+        "target": {"batches": 10**9},
+        "on_miss": "stop",
+    }
+    content = {
+        "pool": {"kind": "gpu"},
+        "policy": {"name": "fixed", "shares": [0.7, 0.3]},
+        "jobs": {"more": job, "less": job},
+    }
+    summary = Bundle.from_dict(content, ROOT).run(run_dir=tmp_path, cluster=gpu_cluster)
+    more, less = (status.batches for status in summary.jobs)
+    assert more / (more + less) == pytest.approx(0.7, abs=0.07)
+    with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+        assert len(History.read(journal).jobs) == 2
