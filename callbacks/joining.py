@@ -9,14 +9,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from typing_extensions import override
 
 from lightning_core.drivers.local import LocalClient
 from lightning_core.protocols import Client, JoinRefused
 from lightning_core.settings import Settings
-from lightning_core.types import Job
+from lightning_core.types import Directive, Job, Report
 
 log = logging.getLogger(__name__)
 
+# How long a pool may be away before a script goes on without it; and how often it is then looked for, seconds.
+FORSAKEN = 15.0
+LOOK_AGAIN = 10.0
 # What is left of a deadline that has passed when the pool comes back: it takes no job without.
 LEAST = 1.0
 
@@ -29,16 +33,40 @@ class Connection(NamedTuple):
     turnstiles: tuple[str, ...] = ()
     knows: bool = True
     """Whether it knows what was reported over the connection before this one."""
+    stands_in: bool = False
+    """Whether it is there only until the pool is back."""
 
 
 Connect = Callable[[], Connection]
+
+
+class StandIn(LocalClient):
+    """A scheduler of this process's own while its pool is away: forecasts go on, and a target met still ends the run.
+
+    Args:
+        settings: of the scheduler.
+        is_back: asked now and then, whether the pool is there again.
+    """
+
+    def __init__(self, settings: Settings, is_back: Callable[[], bool]) -> None:
+        super().__init__(settings)
+        self._is_back = is_back
+        self._look_at = time.monotonic() + LOOK_AGAIN
+
+    @override
+    def report(self, report: Report) -> Directive | None:
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_AGAIN
+            if self._is_back():
+                raise ConnectionError("it stood in for the pool, which is there again")
+        return super().report(report)
 
 
 class Join:
     """Joins a pool, and joins it again when it was away.
 
     A pool that refuses the job, or none to be found, leaves it with a scheduler of its own in this process. A pool that
-    was joined once is looked for until it is back.
+    was joined once is looked for until it is back; if that takes long, a scheduler in this process stands in for it.
 
     Args:
         job: as its user wants it.
@@ -51,10 +79,23 @@ class Join:
         self._pool = pool
         self._device = device
         self._joined_at: float | None = None
-        self._incarnation: int | None = None
+        self._lost_at: float | None = None
 
     def __call__(self) -> Connection:
         """Raises :class:`ConnectionError` if the pool does not answer."""
+        try:
+            connection = self._join()
+        except ConnectionError:
+            if self._joined_at is None:
+                raise
+            self._lost_at = self._lost_at or time.monotonic()
+            if time.monotonic() - self._lost_at < FORSAKEN:
+                raise
+            return self._alone(StandIn(self._settings(), self._is_back), stands_in=True)
+        self._lost_at = None
+        return connection
+
+    def _join(self) -> Connection:
         client = self._connect()
         if client is not None:
             try:
@@ -65,10 +106,26 @@ class Join:
                 client.close()
             else:
                 self._joined_at = self._joined_at or time.monotonic()
-                before, self._incarnation = self._incarnation, welcome.incarnation
-                return Connection(client, welcome.incarnation, welcome.turnstiles, welcome.incarnation == before)
-        own = LocalClient(Settings(devices=self._job.max_devices))
-        return Connection(own, own.join(self._as_of_now(), self._device).incarnation, knows=False)
+                return Connection(client, welcome.incarnation, welcome.turnstiles, welcome.again)
+        return self._alone(LocalClient(self._settings()))
+
+    def _alone(self, own: LocalClient, *, stands_in: bool = False) -> Connection:
+        incarnation = own.join(self._as_of_now(), self._device).incarnation
+        return Connection(own, incarnation, knows=False, stands_in=stands_in)
+
+    def _settings(self) -> Settings:
+        return Settings(devices=self._job.max_devices)
+
+    def _is_back(self) -> bool:
+        try:
+            client = self._connect()
+            if client is None:
+                return False
+            client.outlook(self._job.name)  # any question that it can answer
+            client.close()
+        except ConnectionError:
+            return False
+        return True
 
     def _connect(self) -> Client | None:
         if self._pool == "local":

@@ -124,7 +124,12 @@ class Mailbox:
                     self._listen(connection)
                 self._ask(connection)
                 if self._lost_at is not None:
-                    log.warning("%s: the scheduler is back", self._job)
+                    words = (
+                        "it goes on by itself until the pool is there again"
+                        if connection.stands_in
+                        else "the scheduler is back"
+                    )
+                    log.warning("%s: %s", self._job, words)
                     self._lost_at, self._retry = None, RETRY
             except JoinRefused as error:
                 log.warning("%s: no scheduler takes the job, training goes on: %s", self._job, error)

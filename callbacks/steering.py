@@ -12,6 +12,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning_core.protocols import Turns
 from lightning_core.types import Directive, End, Grant, Verdict
 
+from .joining import FORSAKEN
 from .mailbox import Mailbox
 from .pace import Pace
 from .ranks import Ranks, Word
@@ -22,8 +23,6 @@ log = logging.getLogger(__name__)
 LOOK = 1.0
 # How long a launched job waits for the scheduler's first word before it trains without one, seconds.
 FIRST_WORD = 10.0
-# After how many seconds without a scheduler a script that was held, or that waits for its turn, goes on by itself.
-FORSAKEN = 15.0
 # What weighs a turn before the first word, and of a job on its way to where it can leave.
 LEAST_DUTY = 0.1
 

@@ -373,6 +373,8 @@ class Welcome(NamedTuple):
     incarnation: int
     turnstiles: tuple[str, ...]
     """Path of each device's turnstile on this machine; empty for a device of another machine."""
+    again: bool = False
+    """Whether it is the life that the pool knew: what was reported before still counts."""
 
 
 class Outlook(NamedTuple):

@@ -18,14 +18,14 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_core import BatchTarget, LossTarget
-from lightning_core.callbacks import CoreCallback, steering
+from lightning_core.callbacks import CoreCallback, joining, steering
 from lightning_core.callbacks.joining import Connection
 from lightning_core.callbacks.mailbox import Mailbox
 from lightning_core.drivers import connect as connecting
 from lightning_core.launch.turnstile import Turnstile, TurnstileClient
 from lightning_core.protocols import JoinRefused
 from lightning_core.reasons import Reason
-from lightning_core.types import Can, Cell, Directive, End, Job, OnMiss, Outlook, Verdict, Welcome, WorkerLeft
+from lightning_core.types import Can, Cell, Directive, End, Grant, Job, OnMiss, Outlook, Verdict, Welcome, WorkerLeft
 from tests.test_callback import Script, fit, grant, until
 from tests.tiny import Line, Points, ValidatedPoints
 
@@ -53,6 +53,8 @@ class Pool(Script):
         return Welcome(len(self.jobs), self.turnstiles)
 
     def outlook(self, job: str) -> Outlook | None:
+        if self.away:
+            raise ConnectionError("nobody here")
         return self.forecast
 
     def left(self, event: WorkerLeft) -> None:
@@ -190,7 +192,7 @@ def test_it_comes_back_to_a_pool_that_comes_back(pool: Pool, caplog: pytest.LogC
 
 
 def test_a_pool_that_knows_it_again_is_told_what_follows(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pool, "join", lambda self, job, device: Welcome(1, ()))
+    monkeypatch.setattr(Pool, "join", lambda self, job, device: Welcome(1, (), again=True))
     callback = script()
     thread = training(callback, Line(pause=0.01))
     until(lambda: pool.reports and pool.reports[-1].cells)
@@ -316,3 +318,38 @@ def test_cells_that_come_while_others_are_sent_are_sent_too(caplog: pytest.LogCa
     arrived = [cell.number for report in client.reports for cell in report.cells]
     assert arrived == list(range(1, 30_001))
     assert "does not answer" not in caplog.text
+
+
+def test_a_scheduler_of_its_own_stands_in_for_a_pool_that_stays_away(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Held when the pool went: it goes on, and ends when its target is met, though nobody is there to say so."""
+    monkeypatch.setattr(joining, "FORSAKEN", 0.3)
+    callback = script(target=BatchTarget(200))
+    thread = training(callback, Line(pause=0.005), max_epochs=-1)
+    until(lambda: pool.reports and pool.reports[-1].batches > 10)
+    pool.say(grant(2, 0.0))
+    until(lambda: pool.waits)
+    pool.away = True
+    pool.say(grant(2, 0.0))
+    thread.join(30)
+    assert not thread.is_alive()
+    assert "it goes on by itself until the pool is there again" in caplog.text
+
+
+def test_a_pool_that_comes_back_takes_over_from_the_stand_in(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "FORSAKEN", 0.3)
+    monkeypatch.setattr(joining, "LOOK_AGAIN", 0.3)
+    callback = script()
+    thread = training(callback, Line(pause=0.01), max_epochs=40)
+    until(lambda: pool.reports and pool.reports[-1].batches > 10)
+    pool.away = True
+    until(lambda: isinstance(callback.directive, Grant) and callback.directive.reason.code != "fixed_share")
+    before = len(pool.reports)
+    pool.away = False
+    until(lambda: len(pool.reports) > before)
+    assert len(pool.jobs) == 2
+    assert pool.reports[-1].incarnation == 2
+    pool.say(End("job", 9, Verdict.MET, Reason("target_met", (1.0,))))
+    thread.join(30)
+    assert not thread.is_alive()

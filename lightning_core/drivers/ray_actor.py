@@ -159,14 +159,16 @@ class SchedulerActor:
         if job.min_devices > self._host.scheduler.settings.devices:
             have = self._host.scheduler.settings.devices
             raise JoinRefused(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
+        again = False
         if job.name in scheduler.names(active=True):
             if Can.RELEASE in scheduler.job(job.name).can or self._speakers.get(job.name, line) != line:
                 raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
-            if incarnation != scheduler.incarnation(job.name):  # another process had the name, and is gone
+            again = incarnation == scheduler.incarnation(job.name)
+            if not again:  # another process had the name, and is gone
                 self._handle(WorkerLeft(job.name, scheduler.incarnation(job.name), crashed=True, detail=PROCESS_GONE))
         self._speakers[job.name] = line
         self._handle(Submit((job,)))
-        return Welcome(scheduler.incarnation(job.name), tuple(turnstile for _, turnstile in self._devices))
+        return Welcome(scheduler.incarnation(job.name), tuple(turnstile for _, turnstile in self._devices), again)
 
     async def hung_up(self, line: int) -> None:
         """A connection has closed: the jobs that it spoke for are given a moment to come back on another."""

@@ -202,9 +202,9 @@ class SocketClient:
     def join(self, job: Job, device: str) -> Welcome:
         key = (os.getpid(), str(self._path), job.name)
         before = _joined.get(key)
-        incarnation, turnstiles = self.call("join", job=job_to_dict(job), device=device, incarnation=before)
+        incarnation, turnstiles, again = self.call("join", job=job_to_dict(job), device=device, incarnation=before)
         _joined[key] = incarnation
-        return Welcome(incarnation, tuple(turnstiles))
+        return Welcome(incarnation, tuple(turnstiles), again)
 
     def report(self, report: Report) -> Directive | None:
         return self.event(report)
