@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import ROOT
 
 
-@pytest.mark.parametrize("name", ["core", "mailbox", "meter", "pace"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in ROOT.glob("callbacks/[!_]*.py")))
 def test_examples_in_the_callbacks_run(name: str) -> None:
     # Collected by path they would be `callbacks.core`, which the package refuses to be.
     assert doctest.testmod(importlib.import_module(f"lightning_core.callbacks.{name}")).failed == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -88,6 +89,7 @@ class Worker:
             self._assignment = assignment
         try:
             left = self._train(assignment)
+            _give_memory_back()
             if assignment.rank.number == 0 or left.crashed:
                 self._tell(assignment, left)
         finally:
@@ -110,6 +112,7 @@ class Worker:
 
     def _train(self, assignment: Assignment) -> WorkerLeft:
         from lightning_core.callbacks import CoreCallback, JobOver, Released
+        from lightning_core.callbacks.saving import write
         from lightning_core.drivers.ray_actor import RayClient
         from lightning_core.launch.configuration import build
         from lightning_core.launch.turnstile import TurnstileClient, core_of
@@ -145,7 +148,7 @@ class Worker:
                 except JobOver:
                     pass
                 # Its state is kept; that it could not be is told, not hidden.
-                cli.trainer.save_checkpoint(saved, weights_only=False)
+                write(cli.trainer, saved)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # a person's class may raise anything
             found = error if "cli" in locals() else origin(error)
             return WorkerLeft(job, incarnation, crashed=True, detail=story(found))
@@ -165,6 +168,15 @@ class Worker:
             except ConnectionError as error:
                 log.warning("%s: %s", assignment.job, error)
                 time.sleep(0.5)
+
+
+def _give_memory_back() -> None:
+    """What a job held on a GPU is for the next one, which another process may train."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @contextmanager
