@@ -4,19 +4,23 @@ Rules
 
 1. A plain async actor without concurrency groups: one event loop, so one call at a time touches the scheduler.
 2. Its process imports neither torch nor lightning: after a kill it answers again in seconds.
-3. ``__init__`` does not raise, or Ray would never start the actor again: a journal that cannot be read is told to
-   whoever asks.
+3. ``__init__`` does not raise, or Ray would never start the actor again: a journal that cannot be read, or that
+   somebody else writes, is told to whoever asks. It is the only one to write its journal: it holds a lock.
 4. Whoever calls may call again: a report is known by (job, incarnation, number), a submission by its names.
 5. The actor owns nothing: no placement group, no worker. If it dies, the training does not.
-6. A script speaks for its job as long as its connection is open; when the process is gone, so is the job's claim.
+6. A script speaks for its job as long as its connection is open, and nobody else does; when the process is gone, so is
+   the job's claim.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +43,7 @@ from lightning_core.types import (
     Cancel,
     Directive,
     Event,
+    Grant,
     Job,
     JobStatus,
     Notice,
@@ -54,6 +59,8 @@ from lightning_core.types import (
 )
 from lightning_core.words import check_name, did_you_mean
 
+log = logging.getLogger(__name__)
+
 NAMESPACE = "lightning_core"
 # Ray makes the methods of a handle when it runs: no checker knows them.
 Actor = Any
@@ -64,8 +71,9 @@ BACK_WITHIN = 1.0
 BACK_AFTER_RESTART = 15.0
 # A spec larger than this is no spec.
 LONGEST_SPEC = 2**20
-# A Keeper asks for placements at least this often, seconds; if it does not, it may have been restarted.
-KEEPER_SILENT = 10.0
+# How long the actor before this one may take to die and let go of the journal, and a pause after trouble, seconds.
+LET_GO = 10.0
+PAUSE = 1.0
 # Ray gives its workers the lowest priority; a script beside them would win every core from them. For a Ray of our own.
 NICE = {"RAY_worker_niceness": "0"}
 PROCESS_GONE = "its process is gone"
@@ -89,40 +97,46 @@ class SchedulerActor:
         self._news: dict[str, asyncio.Event] = {}
         self._moves = asyncio.Event()
         self._woken = asyncio.Event()
+        self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
         self._door = Door(self, Path(socket)) if socket else None
         self._notifier = Notifier(on_verdict or {})
         self._devices: list[tuple[str, str]] = []
         self._speakers: dict[str, int] = {}  # job of a script: the connection that speaks for it
         self._farewells: set[asyncio.Task[None]] = set()
-        self._keeper = ""
-        self._heard = 0.0  # of the Keeper, scheduler time
         try:
+            self._lock = _lock(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db")
-        except (JournalError, ValueError, TypeError) as error:
+        except JournalError as error:
             self._trouble = str(error)
+        except Exception as error:
+            self._trouble = f"{type(error).__name__}: {error}"
+        # Ray starts it again without a word, and scripts can speak only to a door that is open.
+        if ray.is_initialized():
+            with contextlib.suppress(RuntimeError):  # no actor: whoever made it asks it
+                ray.get_runtime_context().current_actor.pid.remote()
 
     # ------------------------------------------------------------------------------------------------ for workers
 
     async def event(self, event: Event, line: int | None = None) -> Directive | None:
         """Takes in an event; the newest directive of its job if that is news to it."""
         await self._ready()
+        if line is not None and isinstance(event, Report | WorkerLeft):
+            self._speak(event, line)
         if isinstance(event, Report):
-            if line is not None:
-                self._speakers[event.job] = line
             answer = self._handle(event)
             # A job that is not known, or an incarnation that is over, is answered and not remembered.
             unknown = [d for d in answer if isinstance(d, Directive) and d.job == event.job and d.version == 0]
             return unknown[0] if unknown else self._host.newer(event.job, event.version)
-        if isinstance(event, WorkerLeft):
-            self._speakers.pop(event.job, None)
-        elif isinstance(event, Cancel | Pause | Resume | Amend):
+        if isinstance(event, Cancel | Pause | Resume | Amend):
             self._known(event.job.name if isinstance(event, Amend) else event.job)
         self._handle(event)
         return None
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         await self._ready()
+        if self._host.scheduler.directive(job) is None:
+            raise RuntimeError(f"no job {job!r}")  # it may join again
         news = self._news.setdefault(job, asyncio.Event())
         directive = self._host.newer(job, version)
         if directive is None:
@@ -176,6 +190,21 @@ class SchedulerActor:
             del self._speakers[job]
             self._expect(job, BACK_WITHIN)
 
+    def _speak(self, event: Report | WorkerLeft, line: int) -> None:
+        """Who reports for a job, or says that it leaves, is the one who speaks for it: nobody else may.
+
+        Raises:
+            RuntimeError: if another connection does. Whoever has just lost one tries again.
+        """
+        scheduler, job = self._host.scheduler, event.job
+        if not isinstance(scheduler.directive(job), Grant) or event.incarnation != scheduler.incarnation(job):
+            return  # it changes nothing, and is told so
+        if Can.RELEASE in scheduler.job(job).can or self._speakers.get(job, line) != line:
+            raise RuntimeError(f"another process speaks for {job}")
+        self._speakers[job] = line
+        if isinstance(event, WorkerLeft):
+            del self._speakers[job]
+
     def _place(self, device: str) -> int | None:
         known = [name for name, _ in self._devices]
         if not known:
@@ -187,10 +216,12 @@ class SchedulerActor:
         raise JoinRefused(f"this process trains on {device}, the pool shares {', '.join(known)}")
 
     def _expect(self, job: str, within: float) -> None:
+        """The life that a job has now is over if nobody speaks for it soon."""
+        incarnation = self._host.scheduler.incarnation(job)
+
         async def say_farewell() -> None:
             await asyncio.sleep(within)
-            if job not in self._speakers and job in self._host.scheduler.names(active=True):
-                incarnation = self._host.scheduler.incarnation(job)
+            if job not in self._speakers and self._trouble is None:
                 self._handle(WorkerLeft(job, incarnation, crashed=True, detail=PROCESS_GONE))
 
         task = asyncio.get_running_loop().create_task(say_farewell())
@@ -214,25 +245,25 @@ class SchedulerActor:
             ValueError: if a name is taken or a spec is none; then none of them is submitted.
         """
         await self._ready()
-        jobs = [job_from_dict(spec["job"]) for spec in specs]
-        active = self._host.scheduler.names(active=True)
-        for job, spec in zip(jobs, specs, strict=True):
+        taken = set(self._host.scheduler.names(active=True))
+        specs_of: dict[Job, str] = {}
+        for spec in specs:
+            job, text = job_from_dict(spec["job"]), json.dumps(spec)
             check_name(job.name)
-            if job.name in active:
+            if job.name in taken:
                 raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
-            if len(json.dumps(spec)) > LONGEST_SPEC:
-                raise ValueError(f"the spec of {job.name} is longer than {LONGEST_SPEC} bytes")
-        for job, spec in zip(jobs, specs, strict=True):
+            if Can.RELEASE not in job.can or job.device is not None:
+                raise ValueError(f"{job.name} is launched, so it must be able to leave, and no device of its own")
+            if len(text) > LONGEST_SPEC:
+                raise ValueError(f"the spec of {job.name} must be at most {LONGEST_SPEC} bytes, got {len(text)}")
+            taken.add(job.name)
+            specs_of[job] = text
+        for job, text in specs_of.items():
             folder = self._folder / "jobs" / job.name
             _put_away(folder)
             folder.mkdir(parents=True)
-            (folder / "spec.json.new").write_text(json.dumps(spec))
-            os.replace(folder / "spec.json.new", folder / "spec.json")
-        self._handle(Submit(tuple(jobs)))
-
-    async def cancel(self, jobs: tuple[str, ...]) -> None:
-        for job in jobs:
-            self._handle(Cancel(job))
+            (folder / "spec.json").write_text(text)
+        self._handle(Submit(tuple(specs_of)))
 
     async def status(self) -> tuple[float, list[JobStatus]]:
         """Scheduler time, and every job as of the last event."""
@@ -253,17 +284,16 @@ class SchedulerActor:
                 "settings": settings.to_dict()}  # fmt: skip
 
     async def pid(self) -> int:
-        """Of the actor's process; opens the door if it is not open yet."""
+        """Of the actor's process. By this it wakes itself: whatever is asked first opens the door."""
         await self._ready()
         return os.getpid()
 
     # ------------------------------------------------------------------------------------------------ for the Keeper
 
-    async def shares(self, devices: Sequence[tuple[str, str]], keeper: str) -> None:
+    async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
         """The pool's devices: of each its name and the path of its turnstile. Told again and again: it may be new."""
         await self._ready()
         self._devices = list(devices)
-        self._keeper = keeper
 
     async def over(self, lives: Sequence[tuple[str, int]]) -> list[bool]:
         """Of each job and incarnation, whether nobody should train it any more."""
@@ -275,7 +305,6 @@ class SchedulerActor:
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
         """Which job should have workers where; returns when that is not what is ``known``, or after ``timeout``."""
         await self._ready()
-        self._heard = self._host.now()
         until = self._host.now() + timeout
         while (now := self._host.scheduler.placements()) == known and (left := until - self._host.now()) > 0:
             self._moves.clear()
@@ -292,22 +321,32 @@ class SchedulerActor:
         if self._door is not None:
             await self._door.close()
         if self._trouble is None:
-            self._host.close()
             self._trouble = "the scheduler is closed"
+            self._host.close()
+            os.close(self._lock)
 
     # ------------------------------------------------------------------------------------------------ within
 
     async def _ready(self) -> None:
+        if self._trouble is None:
+            if self._opening is None:
+                self._opening = asyncio.get_running_loop().create_task(self._open())
+            await asyncio.shield(self._opening)  # whoever asked may hang up
         if self._trouble is not None:
             raise RuntimeError(self._trouble)
-        if self._timer is None or self._timer.done():
-            self._timer = asyncio.get_running_loop().create_task(self._keep_time())
+
+    async def _open(self) -> None:
+        try:
             if self._door is not None:
                 await self._door.open()
-            scheduler = self._host.scheduler
-            for job in scheduler.names(active=True):
-                if Can.RELEASE not in scheduler.job(job).can:
-                    self._expect(job, BACK_AFTER_RESTART)
+        except OSError as error:
+            self._trouble = f"the door cannot be opened: {error}"
+            return
+        self._timer = asyncio.get_running_loop().create_task(self._keep_time())
+        scheduler = self._host.scheduler
+        for job in scheduler.names(active=True):
+            if Can.RELEASE not in scheduler.job(job).can:
+                self._expect(job, BACK_AFTER_RESTART)
 
     def _known(self, job: str) -> None:
         names = self._host.scheduler.names()
@@ -336,21 +375,30 @@ class SchedulerActor:
     async def _keep_time(self) -> None:
         """Wakes the scheduler when it wants to be woken."""
         while True:
-            self._tell(self._host.catch_up())
-            self._wake_keeper()
-            self._woken.clear()
-            wait = self._host.seconds_to_wakeup()
             try:
-                await asyncio.wait_for(self._woken.wait(), KEEPER_SILENT if wait is None else min(wait, KEEPER_SILENT))
-            except TimeoutError:
-                continue
+                self._tell(self._host.catch_up())
+            except Exception:  # a full disk, say; time goes on
+                log.exception("the scheduler could not be woken")
+                await asyncio.sleep(PAUSE)
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), self._host.seconds_to_wakeup())
 
-    def _wake_keeper(self) -> None:
-        """A Keeper that Ray has restarted takes up its work when somebody speaks to it."""
-        if self._keeper and self._host.now() - self._heard > KEEPER_SILENT:
-            self._heard = self._host.now()
-            with contextlib.suppress(ValueError):  # there is none any more
-                ray.get_actor(self._keeper, namespace=NAMESPACE).busy.remote()
+
+def _lock(path: Path) -> int:
+    """Two writers would ruin a journal: a head's actor may outlive it, and people start things twice."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + LET_GO
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(lock)
+                raise JournalError(f"{path.parent}: another scheduler writes the journal here") from None
+            time.sleep(0.1)
 
 
 def _put_away(folder: Path) -> None:

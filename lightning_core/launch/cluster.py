@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
@@ -32,8 +31,6 @@ from lightning_core.types import Amend, Cancel, Close, Event, JobStatus, Workers
 
 log = logging.getLogger(__name__)
 
-# Polls between two words to the Keeper, which takes up its watch again if it has been restarted.
-KEEPER_EVERY = 8
 # How long the scheduler may be silent (it restarts in seconds), and jobs may take to leave once told to.
 PATIENCE = 60.0
 GRACE = 30.0
@@ -144,11 +141,7 @@ class Cluster:
             self.scheduler = None
 
     def _looker(self, scheduler: Actor) -> Any:
-        looks = itertools.count()
-
         def look() -> tuple[float, list[JobStatus]]:
-            if next(looks) % KEEPER_EVERY == 0:
-                self.keeper.busy.remote()  # nobody waits for the answer
             answer: tuple[float, list[JobStatus]] = call(scheduler, "status")
             return answer
 

@@ -19,6 +19,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ LOOK = 1.0
 # How long one question for placements waits for news, seconds; and how soon a launch that had no room is tried again.
 NEWS = 5.0
 AGAIN = 0.25
+# How soon what failed for a reason that nobody foresaw is tried again, seconds.
+RETRY = 2.0
 # How long a worker may go on with a job that is over, seconds.
 GRACE = 30.0
 # In a job's folder: the last incarnation that was launched.
@@ -83,6 +86,10 @@ class Place:
         """Of the worker's actor, after the pool's name."""
         return f"worker-{self.device}-{self.number}"
 
+    def has(self, worker: Actor) -> bool:
+        """Whether it still is this place's worker: it may have been ended on purpose, and another one be here."""
+        return self.worker is worker
+
 
 class Keeper:
     """Looks after the devices of a pool and the workers on them.
@@ -109,6 +116,9 @@ class Keeper:
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
+        self._is_open = False
+        if self._memory.exists():  # Ray has started it again: it takes up its work without being asked
+            ray.get_runtime_context().current_actor.wake.remote()
 
     async def open(self, patience: float = 120.0) -> None:
         """Brings up, or finds again, the devices' groups, their turnstiles and their workers.
@@ -125,19 +135,15 @@ class Keeper:
                 self._groups = groups
             turnstiles = [self._detached(TurnstileActor, f"turnstile-{k}", k).remote() for k in range(self._devices)]
             self._turnstiles = list(await asyncio.gather(*(t.path.remote() for t in turnstiles)))
-            new = [place for place in self._places if place.worker is None]
-            for place in new:
-                place.worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(
-                    self._turnstiles[place.device], self._kind
-                )
-            await asyncio.wait_for(asyncio.gather(*(self._adopt(place) for place in new)), patience)
+            new = [self._adopt(place) for place in self._places if place.worker is None]
+            await asyncio.wait_for(asyncio.gather(*new), patience)
             if self._kind == "gpu":
                 first = {place.device: place.worker for place in self._places if place.worker is not None}
                 self._names = list(await asyncio.gather(*(first[k].device.remote() for k in sorted(first))))
+            self._is_open = True
             self._room.set()
             if self._following is None and self._memory.exists():
-                scheduler, folder = json.loads(self._memory.read_text())
-                self._begin_to_follow(scheduler, Path(folder))
+                self._begin_to_follow(*json.loads(self._memory.read_text()))
 
     async def serve(self, scheduler: str, folder: str) -> None:
         """Launches what a scheduler places, from the specs in the folder of its pool; the one before is forgotten."""
@@ -148,12 +154,16 @@ class Keeper:
             if place.job is not None and place.job[2] != scheduler:  # of a run that was given up
                 self._end_worker(place)
         await self.open()
-        self._memory.write_text(json.dumps([scheduler, folder]))
-        self._begin_to_follow(scheduler, Path(folder))
+        _write(self._memory, json.dumps([scheduler, folder]))
+        self._begin_to_follow(scheduler, folder)
+
+    async def wake(self) -> None:
+        """Finds again what the Keeper before this one had, and goes on with it."""
+        await self._reopen()
 
     async def busy(self) -> list[str]:
-        """Jobs whose worker has not put them down yet. Asked, a restarted Keeper finds its workers again."""
-        if not self._groups:
+        """Jobs whose worker has not put them down yet."""
+        if not self._is_open:
             await self.open()
         return sorted({place.job[0] for place in self._places if place.job is not None})
 
@@ -182,28 +192,35 @@ class Keeper:
 
     # ------------------------------------------------------------------------------------------------ launching
 
-    def _begin_to_follow(self, scheduler: str, folder: Path) -> None:
-        self._following = asyncio.get_running_loop().create_task(self._follow(scheduler, folder))
+    def _begin_to_follow(self, scheduler: str, folder: str) -> None:
+        self._following = asyncio.get_running_loop().create_task(self._follow(scheduler, Path(folder)))
 
     async def _follow(self, scheduler: str, folder: Path) -> None:
         known: list[Placement] | None = None
         while True:
             try:
-                actor = ray.get_actor(scheduler, namespace=NAMESPACE)
-                devices = list(zip(self._names, self._turnstiles, strict=True))
-                await actor.shares.remote(devices, f"{self._name}-keeper")
-                placements = await actor.placements.remote(known, NEWS)
-            except (RayError, ValueError):
+                known = await self._look_after(scheduler, folder, known)
+            except (RayError, ValueError):  # it is being restarted
                 known = None
-                await asyncio.sleep(0.5)  # it is being restarted
-                continue
-            self._room.clear()
-            missing = [placement for placement in placements if not await self._launch(placement, scheduler, folder)]
-            await self._reclaim(actor, scheduler)
-            known = None if missing else placements
-            if missing:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._room.wait(), AGAIN)
+                await asyncio.sleep(2 * AGAIN)
+            except Exception:  # a full disk, say: whatever it is, the other jobs want their workers
+                log.exception("the Keeper could not do all that %s wants", scheduler)
+                known = None
+                await asyncio.sleep(RETRY)
+
+    async def _look_after(self, scheduler: str, folder: Path, known: list[Placement] | None) -> list[Placement] | None:
+        """Launches what is placed and has no worker; the placements if all of them have theirs."""
+        actor = ray.get_actor(scheduler, namespace=NAMESPACE)
+        await actor.shares.remote(list(zip(self._names, self._turnstiles, strict=True)))
+        placements: list[Placement] = await actor.placements.remote(known, NEWS)
+        self._room.clear()
+        missing = [placement for placement in placements if not await self._launch(placement, scheduler, folder)]
+        await self._reclaim(actor, scheduler)
+        if not missing:
+            return placements
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._room.wait(), AGAIN)
+        return None
 
     async def _launch(self, placement: Placement, scheduler: str, folder: Path) -> bool:
         """Whether the job has its workers, or will not get any."""
@@ -213,8 +230,8 @@ class Keeper:
         if any(place.job is not None and place.job[:2] == (job, incarnation) for place in self._places):
             return True
         if mark.exists() and int(mark.read_text()) >= incarnation:
-            # It was launched, and nobody has it. Either it has just left, or its worker died unseen.
-            await self._mourn(job, incarnation, scheduler, "the worker's process died")
+            # It was launched, and nobody has it: its worker has just left, or a Keeper died with it half launched.
+            await self._mourn(WorkerLeft(job, incarnation, released=True), scheduler)
             return True
         places = []
         for device in devices:
@@ -224,17 +241,10 @@ class Keeper:
             places.append(free[0])
         try:
             spec: Mapping[str, Any] = json.loads((home / "spec.json").read_text())
-            target = job_from_dict(spec["job"]).target
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            await self._mourn(job, incarnation, scheduler, f"its spec cannot be read: {error}")
-            return True
-        mark.write_text(str(incarnation))
-        port = free_port() if len(devices) > 1 else 0
-        for number, place in enumerate(places):
-            assignment = Assignment(
+            alone = Assignment(
                 job=job,
                 incarnation=incarnation,
-                target=target,
+                target=job_from_dict(spec["job"]).target,
                 config=spec["config"],
                 cell=spec["cell"],
                 scheduler=scheduler,
@@ -242,49 +252,62 @@ class Keeper:
                 paths=tuple(spec["paths"]),
                 kind=self._kind,
                 devices=devices,
-                rank=Rank(number, len(devices), port=port),
             )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            detail = f"its spec cannot be read: {type(error).__name__}: {error}"
+            await self._mourn(WorkerLeft(job, incarnation, crashed=True, detail=detail), scheduler)
+            return True
+        _write(mark, str(incarnation))
+        port = free_port() if len(devices) > 1 else 0
+        for number, place in enumerate(places):
             place.job = (job, incarnation, scheduler)
             assert place.worker is not None  # it was chosen because it has one
-            self._task(self._attend(place, place.worker.run.remote(assignment)))
+            running = place.worker.run.remote(replace(alone, rank=Rank(number, len(devices), port=port)))
+            self._task(self._attend(place, place.worker, running))
         return True
 
-    async def _attend(self, place: Place, running: Any) -> None:
+    async def _attend(self, place: Place, worker: Actor, running: Any) -> None:
         """Waits until a worker has put its job down."""
         try:
             await running
         except ActorUnavailableError:  # not known to be dead
-            await self._watch(place)
+            await self._watch(place, worker)
         except RayError as error:
-            await self._bury(place, error)
-        place.job = None
-        self._room.set()
+            await self._bury(place, worker, error)
+        else:
+            self._vacate(place, worker)
 
-    async def _watch(self, place: Place) -> None:
+    async def _watch(self, place: Place, worker: Actor) -> None:
         """Looks after a worker of which there is no other sign, until it is idle or dead."""
-        while place.worker is not None:
+        while place.has(worker) and place.job is not None:
             await asyncio.sleep(LOOK)
             try:
-                place.job = await asyncio.wait_for(place.worker.job.remote(), GRACE)
+                job = await asyncio.wait_for(worker.job.remote(), GRACE)
             except (TimeoutError, ActorUnavailableError):
                 continue
             except RayError as error:
-                await self._bury(place, error)
-            if place.job is None:
-                break
-        place.job = None
-        self._room.set()
+                await self._bury(place, worker, error)
+                return
+            if job is None:
+                self._vacate(place, worker)
+
+    def _vacate(self, place: Place, worker: Actor) -> None:
+        if place.has(worker):
+            place.job = None
+            self._room.set()
 
     async def _adopt(self, place: Place) -> None:
         """A worker is new, or a Keeper before this one had it at work."""
-        assert place.worker is not None
+        worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(
+            self._turnstiles[place.device], self._kind
+        )
         try:
-            place.job = await place.worker.job.remote()
+            job = await worker.job.remote()
         except RayError as error:
-            place.worker = None
             raise RuntimeError(f"a worker could not be started: {error}") from None
-        if place.job is not None:
-            self._task(self._watch(place))
+        place.worker, place.job = worker, job
+        if job is not None:
+            self._task(self._watch(place, worker))
 
     async def _reclaim(self, scheduler: Actor, name: str) -> None:
         """A worker that goes on with a job that is over is given a while, then it is ended by force."""
@@ -303,33 +326,42 @@ class Keeper:
                 log.warning("%s is over and its worker goes on: ended by force", place.job)
                 place.over_since = None
                 self._end_worker(place)
+                self._task(self._reopen())
 
     def _end_worker(self, place: Place) -> None:
         if place.worker is not None:
             ray.kill(place.worker)
         place.worker = place.job = None
 
-    async def _bury(self, place: Place, error: RayError) -> None:
+    async def _bury(self, place: Place, worker: Actor, error: RayError) -> None:
         """A worker has died: its job's other ranks wait for it in vain, and the device needs a new one."""
-        job, place.worker = place.job, None
+        if not place.has(worker):
+            return
+        job, place.worker, place.job = place.job, None, None
         if job is not None:
             for other in self._places:
-                if other is not place and other.job == job:
+                if other.job == job:
                     self._end_worker(other)
-            await self._mourn(*job, "the worker's process died" if isinstance(error, RayActorError) else str(error))
+            name, incarnation, scheduler = job
+            detail = "the worker's process died" if isinstance(error, RayActorError) else str(error)
+            await self._mourn(WorkerLeft(name, incarnation, crashed=True, detail=detail), scheduler)
         self._task(self._reopen())
 
     async def _reopen(self) -> None:
-        try:
-            await self.open()
-        except (RayError, RuntimeError, TimeoutError) as error:
-            log.warning("a worker could not be replaced: %s", error)
+        while True:
+            try:
+                await self.open()
+                return
+            except (RayError, RuntimeError, TimeoutError) as error:
+                log.warning("a worker could not be replaced, it is tried again: %s", error)
+                await asyncio.sleep(RETRY)
 
-    async def _mourn(self, job: str, incarnation: int, scheduler: str, detail: str) -> None:
+    async def _mourn(self, left: WorkerLeft, scheduler: str) -> None:
+        """Speaks for a worker that cannot."""
         for _ in range(60):
             try:
                 actor = ray.get_actor(scheduler, namespace=NAMESPACE)
-                await actor.event.remote(WorkerLeft(job, incarnation, crashed=True, detail=detail))
+                await actor.event.remote(left)
                 return
             except ValueError:
                 return  # no such scheduler any more, nobody to tell
@@ -366,6 +398,13 @@ class Keeper:
             **resources,
             **options,
         )
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: whoever writes may be killed in the middle."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(text)
+    os.replace(beside, path)
 
 
 def start_keeper(name: str, devices: int, slots: int, kind: str, memory: Path) -> Actor:
