@@ -15,6 +15,7 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +82,9 @@ def config(model: str, seed: int) -> dict[str, object]:
     }
 
 
-def record(cluster: Cluster, model: str, seed: int, folder: Path) -> Solo:
+def record(cluster: Cluster, model: str, seed: int, seconds: float, folder: Path) -> Solo:
     """Trains a model alone and reads its curve from the run's journal."""
-    job = {**config(model, seed), "deadline": f"{SOLO_SECONDS}s", "target": {"batches": 10**9}}
+    job = {**config(model, seed), "deadline": f"{seconds}s", "target": {"batches": 10**9}}
     bundle = Bundle.from_dict({"policy": "uniform", "jobs": {model: job}}, ROOT)
     [status] = unless_interrupted(bundle.run(run_dir=folder, cluster=cluster)).jobs
     cells = {}
@@ -104,8 +105,14 @@ def unless_interrupted(end: Summary) -> Summary:
     return end
 
 
-def draw(solos: dict[str, Solo], seed: int) -> tuple[Bundle, dict[str, float]]:
-    """A bundle by the papers' rule, and the seconds of work that each job's target takes alone."""
+def draw(solos: dict[str, Solo], seed: int, seconds: float) -> tuple[Bundle, dict[str, float]]:
+    """A bundle by the papers' rule, and the seconds of work that each job's target takes alone.
+
+    Args:
+        solos: what each model did alone.
+        seed: of the draw.
+        seconds: that each model was trained alone.
+    """
     rng = np.random.default_rng(seed)
     order = [str(name) for name in rng.permutation(sorted(solos))]
     targets, work, deadlines = {}, {}, {}
@@ -121,7 +128,7 @@ def draw(solos: dict[str, Solo], seed: int) -> tuple[Bundle, dict[str, float]]:
     # Short and hard: a loss that it did not reach alone in longer than the deadline.
     targets[hard] = 0.5 * float(solos[hard].loss.min())
     work[hard] = np.inf
-    deadlines[hard] = min(deadlines[hard], rng.uniform(0.5, 0.9) * SOLO_SECONDS)
+    deadlines[hard] = min(deadlines[hard], rng.uniform(0.5, 0.9) * seconds)
     # Long and easy: the start of its curve, and as much time as anybody has.
     targets[easy] = float(solos[easy].loss[: int(0.3 * len(solos[easy].loss)) + 1].min())
     work[easy] = solos[easy].passage(targets[easy])
@@ -192,37 +199,44 @@ def bundle_target(bundle: Bundle, k: int) -> float:
     return float(getattr(bundle.jobs[k].job.target, "at_most", np.nan))
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> dict[str, int]:
+    """Runs it all; the figures, summed over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="one or several; figures are their sums")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "demo", metavar="DIR", help="written anew")
-    arguments = parser.parse_args()
+    parser.add_argument("--model", nargs="+", choices=sorted(MODELS), default=list(MODELS), help="(default: all)")
+    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=list(POLICIES), help="(default: all)")
+    parser.add_argument("--seconds", type=float, default=SOLO_SECONDS, help="each model alone (default %(default)s)")
+    arguments = parser.parse_args(words)
     rows = []
     print("bringing up warm workers (each imports torch and Lightning once) ...", flush=True)
-    with Cluster(workers=len(MODELS)) as cluster:
+    with Cluster(workers=len(arguments.model)) as cluster:
         for seed in arguments.seed:
             folder = arguments.run_dir / f"seed-{seed}"
             shutil.rmtree(folder, ignore_errors=True)
-            print(f"\nseed {seed}: each model alone for {SOLO_SECONDS:.0f} s", flush=True)
-            solos = {name: record(cluster, name, seed, folder / "solo" / name) for name in MODELS}
+            print(f"\nseed {seed}: each model alone for {arguments.seconds:.0f} s", flush=True)
+            solos = {
+                name: record(cluster, name, seed, arguments.seconds, folder / "solo" / name) for name in arguments.model
+            }
             for name, solo in solos.items():
                 print(f"  {name:<14} {solo.speed:5.0f} batches/s, loss {solo.loss[0]:.3f} to {solo.loss[-1]:.4f}")
-            bundle, work = draw(solos, seed)
+            bundle, work = draw(solos, seed, arguments.seconds)
             ends = {}
-            for name, policy in POLICIES.items():
-                print(f"\n{policy}", flush=True)
-                end = bundle.run(policy, folder / name, cluster=cluster, watcher=view_for(sys.stdout))
+            for name in arguments.policy:
+                print(f"\n{POLICIES[name]}", flush=True)
+                end = bundle.run(POLICIES[name], folder / name, cluster=cluster, watcher=view_for(sys.stdout))
                 ends[name] = unless_interrupted(end)
             most = ceiling(bundle, work)
             show(bundle, work, ends, most)
-            if ends["lara"].met < max(ends[name].met for name in ("fifo", "edf", "uniform")):
+            if "lara" in ends and ends["lara"].met < max(end.met for end in ends.values()):
                 why_not_more(bundle, work, ends["lara"])
             rows.append({"seed": seed, "ceiling": most, **{f"met_{name}": end.met for name, end in ends.items()}})
     figures = {key: sum(row[key] for row in rows) for key in rows[0] if key != "seed"}
     print("\n" + ", ".join(f"{key} {value}" for key, value in figures.items()))
     if arguments.json:
         arguments.json.write_text(json.dumps({"figures": figures, "seeds": rows}, indent=2) + "\n")
+    return figures
 
 
 if __name__ == "__main__":

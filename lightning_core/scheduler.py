@@ -308,8 +308,7 @@ class Scheduler:
         table = self._table
         if table.jobs[row].on_miss is OnMiss.STOP:
             given_up = table.belief[row] == INFEASIBLE
-            verdict = Verdict.INFEASIBLE if given_up else Verdict.MISSED
-            self._end(row, now, verdict, Reason("never_feasible" if given_up else "deadline_passed"))
+            self._end(row, now, Verdict.MISSED, Reason("never_feasible" if given_up else "deadline_passed"))
         else:
             table.late[row] = True
             table.belief[row] = MISSED

@@ -78,7 +78,7 @@ def test_jobs_meet_their_targets_in_turns_and_the_journal_replays(cluster: Clust
     summary = made.run(run_dir=tmp_path, cluster=cluster, watcher=seen)
     verdicts = {j.name: j.verdict for j in summary.jobs}
     assert (verdicts["a"], verdicts["b"]) == (Verdict.MET, Verdict.MET)
-    assert verdicts["c"] in (Verdict.MISSED, Verdict.INFEASIBLE)
+    assert verdicts["c"] is Verdict.MISSED
     assert summary.exit_code == 3
     for _, jobs in seen.frames:
         assert sum(j.share for j in jobs) <= 1 + 1e-9

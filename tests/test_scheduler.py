@@ -123,7 +123,7 @@ def test_a_target_reached_after_the_deadline_is_missed(scheduler: Scheduler, now
     assert end.verdict is verdict
 
 
-def test_a_job_given_up_ends_as_infeasible(scheduler: Scheduler) -> None:
+def test_a_job_given_up_has_missed_and_says_that_it_had_been_given_up(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 10, n=1000),)), 0.0)
     scheduler.handle(report("a", 1, batches=10, busy=1.0), 1.0)
     scheduler.handle(Tick(), 1.5)
@@ -132,7 +132,7 @@ def test_a_job_given_up_ends_as_infeasible(scheduler: Scheduler) -> None:
     assert str(status.reason) == "needs 99.0s alone on the device and has 8.5s"
     [end] = directives(scheduler.handle(Tick(), 10.0))
     assert isinstance(end, End)
-    assert end.verdict is Verdict.INFEASIBLE
+    assert (end.verdict, end.reason.code) == (Verdict.MISSED, "never_feasible")
 
 
 @pytest.mark.parametrize(
