@@ -7,13 +7,16 @@ started it does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_core.drivers.wire import Door
+from lightning_core.drivers.door import Door
 
 POOL = "pool-scheduler"
 
@@ -21,36 +24,36 @@ POOL = "pool-scheduler"
 class Remote:
     """A pool whose scheduler is an actor that this process can call; each call is passed on as it is.
 
-    Connections are counted here, and there: those of this process are told apart by its process id.
+    Connections are counted here, and there: those of this process begin at a number of its own.
     """
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self._first = (1 + secrets.randbits(32)) << 32
 
     def __getattr__(self, method: str) -> Any:
-        async def passed_on(*args: Any) -> Any:
-            from ray.exceptions import RayTaskError
-
-            try:
-                return await getattr(self._actor, method).remote(*args)
-            except RayTaskError as error:
-                raise error.cause if isinstance(error.cause, Exception) else error from None
-
-        return passed_on
+        return partial(self._pass_on, method)
 
     async def join(self, job: Any, device: str, incarnation: int | None, line: int) -> Any:
-        welcome = await self._actor.join.remote(job, device, incarnation, _far(line))
+        welcome = await self._pass_on("join", job, device, incarnation, self._first + line)
         return welcome._replace(turnstiles=tuple(path if Path(path).exists() else "" for path in welcome.turnstiles))
 
-    async def event(self, event: Any, line: int | None = None) -> Any:
-        return await self._actor.event.remote(event, None if line is None else _far(line))
+    async def event(self, event: Any, line: int) -> Any:
+        return await self._pass_on("event", event, self._first + line)
 
     async def hung_up(self, line: int) -> None:
-        await self._actor.hung_up.remote(_far(line))
+        from ray.exceptions import RayError
 
+        with contextlib.suppress(RayError):  # it is gone: there is nobody to tell
+            await self._pass_on("hung_up", self._first + line)
 
-def _far(line: int) -> int:
-    return os.getpid() << 32 | line
+    async def _pass_on(self, method: str, *args: Any) -> Any:
+        from ray.exceptions import RayTaskError
+
+        try:
+            return await getattr(self._actor, method).remote(*args)
+        except RayTaskError as error:  # its words, not the way that they came
+            raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
 def main(address: str, path: str) -> int:

@@ -15,15 +15,31 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_core.drivers.wire import SocketClient
 
 # How long the helper may take to join a Ray, seconds.
 BRIDGE_PATIENCE = 60.0
 AUTO, LOCAL = "auto", "local"
-_bridges: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+
+
+class Bridge(NamedTuple):
+    """A helper process that has joined a Ray, and its folder."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def door(self) -> Path:
+        """Of the pool, here."""
+        return self.folder / "door"
+
+
+# By process and address: a forked child has no part in its parent's.
+_bridges: dict[tuple[int, str], Bridge] = {}
 
 
 def home() -> Path:
@@ -68,19 +84,27 @@ def is_address(pool: str) -> bool:
 
 
 def read_head(folder: Path) -> dict[str, Any] | None:
-    """What the pool in a folder noted of itself; None if there is none."""
+    """What the pool in a folder noted of itself; None if there is none.
+
+    Raises:
+        ConnectionError: if the note cannot be understood.
+    """
+    note = folder / "head.json"
     try:
-        head = json.loads((folder / "head.json").read_text())
+        head = json.loads(note.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise ConnectionError(f"{folder / 'head.json'} cannot be read: {error}") from None
-    return head if isinstance(head, dict) else None
+        raise ConnectionError(f"{note} cannot be read: {error}") from None
+    kinds = {"pid": int, "started": int, "temp": str, "socket": str, "token": str}
+    if not isinstance(head, dict) or not all(isinstance(head.get(key), kind) for key, kind in kinds.items()):
+        raise ConnectionError(f"{note} is no note of a pool")
+    return head
 
 
-def is_alive(head: dict[str, Any]) -> bool:
+def is_alive(head: Mapping[str, Any]) -> bool:
     """Whether the head's process runs, and is the one that was started then."""
-    return bool(started(head["pid"]) == head["started"])
+    return started(head["pid"]) == int(head["started"])
 
 
 def started(pid: int) -> int | None:
@@ -94,28 +118,42 @@ def started(pid: int) -> int | None:
 
 
 def _bridge(address: str) -> Path:
-    process, path = _bridges.get(address, (None, None))
-    if process is not None and path is not None and process.poll() is None:
-        return path
+    key = os.getpid(), address
+    known = _bridges.get(key)
+    if known is not None:
+        if known.process.poll() is None:
+            return known.door
+        _close_bridge(key)
     folder = Path(tempfile.mkdtemp(prefix="lc-"))
-    path = folder / "door"
-    command = [sys.executable, "-m", "lightning_core.drivers.bridge", address, str(path)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    _bridges[address] = process, path
-    atexit.register(_close_bridge, process, folder)
-    until = time.monotonic() + BRIDGE_PATIENCE
-    while not path.exists():
-        if process.poll() is not None:
-            words = process.stderr.read().decode(errors="replace").strip() if process.stderr is not None else ""
-            raise ConnectionError(words.rsplit("\n", 1)[-1] or f"{address}: the pool cannot be reached")
-        if time.monotonic() > until:
-            process.kill()
-            raise ConnectionError(f"{address}: no answer within {BRIDGE_PATIENCE:.0f} s")
-        time.sleep(0.05)
-    return path
+    errors = folder / "errors"
+    command = [sys.executable, "-m", "lightning_core.drivers.bridge", address, str(folder / "door")]
+    with errors.open("wb") as file:  # not a pipe: nobody would empty it
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=file)
+    bridge = _bridges[key] = Bridge(process, folder)
+    try:
+        until = time.monotonic() + BRIDGE_PATIENCE
+        while not bridge.door.exists():
+            if process.poll() is not None:
+                words = errors.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
+                raise ConnectionError(words or f"{address}: the pool cannot be reached")
+            if time.monotonic() > until:
+                raise ConnectionError(f"{address}: no answer within {BRIDGE_PATIENCE:.0f} s")
+            time.sleep(0.05)
+    except BaseException:
+        _close_bridge(key)
+        raise
+    return bridge.door
 
 
-def _close_bridge(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _close_bridge(key: tuple[int, str]) -> None:
+    process, folder = _bridges.pop(key)
     process.kill()
     process.wait()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@atexit.register
+def _close_bridges() -> None:
+    for key in list(_bridges):
+        if key[0] == os.getpid():
+            _close_bridge(key)

@@ -24,15 +24,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from lightning_core.codec import job_from_dict
+from lightning_core.drivers.checking import checked
+from lightning_core.drivers.door import Door
 from lightning_core.drivers.host import Host
 from lightning_core.drivers.notify import Notifier
-from lightning_core.drivers.wire import Door
 from lightning_core.journal import JournalError
 from lightning_core.protocols import JoinRefused
 from lightning_core.settings import Settings
@@ -77,6 +78,15 @@ PAUSE = 1.0
 # Ray gives its workers the lowest priority; a script beside them would win every core from them. For a Ray of our own.
 NICE = {"RAY_worker_niceness": "0"}
 PROCESS_GONE = "its process is gone"
+
+
+class Spec(TypedDict):
+    """What the Keeper needs to launch a job, plain data."""
+
+    job: dict[str, Any]
+    config: dict[str, Any]
+    cell: int
+    paths: list[str]
 
 
 class SchedulerActor:
@@ -235,11 +245,11 @@ class SchedulerActor:
         await self._ready()
         self._handle(Submit(jobs))
 
-    async def launch(self, specs: Sequence[Mapping[str, Any]]) -> None:
+    async def launch(self, specs: Sequence[Spec]) -> None:
         """Submits jobs that the Keeper launches from their specs.
 
         Args:
-            specs: each with ``job`` and what a worker needs to know (:class:`lightning_core.launch.worker.Spec`).
+            specs: each with the job and what a worker needs to know.
 
         Raises:
             ValueError: if a name is taken or a spec is none; then none of them is submitted.
@@ -248,7 +258,7 @@ class SchedulerActor:
         taken = set(self._host.scheduler.names(active=True))
         specs_of: dict[Job, str] = {}
         for spec in specs:
-            job, text = job_from_dict(spec["job"]), json.dumps(spec)
+            job, text = _job_of(spec), json.dumps(spec)
             check_name(job.name)
             if job.name in taken:
                 raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
@@ -399,6 +409,14 @@ def _lock(path: Path) -> int:
                 os.close(lock)
                 raise JournalError(f"{path.parent}: another scheduler writes the journal here") from None
             time.sleep(0.1)
+
+
+def _job_of(spec: Any) -> Job:
+    try:
+        job: Job = checked(job_from_dict(checked(spec, Spec)["job"]), Job)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not understood: {type(error).__name__}: {error}") from None
+    return job
 
 
 def _put_away(folder: Path) -> None:

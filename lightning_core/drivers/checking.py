@@ -1,0 +1,90 @@
+"""Whether what came in from outside has the types that it should have.
+
+JSON gives any type for any field, and Python asks for none. What the scheduler is handed goes into its journal, so
+it is looked at before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+# Larger counts are none: beyond it a float does not tell two of them apart.
+MOST = 2**53
+
+
+def checked(value: Any, kind: Any) -> Any:
+    """The value, if it is of a kind: a class, a union, a tuple, list or frozenset of one, a dataclass, NamedTuple or
+    TypedDict.
+
+    Raises:
+        ValueError: if it is not, with the first part that is not. A number must be finite, a count at most 2**53, and
+            True is no number.
+
+    Example::
+
+        >>> checked({"a": 1}, dict), checked(0.5, float), checked(2, float)
+        ({'a': 1}, 0.5, 2)
+        >>> checked(True, int)
+        Traceback (most recent call last):
+        ...
+        ValueError: expected int, got True
+    """
+    wrong = _wrong(value, kind)
+    if wrong is not None:
+        raise ValueError(wrong)
+    return value
+
+
+def _wrong(value: Any, kind: Any) -> str | None:
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        wrong = [_wrong(value, one) for one in get_args(kind)]
+        return None if None in wrong else f"expected {kind}, got {_short(value)}"
+    if origin in (tuple, list, frozenset):
+        if not isinstance(value, origin):
+            return f"expected {kind}, got {_short(value)}"
+        return _first(_wrong(part, get_args(kind)[0]) for part in value)
+    if is_typeddict(kind):
+        hints = _hints(kind)
+        if not isinstance(value, dict) or value.keys() != hints.keys():
+            return f"expected a mapping of {', '.join(hints)}, got {_short(value)}"
+        return _first(_within(name, _wrong(value[name], hint)) for name, hint in hints.items())
+    if kind is float:
+        return None if _is_number(value) else f"expected a finite number, got {_short(value)}"
+    if kind is int:
+        return None if type(value) is int and abs(value) <= MOST else f"expected int, got {_short(value)}"
+    kind = origin or kind
+    if not isinstance(value, kind):
+        return f"expected {kind.__name__}, got {_short(value)}"
+    if is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return _first(_within(name, _wrong(getattr(value, name), hint)) for name, hint in _hints(kind).items())
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool | Enum) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) <= MOST
+
+
+def _first(wrong: Any) -> str | None:
+    return next((words for words in wrong if words is not None), None)
+
+
+def _within(name: str, wrong: str | None) -> str | None:
+    return None if wrong is None else f"{name}: {wrong}"
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+@lru_cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

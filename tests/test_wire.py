@@ -1,0 +1,557 @@
+"""The pool's door: who may come in, what may be said, and that a process that is gone has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.drivers import door, ray_actor
+from lightning_core.drivers.ray_actor import SchedulerActor
+from lightning_core.drivers.wire import PROTOCOL, SocketClient
+from lightning_core.journal import Journal, replay
+from lightning_core.protocols import JoinRefused
+from lightning_core.types import (
+    Amend,
+    BatchTarget,
+    Can,
+    Cancel,
+    Cell,
+    End,
+    Event,
+    Grant,
+    Job,
+    LossTarget,
+    OnMiss,
+    Pause,
+    Report,
+    Resume,
+    State,
+    Submit,
+    Tick,
+    Verdict,
+    WorkerLeft,
+    WorkersLost,
+)
+from tests.conftest import ROOT
+
+SCRIPT = frozenset({Can.TURNS, Can.HOLD})
+JOB = Job("job", 600.0, BatchTarget(1000), can=SCRIPT)
+
+
+class Pool:
+    """A scheduler behind its door, in a thread with a loop of its own; no Ray."""
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        self.folder = folder
+        self.path = path
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        self.actor = self._made()
+
+    def _made(self) -> SchedulerActor:
+        actor = SchedulerActor({"policy": "uniform"}, str(self.folder), str(self.path))
+        self.do(actor.pid())
+        self.do(actor.shares([("cpu0", "/turn")]))
+        return actor
+
+    def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
+
+    def restart(self) -> None:
+        """As Ray does when the actor's process has died: what it had not written is lost, and nobody is connected."""
+        self.do(self.actor.close())
+        self.actor = self._made()
+
+    def lives(self, name: str, incarnation: int = 1) -> bool:
+        """Whether this life of a job is the one that the pool knows, and has not ended."""
+        _, jobs = self.do(self.actor.status())
+        job = [job for job in jobs if job.name == name][-1]
+        return bool(job.state is not State.ENDED and job.incarnation == incarnation)
+
+    def crashed(self, name: str) -> bool:
+        """Whether its process is known to be gone."""
+        _, jobs = self.do(self.actor.status())
+        job = [job for job in jobs if job.name == name][-1]
+        return bool(job.verdict is Verdict.CRASHED and job.detail == ray_actor.PROCESS_GONE)
+
+    def close(self) -> None:
+        self.do(self.actor.close())
+        self.do(self._wind_up())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    async def _wind_up(self) -> None:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
+        made = Pool(tmp_path / "a pool", Path(folder) / "door")
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def client(pool: Pool) -> Iterator[SocketClient]:
+    made = SocketClient(pool.path)
+    yield made
+    made.close()
+
+
+def report(number: int = 1, **changed: Any) -> Report:
+    return replace(Report("job", 1, number, 0, 5 * number, 0.5 * number, (Cell(1, 5, 0.5),)), **changed)
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.02)
+
+
+def say(path: Path, *lines: bytes, answers: int = 1) -> list[dict[str, Any]]:
+    """What a stranger hears who sends these lines as they are."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(path))
+        connection.sendall(b"".join(lines))
+        with connection.makefile("rb") as file:
+            return [json.loads(line) for line in (file.readline() for _ in range(answers)) if line]
+
+
+def is_hung_up_on(connection: socket.socket, text: bytes) -> bool:
+    """Whether the door closes the connection instead of taking in all that is said."""
+    try:
+        connection.sendall(text)
+        while connection.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:  # reset, or broken
+        pass
+    return True
+
+
+def request(call: str, protocol: int = PROTOCOL, **args: Any) -> bytes:
+    return json.dumps({"id": 1, "protocol": protocol, "call": call, "args": args}).encode() + b"\n"
+
+
+# ---------------------------------------------------------------------------------------------------- what is said
+
+
+def test_every_call_there_and_back(client: SocketClient) -> None:
+    assert client.about()["devices"] == ["cpu0"]
+    welcome = client.join(JOB, "cpu")
+    assert (welcome.incarnation, welcome.turnstiles, welcome.again) == (1, ("/turn",), False)
+    grant = client.report(report())
+    assert isinstance(grant, Grant)
+    assert (grant.duty, grant.devices) == (1.0, (0,))
+    assert client.report(report(2, version=grant.version)) is None
+    assert client.wait("job", grant.version, 0.05) is None
+    outlook = client.outlook("job")
+    assert outlook is not None
+    assert outlook.share == 1.0
+    assert client.outlook("nobody") is None
+    assert client.job("job") == replace(JOB, device=None)
+    _, [status] = client.status()
+    assert (status.name, status.batches, status.loss) == ("job", 10, 0.5)
+    client.event(Pause("job"))
+    client.event(Resume("job"))
+    client.event(Amend(replace(JOB, deadline=900.0)))
+    assert client.job("job").deadline == 900.0
+    client.left(WorkerLeft("job", 1))
+    end = client.report(report(3))
+    assert isinstance(end, End)
+    assert end.verdict is Verdict.MISSED
+
+
+def test_news_end_a_wait(client: SocketClient, pool: Pool) -> None:
+    client.join(JOB, "cpu")
+    grant = client.report(report())
+    assert grant is not None
+    threading.Timer(0.2, lambda: pool.do(pool.actor.event(Cancel("job")))).start()
+    began = time.monotonic()
+    assert isinstance(client.wait("job", grant.version, 10.0), End)
+    assert time.monotonic() - began < 5
+
+
+def test_another_protocol_is_told_to_be_upgraded(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "PROTOCOL", 3)
+    [answer] = say(pool.path, request("join", protocol=2))
+    assert answer["refused"] == "scheduler protocol 3, client 2: upgrade the older one"
+    client = SocketClient(pool.path)
+    with pytest.raises(JoinRefused, match="scheduler protocol 3, client 1: upgrade"):
+        client.join(JOB, "cpu")
+    client.close()
+
+
+def spec(name: str = "x", **changed: Any) -> dict[str, Any]:
+    job = {"name": name, "deadline": 9.0, "target": {"batches": 9}, "begin": 0.0, "weight": 1.0, "min_devices": 1,
+           "max_devices": 1, "on_miss": "continue", "can": ["hold", "release", "turns"], "device": None,
+           "work": None}  # fmt: skip
+    return {"job": job | changed, "config": {}, "cell": 1, "paths": []}
+
+
+def event(**body: Any) -> bytes:
+    return request("event", event=json.dumps(body))
+
+
+GOOD = {
+    "kind": "report",
+    "job": "job",
+    "incarnation": 1,
+    "number": 9,
+    "version": 0,
+    "batches": 9,
+    "busy": 1.0,
+    "cells": [],
+}
+
+GARBAGE = {
+    "no JSON": (b"\xff\xfe\n", "not understood: UnicodeDecodeError"),
+    "half a line of JSON": (b'{"id": 1,\n', "not understood: JSONDecodeError"),
+    "a list": (b"[1]\n", "not understood: TypeError"),
+    "nothing asked": (b"{}\n", "not understood: KeyError: 'id'"),
+    "bottomless": (b"[" * 100_000 + b"\n", "not understood: RecursionError"),
+    "no number": (b'{"id": NaN}\n', "NaN is no number"),
+    "unknown call": (request("sudo"), "unknown call 'sudo'"),
+    "a call that is no word": (request(["close"]), "unknown call ['close']"),  # type: ignore[arg-type]
+    "a method that is no call": (request("close"), "unknown call 'close'"),
+    "arguments missing": (request("wait"), "not understood: KeyError: 'job'"),
+    "a job that is a list": (request("wait", job=[], version=0, timeout=1), "expected str, got []"),
+    "wait for ever": (b'{"id":1,"protocol":1,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
+                      "expected a finite number, got inf"),
+    "time": (event(kind="tick"), "Tick is not for clients to send"),
+    "a submission": (event(kind="submit", jobs=[]), "Submit is not for clients to send"),
+    "workers lost": (event(kind="workers_lost"), "WorkersLost is not for clients to send"),
+    "an unknown event": (event(kind="reboot"), "not understood: KeyError: 'reboot'"),
+    "an event with more": (event(**GOOD, more=1), "not understood: TypeError"),
+    "a count that is a word": (event(**GOOD | {"batches": "9"}), "batches: expected int, got '9'"),
+    "a count that is true": (event(**GOOD | {"number": True}), "number: expected int, got True"),
+    "a count beyond all": (event(**GOOD | {"batches": 10**400}), "batches: expected int, got 1000"),
+    "seconds without end": (event(**GOOD | {"busy": 1e999}), "busy: expected a finite number, got inf"),
+    "cells of words": (event(**GOOD | {"cells": [[1, 2, "a"]]}), "cells: loss: expected a finite number, got 'a'"),
+    "cells of two": (event(**GOOD | {"cells": [[1, 2]]}), "not understood: TypeError"),
+    "a job named 5": (event(kind="cancel", job=5), "job: expected str, got 5"),
+    "a target of words": (
+        request("launch", specs=[spec(target={"batches": "9"})]), "not understood: TypeError"),
+    "half a batch": (request("launch", specs=[spec(target={"batches": 9.5})]), "target: expected"),
+    "a path for a name": (request("launch", specs=[spec("../../x")]), "invalid job name '../../x'"),
+    "an escape for a name": (request("launch", specs=[spec("\x1b[2J")]), "invalid job name"),
+    "a spec of more": (request("launch", specs=[spec() | {"env": {}}]), "expected a mapping of job, config, cell"),
+    "a spec without a config": (request("launch", specs=[{"job": spec()["job"]}]), "expected a mapping of job, config"),
+    "paths that are none": (request("launch", specs=[spec() | {"paths": [1]}]), "paths: expected str, got 1"),
+    "a spec that cannot leave": (request("launch", specs=[spec(can=["turns"])]), "must be able to leave"),
+    "a spec with its own device": (request("launch", specs=[spec(device=0)]), "must be able to leave"),
+    "a name twice": (request("launch", specs=[spec(), spec()]), "the name 'x' is taken"),
+    "a huge spec": (request("launch", specs=[spec() | {"config": {"a": "b" * 2**20}}]), "must be at most 1048576"),
+    "specs that are none": (request("launch", specs="all"), "expected list, got 'all'"),
+    "a script as a path": (
+        request("join", job=spec("../x")["job"], device="cpu", incarnation=None), "invalid job name '../x'"),
+    "a script of another machine": (
+        request("join", job=spec()["job"], device="GPU-1", incarnation=None), "trains on GPU-1, the pool shares cpu0"),
+}  # fmt: skip
+
+
+def test_what_cannot_be_understood_is_refused_and_changes_nothing(pool: Pool, client: SocketClient) -> None:
+    client.join(JOB, "cpu")
+    client.report(report())
+    with Journal.open(pool.folder / "journal.db", read_only=True) as journal:
+        before = replay(journal)
+    answers = {what: say(pool.path, line)[0] for what, (line, _) in GARBAGE.items()}
+    assert not {what: answer for what, answer in answers.items() if GARBAGE[what][1] not in answer.get("refused", "")}
+    assert not (pool.folder / "jobs").exists() or not any((pool.folder / "jobs").iterdir())
+    assert pool.lives("job")
+    with Journal.open(pool.folder / "journal.db", read_only=True) as journal:
+        after = replay(journal)
+    # Time has been told to it, and nothing else.
+    assert {status.name for status in after.scheduler.status()} == {"job"}
+    assert after.scheduler.status()[0].batches == before.scheduler.status()[0].batches == 5
+
+
+@pytest.mark.parametrize("call", [Tick(), Submit((JOB,)), WorkersLost()])
+def test_the_scheduler_s_own_events_are_not_for_clients(client: SocketClient, call: Event) -> None:
+    with pytest.raises(JoinRefused, match=f"{type(call).__name__} is not for clients to send"):
+        client.event(call)
+
+
+def test_a_job_of_any_terms_arrives_as_it_is(client: SocketClient, pool: Pool) -> None:
+    job = Job(
+        "odd", 60.5, LossTarget("val/acc", at_least=0.9, best=2.0), 1.5, 2.5, 1, 3, OnMiss.HOLD, SCRIPT, None, 7.0
+    )
+    client.join(job, "cpu")
+    assert client.job("odd") == job
+
+
+# ---------------------------------------------------------------------------------------------------- who may
+
+
+def test_the_door_is_its_user_s_alone(pool: Pool) -> None:
+    assert stat.S_IMODE(pool.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(pool.path.parent.stat().st_mode) == 0o700
+
+
+def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketClient) -> None:
+    client.join(JOB, "cpu")
+    stranger = SocketClient(pool.path)
+    for said in (report(7), WorkerLeft("job", 1), WorkerLeft("job", 1, crashed=True)):
+        with pytest.raises(ConnectionError, match="another process speaks for job"):
+            stranger.event(said)
+    with pytest.raises(JoinRefused, match="the name 'job' is taken"):
+        stranger.join(JOB, "cpu")
+    stranger.close()
+    assert pool.lives("job")
+    client.report(report())  # it still speaks for itself
+
+
+def test_nobody_speaks_for_a_launched_job(pool: Pool, client: SocketClient) -> None:
+    client.launch([spec()])
+    with pytest.raises(ConnectionError, match="another process speaks for x"):
+        client.report(report(job="x"))
+    with pytest.raises(JoinRefused, match="the name 'x' is taken"):
+        client.join(replace(JOB, name="x"), "cpu")
+    with pytest.raises(JoinRefused, match="the name 'x' is taken"):
+        client.launch([spec()])
+
+
+def test_a_life_that_is_over_says_so_to_nobody_s_harm(pool: Pool, client: SocketClient) -> None:
+    client.join(JOB, "cpu")
+    client.left(WorkerLeft("job", 1))
+    heir = SocketClient(pool.path)
+    assert heir.join(JOB, "cpu").incarnation == 2
+    client.left(WorkerLeft("job", 1))
+    end = client.report(report(9))
+    assert isinstance(end, End)
+    assert end.reason.code == "superseded"
+    assert pool.lives("job", 2)
+    heir.close()
+    until(lambda: pool.crashed("job"))  # the heir's hanging up still counts
+
+
+def test_who_asks_and_does_not_listen_is_hung_up_on(pool: Pool, client: SocketClient) -> None:
+    client.join(JOB, "cpu")
+    line = request("wait", job="job", version=10**6, timeout=60)
+    with socket.socket(socket.AF_UNIX) as flood:
+        flood.settimeout(10)
+        flood.connect(str(pool.path))
+        assert is_hung_up_on(flood, line * 10_000)
+    assert client.about()["devices"] == ["cpu0"]
+    until(lambda: len(asyncio.all_tasks(pool.loop)) < 10)
+
+
+def test_a_line_without_end_is_hung_up_on(pool: Pool, client: SocketClient) -> None:
+    with socket.socket(socket.AF_UNIX) as endless:
+        endless.settimeout(10)
+        endless.connect(str(pool.path))
+        assert is_hung_up_on(endless, b"x" * 40 * 2**20)
+    assert client.about()["devices"] == ["cpu0"]
+
+
+def test_a_half_line_is_no_request(pool: Pool, client: SocketClient) -> None:
+    client.launch([spec()])
+    with socket.socket(socket.AF_UNIX) as cut:
+        cut.connect(str(pool.path))
+        cut.sendall(event(kind="cancel", job="x").rstrip(b"\n"))
+    time.sleep(0.2)
+    assert pool.lives("x")
+
+
+# ---------------------------------------------------------------------------------------------------- who is there
+
+
+def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_actor, "BACK_WITHIN", 0.3)
+    client = SocketClient(pool.path)
+    client.join(JOB, "cpu")
+    client.report(report())
+    client.close()
+    client.report(report(2))  # on another connection
+    time.sleep(0.6)
+    assert pool.lives("job")
+    client.close()
+    assert client.join(JOB, "cpu").again
+    time.sleep(0.6)
+    assert pool.lives("job")
+    client.close()
+    until(lambda: pool.crashed("job"))
+    assert client.join(JOB, "cpu")[0] == 2
+    client.close()
+
+
+def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_actor, "BACK_WITHIN", 0.3)
+    client = SocketClient(pool.path)
+    client.join(JOB, "cpu")
+    client.close()
+    until(lambda: not pool.actor._speakers)
+    pool.do(pool.actor.event(Cancel("job")))
+    client.launch([spec("job")])
+    time.sleep(0.6)
+    assert pool.lives("job", 2)
+    client.close()
+
+
+def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_actor, "BACK_AFTER_RESTART", 1.0)
+    back, gone = SocketClient(pool.path), SocketClient(pool.path)
+    back.join(JOB, "cpu")
+    gone.join(replace(JOB, name="gone"), "cpu")
+    pool.restart()
+    with pytest.raises(ConnectionError):
+        back.report(report())  # of the connection that broke
+    assert isinstance(back.report(report()), Grant)
+    stranger = SocketClient(pool.path)
+    with pytest.raises(ConnectionError, match="another process speaks for job"):
+        stranger.report(report(2))  # speakers are known again
+    until(lambda: pool.crashed("gone"))
+    assert pool.lives("job")
+    for one in (back, gone, stranger):
+        one.close()
+
+
+FORKED = """
+import os, sys, time
+from pathlib import Path
+from lightning_core.drivers.wire import SocketClient
+from lightning_core.types import BatchTarget, Can, Job
+client = SocketClient(Path(sys.argv[1]))
+client.join(Job("forked", 600.0, BatchTarget(1000), can=frozenset({Can.TURNS, Can.HOLD})), "cpu")
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_script_is_gone_though_its_child_keeps_the_connection(pool: Pool) -> None:
+    line = [sys.executable, "-c", FORKED, str(pool.path)]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    assert pool.lives("forked")
+    try:
+        process.kill()
+        process.wait()
+        killed = time.monotonic()
+        until(lambda: pool.crashed("forked"))
+        assert time.monotonic() - killed < 3
+        os.kill(child, 0)  # it lives
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
+def test_nobody_there() -> None:
+    client = SocketClient(Path("/nowhere/door"))
+    with pytest.raises(ConnectionError, match=r"the pool at /nowhere/door does not answer: .*No such file"):
+        client.about()
+
+
+def test_an_interrupted_question_does_not_answer_the_next(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SocketClient(pool.path)
+    client.about()
+    assert client._answers is not None
+
+    class Interrupted:
+        def readline(self) -> bytes:
+            raise KeyboardInterrupt
+
+        def close(self) -> None:
+            pass
+
+    client._answers.close()
+    client._answers = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        client.about()
+    assert client.status()[1] == []
+    client.close()
+
+
+# ---------------------------------------------------------------------------------------------------- the actor
+
+
+def test_connections_leave_nothing_open(pool: Pool) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    SocketClient(pool.path).about()
+    time.sleep(0.2)
+    before = descriptors()
+    for _ in range(20):
+        client = SocketClient(pool.path)
+        client.about()
+        client.close()
+    until(lambda: descriptors() <= before + 1)
+    until(lambda: len(asyncio.all_tasks(pool.loop)) <= 3)
+
+
+def test_two_schedulers_never_write_one_journal(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_actor, "LET_GO", 0.1)
+    second = SchedulerActor({}, str(pool.folder), str(tmp_path / "door"))
+    with pytest.raises(RuntimeError, match="another scheduler writes the journal here"):
+        pool.do(second.about())
+    assert not (tmp_path / "door").exists()
+
+
+@pytest.mark.parametrize("what", ["text", "hole"])
+def test_a_damaged_journal_is_told_to_whoever_asks(tmp_path: Path, what: str) -> None:
+    async def ask() -> None:
+        await SchedulerActor({}, str(tmp_path)).about()
+
+    path = tmp_path / "journal.db"
+    if what == "text":
+        path.write_text("no journal " * 1000)
+    else:
+        asyncio.run(fill(tmp_path))
+        with path.open("r+b") as file:
+            file.seek(8192)
+            file.write(b"\xff" * 20000)
+    size = path.stat().st_size
+    with pytest.raises(RuntimeError, match=r"journal|database"):
+        asyncio.run(ask())
+    assert path.stat().st_size == size
+
+
+async def fill(folder: Path) -> None:
+    actor = SchedulerActor({}, str(folder))
+    for number in range(100):
+        await actor.submit((replace(JOB, name=f"job{number}"),))
+    await actor.close()
+
+
+def test_a_door_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    actor = SchedulerActor({}, str(tmp_path), str(tmp_path / ("d" * 120)))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the door cannot be opened: AF_UNIX path too long"):
+            asyncio.run(actor.pid())
+
+
+def test_a_name_that_is_a_folder_already_is_put_away(pool: Pool, client: SocketClient) -> None:
+    folder = pool.folder / "jobs" / "x"
+    folder.mkdir(parents=True)
+    (folder / "last.ckpt").write_text("of another life")
+    client.launch([spec()])
+    assert [file.name for file in folder.iterdir()] == ["spec.json"]
+    assert (pool.folder / "old" / "x~1" / "last.ckpt").exists()
