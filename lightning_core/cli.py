@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from lightning_core.drivers.connect import connect
 from lightning_core.durations import format_duration
 from lightning_core.journal import Journal, JournalError, replay
 from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET
+from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
     from lightning_core.launch.bundle import Bundle
@@ -33,21 +35,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.debug:
         return int(arguments.run(arguments))
     try:
-        return int(arguments.run(arguments))
-    except (ValueError, JournalError, ConnectionError, steering.Failed) as error:
-        for problem in str(error).splitlines() or [type(error).__name__]:
-            print(f"error: {problem}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except ModuleNotFoundError as error:
-        words = str(error) if "pip install" in str(error) else f"{error}; pip install 'lightning-core-learning[launch]'"
-        print(f"error: {words}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # whoever read has enough; nothing more can be flushed there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_MET
+    except ModuleNotFoundError as error:
+        words = str(error) if "pip install" in str(error) else f"{error}; pip install 'lightning-core-learning[launch]'"
+        return _fail(words)
+    except (ValueError, OSError, sqlite3.DatabaseError, JournalError, steering.Failed) as error:
+        return _fail(str(error) or type(error).__name__)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _fail(words: str) -> int:
+    for problem in words.splitlines():
+        print(f"error: {clean(problem)}", file=sys.stderr)
+    return EXIT_BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -149,6 +156,8 @@ def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.launch.problems import BundleError
 
     run_dir = arguments.resume.resolve()
+    if not (run_dir / "bundle.yaml").is_file() or not (run_dir / "journal.db").is_file():
+        raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml with a journal.db")
     before = Bundle.from_file(run_dir / "bundle.yaml")
     with Journal.open(run_dir / "journal.db") as journal:
         if not replay(journal).scheduler.names(active=True):

@@ -31,6 +31,8 @@ class Failed(RuntimeError):
     """What was asked cannot be done; the message says why."""
 
 
+# How long people wait for a scheduler that is being restarted, seconds.
+PATIENCE = 20.0
 NO_POOL = "no pool is up; `lightning-core up` brings one up"
 
 
@@ -77,7 +79,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def devices_of(client: SocketClient | None) -> dict[str, int]:
     """How many devices the pool has that a bundle is read for; nothing if it brings its own."""
-    return {} if client is None else {"devices": client.about()["settings"]["devices"]}
+    return {} if client is None else {"devices": _patiently(client.about)["settings"]["devices"]}
 
 
 def _client(arguments: argparse.Namespace) -> SocketClient:
@@ -164,7 +166,8 @@ def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namesp
 
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = _patiently(client.status)
-        return now, [job for job in jobs if job.name in names]
+        newest = {job.name: job for job in jobs}  # a name may have been used before
+        return now, [newest[name] for name in names]
 
     try:
         with signals() as received:
@@ -191,9 +194,9 @@ def _launch(client: SocketClient, bundle: Bundle) -> None:
     client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
 
 
-def _patiently(ask: Callable[[], Any], patience: float = 60.0) -> Any:
+def _patiently(ask: Callable[[], Any]) -> Any:
     """The pool's scheduler may be restarting: it is back within seconds."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + PATIENCE
     while True:
         try:
             return ask()
@@ -212,7 +215,7 @@ RECENT = 3600.0
 
 def _status(arguments: argparse.Namespace) -> int:
     client = _client(arguments)
-    settings = Settings(**client.about()["settings"])
+    settings = Settings(**_patiently(client.about)["settings"])
 
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = _patiently(client.status)

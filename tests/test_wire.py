@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ from lightning_core.types import (
     Pause,
     Report,
     Resume,
-    State,
     Submit,
     Tick,
     Verdict,
@@ -49,60 +47,10 @@ from lightning_core.types import (
     WorkersLost,
 )
 from tests.conftest import ROOT
+from tests.doors import Pool, until
 
 SCRIPT = frozenset({Can.TURNS, Can.HOLD})
 JOB = Job("job", 600.0, BatchTarget(1000), can=SCRIPT)
-
-
-class Pool:
-    """A scheduler behind its door, in a thread with a loop of its own; no Ray."""
-
-    def __init__(self, folder: Path, path: Path) -> None:
-        self.folder = folder
-        self.path = path
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-        self.actor = self._made()
-
-    def _made(self) -> SchedulerActor:
-        actor = SchedulerActor({"policy": "uniform"}, str(self.folder), str(self.path))
-        self.do(actor.pid())
-        self.do(actor.shares([("cpu0", "/turn")]))
-        return actor
-
-    def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
-
-    def restart(self) -> None:
-        """As Ray does when the actor's process has died: what it had not written is lost, and nobody is connected."""
-        self.do(self.actor.close())
-        self.actor = self._made()
-
-    def lives(self, name: str, incarnation: int = 1) -> bool:
-        """Whether this life of a job is the one that the pool knows, and has not ended."""
-        _, jobs = self.do(self.actor.status())
-        job = [job for job in jobs if job.name == name][-1]
-        return bool(job.state is not State.ENDED and job.incarnation == incarnation)
-
-    def crashed(self, name: str) -> bool:
-        """Whether its process is known to be gone."""
-        _, jobs = self.do(self.actor.status())
-        job = [job for job in jobs if job.name == name][-1]
-        return bool(job.verdict is Verdict.CRASHED and job.detail == ray_actor.PROCESS_GONE)
-
-    def close(self) -> None:
-        self.do(self.actor.close())
-        self.do(self._wind_up())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-    async def _wind_up(self) -> None:
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 @pytest.fixture
@@ -122,13 +70,6 @@ def client(pool: Pool) -> Iterator[SocketClient]:
 
 def report(number: int = 1, **changed: Any) -> Report:
     return replace(Report("job", 1, number, 0, 5 * number, 0.5 * number, (Cell(1, 5, 0.5),)), **changed)
-
-
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "never happened"
-        time.sleep(0.02)
 
 
 def say(path: Path, *lines: bytes, answers: int = 1) -> list[dict[str, Any]]:

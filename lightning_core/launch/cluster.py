@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import ray
 import yaml
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from lightning_core.drivers.ray_actor import NAMESPACE, NICE, Actor, start_scheduler
 from lightning_core.launch.bundle import Bundle
@@ -116,6 +116,7 @@ class Cluster:
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
         self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
         try:
+            ray.get(scheduler.pid.remote())
             if before is not None:
                 for event in _changes(before, bundle, run_dir):
                     ray.get(scheduler.event.remote(event))
@@ -134,6 +135,8 @@ class Cluster:
             summary.write(run_dir / "summary.json")
             call(scheduler, "close")
             return summary
+        except RayTaskError as error:  # what the scheduler refuses, in its words
+            raise BundleError([" ".join(str(error.cause).split())]) from error
         finally:
             if watcher is not None:
                 watcher.close()

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -29,12 +30,14 @@ from typing import Any
 from lightning_core.drivers.bridge import POOL
 from lightning_core.drivers.connect import is_alive, read_head, started
 from lightning_core.drivers.wire import SocketClient
-from lightning_core.journal import Journal, replay
+from lightning_core.journal import Journal, JournalError, replay
 from lightning_core.settings import Settings
 from lightning_core.types import Close, WorkersLost
 
 # How long the head may take to come up, jobs to save and leave, and processes to end, seconds.
 UP, LEAVE, END = 60.0, 60.0, 15.0
+# A socket's path has 107 characters at most; Ray needs the rest for its own.
+LONGEST_TEMP = 40
 
 
 class HeadError(RuntimeError):
@@ -56,50 +59,49 @@ def up(
         HeadError: if one is up already, or Ray does not come up.
     """
     folder = folder.expanduser().resolve()
-    head = read_head(folder)
-    if head is not None and is_alive(head):
-        raise HeadError(f"{folder}: a pool is up already (process {head['pid']}); `lightning-core down` ends it")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    goes_on = _unfinished(folder)
-    temp = Path(tempfile.mkdtemp(prefix="lc-"))  # the user's alone; Ray opens its own folder to everybody
-    token = temp / "token"
+    with _alone(folder):
+        head = read_head(folder)
+        if head is not None and is_alive(head):
+            raise HeadError(f"{folder}: a pool is up already (process {head['pid']}); `lightning-core down` ends it")
+        goes_on = _unfinished(folder)
+        temp = Path(tempfile.mkdtemp(prefix="lc-"))  # the user's alone; Ray opens its own folder to everybody
+        if len(str(temp)) > LONGEST_TEMP:
+            temp.rmdir()
+            raise HeadError(f"{temp.parent} is too long a path for Ray's sockets; set TMPDIR to a shorter one")
+        head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "door"), "token": str(temp / "token"),
+                "devices": settings.devices, "kind": kind}  # fmt: skip
+        try:
+            process = _start_ray(folder, head)
+            head |= {"pid": process.pid, "started": started(process.pid) or 0}
+            _write(folder, head)
+            head["address"] = _address(process, temp, folder)
+            _write(folder, head)
+            _open_pool(folder, head, settings, on_verdict, goes_on)
+        except BaseException:  # Ctrl-C too: half a pool is none
+            _end(head)
+            raise
+        return head
+
+
+def _start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    token = Path(head["token"])
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    os.environ.pop("RAY_AUTH_TOKEN", None)
-    environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    os.environ |= environment  # before Ray is imported here, which looks once
+    _take_token(head)  # before Ray is imported here, which looks once
     from lightning_core.drivers.ray_actor import NICE  # with Ray
 
-    resources = {"device": settings.devices} if kind == "cpu" else {}
+    resources = {"device": head["devices"]} if head["kind"] == "cpu" else {}
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
-        f"--temp-dir={temp / 'ray'}", "--include-dashboard=false", "--disable-usage-stats",
+        f"--temp-dir={Path(head['temp']) / 'ray'}", "--include-dashboard=false", "--disable-usage-stats",
         "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: nothing is to be drained.
     told = os.environ | NICE | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
     with (folder / "head.log").open("ab") as log:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, umask=0o077, env=told
         )
-    head = {
-        "pid": process.pid,
-        "started": started(process.pid),
-        "temp": str(temp),
-        "socket": str(temp / "door"),
-        "token": str(token),
-        "devices": settings.devices,
-        "kind": kind,
-    }
-    _write(folder, head)
-    try:
-        head["address"] = _address(process, temp, folder)
-        _write(folder, head)
-        _open_pool(folder, head, settings, on_verdict, goes_on)
-    except BaseException:
-        _end(head)
-        raise
-    return head
 
 
 def down(folder: Path, *, now: bool = False) -> None:
@@ -113,14 +115,38 @@ def down(folder: Path, *, now: bool = False) -> None:
         HeadError: if there is none.
     """
     folder = folder.expanduser().resolve()
-    head = read_head(folder)
-    if head is None or not is_alive(head):
+    if not folder.is_dir():
         raise HeadError(f"{folder}: no pool is up")
+    with _alone(folder):
+        head = read_head(folder)
+        if head is None or not is_alive(head):
+            raise HeadError(f"{folder}: no pool is up")
+        try:
+            _close_pool(head, now)
+        except Exception as error:  # whatever it is: the head must end
+            print(f"the pool did not close by itself: {type(error).__name__}: {error}", file=sys.stderr)
+        finally:
+            _end(head)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One at a time brings a pool up or takes it down.
+
+    Raises:
+        HeadError: if somebody else is at it, or the folder cannot be written.
+    """
     try:
-        _close_pool(head, now)
-    except (ConnectionError, HeadError) as error:
-        print(f"the pool did not close by itself: {error}", file=sys.stderr)
-    _end(head)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (folder / "head.lock").open("w")
+    except OSError as error:
+        raise HeadError(f"{folder}: cannot be written: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HeadError(f"{folder}: another `up` or `down` is at work here") from None
+        yield
 
 
 def _unfinished(folder: Path) -> bool:
@@ -128,8 +154,12 @@ def _unfinished(folder: Path) -> bool:
     path = folder / "journal.db"
     if not path.exists():
         return False
-    with Journal.open(path) as journal:
-        waiting = replay(journal).scheduler.names(active=True)
+    try:
+        with Journal.open(path) as journal:
+            waiting = replay(journal).scheduler.names(active=True)
+    except Exception as error:  # whatever is wrong with it, nothing is begun over it
+        words = str(error) if isinstance(error, JournalError) else f"{path}: damaged journal: {error}"
+        raise HeadError(f"{words}; its jobs cannot go on: move it away to begin anew") from None
     if waiting:
         return True
     attic = folder / "old"
@@ -150,11 +180,15 @@ def _address(process: subprocess.Popen[bytes], temp: Path, folder: Path) -> str:
     raise HeadError(f"Ray did not come up; see {folder / 'head.log'}")
 
 
+def _take_token(head: Mapping[str, Any]) -> None:
+    os.environ.pop("RAY_AUTH_TOKEN", None)
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": head["token"]}
+
+
 @contextmanager
 def joined(head: Mapping[str, Any]) -> Iterator[Any]:
     """This process in the Ray of a head."""
-    os.environ.pop("RAY_AUTH_TOKEN", None)
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(head["token"])}
+    _take_token(head)
     import ray
 
     from lightning_core.drivers.ray_actor import NAMESPACE
@@ -215,11 +249,11 @@ def _close_pool(head: Mapping[str, Any], now: bool) -> None:
 def _end(head: Mapping[str, Any]) -> None:
     """Ends the head's process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if not is_alive(dict(head)):
+        if not is_alive(head):
             break
         os.killpg(head["pid"], number)
         until = time.monotonic() + END
-        while is_alive(dict(head)) and time.monotonic() < until:
+        while is_alive(head) and time.monotonic() < until:
             time.sleep(0.1)
     shutil.rmtree(head["temp"], ignore_errors=True)
 

@@ -1,0 +1,73 @@
+"""A pool behind its door, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from lightning_core.drivers import ray_actor
+from lightning_core.drivers.ray_actor import SchedulerActor
+from lightning_core.types import State, Verdict
+
+
+class Pool:
+    """A scheduler behind its door, in a thread with a loop of its own; no Ray."""
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        self.folder = folder
+        self.path = path
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        self.actor = self._made()
+
+    def _made(self) -> SchedulerActor:
+        actor = SchedulerActor({"policy": "uniform"}, str(self.folder), str(self.path))
+        self.do(actor.pid())
+        self.do(actor.shares([("cpu0", "/turn")]))
+        return actor
+
+    def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
+
+    def restart(self) -> None:
+        """As Ray does when the actor's process has died: what it had not written is lost, and nobody is connected."""
+        self.do(self.actor.close())
+        self.actor = self._made()
+
+    def lives(self, name: str, incarnation: int = 1) -> bool:
+        """Whether this life of a job is the one that the pool knows, and has not ended."""
+        _, jobs = self.do(self.actor.status())
+        job = [job for job in jobs if job.name == name][-1]
+        return bool(job.state is not State.ENDED and job.incarnation == incarnation)
+
+    def crashed(self, name: str) -> bool:
+        """Whether its process is known to be gone."""
+        _, jobs = self.do(self.actor.status())
+        job = [job for job in jobs if job.name == name][-1]
+        return bool(job.verdict is Verdict.CRASHED and job.detail == ray_actor.PROCESS_GONE)
+
+    def close(self) -> None:
+        self.do(self.actor.close())
+        self.do(self._wind_up())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    async def _wind_up(self) -> None:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.02)
