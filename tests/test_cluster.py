@@ -217,8 +217,7 @@ def test_a_run_is_never_written_over_another(cluster: Cluster, tmp_path: Path) -
         bundle(a=job()).run(run_dir=tmp_path, cluster=cluster)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_from_the_shell(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_terminated_from_the_shell(tmp_path: Path) -> None:
     """A Ray of its own; the summary is written, the code is right, no worker is left behind; it can go on."""
     (tmp_path / "b.yaml").write_text(json.dumps({"jobs": {"a": job(pause=0.01, target={"batches": 10**6})}}))
     command = [sys.executable, "-m", "lightning_core.cli", "run", "b.yaml", "--run-dir", "run"]
@@ -231,14 +230,14 @@ def test_interrupted_from_the_shell(tmp_path: Path, number: signal.Signals, code
         for text in process.stdout:
             lines.append(text)
             if "running" in text and process.poll() is None:
-                process.send_signal(number)
+                process.send_signal(signal.SIGTERM)
                 return
 
     reader = threading.Thread(target=read)
     reader.start()
     reader.join(120)
     rest, _ = process.communicate(timeout=60)
-    assert process.returncode == code, "".join(lines) + rest
+    assert process.returncode == 143, "".join(lines) + rest
     body = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert body["jobs"]["a"]["verdict"] is None or body["jobs"]["a"]["verdict"] != "cancelled"
     assert "run --resume" in rest
