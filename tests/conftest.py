@@ -27,6 +27,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no GPU here")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nobody_s_pool(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test joins the pool of whoever runs the tests."""
+    for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
+        del os.environ[name]
+    os.environ["LIGHTNING_CORE_HOME"] = str(tmp_path_factory.mktemp("nobody"))
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A Ray with more logical devices than any pool of the tests needs."""

@@ -239,7 +239,7 @@ def test_terminated_from_the_shell(tmp_path: Path) -> None:
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 143, "".join(lines) + rest
     body = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert body["jobs"]["a"]["verdict"] is None or body["jobs"]["a"]["verdict"] != "cancelled"
+    assert body["jobs"]["a"]["batches"] > 0
     assert "run --resume" in rest
 
 
