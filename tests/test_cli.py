@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -184,22 +185,36 @@ def test_a_pool_of_another_protocol(
     assert (said.code, said.err) == (2, "error: scheduler protocol 3, client 1: upgrade the older one\n")
 
 
-def test_an_address_where_nobody_listens(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, temporary: Path
-) -> None:
-    """The helper process is real; the Ray it looks for is not, and Ray's own patience is cut short."""
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """Somebody listens there; what Ray has to say of it is cut short: it would take half a minute."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import ray\ndef init(**_):\n    raise ConnectionError('ray client\\n cannot\\n connect')\nray.init = init\n"
+        "import ray\ndef init(**_):\n    raise ConnectionError('Failed\\n to\\n connect')\nray.init = init\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
-    said = Said(capsys, "status", "--pool", "127.0.0.1:1")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_ray_that_does_not_let_us_in(address: str, capsys: pytest.CaptureFixture[str], temporary: Path) -> None:
+    said = Said(capsys, "status", "--pool", address)
     assert said.code == 2
     assert said.err == (
-        "error: 127.0.0.1:1: the pool cannot be reached (ConnectionError: ray client cannot connect); RAY_AUTH_TOKEN or"
+        f"error: {address}: the pool cannot be reached (ConnectionError: Failed to connect); RAY_AUTH_TOKEN or"
         " RAY_AUTH_TOKEN_PATH must hold its token, and Python and Ray be of its versions\n"
     )
     assert not any(temporary.iterdir())
     assert not connect._bridges
+
+
+@pytest.mark.parametrize("port", [1, 99999])
+def test_an_address_where_nobody_listens(port: int, capsys: pytest.CaptureFixture[str], temporary: Path) -> None:
+    said = Said(capsys, "status", "--pool", f"127.0.0.1:{port}")
+    assert said.code == 2
+    assert said.err.startswith(f"error: 127.0.0.1:{port}: the pool cannot be reached: ")
+    assert not any(temporary.iterdir())
 
 
 # ---------------------------------------------------------------------------------------------------- up and down

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 from lightning_core.drivers.door import Door
 
 POOL = "pool-scheduler"
+# How long a machine may take to say whether anybody listens there, seconds.
+ANSWERS = 5.0
 
 
 class Remote:
@@ -58,6 +61,12 @@ class Remote:
 
 def main(address: str, path: str) -> int:
     """Joins the Ray at ``address`` and serves its pool until standard input closes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWERS).close()
+    except (OSError, OverflowError) as error:  # Ray would look for it for a minute
+        print(f"{address}: the pool cannot be reached: {error}", file=sys.stderr)
+        return 2
     if not os.environ.get("RAY_AUTH_MODE"):
         os.environ["RAY_AUTH_MODE"] = "token"  # Ray looks once, when it is imported
     import ray

@@ -37,6 +37,7 @@ from lightning_core.types import Close, WorkersLost
 # How long the head may take to come up, jobs to save and leave, and processes to end, seconds.
 UP, LEAVE, END = 60.0, 60.0, 15.0
 # A socket's path has 107 characters at most; Ray needs the rest for its own.
+TEMP = "lc-"
 LONGEST_TEMP = 40
 
 
@@ -63,8 +64,10 @@ def up(
         head = read_head(folder)
         if head is not None and is_alive(head):
             raise HeadError(f"{folder}: a pool is up already (process {head['pid']}); `lightning-core down` ends it")
+        if head is not None:
+            _end(head)  # of one that was killed, the files are left
         goes_on = _unfinished(folder)
-        temp = Path(tempfile.mkdtemp(prefix="lc-"))  # the user's alone; Ray opens its own folder to everybody
+        temp = Path(tempfile.mkdtemp(prefix=TEMP))  # the user's alone; Ray opens its own folder to everybody
         if len(str(temp)) > LONGEST_TEMP:
             temp.rmdir()
             raise HeadError(f"{temp.parent} is too long a path for Ray's sockets; set TMPDIR to a shorter one")
@@ -255,7 +258,8 @@ def _end(head: Mapping[str, Any]) -> None:
         until = time.monotonic() + END
         while is_alive(head) and time.monotonic() < until:
             time.sleep(0.1)
-    shutil.rmtree(head["temp"], ignore_errors=True)
+    if Path(head["temp"]).name.startswith(TEMP):  # a note can be anything
+        shutil.rmtree(head["temp"], ignore_errors=True)
 
 
 def _write(folder: Path, head: Mapping[str, Any]) -> None:

@@ -107,7 +107,13 @@ class Turnstile:
                 self._next()
 
     def _welcome(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # no descriptor is left, say: those that are here go on
+            log.warning("the turnstile %s cannot take in another process: %s", self.path, error)
+            time.sleep(0.1)
+            return
+        connection.setblocking(False)  # nobody waits for a process that does not read
         process = _Process(connection)
         self._processes.append(process)
         self._selector.register(connection, selectors.EVENT_READ, process)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from lightning_core.launch.gang import ALONE, Rank, together, trainer_arguments
@@ -119,13 +121,11 @@ class Worker:
 
         job, incarnation, rank = assignment.job, assignment.incarnation, assignment.rank
         folder = Path(assignment.folder)
-        for path in assignment.paths:
-            if path not in sys.path:
-                sys.path.append(path)
         core = core_of(assignment.devices[rank.number]) if assignment.kind == "cpu" else None
         turns = TurnstileClient(self._turnstile, core=core)
         try:
-            with _printing_to(folder / (f"log-{rank.number}.txt" if rank.number else "log.txt")), together(rank):
+            log_file = folder / (f"log-{rank.number}.txt" if rank.number else "log.txt")
+            with _printing_to(log_file), modules_from(assignment.paths), together(rank):
                 callback = CoreCallback(
                     job,
                     target=assignment.target,
@@ -197,6 +197,36 @@ def _printing_to(path: Path) -> Iterator[None]:
         for number, descriptor in zip((1, 2), kept, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
+
+
+@contextmanager
+def modules_from(folders: Sequence[str]) -> Iterator[None]:
+    """Class paths are looked up in these folders too, meanwhile.
+
+    What was imported from them is forgotten afterwards: the next job's ``model.py`` is another one, or was edited.
+    """
+    path, before = list(sys.path), set(sys.modules)
+    sys.path += [folder for folder in folders if folder not in path]
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        new = set(sys.modules) - before
+        theirs = {name for name in new if "." not in name and _folder_of(sys.modules[name]) in folders}
+        for name in new:
+            if name.partition(".")[0] in theirs:
+                del sys.modules[name]
+
+
+def _folder_of(module: ModuleType) -> str | None:
+    """In which a top-level module or package lies."""
+    spec = getattr(module, "__spec__", None)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return str(Path(next(iter(spec.submodule_search_locations))).parent)
+    return None if spec.origin is None else str(Path(spec.origin).parent)
 
 
 def origin(error: BaseException) -> BaseException:
