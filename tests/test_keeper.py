@@ -55,7 +55,7 @@ class Stage:
             event=self.told,
             over=self.over,
             shares=Method(lambda devices: None),
-            placements=Method(lambda known, timeout: [Placement("x", 1, (0,))]),
+            placements=Method(self._placements),
         )
         monkeypatch.setattr(ray, "get_actor", lambda name, namespace: self.scheduler)
         monkeypatch.setattr(ray, "kill", self.killed.append)
@@ -68,6 +68,10 @@ class Stage:
     def _run(self, assignment: Assignment) -> asyncio.Future[None]:
         self.runs.append(asyncio.get_running_loop().create_future())
         return self.runs[-1]
+
+    def _placements(self, known: list[Placement] | None, timeout: float) -> Any:
+        """No news after the first time."""
+        return [Placement("x", 1, (0,))] if known is None else asyncio.get_running_loop().create_future()
 
     def spec(self, text: str | None = None) -> Path:
         home = self.folder / "jobs" / "x"
