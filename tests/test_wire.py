@@ -404,6 +404,21 @@ def test_a_killed_script_is_gone_though_its_child_keeps_the_connection(pool: Poo
         process.stdout.close()
 
 
+def test_a_bridge_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_actor, "BRIDGE_SILENT", 0.5)
+    monkeypatch.setattr(ray_actor, "BACK_WITHIN", 0.1)
+    first = 7 << 32
+    pool.do(pool.actor.here(first))
+    pool.do(pool.actor.join(JOB, "cpu", None, first + 1))
+    pool.do(pool.actor.join(replace(JOB, name="near"), "cpu", None, 1))
+    for _ in range(4):
+        time.sleep(0.25)
+        pool.do(pool.actor.here(first))
+    assert pool.lives("job")
+    until(lambda: pool.crashed("job"))
+    assert pool.lives("near")
+
+
 def test_nobody_there() -> None:
     client = SocketClient(Path("/nowhere/door"))
     with pytest.raises(ConnectionError, match=r"the pool at /nowhere/door does not answer: .*No such file"):

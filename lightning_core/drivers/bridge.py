@@ -50,6 +50,13 @@ class Remote:
         with contextlib.suppress(RayError):  # it is gone: there is nobody to tell
             await self._pass_on("hung_up", self._first + line)
 
+    async def say_that_it_lives(self, every: float) -> None:
+        """Else a bridge that is killed would leave its jobs with their shares for ever."""
+        while True:
+            with contextlib.suppress(Exception):  # it is being restarted
+                await self._pass_on("here", self._first)
+            await asyncio.sleep(every)
+
     async def _pass_on(self, method: str, *args: Any) -> Any:
         from ray.exceptions import RayTaskError
 
@@ -72,7 +79,7 @@ def main(address: str, path: str) -> int:
     import ray
     from ray.exceptions import RayError
 
-    from lightning_core.drivers.ray_actor import NAMESPACE
+    from lightning_core.drivers.ray_actor import BRIDGE_EVERY, NAMESPACE
 
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
@@ -84,9 +91,12 @@ def main(address: str, path: str) -> int:
         return 2
 
     async def serve() -> None:
-        door = Door(Remote(actor), Path(path))
+        remote = Remote(actor)
+        door = Door(remote, Path(path))
         await door.open()
+        life = asyncio.create_task(remote.say_that_it_lives(BRIDGE_EVERY))
         await asyncio.to_thread(sys.stdin.read)  # until whoever started it is gone
+        life.cancel()
         await door.close()
 
     asyncio.run(serve())

@@ -21,7 +21,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -70,6 +70,8 @@ CALL_TIMEOUT = 10.0
 # How long a script whose connection is lost may take to come back: by itself, and after the actor was away.
 BACK_WITHIN = 1.0
 BACK_AFTER_RESTART = 15.0
+# A bridge says that it lives, and how long it may be silent, seconds.
+BRIDGE_EVERY, BRIDGE_SILENT = 5.0, 30.0
 # A spec larger than this is no spec.
 LONGEST_SPEC = 2**20
 # How long the actor before this one may take to die and let go of the journal, and a pause after trouble, seconds.
@@ -113,7 +115,8 @@ class SchedulerActor:
         self._notifier = Notifier(on_verdict or {})
         self._devices: list[tuple[str, str]] = []
         self._speakers: dict[str, int] = {}  # job of a script: the connection that speaks for it
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._bridges: dict[int, float] = {}  # first line of each, and when it was last heard of
+        self._tasks: set[asyncio.Task[None]] = set()
         try:
             self._lock = _lock(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db")
@@ -200,6 +203,21 @@ class SchedulerActor:
             del self._speakers[job]
             self._expect(job, BACK_WITHIN)
 
+    async def here(self, first: int) -> None:
+        """A bridge lives, whose lines begin at ``first``; if it falls silent, its lines have hung up with it."""
+        await self._ready()
+        known = first in self._bridges
+        self._bridges[first] = time.monotonic()
+        if not known:
+            self._keep(self._listen_for(first))
+
+    async def _listen_for(self, first: int) -> None:
+        while (left := self._bridges[first] + BRIDGE_SILENT - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        del self._bridges[first]
+        for line in {line for line in self._speakers.values() if line >> 32 == first >> 32}:
+            await self.hung_up(line)
+
     def _speak(self, event: Report | WorkerLeft, line: int) -> None:
         """Who reports for a job, or says that it leaves, is the one who speaks for it: nobody else may.
 
@@ -234,9 +252,13 @@ class SchedulerActor:
             if job not in self._speakers and self._trouble is None:
                 self._handle(WorkerLeft(job, incarnation, crashed=True, detail=PROCESS_GONE))
 
-        task = asyncio.get_running_loop().create_task(say_farewell())
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
+        self._keep(say_farewell())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """The loop itself would forget a task that nobody holds."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # ------------------------------------------------------------------------------------------------ for people
 
