@@ -146,17 +146,20 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
         strict: whether a directive that differs from the recorded one is an error.
 
     Raises:
-        JournalError: if strict and a directive differs, with the number of the first event where it does.
+        JournalError: if it is damaged, or if strict and an answer differs, with the number of the first such event.
     """
     scheduler = Scheduler(settings := journal.settings())
     digest = _digest("", json.dumps(settings.to_dict(), sort_keys=True))
     now, count = 0.0, 0
-    for entry in journal.entries():
-        answer = encode_answers(scheduler.handle(decode_event(entry.event), entry.now))
-        if strict and answer != entry.answers:
-            raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
-        digest = _digest(digest, repr(entry.now), entry.event, answer)
-        now, count = entry.now, count + 1
+    try:
+        for entry in journal.entries():
+            answer = encode_answers(scheduler.handle(decode_event(entry.event), entry.now))
+            if strict and answer != entry.answers:
+                raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
+            digest = _digest(digest, repr(entry.now), entry.event, answer)
+            now, count = entry.now, count + 1
+    except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
+        raise JournalError(f"{journal.path}: damaged journal: {error}") from error
     return Replay(scheduler, now, count, digest)
 
 

@@ -74,13 +74,14 @@ class Host:
             self._journal = None
 
     def _handle(self, event: Event, now: float) -> list[Answer]:
-        answers = self.scheduler.handle(event, now)
-        if self._journal is not None:
-            try:
+        try:
+            answers = self.scheduler.handle(event, now)
+            if self._journal is not None:
                 self._journal.append(event, now, answers)
-            except Exception:
+        except Exception:
+            if self._journal is not None:
                 self.scheduler = replay(self._journal).scheduler  # what is not in the journal has not happened
-                raise
+            raise
         return answers
 
 
