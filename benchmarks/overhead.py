@@ -133,7 +133,7 @@ def measure(size: Size) -> Figures:
     with tempfile.TemporaryDirectory(prefix="lc-") as temp:
         folder = Path(temp)
         start_local_ray(folder)
-        actor = start_scheduler("bench", Settings(), folder)
+        actor = start_scheduler("bench", Settings(policy="uniform"), folder)
         day = 86_400.0
         jobs = (Job("bench", day, BatchTarget(10**9)), Job("other", day, BatchTarget(10**9)))
         ray.get(actor.submit.remote(jobs))
