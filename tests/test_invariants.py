@@ -211,6 +211,7 @@ def _by_codec(event: Event) -> Event:
 TOLD = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.stories
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_whatever_comes_the_invariants_hold(policy: str) -> None:
     @settings(TOLD, max_examples=math.ceil(STORIES / len(POLICIES)))

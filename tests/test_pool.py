@@ -179,15 +179,23 @@ def test_from_another_machine_by_the_address_of_its_ray(shell: Shell) -> None:
     elsewhere = {**token, "LIGHTNING_CORE_HOME": str(shell.home / "nowhere")}
     assert "no pool is up" in shell.command("status", code=2, LIGHTNING_CORE_HOME=elsewhere["LIGHTNING_CORE_HOME"])
     assert '"jobs"' in shell.command("status", "--json", "--pool", address, **elsewhere)
-    told = shell.command("status", "--pool", address, code=2, RAY_AUTH_TOKEN="0" * 64)
-    assert "the pool cannot be reached" in told
-    assert "RAY_AUTH_TOKEN_PATH must hold its token" in told
-    assert "Traceback" not in told
     far = shell.script("far", LIGHTNING_CORE_POOL=address, **elsewhere)
     until(lambda: batches(shell, "far") > 20)
     assert shell.jobs()["far"].share == 1
     far.kill()
     until(lambda: shell.jobs()["far"].verdict is Verdict.CRASHED, 5)
+
+
+@pytest.mark.nightly
+def test_a_wrong_token_is_told_in_words(shell: Shell) -> None:
+    """Ray itself takes twenty seconds to give up."""
+    head = read_head(shell.folder)
+    assert head is not None
+    address = head["address"]
+    told = shell.command("status", "--pool", address, code=2, RAY_AUTH_TOKEN="0" * 64)
+    assert "the pool cannot be reached" in told
+    assert "RAY_AUTH_TOKEN_PATH must hold its token" in told
+    assert "Traceback" not in told
 
 
 def test_a_pool_that_was_down_goes_on(shell: Shell) -> None:
