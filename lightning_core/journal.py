@@ -22,7 +22,7 @@ from lightning_core.codec import decode_event, encode_answers, encode_event
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import Answer, Event
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 class JournalError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from lightning_core.types import (
@@ -11,7 +12,6 @@ from lightning_core.types import (
     Job,
     JobView,
     Outlook,
-    Passage,
     Plan,
     Report,
     Welcome,
@@ -40,19 +40,35 @@ class Estimator(Protocol):
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
         """The loss forecast at ``position`` batches; NaN where too little has been seen."""
 
-    def first_passage(self, rows: IntArray, threshold: FloatArray) -> Passage:
-        """After how many batches the loss is forecast to come down to ``threshold``."""
+    def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
+        """After how many batches since the run began the loss is forecast to come down to ``threshold``.
+
+        Returns:
+            Quantiles at :data:`~lightning_core.types.LEVELS`, shape ``(n, 20)``, growing along each row; inf where the
+            curve does not get there, NaN where too little has been seen.
+        """
 
 
 @runtime_checkable
 class Policy(Protocol):
     """Who gets what part of the pool? A function of what the scheduler knows and the time, and of its own state if any.
 
-    Whatever state a policy has, it comes from earlier calls of ``plan`` alone, so that a replay brings it back.
+    Whatever state a policy has, it comes from earlier calls of ``plan`` (and from what its ``banks`` were fed) alone, so
+    that a replay brings it back. A policy whose forecasts should come from another estimator than the usual one names
+    it in a class attribute ``estimator``.
     """
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         """Shares for all the jobs together; called with at least one job."""
+
+
+@runtime_checkable
+class LooksAtCurves(Protocol):
+    """A policy that looks at loss curves in ways of its own, beside the forecasts that it is shown."""
+
+    @property
+    def banks(self) -> Sequence[Estimator]:
+        """Estimators that the scheduler feeds with every cell; their rows are the jobs' ``place``."""
 
 
 @runtime_checkable

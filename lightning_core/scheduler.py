@@ -17,10 +17,12 @@ import numpy as np
 
 from lightning_core.dealing import Dealer, deal_one, is_simple
 from lightning_core.invariants import check
+from lightning_core.protocols import LooksAtCurves
 from lightning_core.reasons import CODES, Reason, index
 from lightning_core.settings import Settings
 from lightning_core.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
 from lightning_core.types import (
+    NORMAL,
     Amend,
     Answer,
     BoolArray,
@@ -55,6 +57,10 @@ __all__ = ["Scheduler", "Settings"]
 ONE_DEVICE = (0,)
 # Cells of a whole evaluation (a validation metric): each is an average already, and there are few.
 EVALUATIONS_TO_JUDGE = 4
+# The 15 %, 50 % and 85 % quantiles lie between these levels and the next ones.
+LOW, MID, HIGH = 2, 9, 16
+# A measured speed wanders by some per cent; a person's estimate of a job's work is wrong by half or so.
+SPEED_WANDERS, PERSON_ERRS = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 # How far ahead of a missing cell others are kept.
 MOST_WAITING = 1000
 # No count and no time of a run is larger.
@@ -83,6 +89,9 @@ class Scheduler:
         self.settings = settings or Settings()
         self._policy = self.settings.make_policy()
         self._estimator = self.settings.make_estimator()
+        self._banks = [self._estimator]
+        if isinstance(self._policy, LooksAtCurves):
+            self._banks += self._policy.banks
         self._table = JobTable(self.settings.window)
         self._now = 0.0
         self._next_round: float | None = None
@@ -152,7 +161,8 @@ class Scheduler:
                 self._end(row, now, Verdict.CANCELLED, Reason("too_large", (job.min_devices, self.settings.devices)))
             elif job.device is not None and not 0 <= job.device < self.settings.devices:
                 self._end(row, now, Verdict.CANCELLED, Reason("no_such_device", (job.device, self.settings.devices)))
-        self._estimator.grow(len(table))
+        for bank in self._banks:
+            bank.grow(len(table))
         self._round(now)
 
     def _report(self, report: Report, now: float) -> None:
@@ -192,10 +202,10 @@ class Scheduler:
         if not 0.0 < loss < np.inf:
             table.rejected_cells[row] += 1
         elif table.last_position[row] < batches <= MOST:  # else seen before, by an incarnation that did not save
-            table.cells[row] += 1
-            table.last_position[row] = batches
-            table.recent[row].append(loss)
-            self._estimator.observe(np.array([row]), np.array([float(batches)]), np.array([float(loss)]))
+            table.add_cell(row, batches, loss)
+            cell = np.array([row]), np.array([float(batches)]), np.array([float(loss)])
+            for bank in self._banks:
+                bank.observe(*cell)
 
     def _met(self, row: int, now: float) -> None:
         spare = float(self._table.deadline[row] - now)
@@ -315,33 +325,41 @@ class Scheduler:
             self._changed.append(Notice(table.names[row], Verdict.MISSED, table.reason(row)))
 
     def _forecast(self, rows: IntArray) -> JobView:
-        """Work left: exact for batches, forecast with its uncertainty for a loss."""
+        """Work left: exact for batches up to the speed, forecast with its uncertainty for a loss."""
         table = self._table
         batches = table.batches[rows].astype(np.float64)
         exact = table.exact[rows]
-        low = np.where(exact, table.goal[rows] - batches, np.nan)
-        mid, high = low.copy(), low.copy()
-        forecast = ~exact
-        if forecast.any():
-            at = rows[forecast]
-            passage = self._estimator.first_passage(at, table.goal[at])
-            for left, position in zip((low, mid, high), passage, strict=True):
-                left[forecast] = position - batches[forecast]
-        # An unfinished job has work left, whatever its curve says.
-        low, mid, high = (np.maximum(left, 1.0) for left in (low, mid, high))
+        goal = table.goal[rows]
+        left = (goal - batches)[:, None] * SPEED_WANDERS
+        forecast = np.flatnonzero(~exact)
+        if len(forecast):
+            left[forecast] = self._estimator.first_passage(rows[forecast], goal[forecast]) - batches[forecast, None]
+        left = np.maximum(left, 1.0)  # an unfinished job has work left, whatever its curve says
         throughput = table.throughput(rows)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            work = mid / throughput
-            table.work_low[rows] = low / throughput
-            table.work_mid[rows] = work
-            table.work_high[rows] = high / throughput
-            spread = np.where(np.isfinite(high), np.log(high / low) / 2.0, np.log(mid / low))
+        quantiles = left / throughput[:, None]
+        low, work, high = (np.sqrt(quantiles[:, at] * quantiles[:, at + 1]) for at in (LOW, MID, HIGH))
+        table.work_low[rows], table.work_mid[rows], table.work_high[rows] = low, work, high
         # Until it is measured, a person's estimate is the best there is.
-        work = np.where(np.isnan(work), table.expected[rows], work)
+        unknown = np.isnan(work)
+        work[unknown] = table.expected[rows[unknown]]
+        quantiles[unknown] = work[unknown, None] * PERSON_ERRS
         return JobView(
-            rows, table.deadline[rows], table.batches[rows], table.cells[rows], exact, mid, throughput, work, spread,
-            table.weight[rows], table.size[rows], self.settings.devices,
-        )  # fmt: skip
+            place=rows,
+            deadline=table.deadline[rows],
+            batches=table.batches[rows],
+            cells=table.cells[rows],
+            exact=exact,
+            remaining=np.sqrt(left[:, MID] * left[:, MID + 1]),
+            throughput=throughput,
+            work=work,
+            quantiles=quantiles,
+            loss=table.loss[rows],
+            goal=np.where(exact, np.nan, goal),
+            position=table.last_position[rows].astype(np.float64),
+            weight=table.weight[rows],
+            size=table.size[rows],
+            devices=self.settings.devices,
+        )
 
     def _plan(self, view: JobView, planned: BoolArray, apart: BoolArray, now: float) -> Plan:
         """The policy's plan for those it may plan; behind them those whose deadline has passed, shortest work first."""

@@ -10,6 +10,9 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.protocols import Estimator, Policy
 
+# Of policies that name none of their own.
+USUAL_ESTIMATOR = "posterior"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -18,7 +21,7 @@ class Settings:
     Args:
         policy: a name in :data:`lightning_core.policies.POLICIES`.
         policy_args: its arguments.
-        estimator: a name in :data:`lightning_core.estimators.ESTIMATORS`.
+        estimator: a name in :data:`lightning_core.estimators.ESTIMATORS`; the policy's own if none is given.
         estimator_args: its arguments.
         period: seconds between two rounds.
         window: cells whose mean must come down to a target loss.
@@ -34,7 +37,7 @@ class Settings:
 
     policy: str = "guarded_edf"
     policy_args: Mapping[str, Any] = field(default_factory=dict)
-    estimator: str = "least_squares"
+    estimator: str = ""
     estimator_args: Mapping[str, Any] = field(default_factory=dict)
     period: float = 1.0
     window: int = 5
@@ -57,6 +60,8 @@ class Settings:
         if not self.stay >= 0:
             raise ValueError(f"stay must be at least 0 seconds, got {self.stay}")
         self.make_policy()
+        if not self.estimator:  # written down by name, so that a journal replays with the one it was made with
+            object.__setattr__(self, "estimator", getattr(POLICIES[self.policy], "estimator", USUAL_ESTIMATOR))
         self.make_estimator()
 
     def make_policy(self) -> Policy:

@@ -64,6 +64,7 @@ class JobTable:
     next_cell: IntArray  # number within this incarnation
     evaluated: BoolArray  # a cell is a whole evaluation
     last_position: IntArray
+    loss: FloatArray  # mean over the last cells, NaN before the first
     rejected: IntArray  # losses, by this incarnation's worker
     rejected_cells: IntArray  # by us, and by the workers before
     duty: FloatArray
@@ -117,6 +118,7 @@ class JobTable:
         self.next_cell[row] = 1
         self.trained_at[row] = np.inf
         self.code[row] = -1
+        self.loss[row] = np.nan
         self.set_terms(row, job, now + job.deadline)
         return row
 
@@ -170,6 +172,14 @@ class JobTable:
         self.rejected[row] = max(int(self.rejected[row]), report.rejected)
         self.evaluated[row] = report.evaluated
 
+    def add_cell(self, row: int, batches: int, loss: float) -> None:
+        """A loss observation further on than all before it."""
+        recent = self.recent[row]
+        recent.append(loss)
+        self.cells[row] += 1
+        self.last_position[row] = batches
+        self.loss[row] = sum(recent) / len(recent)
+
     def is_met(self, row: int) -> bool:
         """Whether the target is reached: by batches, by one whole evaluation, or by the mean over the window."""
         target = self.jobs[row].target
@@ -178,7 +188,7 @@ class JobTable:
         recent = self.recent[row]
         if self.evaluated[row]:
             return bool(recent) and recent[-1] <= target.threshold
-        return len(recent) == self._window and sum(recent) / len(recent) <= target.threshold
+        return len(recent) == self._window and bool(self.loss[row] <= target.threshold)
 
     def throughput(self, rows: IntArray) -> FloatArray:
         """Batches per busy second, shape ``(n,)``; NaN until the first batch."""
@@ -223,7 +233,6 @@ class JobTable:
     def status(self, row: int, now: float) -> JobStatus:
         directive = self.directives[row]
         ended = isinstance(directive, End)
-        recent = self.recent[row]
         throughput = float(self.throughput(np.array([row]))[0])
         return JobStatus(
             name=self.names[row],
@@ -231,7 +240,7 @@ class JobTable:
             verdict=self.verdict(row),
             reason=self.reason(row),
             target=self.jobs[row].target,
-            loss=sum(recent) / len(recent) if recent else None,
+            loss=None if isnan(loss := float(self.loss[row])) else loss,
             batches=int(self.batches[row]),
             cells=int(self.cells[row]),
             rejected=int(self.rejected[row] + self.rejected_cells[row]),

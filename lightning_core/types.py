@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,11 @@ from lightning_core.reasons import Reason
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+# A forecast is so many quantiles, at these levels: shape ``(20,)``, evenly spread.
+LEVELS: FloatArray = (np.arange(20) + 0.5) / 20
+# ... and so those of a standard normal distribution.
+NORMAL: FloatArray = np.array([NormalDist().inv_cdf(level) for level in LEVELS.tolist()])
 
 # The loss that training_step returned, as opposed to a metric that was logged under a name.
 STEP_LOSS = "loss"
@@ -410,7 +416,11 @@ class JobView:
         remaining: batches left to the target; inf if the curve is not falling towards it, NaN while unknown.
         throughput: batches per busy second alone on its devices, NaN while unknown.
         work: seconds left alone on its devices, ``remaining / throughput``; at least one batch's worth.
-        spread: standard error of the forecast of ln(work); 0 where it is exact, NaN while unknown.
+        quantiles: of that work at :data:`LEVELS`, shape ``(n, 20)``: what is believed with how much doubt. inf where
+            the target is not reached, NaN while unknown.
+        loss: the current loss, the mean over the last cells; NaN before the first.
+        goal: what the loss must come down to; NaN for a target in batches.
+        position: batches that were done when the last cell closed, 0 before the first.
         weight: how many jobs of weight 1 it counts for.
         size: devices that it trains on, all of them whole if more than one.
         devices: of the pool, one number.
@@ -424,7 +434,10 @@ class JobView:
     remaining: FloatArray
     throughput: FloatArray
     work: FloatArray
-    spread: FloatArray
+    quantiles: FloatArray
+    loss: FloatArray
+    goal: FloatArray
+    position: FloatArray
     weight: FloatArray
     size: IntArray
     devices: int = 1
@@ -458,18 +471,6 @@ class Plan:
     waiting: IntArray
     numbers: FloatArray
     fill: bool = True
-
-
-class Passage(NamedTuple):
-    """When a loss curve is forecast to pass a threshold: batches since the run began, arrays of shape ``(n,)``.
-
-    ``low`` to ``high`` is one standard error of the log either way; inf where the curve does not get there, NaN
-    where too little has been seen.
-    """
-
-    low: FloatArray
-    mid: FloatArray
-    high: FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from lightning_core.estimators.least_squares import LeastSquares
+from lightning_core.estimators.posterior import Posterior
+from lightning_core.protocols import Estimator
 
-ESTIMATORS = {"least_squares": LeastSquares}
+ESTIMATORS: dict[str, Callable[..., Estimator]] = {
+    "least_squares": partial(LeastSquares, gamma=1.0),
+    "weighted": partial(LeastSquares, gamma=0.9),
+    "log_time": LeastSquares,
+    "posterior": Posterior,
+}
 
-__all__ = ["ESTIMATORS", "LeastSquares"]
+__all__ = ["ESTIMATORS", "LeastSquares", "Posterior"]

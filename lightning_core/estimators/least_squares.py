@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.types import FloatArray, IntArray, Passage
+from lightning_core.types import NORMAL, FloatArray, IntArray
 
 # Beyond e^40 batches from now a curve does not get there in anybody's life: no overflow, no false hope.
 FARTHEST = 40.0
@@ -39,8 +39,8 @@ class LeastSquares:
         ...     bank.observe(row, np.array([float(s)]), np.array([2.0 * s**-0.5]))
         >>> round(float(bank.predict(row, np.array([400.0]))[0]), 6)
         0.1
-        >>> round(float(bank.first_passage(row, np.array([0.1])).mid[0]), 3)
-        400.0
+        >>> bank.first_passage(row, np.array([0.1]))[0, [0, 9, 19]].round(3)
+        array([400., 400., 400.])
     """
 
     def __init__(self, power: float = 4.0, gamma: float | None = None, least: int = 3) -> None:
@@ -100,7 +100,7 @@ class LeastSquares:
         # Losses themselves stay within e^+-50; a fit that says otherwise is clipped, not overflowed.
         return np.exp(np.clip(self._mean_y[rows] - self.slope(rows) * ahead, -50.0, 50.0))
 
-    def first_passage(self, rows: IntArray, threshold: FloatArray) -> Passage:
+    def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
         b = self.slope(rows)
         falling = b > 0
         b_safe = np.where(falling, b, 1.0)
@@ -112,10 +112,9 @@ class LeastSquares:
         xx = np.where(falling, self._xx[rows], 1.0)
         misfit = np.maximum(self._yy[rows] - b_safe * b_safe * xx, 0.0) / weight * effective / (effective - 2.0)
         error = np.sqrt(misfit * (1.0 / effective + reach * reach * weight / (xx * effective))) / b_safe
-        centre = self._newest[rows] + self._mean_x[rows]
-        low, mid, high = (self._reached(b, centre + reach + k * error) for k in (-1.0, 0.0, 1.0))
-        return Passage(low, mid, high)
-
-    def _reached(self, b: FloatArray, log_position: FloatArray) -> FloatArray:
-        within = (b > 0) & (log_position < FARTHEST)
-        return np.where(np.isnan(b), np.nan, np.where(within, np.exp(np.where(within, log_position, 0.0)), np.inf))
+        centre = self._newest[rows] + self._mean_x[rows] + reach
+        log_position = centre[:, None] + error[:, None] * NORMAL
+        reached = np.where(log_position < FARTHEST, np.exp(np.minimum(log_position, FARTHEST)), np.inf)
+        reached[~falling] = np.inf
+        reached[np.isnan(b)] = np.nan
+        return reached

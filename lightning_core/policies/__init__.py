@@ -10,6 +10,7 @@ from lightning_core.policies.greedy import EasiestFirst, LeastResourcesFirst
 from lightning_core.policies.guarded_edf import GuardedEdf
 from lightning_core.policies.lara import Lara
 from lightning_core.policies.round_robin import RoundRobin
+from lightning_core.policies.triage import Triage
 from lightning_core.protocols import Policy
 
 POLICIES: dict[str, Callable[..., Policy]] = {
@@ -22,6 +23,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "etf": EasiestFirst,
     "lara": Lara,
     "guarded_edf": GuardedEdf,
+    "triage": Triage,
 }
 
 
@@ -46,6 +48,7 @@ __all__ = [
     "Lara",
     "LeastResourcesFirst",
     "RoundRobin",
+    "Triage",
     "Uniform",
     "summaries",
 ]

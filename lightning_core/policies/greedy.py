@@ -25,6 +25,8 @@ class LeastResourcesFirst:
         ValueError: if it is negative.
     """
 
+    estimator = "weighted"
+
     def __init__(self, explore: int = 10) -> None:
         self._exploration = Exploration(explore)
 
@@ -45,6 +47,8 @@ class EasiestFirst:
     Raises:
         ValueError: if it is negative.
     """
+
+    estimator = "weighted"
 
     def __init__(self, explore: int = 10) -> None:
         self._exploration = Exploration(explore)

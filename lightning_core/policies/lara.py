@@ -32,6 +32,8 @@ class Lara:
         ValueError: if an argument is out of its range.
     """
 
+    estimator = "weighted"
+
     def __init__(self, order: Order = "share", explore: int = 10) -> None:
         if order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}")
