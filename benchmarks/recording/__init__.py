@@ -1,0 +1,7 @@
+"""What the recordings of training losses are made of: data sets, networks, and the list of runs."""
+
+from benchmarks.recording.data import Pairs
+from benchmarks.recording.models import Learner
+from benchmarks.recording.runs import RUNS, Run
+
+__all__ = ["RUNS", "Learner", "Pairs", "Run"]

