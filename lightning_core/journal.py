@@ -15,6 +15,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -42,15 +43,24 @@ class Entry(NamedTuple):
 class Journal:
     """An append-only file of events. Use :meth:`create` or :meth:`open`; a context manager closes it."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, digest: str, read_only: bool = False) -> None:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, digest: str, read_only: bool = False, durable: bool = True
+    ) -> None:
         self._read_only = read_only
+        self._durable = durable
         self.path = path
         self._connection = connection
         self._digest = digest
 
     @classmethod
-    def create(cls, path: Path, settings: Settings) -> Self:
+    def create(cls, path: Path, settings: Settings, *, durable: bool = True) -> Self:
         """A new journal.
+
+        Args:
+            path: of the file.
+            settings: of the scheduler.
+            durable: whether each event is on the disk before anybody obeys. A simulation can be run again: its events
+                are committed when the journal is closed.
 
         Raises:
             JournalError: if there is one already: a journal is never overwritten.
@@ -67,7 +77,7 @@ class Journal:
             )
             text = json.dumps(settings.to_dict(), sort_keys=True, allow_nan=False)
             connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), text))
-        return cls(path, connection, _digest("", text))
+        return cls(path, connection, _digest("", text), durable=durable)
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Self:
@@ -96,10 +106,10 @@ class Journal:
         return Settings(**json.loads(text))
 
     def append(self, event: Event, now: float, answers: list[Answer]) -> None:
-        """Commits one event; when this returns it is on the disk."""
+        """Commits one event; when this returns it is on the disk, if it is durable."""
         body, answer = encode_event(event), encode_answers(answers)
         digest = _digest(self._digest, repr(now), body, answer)
-        with self._connection:
+        with self._connection if self._durable else nullcontext():
             self._connection.execute(
                 "INSERT INTO events (now, event, answers, digest) VALUES (?, ?, ?, ?)", (now, body, answer, digest)
             )
@@ -118,6 +128,8 @@ class Journal:
     def close(self) -> None:
         """Moves all from the write-ahead log into the one file, if it is ours to write, and closes it."""
         if not self._read_only:
+            if not self._durable:
+                self._connection.commit()
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
 

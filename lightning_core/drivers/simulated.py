@@ -1,0 +1,235 @@
+"""What a simulation is made of: delays, jobs with the losses they will have, and who trains on which device.
+
+Between two instants every job progresses at its duty times its throughput, as a fluid. A cell closes when its position
+is reached; a job that runs past its recording sees the last tenth of it again, its positions going on.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from lightning_core.types import BatchTarget, Can, Cell, FloatArray, Job, Report
+
+# Sums of times end in rounding: what is as close to a cell's position has reached it.
+ROUNDING = 1e-12
+
+Devices = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """What takes time beside training, in seconds.
+
+    Args:
+        report: from a worker to the scheduler, and as long from the scheduler back.
+        switch: lost of a device's time each time it passes from one job to another. Where several share it by turns,
+            each of them is switched to once in a ``turn_unit``.
+        release: from a worker's being told to leave until it has saved and left; if it was training, its devices are
+            lost for so long.
+        start: from a job's being placed somewhere until its worker can train there.
+        report_every: a worker reports at the first cell that closes at least so long after its last report.
+        turn_unit: in which all who share a device have had their turns.
+
+    Raises:
+        ValueError: if one is negative or not finite, or ``turn_unit`` is 0.
+    """
+
+    report: float = 0.0
+    switch: float = 0.0
+    release: float = 0.0
+    start: float = 0.0
+    report_every: float = 0.2
+    turn_unit: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"delay {field.name} must be at least 0 seconds and finite, got {value}")
+        if not self.turn_unit > 0:
+            raise ValueError(f"delay turn_unit must be positive, got {self.turn_unit}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedJob:
+    """A job and what its training will be like.
+
+    Args:
+        job: as it is submitted.
+        position: whole batches done when each cell closes, positive and growing, shape ``(n,)``.
+        loss: of each cell, positive; of a metric that should grow, how far it is from its best. Shape ``(n,)``.
+        throughput: batches a second alone on its devices.
+        submitted: when, scheduler time.
+
+    Raises:
+        ValueError: if there is no cell, or a number is out of its range.
+    """
+
+    job: Job
+    position: FloatArray | Sequence[float]
+    loss: FloatArray | Sequence[float]
+    throughput: float
+    submitted: float = 0.0
+
+    def __post_init__(self) -> None:
+        name = self.job.name
+        if not 0 < self.throughput < math.inf:
+            raise ValueError(f"{name}: throughput must be positive and finite, got {self.throughput}")
+        if not 0 <= self.submitted < math.inf:
+            raise ValueError(f"{name}: submitted must be at least 0 and finite, got {self.submitted}")
+        if not 0 < len(self.position) == len(self.loss):
+            raise ValueError(f"{name}: needs a loss for each position, got {len(self.loss)} for {len(self.position)}")
+        before = 0.0
+        for position, loss in zip(map(float, self.position), map(float, self.loss), strict=True):
+            if not (before < position < math.inf and position.is_integer()):
+                raise ValueError(f"{name}: positions must be whole batches that grow, got {position} after {before}")
+            if not 0 < loss < math.inf:
+                raise ValueError(f"{name}: losses must be positive and finite, got {loss} at {position}")
+            before = position
+
+
+class Worker:
+    """One job's training and whoever carries it out; plain attributes, read at every event."""
+
+    __slots__ = (
+        "at", "began", "busy", "busy_before", "cells", "deadline", "done", "duty", "earlier", "entry", "goal",
+        "incarnation", "job", "launched", "leaving", "losses", "name", "number", "over", "positions", "rate", "ready",
+        "recorded", "reported", "seen", "since", "speed", "switches", "throughput", "until", "version",
+    )  # fmt: skip
+
+    def __init__(self, given: SimulatedJob) -> None:
+        job = given.job
+        self.job = job
+        self.name = job.name
+        self.launched = Can.RELEASE in job.can and job.device is None
+        self.deadline = given.submitted + job.deadline
+        self.goal = float(job.target.batches) if isinstance(job.target, BatchTarget) else math.inf
+        self.positions = [int(position) for position in given.position]
+        self.losses = [float(loss) for loss in given.loss]
+        self.recorded = len(self.positions)
+        self.throughput = float(given.throughput)
+        # Its process: where it is, or is about to be; whether it can train; what it was told.
+        self.at: Devices = ()
+        self.ready = self.leaving = self.over = False
+        self.incarnation = 0 if self.launched else 1
+        self.version = -1
+        self.duty = 0.0
+        self.switches = 0
+        # How far it is as of `since`; from then on it gains `rate` batches and `speed` busy seconds a second.
+        self.done = self.busy = self.since = self.rate = self.speed = 0.0
+        # What it has said: reports of this incarnation, cells in all, and as it was when the incarnation began.
+        self.number = self.cells = self.earlier = self.began = 0
+        self.busy_before = 0.0
+        self.reported = -math.inf
+        # Its next report: which entry of the heap it is, at how many batches, and how many cells are closed by then.
+        self.entry = self.seen = 0
+        self.until = 0.0
+
+    def advance(self, now: float) -> None:
+        """Trains until now."""
+        if now > self.since:
+            seconds = now - self.since
+            self.done += self.rate * seconds
+            self.busy += self.speed * seconds
+            self.since = now
+
+    def begin(self, now: float) -> None:
+        """A process of its own takes it up."""
+        self.ready = True
+        self.version = -1
+        self.number = 0
+        self.earlier = self.cells
+        self.began = int(self.done * (1 + ROUNDING))
+        self.busy_before += self.busy
+        self.busy = 0.0
+        self.since = now
+
+    def closed(self) -> int:
+        """Cells that are closed by now."""
+        return bisect_right(self.positions, self.done * (1 + ROUNDING), self.cells)
+
+    def report(self, now: float, seen: int) -> Report:
+        """Says how far it is, with all cells up to the number ``seen``."""
+        positions, losses, before = self.positions, self.losses, self.earlier - 1
+        cells = tuple([Cell(at - before, positions[at], losses[at]) for at in range(self.cells, seen)])
+        self.number += 1
+        self.cells = seen
+        self.reported = now
+        return Report(
+            self.name, self.incarnation, self.number, self.version, int(self.done * (1 + ROUNDING)), self.busy, cells,
+            0, self.began,
+        )  # fmt: skip
+
+    def aim(self, report_every: float) -> float:
+        """Looks for its next report: when, scheduler time; how far it is then is kept in ``until`` and ``seen``."""
+        ahead = self.reported + report_every - self.since
+        least = (self.done + self.rate * ahead) * (1 - ROUNDING) if ahead > 0 else self.done
+        cell = bisect_left(self.positions, least, self.cells)
+        while cell == len(self.positions):
+            self._lengthen(least)
+            cell = bisect_left(self.positions, least, self.cells)
+        self.until, self.seen = float(self.positions[cell]), cell + 1
+        if self.done < self.goal < self.until:
+            self.until, self.seen = self.goal, bisect_right(self.positions, self.goal, self.cells)
+        return self.since + (self.until - self.done) / self.rate
+
+    def _lengthen(self, position: float) -> None:
+        """Sees the last tenth of its recording again, as often as a position needs, and once at least."""
+        positions, n = self.positions, self.recorded
+        again = max(n // 10, 1)
+        start = positions[n - again - 1] if again < n else 0
+        steps = [position - start for position in positions[n - again : n]]
+        losses = self.losses[n - again : n]
+        for _ in range(max(math.ceil((position - positions[-1]) / steps[-1]), 1)):
+            last = positions[-1]
+            positions += [last + step for step in steps]
+            self.losses += losses
+
+
+class Device:
+    """Who trains on a device, and how often it has passed from one to another.
+
+    Where one job has the device it is a switch if another one was the last to run there. Where several share it, there
+    is a switch to each of them in every unit of time, less one if the last to run was among them.
+    """
+
+    __slots__ = ("clear", "last", "members", "since", "training", "warm")
+
+    def __init__(self) -> None:
+        self.training: list[Worker] = []  # as it should be from now on
+        self.members: list[Worker] = []  # as it was since `since`
+        self.since = 0.0
+        self.last: Worker | None = None
+        self.clear = 0.0  # until then somebody saves there, or is switched to
+        self.warm = 0  # launched processes on it
+
+    def settle(self, now: float, delays: Delays) -> None:
+        """Time has passed or is about to: those who trained until now are counted, the others begin."""
+        if self.training == self.members:
+            return
+        if self.members and now > self.since:
+            self._count(math.ceil((now - self.since) / delays.turn_unit * (1 - ROUNDING)))
+        self.members = self.training.copy()
+        self.since = now
+        self.clear = max(self.clear, now)
+        if len(self.members) == 1 and self.last not in (None, self.members[0]):
+            self.clear += delays.switch
+
+    def part(self, delays: Delays) -> float:
+        """Of the time that is left to train, where several have turns."""
+        m = len(self.members)
+        return 1.0 if m == 1 else max(0.0, 1.0 - m * delays.switch / delays.turn_unit)
+
+    def _count(self, units: int) -> None:
+        members, last = self.members, self.last
+        if len(members) == 1:
+            units = 1
+        for worker in members:
+            worker.switches += units
+        if last is None or last in members:
+            (last or members[0]).switches -= 1
+        self.last = members[-1]
+        self.last.switches -= units - 1
