@@ -1,0 +1,186 @@
+"""Bundles of jobs drawn from recorded loss curves, and the most of them that a clairvoyant could bring home in time.
+
+A job is a recording, a target loss on it, a speed and a deadline. Its target is the recording's own smoothed loss at a
+random place, so that nobody made up when it is reached; its speed makes that a random time. Then a third of the jobs
+are made hard, half of these impossible.
+
+Three ways to draw deadlines. ``sequence`` is LARA's: jobs in a random order, each deadline the sum of the work so far,
+so that earliest deadline first would just do before some were made hard. ``terms`` is LaiRA's: short, middle and long
+terms as 2 : 6 : 2, the middle ones closer together, the short ones harder and the long ones easier. ``load`` favours
+nobody: deadlines are independent of the work, and the work that can be done at all is 0.8, 1.2 or 2 times the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.curves import Curve
+from lightning_core.drivers.simulation import SimulatedJob
+from lightning_core.policies.moore_hodgson import largest_feasible_set
+from lightning_core.types import FloatArray, Job, LossTarget
+
+# Cells whose mean must come down to a target; the scheduler's own window.
+WINDOW = 5
+MOST_CELLS = 1000
+LEAST_CELLS = 150
+# A pure bundle is of one domain, which needs so many recordings.
+LEAST_PURE = 11
+# Loads of None are the papers' ways; half of the bundles favour nobody.
+KINDS: tuple[str, ...] = ("sequence", "load 0.8", "terms", "load 1.2", "sequence", "load 2.0")
+
+
+class Recording(NamedTuple):
+    """A curve in cells, ready to be drawn."""
+
+    curve: Curve
+    position: FloatArray
+    loss: FloatArray
+    smooth: FloatArray
+    """The lowest mean over a window so far, inf before the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Jobs and what is true of them.
+
+    Args:
+        jobs: as a simulation takes them.
+        work: seconds alone until each target is reached in truth, inf if never, shape ``(n,)``.
+        kind: how its deadlines were drawn.
+    """
+
+    jobs: tuple[SimulatedJob, ...]
+    work: FloatArray
+    kind: str
+
+    @property
+    def ceiling(self) -> int:
+        """The most jobs that anybody could bring home in time who knew all: nobody is above that."""
+        deadline = np.array([one.job.deadline for one in self.jobs])
+        return int(largest_feasible_set(self.work, deadline, 0.0).sum())
+
+
+def recordings(curves: Sequence[Curve]) -> list[Recording]:
+    """Those that can be drawn: long enough, and not started anew on the way."""
+    cut = [_in_cells(curve) for curve in curves if not curve.restarts and len(curve.loss) >= LEAST_CELLS]
+    return [one for one in cut if len(one.loss) >= LEAST_CELLS // 2]
+
+
+def draw(pool: Sequence[Recording], size: int, *, pure: bool, kind: str, seed: int) -> Bundle:
+    """One bundle.
+
+    Args:
+        pool: to draw from, without replacement while it lasts.
+        size: jobs.
+        pure: all of one domain.
+        kind: one of :data:`KINDS`.
+        seed: of everything that is random.
+    """
+    rng = np.random.default_rng(seed)
+    if pure:
+        pool = _one_domain(pool, rng)
+    chosen = rng.choice(len(pool), size, replace=size > len(pool))
+    reach = np.exp(rng.uniform(np.log(0.06), np.log(0.7), size))  # part of the recording up to the target
+    nominal = np.exp(rng.uniform(np.log(10.0), np.log(100.0), size))  # seconds to get there
+    deadline, harder = _deadlines(kind, nominal, rng)
+    jobs, work = [], np.empty(size)
+    for k, (at, part) in enumerate(zip(chosen.tolist(), reach.tolist(), strict=True)):
+        recording = pool[at]
+        cell = _passage(recording, _loss_at(recording, part))
+        throughput = float(recording.position[cell - 1]) / nominal[k]
+        target = _target(recording, part, harder[k], rng)
+        passage = _passage(recording, target)
+        work[k] = recording.position[passage - 1] / throughput if passage else np.inf
+        job = Job(f"job{k}", float(deadline[k]), LossTarget("loss", target))
+        jobs.append(SimulatedJob(job, recording.position, recording.loss, throughput))
+    if kind.startswith("load"):  # how long there is, is known only now that it is known what can be done
+        span = work[np.isfinite(work)].sum() / float(kind.split()[1])
+        jobs = [_due(one, part * max(span, 1.0)) for one, part in zip(jobs, deadline.tolist(), strict=True)]
+    return Bundle(tuple(jobs), work, kind)
+
+
+def _in_cells(curve: Curve) -> Recording:
+    """As a worker reports it: a cell closes each time so many batches have been done since the last."""
+    gaps = np.diff(curve.position, prepend=0.0)
+    every = max(float(np.median(gaps)), float(curve.position[-1]) / MOST_CELLS) * (1 - 1e-9)
+    ends, last = [], 0.0
+    for row, position in enumerate(curve.position.tolist()):
+        if position - last >= every:
+            ends.append(row)
+            last = position
+    starts = np.concatenate([[0], np.array(ends[:-1], np.int64) + 1])
+    rows = np.array(ends) + 1 - starts
+    loss = np.add.reduceat(curve.loss[: ends[-1] + 1], starts) / rows
+    position = curve.position[ends]
+    smooth = np.full(len(loss), np.inf)
+    # Summed as the scheduler sums them, so that truth and test agree to the bit.
+    windows = np.lib.stride_tricks.sliding_window_view(loss, WINDOW).tolist()
+    smooth[WINDOW - 1 :] = np.minimum.accumulate([sum(window) / WINDOW for window in windows])
+    return Recording(curve, position, loss, smooth)
+
+
+def _one_domain(pool: Sequence[Recording], rng: np.random.Generator) -> list[Recording]:
+    domains: dict[str, list[Recording]] = {}
+    for one in pool:
+        domains.setdefault(one.curve.domain, []).append(one)
+    large = sorted(name for name, many in domains.items() if len(many) >= LEAST_PURE)
+    if not large:
+        large = [max(sorted(domains), key=lambda name: len(domains[name]))]
+    return domains[large[int(rng.integers(len(large)))]]
+
+
+def _passage(recording: Recording, target: float) -> int:
+    """Cells until the target is reached in truth; 0 if never."""
+    below = recording.smooth <= target
+    return int(np.argmax(below)) + 1 if below[-1] else 0
+
+
+def _loss_at(recording: Recording, part: float) -> float:
+    at = max(int(part * len(recording.loss)), WINDOW) - 1
+    return float(recording.smooth[min(at, len(recording.loss) - 1)])
+
+
+def _never(recording: Recording, rng: np.random.Generator) -> float:
+    return float(rng.uniform(0.7, 0.97) * recording.loss.min())
+
+
+def _target(recording: Recording, part: float, harder: float, rng: np.random.Generator) -> float:
+    """The loss to reach: at a part of the recording, ``harder`` times as far; inf is never.
+
+    A recording that hardly learns gives no target: whoever is asked for less than it ever shows has an impossible job.
+    """
+    learns = _loss_at(recording, part) <= 0.95 * recording.smooth[WINDOW - 1]
+    if not learns or part * harder > 1.0:
+        return _never(recording, rng)
+    return _loss_at(recording, part * harder)
+
+
+def _deadlines(kind: str, nominal: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Seconds (for a load: parts of the span), and how many times as far each target is, inf for never."""
+    n = len(nominal)
+    order = rng.permutation(n)
+    deadline, harder = np.empty(n), np.ones(n)
+    hard = rng.random(n) < 1 / 3
+    how = np.where(rng.random(n) < 0.5, np.inf, rng.uniform(1.5, 4.0, n))
+    if kind.startswith("load"):
+        return rng.uniform(0.08, 1.0, n), np.where(hard, how, 1.0)
+    deadline[order] = np.cumsum(nominal[order]) * rng.uniform(0.7, 1.1, n)
+    if kind == "terms":
+        rank = np.empty(n)
+        rank[np.argsort(deadline, kind="stable")] = (np.arange(n) + 0.5) / n
+        short, long = rank < 0.2, rank > 0.8
+        middle = ~short & ~long
+        first = deadline[short].max() if short.any() else 0.0
+        deadline[middle] = first + 0.8 * (deadline[middle] - first)
+        hard = np.where(short, rng.random(n) < 0.5, middle & (rng.random(n) < 1 / 3))
+        harder[long] = 0.5
+    return deadline, np.where(hard, how, harder)
+
+
+def _due(one: SimulatedJob, deadline: float) -> SimulatedJob:
+    job = Job(one.job.name, deadline, one.job.target)
+    return SimulatedJob(job, one.position, one.loss, one.throughput)
