@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.types import JobView
+from lightning_core.types import NORMAL, JobView
 
 
 def view(
@@ -20,11 +20,17 @@ def view(
     exact: Sequence[bool] | None = None,
     throughput: Sequence[float] | None = None,
     spread: Sequence[float] | None = None,
+    loss: Sequence[float] | None = None,
+    goal: Sequence[float] | None = None,
+    position: Sequence[float] | None = None,
     weight: Sequence[float] | None = None,
     size: Sequence[int] | None = None,
     devices: int = 1,
 ) -> JobView:
-    """Jobs that have shown 100 cells at 10 batches a second, unless said otherwise; work NaN: not even their speed."""
+    """Jobs that have shown 100 cells of 10 batches at 10 batches a second, at twice their goal, unless said otherwise.
+
+    Work NaN: not even their speed. ``spread`` is of the logarithm of work.
+    """
     n = len(work)
 
     def column(given: Sequence[Any] | None, usual: Any, kind: type) -> Any:
@@ -32,16 +38,20 @@ def view(
 
     seconds = np.array(work, float)
     speed = np.where(np.isnan(seconds), np.nan, 10.0) if throughput is None else np.array(throughput, float)
+    known, seen = column(exact, False, bool), column(cells, 100, int)
     return JobView(
         place=np.arange(n) if place is None else np.array(place),
         deadline=np.array(deadline, float),
         batches=column(batches, 0, int),
-        cells=column(cells, 100, int),
-        exact=column(exact, False, bool),
+        cells=seen,
+        exact=known,
         remaining=seconds * speed,
         throughput=speed,
         work=seconds,
-        spread=column(spread, 0.0, float),
+        quantiles=seconds[:, None] * np.exp(column(spread, 0.0, float)[:, None] * NORMAL),
+        loss=np.where(seen > 0, 1.0, np.nan) if loss is None else np.array(loss, float),
+        goal=np.where(known, np.nan, 0.5) if goal is None else np.array(goal, float),
+        position=10.0 * seen if position is None else np.array(position, float),
         weight=column(weight, 1.0, float),
         size=column(size, 1, int),
         devices=devices,

@@ -1,0 +1,120 @@
+"""Power law by discounted least squares with a ridge, and how far its line can be trusted (LaiRA, eq. 9, Theorem 1).
+
+theta = (-b, ln a) minimises lambda |theta|^2 + sum of gamma^(n - i) (X_i theta - ln l_i)^2 over the n cells, with
+X_i = (ln s_i, 1). Unlike a fit without one, the ridge depends on the unit of s, for it draws ln a, the line's height at
+s = 1, towards 0. Here s is counted in batches, the paper's unit of data.
+
+An online form by the inverse of V would forget its lambda as gamma^n. So the moments are kept, and lambda is added when
+the line is wanted. The 2 x 2 system is solved for -b and the line's height at the weighted mean of ln s: a change of
+coordinates of determinant 1, in which every sum that matters is one of positive terms, so that nothing cancels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.estimators.least_squares import FARTHEST, LeastSquares
+from lightning_core.types import NORMAL, BoolArray, FloatArray, IntArray
+
+
+class Ridge(LeastSquares):
+    """A bank of power laws fitted by discounted least squares with a ridge.
+
+    Args:
+        gamma: forgetting by cells; 1 forgets nothing.
+        ridge: lambda, weight of the penalty on the exponent and on ln a.
+        least: cells needed before anything is said.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+
+    Example::
+
+        >>> bank = Ridge()
+        >>> bank.grow(1)
+        >>> row = np.array([0])
+        >>> for s in (10.0, 20.0, 40.0, 80.0):
+        ...     bank.observe(row, np.array([s]), np.array([2.0 * s**-0.5]))
+        >>> bank.predict(row, np.array([160.0])).round(3), bank.width(row, np.array([160.0])).round(2)
+        (array([0.161]), array([1.24]))
+    """
+
+    def __init__(self, gamma: float = 0.9, ridge: float = 1e-2, least: int = 3) -> None:
+        super().__init__(gamma=gamma, least=least)
+        if not 0 < ridge < np.inf:
+            raise ValueError(f"ridge must be positive and finite, got {ridge}")
+        self.ridge = ridge
+
+    def slope(self, rows: IntArray) -> FloatArray:
+        return np.where(self._known(rows), -self._line(rows)[0], np.nan)
+
+    def log_loss(self, rows: IntArray, position: FloatArray) -> FloatArray:
+        """ln l forecast at ``position`` batches, shape ``(n,)``; NaN where too little has been seen."""
+        rising, level = self._line(rows)
+        return np.where(self._known(rows), level + rising * (np.log(position) - self._mean(rows)), np.nan)
+
+    def width(self, rows: IntArray, position: FloatArray) -> FloatArray:
+        """|X| in the norm of V^-1 at ``position`` batches, shape ``(n,)``: times beta_n, how far the line may err."""
+        return self._width(rows, np.log(position))
+
+    def radius(self, rows: IntArray, bound: float, noise: float, delta: float) -> FloatArray:
+        """beta_n of Theorem 1, shape ``(n,)``.
+
+        Args:
+            rows: of the bank, shape ``(n,)``.
+            bound: S, of the norm of theta.
+            noise: R, sub-Gaussian scale of a cell's ln l.
+            delta: chance that the bound does not hold.
+        """
+        norm2 = self._newest[rows] ** 2 + 1.0
+        # (1 - gamma^2n) / (1 - gamma^2) is the sum of the squared weights.
+        seen = np.log1p(norm2 * self._weight2[rows] / (2.0 * self.ridge))
+        radius: FloatArray = np.sqrt(self.ridge) * bound + noise * np.sqrt(2.0 * np.log(1.0 / delta) + 2.0 * seen)
+        return radius
+
+    def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
+        # Losses themselves stay within e^+-50; a fit that says otherwise is clipped, not overflowed.
+        return np.exp(np.clip(self.log_loss(rows, position), -50.0, 50.0))
+
+    def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
+        """As the protocol says; the spread is the delta method with V^-1 and the cells' own scatter about the line."""
+        rising, level = self._line(rows)
+        falling = rising < 0
+        b = np.where(falling, np.maximum(-rising, 1e-12), 1.0)
+        centre = self._mean(rows) + (level - np.log(threshold)) / b
+        weight = np.maximum(self._weight[rows], 1e-300)
+        effective = np.maximum(weight * weight / np.maximum(self._weight2[rows], 1e-300), 3.0)
+        scatter = self._yy[rows] + rising * (rising * self._xx[rows] - 2.0 * self._xy[rows])
+        scatter = np.maximum(scatter + weight * (level - self._mean_y[rows]) ** 2, 0.0) / (effective - 2.0)
+        error = np.sqrt(scatter) * self._width(rows, centre) / b
+        log_position = centre[:, None] + error[:, None] * NORMAL
+        reached = np.where(log_position < FARTHEST, np.exp(np.minimum(log_position, FARTHEST)), np.inf)
+        reached[~falling] = np.inf
+        reached[~self._known(rows)] = np.nan
+        return reached
+
+    def _known(self, rows: IntArray) -> BoolArray:
+        known: BoolArray = self._count[rows] >= self.least
+        return known
+
+    def _mean(self, rows: IntArray) -> FloatArray:
+        """Weighted mean of ln s."""
+        return self._newest[rows] + self._mean_x[rows]
+
+    def _determinant(self, rows: IntArray) -> FloatArray:
+        """Of V."""
+        weight, ridge = self._weight[rows], self.ridge
+        return (self._xx[rows] + ridge) * (weight + ridge) + ridge * weight * self._mean(rows) ** 2
+
+    def _line(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """-b, and the line's height at the mean of ln s."""
+        weight, ridge, mean = self._weight[rows], self.ridge, self._mean(rows)
+        xy, total = self._xy[rows], weight * self._mean_y[rows]
+        determinant = self._determinant(rows)
+        rising = ((weight + ridge) * xy + ridge * mean * total) / determinant
+        level = (ridge * mean * xy + (self._xx[rows] + ridge * (1.0 + mean**2)) * total) / determinant
+        return rising, level
+
+    def _width(self, rows: IntArray, x: FloatArray) -> FloatArray:
+        away = self._weight[rows] * (x - self._mean(rows)) ** 2
+        return np.sqrt((self._xx[rows] + away + self.ridge * (1.0 + x**2)) / self._determinant(rows))
