@@ -58,7 +58,8 @@ class Package:
             for archive in sorted(set(folder.iterdir()) - before):
                 unpack(archive)
         except (OSError, subprocess.CalledProcessError) as error:
-            why = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+            said = (getattr(error, "stderr", None) or "").strip() or str(error)
+            why = said.splitlines()[-1]
             raise FileNotFoundError(
                 f"{self.name} cannot be fetched ({why}): run `{self.command}` where it can be and unpack it in {folder}"
             ) from error

@@ -188,7 +188,7 @@ RUNS: dict[str, Run] = {
         Run("movie_reviews", "bag", "sgd", 0.1, 500, 20, note="lr low"),
         Run("movie_reviews", "gru", "adam", 3e-4, 400, 10),
         Run("movie_reviews", "lstm", "momentum", 0.003, 400, 10, note="lr too low, hardly learns"),
-        Run("movie_reviews", "transformer", "adam", 1e-4, 400, 10, "cosine"),
+        Run("movie_reviews", "transformer", "adam", 5e-4, 400, 10, "cosine"),
         Run("shakespeare_characters", "gru", "adam", 2e-3, 500, 10),
         Run("shakespeare_characters", "gru", "sgd", 0.5, 500, 10),
         Run("shakespeare_characters", "lstm", "adam", 2e-3, 500, 10, "cosine"),
@@ -203,6 +203,6 @@ RUNS: dict[str, Run] = {
         Run("cartpole_imitation", "mlp", "adam", 1e-3, 500, 20),
         Run("cartpole_imitation", "mlp", "sgd", 0.02, 500, 20),
         Run("cartpole_imitation", "linear", "adam", 1e-3, 500, 20),
-        Run("cartpole_q", "mlp", "adam", 5e-4, 500, 20, note="temporal differences: the loss climbs while worth grows"),
+        Run("cartpole_q", "mlp", "adam", 5e-4, 500, 20, note="temporal differences: climbs as worth grows"),
     )
 }

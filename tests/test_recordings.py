@@ -1,0 +1,98 @@
+"""The recorded curves that ship: complete, as their index says, and made by code that still works."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from benchmarks.record_curves import COLUMNS, chosen, record_into
+from benchmarks.recording import RUNS
+from benchmarks.recording.packages import Package
+
+CURVES = Path(__file__).resolve().parent.parent / "benchmarks" / "curves"
+
+
+def read(folder: Path) -> dict[str, tuple[dict[str, str], list[int], list[float]]]:
+    """File name to its row of the index, its steps and its losses."""
+    with (folder / "index.csv").open(newline="") as opened:
+        index = {row["file"]: row for row in csv.DictReader(opened)}
+    found = {}
+    for file, about in index.items():
+        with (folder / file).open(newline="") as opened:
+            header, *rows = csv.reader(opened)
+        assert header == ["step", "loss"], file
+        found[file] = (about, [int(step) for step, _ in rows], [float(loss) for _, loss in rows])
+    return found
+
+
+def check(about: dict[str, str], steps: list[int], losses: list[float]) -> None:
+    """A CSV is what its row of the index says, and can be replayed."""
+    assert tuple(about) == COLUMNS
+    assert [len(steps), steps[0], steps[-1]] == [int(about[key]) for key in ("rows", "first_step", "last_step")]
+    assert all(a < b for a, b in pairwise(steps))
+    assert about["value"] == f"mean of {steps[0]} consecutive mini-batch training losses"
+    assert all(0 < loss < math.inf for loss in losses)
+    assert 0 < float(about["sec_per_step"]) < 1
+
+
+def test_the_shipped_folder_is_what_its_index_says() -> None:
+    shipped = read(CURVES)
+    assert set(shipped) == {file.name for file in CURVES.glob("*.csv")} - {"index.csv"}
+    for about, steps, losses in shipped.values():
+        check(about, steps, losses)
+        assert 300 <= len(steps) <= 1000
+        assert 2000 <= steps[-1] <= 20_000
+
+
+def test_the_shipped_folder_is_varied_and_small() -> None:
+    shipped = read(CURVES)
+    assert {file.removesuffix(".csv") for file in shipped} == set(RUNS)
+    assert len(shipped) >= 24
+    assert len({about["task"] for about, _, _ in shipped.values()}) >= 6
+    assert len({about["domain"] for about, _, _ in shipped.values()}) >= 4
+    assert sum(file.stat().st_size for file in CURVES.iterdir()) <= 600_000
+    # Most learn, and a few are there because they do not.
+    learned = [sum(losses[-20:]) < 0.8 * sum(losses[:20]) for _, _, losses in shipped.values()]
+    assert sum(learned) / len(learned) > 0.6
+    assert not all(learned)
+
+
+def test_a_run_is_recorded_again(tmp_path: Path) -> None:
+    names = ("digits__linear_sgd_lr0.1", "digits__mlp_momentum_lr0.02")
+    short = [replace(RUNS[name], rows=5, mean_of=8) for name in names]
+    record_into(tmp_path, short[:1], tmp_path, seed=1)
+    record_into(tmp_path, short[1:], tmp_path, seed=1)
+    recorded = read(tmp_path)
+    assert list(recorded) == [f"{run.name}.csv" for run in short]
+    for about, steps, losses in recorded.values():
+        check(about, steps, losses)
+        assert steps == [8, 16, 24, 32, 40]
+    losses = recorded["digits__linear_sgd_lr0.1.csv"][2]
+    assert losses[-1] < 0.9 * losses[0]  # it was trained
+    # The same seed makes the same losses.
+    record_into(tmp_path / "again", short[:1], tmp_path, seed=1)
+    assert read(tmp_path / "again")["digits__linear_sgd_lr0.1.csv"][2] == losses
+
+
+def test_a_run_of_no_such_name() -> None:
+    with pytest.raises(ValueError, match="no run or task is called digit; tasks are digits"):
+        chosen(["digit"])
+
+
+def test_a_data_set_that_cannot_be_had_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no apt-get there
+    with pytest.raises(FileNotFoundError, match="run `apt-get download dataset-fashion-mnist` where it can be"):
+        record_into(tmp_path / "out", chosen(["fashion_mnist"]), tmp_path / "data", seed=1)
+
+
+def test_files_that_are_there_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    inside = tmp_path / "unpacked" / "deep" / "one.txt"
+    inside.parent.mkdir(parents=True)
+    inside.write_text("here")
+    assert Package("nothing", "debian").files(tmp_path, "one.txt") == [inside]
