@@ -95,9 +95,10 @@ class Worker:
     """One job's training and whoever carries it out; plain attributes, read at every event."""
 
     __slots__ = (
-        "at", "began", "busy", "busy_before", "cells", "deadline", "done", "duty", "earlier", "entry", "goal",
-        "incarnation", "job", "launched", "leaving", "losses", "name", "number", "over", "positions", "rate", "ready",
-        "recorded", "reported", "seen", "since", "speed", "switches", "throughput", "until", "version",
+        "at", "began", "busy", "busy_before", "busy_since", "cells", "deadline", "done", "done_since", "duty",
+        "earlier", "entry", "goal", "incarnation", "job", "launched", "leaving", "losses", "name", "number", "over",
+        "positions", "rate", "ready", "recorded", "reported", "seen", "since", "speed", "switches", "throughput",
+        "until", "version",
     )  # fmt: skip
 
     def __init__(self, given: SimulatedJob) -> None:
@@ -118,8 +119,10 @@ class Worker:
         self.version = -1
         self.duty = 0.0
         self.switches = 0
-        # How far it is as of `since`; from then on it gains `rate` batches and `speed` busy seconds a second.
-        self.done = self.busy = self.since = self.rate = self.speed = 0.0
+        # How far it is, and was at `since`; from then on it gains `rate` batches and `speed` busy seconds a second.
+        # Counted from there and not from step to step, so that rounding does not add up.
+        self.done = self.busy = self.rate = self.speed = 0.0
+        self.since = self.done_since = self.busy_since = 0.0
         # What it has said: reports of this incarnation, cells in all, and as it was when the incarnation began.
         self.number = self.cells = self.earlier = self.began = 0
         self.busy_before = 0.0
@@ -131,10 +134,13 @@ class Worker:
     def advance(self, now: float) -> None:
         """Trains until now."""
         if now > self.since:
-            seconds = now - self.since
-            self.done += self.rate * seconds
-            self.busy += self.speed * seconds
-            self.since = now
+            self.done = self.done_since + self.rate * (now - self.since)
+            self.busy = self.busy_since + self.speed * (now - self.since)
+
+    def set_pace(self, since: float, speed: float) -> None:
+        """From then on it trains this part of the time; it has advanced until now."""
+        self.speed, self.rate = speed, speed * self.throughput
+        self.since, self.done_since, self.busy_since = since, self.done, self.busy
 
     def begin(self, now: float) -> None:
         """A process of its own takes it up."""
@@ -142,10 +148,15 @@ class Worker:
         self.version = -1
         self.number = 0
         self.earlier = self.cells
-        self.began = int(self.done * (1 + ROUNDING))
+        self.began = self.batches
         self.busy_before += self.busy
         self.busy = 0.0
-        self.since = now
+        self.set_pace(now, 0.0)
+
+    @property
+    def batches(self) -> int:
+        """Whole ones, done by now."""
+        return int(self.done * (1 + ROUNDING))
 
     def closed(self) -> int:
         """Cells that are closed by now."""
@@ -159,14 +170,13 @@ class Worker:
         self.cells = seen
         self.reported = now
         return Report(
-            self.name, self.incarnation, self.number, self.version, int(self.done * (1 + ROUNDING)), self.busy, cells,
-            0, self.began,
-        )  # fmt: skip
+            self.name, self.incarnation, self.number, self.version, self.batches, self.busy, cells, began=self.began
+        )
 
     def aim(self, report_every: float) -> float:
         """Looks for its next report: when, scheduler time; how far it is then is kept in ``until`` and ``seen``."""
         ahead = self.reported + report_every - self.since
-        least = (self.done + self.rate * ahead) * (1 - ROUNDING) if ahead > 0 else self.done
+        least = max(self.done, self.done_since + self.rate * ahead) * (1 - ROUNDING)
         cell = bisect_left(self.positions, least, self.cells)
         while cell == len(self.positions):
             self._lengthen(least)
@@ -174,7 +184,7 @@ class Worker:
         self.until, self.seen = float(self.positions[cell]), cell + 1
         if self.done < self.goal < self.until:
             self.until, self.seen = self.goal, bisect_right(self.positions, self.goal, self.cells)
-        return self.since + (self.until - self.done) / self.rate
+        return self.since + (self.until - self.done_since) / self.rate
 
     def _lengthen(self, position: float) -> None:
         """Sees the last tenth of its recording again, as often as a position needs, and once at least."""

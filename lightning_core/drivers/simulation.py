@@ -205,10 +205,9 @@ class Simulation:
             self._scheduler.check()
         if not isinstance(event, Report) or any(isinstance(answer, End) for answer in answers):
             self._rounds += 1
-            self._unplaced |= isinstance(event, WorkerLeft)
-        if not answers:
-            return
-        if self._delays.report:
+        if isinstance(event, WorkerLeft):  # its job may come back
+            self._at(self._now + self._delays.report, self._look, None)
+        if answers and self._delays.report:
             self._at(self._now + self._delays.report, self._hear, answers)
         else:
             self._hear(answers)
@@ -226,6 +225,10 @@ class Simulation:
                     self._unplaced |= bool(devices)
                 case Grant(version=version) if version > worker.version:
                     self._obey(worker, answer)
+
+    def _look(self, _: None) -> None:
+        """Whoever launches workers looks at the placements when the instant is over."""
+        self._unplaced = True
 
     def _obey(self, worker: Worker, grant: Grant) -> None:
         worker.version = grant.version
@@ -247,15 +250,14 @@ class Simulation:
         self._unsettled.update(before, after)
         worker.duty, worker.at = duty, at
         if before and not after:
-            worker.rate = worker.speed = 0.0
+            worker.set_pace(self._now, 0.0)
             worker.entry = 0
             self._say(worker.report(self._now, worker.closed()))
 
     def _due(self, worker: Worker) -> None:
         """It has come as far as its next report."""
         now = self._now
-        worker.busy += worker.speed * (now - worker.since)
-        worker.since = now
+        worker.advance(now)
         worker.done = worker.until
         self._say(worker.report(now, worker.seen))
         if now >= worker.deadline and worker.cells >= worker.recorded:
@@ -297,7 +299,8 @@ class Simulation:
             for device in worker.at:
                 self._devices[device].training.remove(worker)
             self._unsettled.update(worker.at)
-        worker.duty = worker.rate = worker.speed = 0.0
+        worker.set_pace(self._now, 0.0)
+        worker.duty = 0.0
         worker.entry = 0
         worker.ready = False
         if not worker.leaving:
@@ -329,9 +332,9 @@ class Simulation:
         on = [self._devices[at] for at in worker.at]
         start = max(self._now, *[device.clear for device in on])
         speed = worker.duty * on[0].part(self._delays)
-        if speed == worker.speed and start == worker.since:
+        if speed == worker.speed and start == max(self._now, worker.since):
             return  # nothing has changed for it
-        worker.speed, worker.rate, worker.since = speed, speed * worker.throughput, start
+        worker.set_pace(start, speed)
         worker.entry = self._at(worker.aim(self._delays.report_every), None, worker) if speed > 0 else 0
 
     def _place(self) -> None:
@@ -364,7 +367,7 @@ class Simulation:
                     name,
                     None if told is None else told.verdict,
                     None if told is None else told.finished_at,
-                    int(worker.done),
+                    worker.batches,
                     worker.busy_before + worker.busy,
                     worker.switches,
                 )
