@@ -109,6 +109,7 @@ class Kalman:
     def grow(self, rows: int) -> None:
         extra = rows - self._newest.shape[1]
         if extra > 0:
+            extra = max(extra, rows - extra)  # as a list does: growing one by one is not quadratic
             self._belief = np.hstack([self._belief, np.repeat(self._fresh, extra, axis=1)])
             self._newest = np.hstack([self._newest, np.zeros((4, extra))])
 
