@@ -37,7 +37,8 @@ def falling(name: str, losses: list[float], target: float, deadline: float = 100
 def play(
     policy: str, *jobs: SimulatedJob, delays: Delays | None = None, journal: Path | None = None, **settings: Any
 ) -> Outcome:
-    given = Settings(policy=policy, **({"estimator": "log_time", "window": 1} | settings))
+    usual: dict[str, Any] = {"estimator": "log_time", "window": 1}
+    given = Settings(policy=policy, **(usual | settings))
     return Simulation(given, jobs, delays, journal, check=True).run()
 
 
@@ -77,8 +78,8 @@ def events(path: Path, kind: str) -> list[dict[str, Any]]:
 )
 def test_three_jobs_on_one_device(policy: str, finished: list[float], switched: list[int]) -> None:
     name, _, quantum = policy.partition(":")
-    args = {"policy_args": {"quantum": float(quantum)}} if quantum else {}
-    outcome = play(name, known("a", 3, 30), known("b", 2, 20), known("c", 1, 10), **args)
+    args = {"quantum": float(quantum)} if quantum else {}
+    outcome = play(name, known("a", 3, 30), known("b", 2, 20), known("c", 1, 10), policy_args=args)
     assert (ends(outcome), switches(outcome)) == (finished, switched)
     assert verdicts(outcome) == ["met"] * 3
     assert [round(job.busy, 9) for job in outcome.jobs] == [3.0, 2.0, 1.0]
@@ -295,7 +296,7 @@ def test_until() -> None:
     assert (verdicts(outcome)[2], len(outcome.summary.jobs)) == ("None", 2)
 
 
-# ---------------------------------------------------------------------------------------------------- one run, one story
+# ---------------------------------------------------------------------------------------------------- one story
 
 
 def draw(seed: int, count: int = 6, devices: int = 1) -> list[SimulatedJob]:
@@ -388,7 +389,7 @@ def test_edf_ends_are_sums(seed: int) -> None:
     order = np.argsort(deadline)
     expected = np.empty(12)
     expected[order] = np.cumsum(work[order])
-    np.testing.assert_allclose(ends(outcome), expected, rtol=1e-9)
+    assert ends(outcome) == pytest.approx(expected.tolist())
     assert outcome.switches == 11
 
 
@@ -410,15 +411,15 @@ def test_what_is_wrong_is_told() -> None:
     ):
         with pytest.raises(ValueError, match=f"^{words}$"):
             SimulatedJob(job, position, loss, speed)
-    with pytest.raises(ValueError, match="^a: submitted must be at least 0 and finite, got -1.0$"):
+    with pytest.raises(ValueError, match=r"^a: submitted must be at least 0 and finite, got -1.0$"):
         SimulatedJob(job, [1], [1.0], 1.0, -1.0)
-    with pytest.raises(ValueError, match="^jobs: at least one job is needed$"):
+    with pytest.raises(ValueError, match=r"^jobs: at least one job is needed$"):
         Simulation(Settings(), [])
-    with pytest.raises(ValueError, match="^jobs: 'a' is there twice$"):
+    with pytest.raises(ValueError, match=r"^jobs: 'a' is there twice$"):
         Simulation(Settings(), [known("a", 1), known("b", 1), known("a", 2)])
-    with pytest.raises(ValueError, match="^delay switch must be at least 0 seconds and finite, got -1$"):
+    with pytest.raises(ValueError, match=r"^delay switch must be at least 0 seconds and finite, got -1$"):
         Delays(switch=-1)
-    with pytest.raises(ValueError, match="^delay turn_unit must be positive, got 0$"):
+    with pytest.raises(ValueError, match=r"^delay turn_unit must be positive, got 0$"):
         Delays(turn_unit=0)
 
 

@@ -16,65 +16,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from lightning_core.drivers.simulated import Delays, Device, Devices, SimulatedJob, Worker
+from lightning_core.drivers.simulated import Delays, JobOutcome, Outcome, SimulatedJob
+from lightning_core.drivers.virtual import Device, Devices, Worker
 from lightning_core.journal import Journal
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.summary import Summary
-from lightning_core.types import Answer, End, Event, Grant, Job, Report, Submit, Tick, Verdict, WorkerLeft
+from lightning_core.types import Answer, End, Event, Grant, Job, Report, Submit, Tick, WorkerLeft
 
 __all__ = ["Delays", "JobOutcome", "Outcome", "SimulatedJob", "Simulation"]
-
-
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
-    """What became of one job.
-
-    Args:
-        name: of the job.
-        verdict: at the end.
-        finished_at: scheduler time; None if it has not ended.
-        batches: that it has done.
-        busy: seconds that it has trained.
-        switches: how often a device passed to it.
-    """
-
-    name: str
-    verdict: Verdict | None
-    finished_at: float | None
-    batches: int
-    busy: float
-    switches: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a simulated run.
-
-    Args:
-        jobs: in the order in which they were given.
-        switches: how often a device passed from one job to another, as :class:`~.simulated.Device` counts.
-        events: that moved the scheduler.
-        rounds: how many of them made it plan.
-        deciding: seconds of real time spent in the scheduler.
-        summary: as of a live run.
-    """
-
-    jobs: tuple[JobOutcome, ...]
-    switches: int
-    events: int
-    rounds: int
-    deciding: float
-    summary: Summary
-
-    @property
-    def met(self) -> int:
-        """How many jobs met their target in time."""
-        return self.summary.met
 
 
 class Simulation:
