@@ -49,6 +49,10 @@ WORDS = {
     "unlikely": "given up for now: would need about {0:t}, {1:.0%} likely in time on its own",
     "stalled": "its loss does not come down now, it has time to try on: {1:.0%} likely in time",
     "stalled_later": "waits for more urgent jobs; its loss does not come down now: {1:.0%} likely in time",
+    "slice": "has this slice of {1:t}: comes on {0:.2g} times as fast as it must",
+    "slower": "waits for its slice: comes on {0:.2g} times as fast as it must",
+    "out_of_reach": "given up for now: alone until its deadline it would not reach its target by forecast",
+    "halved": "dropped for others that are nearer to their targets: it is {0:.2g} times away from its own",
     "likeliest": "no job is likely to make it, this is among the likeliest: {1:.0%}",
     # verdicts
     "too_early": "too early to tell",

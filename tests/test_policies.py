@@ -18,16 +18,19 @@ from lightning_core.policies import (
     Fifo,
     Fixed,
     GuardedEdf,
+    Laira,
     Lara,
     LeastResourcesFirst,
     RoundRobin,
+    SuccessiveHalving,
+    Triage,
     Uniform,
     summaries,
 )
 from lightning_core.policies.in_order import ends_in_order
 from lightning_core.protocols import Policy
 from lightning_core.reasons import CODES, Reason
-from lightning_core.types import JobView, Plan
+from lightning_core.types import LEVELS, JobView, Plan
 from tests.views import view
 
 MEMBERS: dict[str, Callable[[], Policy]] = {
@@ -36,11 +39,19 @@ MEMBERS: dict[str, Callable[[], Policy]] = {
     "uniform": Uniform,
     "fixed": lambda: Fixed([0.5, 0.3]),
     "rr": RoundRobin,
+    "successive_halving": SuccessiveHalving,
     "lrf": LeastResourcesFirst,
+    "lrf-data": lambda: LeastResourcesFirst(count="data"),
     "etf": EasiestFirst,
+    "etf-data": lambda: EasiestFirst(count="data"),
     "lara": Lara,
     "lara-edf": lambda: Lara(order="edf"),
+    "laira": Laira,
+    "sta": lambda: Laira(look_ahead=False),
+    "laira-no-ucb": lambda: Laira(ucb=False),
+    "laira-no-pd": lambda: Laira(pd=False),
     "guarded_edf": GuardedEdf,
+    "triage": Triage,
 }
 
 
@@ -53,19 +64,25 @@ def views(draw: st.DrawFn, devices: int) -> JobView:
         return draw(st.lists(one, min_size=n, max_size=n))
 
     unknown = st.sampled_from([nan, inf, 5.0])
-    return view(
+    cells = several(st.sampled_from([0, 3, 10, 20, 200]))
+    made = view(
         several(st.one_of(st.floats(1e-3, 1e6), unknown)),
         several(st.one_of(st.floats(1e-3, 1e6), st.sampled_from([10.0, 20.0]))),
         place=sorted(draw(st.sets(st.integers(0, 40), min_size=n, max_size=n))),
         batches=several(st.integers(0, 5000)),  # type: ignore[arg-type]
-        cells=several(st.sampled_from([0, 3, 10, 20, 200])),  # type: ignore[arg-type]
+        cells=cells,  # type: ignore[arg-type]
         exact=several(st.booleans()),  # type: ignore[arg-type]
         throughput=several(st.sampled_from([nan, 0.5, 100.0])),
-        spread=several(st.one_of(st.floats(0, 3), st.sampled_from([0.0, nan, inf]))),
+        spread=several(st.one_of(st.just(0.0), st.floats(0, 3))),
         weight=several(st.sampled_from([1.0, 1.0, 2.5, 40.0])),
         size=several(st.integers(1, devices)),  # type: ignore[arg-type]
+        loss=[draw(st.sampled_from([0.4, 2.0, 5e-324, 1e300])) if seen else nan for seen in cells],
+        position=[seen * draw(st.sampled_from([1.0, 10.0, 1e12])) for seen in cells],
         devices=devices,
     )
+    reach = np.array(several(st.sampled_from([1.0, 1.0, 0.8])))  # some may never get there
+    beyond = (reach[:, None] < LEVELS) & ~np.isnan(made.quantiles)
+    return replace(made, quantiles=np.where(beyond, inf, made.quantiles))
 
 
 def columns(jobs: JobView) -> list[object]:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from lightning_core.policies.classic import Edf, Fifo, Fixed, Uniform
 from lightning_core.policies.greedy import EasiestFirst, LeastResourcesFirst
 from lightning_core.policies.guarded_edf import GuardedEdf
+from lightning_core.policies.laira import Laira
 from lightning_core.policies.lara import Lara
 from lightning_core.policies.round_robin import RoundRobin
+from lightning_core.policies.successive_halving import SuccessiveHalving
 from lightning_core.policies.triage import Triage
 from lightning_core.protocols import Policy
 
@@ -21,7 +23,9 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "rr": RoundRobin,
     "lrf": LeastResourcesFirst,
     "etf": EasiestFirst,
+    "successive_halving": SuccessiveHalving,
     "lara": Lara,
+    "laira": Laira,
     "guarded_edf": GuardedEdf,
     "triage": Triage,
 }
@@ -45,9 +49,11 @@ __all__ = [
     "Fifo",
     "Fixed",
     "GuardedEdf",
+    "Laira",
     "Lara",
     "LeastResourcesFirst",
     "RoundRobin",
+    "SuccessiveHalving",
     "Triage",
     "Uniform",
     "summaries",

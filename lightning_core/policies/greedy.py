@@ -1,11 +1,13 @@
 """LARA's greedy baselines: after its exploration, whoever is nearest to the target first.
 
 Liu et al., "Learning with Adaptive Resource Allocation", ICML 2024, section 5: Least Resources First and Easiest Thread
-First. Both compare the work S_k that is still needed. As printed S_k is counted in data, which says nothing across
-domains; here it is seconds.
+First. Both compare the work S_k that is still needed. As printed S_k is counted in data; a batch of one job is not a
+batch of another, so seconds are the default.
 """
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -14,49 +16,67 @@ from lightning_core.policies.in_order import one_by_one
 from lightning_core.reasons import index
 from lightning_core.types import FloatArray, JobView, Plan
 
+Count = Literal["seconds", "data"]
+
 
 class LeastResourcesFirst:
-    """Least work left first, counted in seconds times devices (LARA's Least Resources First), after an exploration.
+    """Least work left first (LARA's Least Resources First), after an exploration.
 
     Args:
         explore: loss cells that a job must have shown before it is judged.
+        count: of the work: ``"seconds"`` times devices, or ``"data"``, batches, as printed.
 
     Raises:
-        ValueError: if it is negative.
+        ValueError: if an argument is out of its range.
     """
 
     estimator = "weighted"
 
-    def __init__(self, explore: int = 10) -> None:
+    def __init__(self, explore: int = 10, count: Count = "seconds") -> None:
         self._exploration = Exploration(explore)
+        self.count = _checked(count)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         needs = jobs.work * jobs.size
-        return self._exploration.plan(jobs, now) or _least_first(jobs, needs, needs, now, "least_work", "more_work")
+        key = needs if self.count == "seconds" else jobs.remaining
+        return self._exploration.plan(jobs, now) or _least_first(jobs, key, needs, now, "least_work", "more_work")
 
 
 class EasiestFirst:
-    """Least work for the time it has first (LARA's Easiest Thread First), after an exploration.
+    """Least work for its whole time first (LARA's Easiest Thread First), after an exploration.
 
-    The printed ratio is S_k / (d_k - b_k), with the time from begin to deadline; here it is the time that is left, as
-    S_k is the work that is left.
+    That time, d_k - b_k, is counted from the first plan that the job was in to its deadline.
 
     Args:
         explore: loss cells that a job must have shown before it is judged.
+        count: of the work: ``"seconds"``, or ``"data"``, batches, as printed.
 
     Raises:
-        ValueError: if it is negative.
+        ValueError: if an argument is out of its range.
     """
 
     estimator = "weighted"
 
-    def __init__(self, explore: int = 10) -> None:
+    def __init__(self, explore: int = 10, count: Count = "seconds") -> None:
         self._exploration = Exploration(explore)
+        self.count = _checked(count)
+        self._began = np.zeros(0)  # by place
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        slack = jobs.deadline - now
-        part = jobs.work / np.where(slack > 0, slack, np.nan)
+        new = int(jobs.place.max()) + 1 - len(self._began)
+        if new > 0:
+            self._began = np.concatenate([self._began, np.full(new, np.nan)])
+        began = self._began[jobs.place]
+        self._began[jobs.place] = began = np.where(np.isnan(began), now, began)
+        time = np.maximum(jobs.deadline - began, 1e-9)
+        part = (jobs.work if self.count == "seconds" else jobs.remaining) / time
         return self._exploration.plan(jobs, now) or _least_first(jobs, part, jobs.work, now, "easiest", "harder")
+
+
+def _checked(count: Count) -> Count:
+    if count not in get_args(Count):
+        raise ValueError(f"count must be one of {', '.join(get_args(Count))}, got {count!r}")
+    return count
 
 
 def _least_first(jobs: JobView, key: FloatArray, needs: FloatArray, now: float, code: str, waiting: str) -> Plan:

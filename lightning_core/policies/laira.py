@@ -1,0 +1,286 @@
+"""LaiRA: look ahead who can make it at all, then a slice of time for whoever comes down fastest for what it must.
+
+Wang, Liu and Zhou, "CoRE-Learning with Look-Ahead and Immediate Resource Allocation", 2025: eqs. 5 to 13, Algorithm 1.
+Printed are the structure and the equations. What is not, and how it is read here:
+
+- **Units.** s is counted in batches, as N is; the differences of ln s in eqs. 11 and 12 do not depend on it. The filter
+  steps once a cell.
+- **First** each job shows some cells, one after the other in the order of submission: "the initial uniform allocation",
+  without which neither line nor rate exists.
+- **If nobody is feasible** (eq. 8), all are taken to be. Who has shown too little to be looked ahead for is feasible.
+- **The current loss** in eqs. 11 and 12 is the mean over the last cells; a single cell is too noisy for a rate.
+- **A negative score.** Of two jobs whose line rises, rho_hat / rho would prefer the harder one. They are ranked by
+  rho_hat - rho, behind all that come down.
+- **The error** of a slice (eq. 10) is that of ln l where the slice has got to, as the line before it said, over the
+  jobs that ran: the others had no data, and their "error" would be the forecast itself.
+- **The slice law** is printed with a plus, but a rising error shall shorten the slice: here its terms are subtracted.
+  What the rounding down cuts off is kept for the next slice, or every tremble of the error would cost a second.
+- **A slice is training** that its job really had: its clock starts when the job is seen to progress, so that a switch,
+  a process still being built or a stop report on its way do not eat it. It ends early with its job.
+- **A target in batches** is feasible if its work fits the time left, and its score is time over work.
+- **Several devices**: a slice is the pool's. The best jobs that fit have it together, on whole devices; its clock
+  starts with the last of them, and what one of them leaves goes to the next in order. Weights are not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lightning_core.estimators.kalman import Kalman
+from lightning_core.estimators.ridge import Ridge
+from lightning_core.policies.exploring import PATIENCE
+from lightning_core.policies.in_order import ends_in_order
+from lightning_core.policies.slices import SliceLaw, Turns
+from lightning_core.protocols import Estimator
+from lightning_core.reasons import index
+from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
+
+# Distances in ln s are not taken to be shorter: at its deadline a job has none left.
+SHORTEST = 1e-9
+# Reasons speak of no greater ratio.
+HIGHEST = 99.0
+
+
+class Laira:
+    """Look-ahead and immediate Resource Allocation: slices for those who come down fastest for what they must.
+
+    As printed, the score of a job falls to 0 towards its deadline, for what it must do then grows beyond all bounds:
+    urgent jobs starve. That is the paper's rule, and it is kept.
+
+    Args:
+        look_ahead: whether jobs that would miss their target with all the time that is left are passed over (DKF);
+            without it this is the paper's Short Term Allocation (STA).
+        ucb: whether the line is taken at the lower end of its confidence bound, in favour of the unexplored.
+        pd: whether slices grow and shrink with the error of the forecasts; else each has the initial length.
+        explore: loss cells that each job shows before anything else.
+        unit: seconds of a unit of time; slices are whole numbers of it. At least the scheduler's period.
+        initial: units of the first slices (M_1).
+        longest: units of the longest slice.
+        kp: units by which a slice is shorter for a growth of the error of ln l by 1 (proportional gain).
+        kd: the same for a growth of that growth (derivative gain).
+        gamma: forgetting of the line, by cells (eq. 9).
+        ridge: weight of the line's penalty (lambda).
+        bound: of the norm of a line's parameters (S).
+        noise: of a cell's ln l, sub-Gaussian scale (R).
+        delta: chance with which the confidence bound may fail.
+        dkf: arguments of :class:`~lightning_core.estimators.Kalman`, which looks ahead.
+        patience: seconds without progress after which a job that has the device is passed over.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        look_ahead: bool = True,
+        ucb: bool = True,
+        pd: bool = True,
+        explore: int = 5,
+        unit: float = 1.0,
+        initial: int = 5,
+        longest: int = 50,
+        kp: float = 20.0,
+        kd: float = 5.0,
+        gamma: float = 0.9,
+        ridge: float = 1e-2,
+        bound: float = 1.0,
+        noise: float = 0.05,
+        delta: float = 0.1,
+        dkf: Mapping[str, Any] | None = None,
+        patience: float = 30.0,
+    ) -> None:
+        if explore < 3:
+            raise ValueError(f"explore must be at least 3 cells, got {explore}")
+        if not 0 < unit < np.inf:
+            raise ValueError(f"unit must be positive and finite, got {unit}")
+        for name, number in (("bound", bound), ("noise", noise)):
+            if not 0 <= number < np.inf:
+                raise ValueError(f"{name} must be at least 0 and finite, got {number}")
+        if not 0 < delta < 1:
+            raise ValueError(f"delta must be above 0 and below 1, got {delta}")
+        self.explore = explore
+        self.unit = unit
+        self.ucb = ucb
+        self._confidence = bound, noise, delta
+        self._law = SliceLaw(initial, longest, kp, kd) if pd else SliceLaw(initial, longest, 0.0, 0.0)
+        self._line = Ridge(gamma, ridge)
+        self._filter = Kalman(**(dkf or {})) if look_ahead else None
+        self._turns = Turns(patience)
+        self._said: dict[int, _Said] = {}  # by place, of those that have the slice
+        self._ranked = _Ranking()
+
+    @property
+    def banks(self) -> Sequence[Estimator]:
+        return [self._line] if self._filter is None else [self._line, self._filter]
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        places = int(jobs.place.max()) + 1
+        for bank in self.banks:
+            bank.grow(places)
+        self._ranked.grow(places)
+        turns = self._turns
+        turns.listen(jobs, now)
+        if not turns.last(now):
+            self._learn(jobs)
+            to_explore = self._unexplored(jobs) & ~turns.sits_out(jobs, now)
+            if to_explore.any():
+                by_turn = np.lexsort((~turns.holds(jobs), ~to_explore))
+                turns.give(jobs, by_turn[: int(to_explore.sum())], now, None)
+            else:
+                self._begin_slice(jobs, now)
+        return self._wishes(jobs, now)
+
+    def _unexplored(self, jobs: JobView) -> BoolArray:
+        """Who has not shown its speed, or not enough cells; but not for ever, if it shows no usable loss."""
+        unseen = np.where(jobs.exact, np.isnan(jobs.work), (jobs.cells < self.explore) | np.isnan(jobs.throughput))
+        return unseen & (jobs.batches <= PATIENCE * self.explore)
+
+    def _begin_slice(self, jobs: JobView, now: float) -> None:
+        """Steps 3 to 11 of Algorithm 1."""
+        slack = np.maximum(jobs.deadline - now, SHORTEST)
+        seen = ~jobs.exact & (jobs.position > 0) & (jobs.loss > 0) & (jobs.throughput > 0)
+        feasible = self._look_ahead(jobs, slack, seen)
+        none = not feasible.any()
+        feasible |= none
+        length = self._law.units * self.unit
+        must, does = self._rates(jobs, slack, seen, length)
+        score = scores(must, does)
+        order = np.lexsort((jobs.deadline, -score, ~feasible, self._turns.sits_out(jobs, now)))
+        self._ranked.keep(jobs.place[order], (does / np.maximum(must, SHORTEST))[order], feasible[order], none)
+        rows = self._turns.give(jobs, order, now, length)
+        rows = rows[seen[rows]]
+        # What is expected of the slice, to be held against what comes of it.
+        ahead = self._line.log_loss(jobs.place[rows], jobs.position[rows])
+        slope = self._line.slope(jobs.place[rows])
+        columns = jobs.place[rows], jobs.position[rows], ahead, slope
+        for place, *said in zip(*(column.tolist() for column in columns), strict=True):
+            self._said[place] = _Said(*said)
+
+    def _look_ahead(self, jobs: JobView, slack: FloatArray, seen: BoolArray) -> BoolArray:
+        """Who reaches the target with all the time that is left (eq. 8)."""
+        feasible = np.ones(len(jobs), np.bool_)
+        if self._filter is None:
+            return feasible
+        feasible[jobs.exact] = ~(jobs.work[jobs.exact] > slack[jobs.exact])
+        rows = np.flatnonzero(seen)
+        reach = jobs.position[rows] + jobs.throughput[rows] * slack[rows]
+        feasible[rows] = ~(self._filter.predict(jobs.place[rows], reach) > jobs.goal[rows])  # NaN says nothing
+        return feasible
+
+    def _rates(self, jobs: JobView, slack: FloatArray, seen: BoolArray, length: float) -> tuple[FloatArray, FloatArray]:
+        """How fast each must come down from now on (eq. 11), and how fast it will (eq. 12); NaN where nothing is known.
+
+        Both are falls of ln l for a unit of ln s. Of a target in batches: work, and time.
+        """
+        must = np.where(jobs.exact, jobs.work, np.nan)
+        does = np.where(jobs.exact & ~np.isnan(jobs.work), slack, np.nan)
+        rows = np.flatnonzero(seen)
+        place, position, throughput = jobs.place[rows], jobs.position[rows], jobs.throughput[rows]
+        log_loss = np.log(jobs.loss[rows])
+        must[rows] = (log_loss - np.log(jobs.goal[rows])) / _log_growth(throughput * slack[rows], position)
+        batches = throughput * length
+        low = self._line.log_loss(place, position + batches)
+        if self.ucb:
+            low -= self._line.radius(place, *self._confidence) * self._line.width(place, position + batches)
+        does[rows] = (log_loss - low) / _log_growth(batches, position)
+        return must, does
+
+    def _learn(self, jobs: JobView) -> None:
+        """The error of the slice that is over (eq. 10): of those that had it to its end and have shown a cell since."""
+        errors = []
+        for row in np.flatnonzero(self._turns.holds(jobs)).tolist():
+            said = self._said.get(int(jobs.place[row]))
+            if said is not None and jobs.position[row] > said.position and np.isfinite(said.log_loss):
+                line = said.log_loss - said.slope * np.log(jobs.position[row] / said.position)
+                errors.append(abs(line - np.log(jobs.loss[row])))
+        if errors:
+            self._law.learn(float(np.mean(errors)))
+        self._said.clear()
+
+    def _wishes(self, jobs: JobView, now: float) -> Plan:
+        n, ranked = len(jobs), self._ranked
+        served, length = self._turns.holds(jobs), self._turns.length
+        rank, ratio = ranked.rank[jobs.place], ranked.ratio[jobs.place]
+        out = ranked.out[jobs.place]
+        order = np.lexsort((rank, ~served))
+        slack = np.maximum(jobs.deadline - now, SHORTEST)
+        occupied = np.where(jobs.work < slack, jobs.work, slack)
+        ends = ends_in_order(occupied, jobs.size, order[~out[order]], jobs.devices, now)
+        if length is None:
+            codes, waiting = np.full(n, index("explore")), np.full(n, index("explored"))
+            numbers = np.stack([jobs.cells.astype(np.float64), np.full(n, float(self.explore))], axis=1)
+        else:
+            codes, waiting = np.full(n, index("slice")), np.full(n, index("slower"))
+            unknown = np.isnan(ratio)
+            codes[unknown], waiting[unknown] = index("unjudged"), index("unjudged_later")
+            waiting[out] = index("out_of_reach")
+            if ranked.none:
+                codes[:], waiting[:] = index("nothing_fits"), index("out_of_reach")
+            numbers = np.stack([np.clip(np.where(unknown, 0.0, ratio), 0.0, HIGHEST), np.full(n, length)], axis=1)
+        return Plan(
+            order=order,
+            duty=served.astype(np.float64),
+            finish=ends - occupied + jobs.work,
+            codes=codes,
+            waiting=waiting,
+            numbers=numbers,
+        )
+
+
+def scores(must: FloatArray, does: FloatArray) -> FloatArray:
+    """Who goes first (eq. 13), from the rates of eqs. 11 and 12, shape ``(n,)``.
+
+    The rate that is forecast over the rate that is needed. Who needs none is done but for the last report: inf. Who
+    comes down not at all ranks behind all others, by how much is missing; -inf of whom nothing is known.
+
+    Example::
+
+        >>> scores(np.array([2.0, 1.0, 0.0, 1.0, 3.0, np.nan]), np.array([1.0, 2.0, 1.0, -1.0, -1.0, 1.0]))
+        array([ 0.5,  2. ,  inf, -2. , -4. , -inf])
+    """
+    needed = np.where(must > 0, must, 1.0)
+    score = np.where(does > 0, does / needed, does - needed)
+    score[must <= 0] = np.inf
+    score[np.isnan(score) | np.isnan(must)] = -np.inf
+    return score
+
+
+def _log_growth(batches: FloatArray, position: FloatArray) -> FloatArray:
+    """By how much ln s grows over so many batches."""
+    return np.maximum(np.log1p(batches / position), SHORTEST)
+
+
+class _Said(NamedTuple):
+    """A job's line when its slice began."""
+
+    position: float
+    log_loss: float
+    slope: float
+    """By how much ln l falls for a unit of ln s."""
+
+
+class _Ranking:
+    """What the last decision thought of each job, by place: until the next one nobody changes places.
+
+    Who came later stands before all, for it is explored next.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.ratio, self.out = np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)
+        self.none = False
+
+    def grow(self, places: int) -> None:
+        extra = places - len(self.rank)
+        if extra > 0:
+            self.rank = np.concatenate([self.rank, np.full(extra, -1.0)])
+            self.ratio = np.concatenate([self.ratio, np.full(extra, np.nan)])
+            self.out = np.concatenate([self.out, np.zeros(extra, np.bool_)])
+
+    def keep(self, places: IntArray, ratio: FloatArray, feasible: BoolArray, none: bool) -> None:
+        self.rank[places] = np.arange(len(places))
+        self.ratio[places], self.out[places] = ratio, ~feasible
+        self.none = none

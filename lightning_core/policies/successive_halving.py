@@ -1,0 +1,101 @@
+"""Successive halving: drop the worse half, again and again, until one is left (a baseline of LaiRA).
+
+Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", ICML 2013. It looks for the best single
+run, and so mistakes what is wanted of a pool: as many as possible in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from lightning_core.policies.round_robin import RoundRobin
+from lightning_core.reasons import index
+from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
+
+# Reasons speak of no greater distance.
+FARTHEST = 99.0
+
+
+class SuccessiveHalving:
+    """Rounds of equal length, after each of which only the better half goes on (LaiRA's Successive Halving).
+
+    Of K jobs there are ceil(log2 K) rounds, from the first plan to the latest deadline. In a round all that are left
+    take turns by round robin. At its end the better half stays, rounded up; the last one runs on. Better is who is
+    nearer to the target: the current loss over its goal, for losses of different data cannot be compared; of a target
+    in batches all of them over those done. Who has shown nothing is farthest. Ties: by deadline.
+
+    Who comes later joins those that are left. When the rounds are over and others have come, or when none of those that
+    were left is there any more, all jobs begin anew. On several devices the halving goes on until the rest fit the pool
+    side by side.
+
+    Args:
+        quantum: seconds of a turn.
+
+    Raises:
+        ValueError: if it is not positive.
+    """
+
+    def __init__(self, quantum: float = 5.0) -> None:
+        self._in_turn = RoundRobin(quantum)
+        self._out: IntArray = np.zeros(0, np.int64)  # places of those that were dropped
+        self._newest = -1  # place of the last that came to this bracket
+        self._ends: list[float] = []  # of the rounds still to come, the next one last
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        left = ~np.isin(jobs.place, self._out)
+        came = int(jobs.place[-1]) > self._newest
+        if not left.any() or (came and not self._ends):
+            left = self._begin(jobs, now)
+        self._newest = int(jobs.place[-1])
+        distance = distances(jobs)
+        while self._ends and now >= self._ends[-1]:
+            self._ends.pop()
+            left = self._halve(jobs, left, distance)
+        return self._wishes(jobs, left, distance, now)
+
+    def _begin(self, jobs: JobView, now: float) -> BoolArray:
+        """Sets the rounds, equal in length, to the latest deadline."""
+        self._out = np.zeros(0, np.int64)
+        rounds = int(np.ceil(np.log2(max(float(jobs.size.sum()) / jobs.devices, 1.0))))
+        horizon = float(jobs.deadline.max()) - now
+        self._ends = [now + horizon * (k + 1) / rounds for k in reversed(range(rounds))]
+        return np.ones(len(jobs), np.bool_)
+
+    def _halve(self, jobs: JobView, left: BoolArray, distance: FloatArray) -> BoolArray:
+        rows = np.flatnonzero(left)
+        rows = rows[np.lexsort((jobs.deadline[rows], distance[rows]))]
+        worse = rows[(len(rows) + 1) // 2 :]
+        self._out = np.concatenate([self._out, jobs.place[worse]])
+        left = left.copy()
+        left[worse] = False
+        return left
+
+    def _wishes(self, jobs: JobView, left: BoolArray, distance: FloatArray, now: float) -> Plan:
+        rows, dropped = np.flatnonzero(left), np.flatnonzero(~left)
+        turns = self._in_turn.plan(_only(jobs, rows), now)
+        n = len(jobs)
+        duty, finish, numbers = np.zeros(n), np.full(n, np.inf), np.zeros((n, 2))
+        codes, waiting = np.full(n, index("halved")), np.full(n, index("halved"))
+        duty[rows], finish[rows], numbers[rows] = turns.duty, turns.finish, turns.numbers
+        codes[rows], waiting[rows] = turns.codes, turns.waiting
+        numbers[dropped, 0] = np.minimum(distance[dropped], FARTHEST)
+        nearest_first = dropped[np.argsort(distance[dropped], kind="stable")]
+        return Plan(np.concatenate([rows[turns.order], nearest_first]), duty, finish, codes, waiting, numbers)
+
+
+def distances(jobs: JobView) -> FloatArray:
+    """How many times its target each job is away from it, shape ``(n,)``; inf where that is not known.
+
+    Example: a loss of 0.8 that must come down to 0.4 is at 2, and so is half of the batches.
+    """
+    done = np.maximum(jobs.batches, 1).astype(np.float64)
+    distance = np.where(jobs.exact, jobs.remaining / done + 1.0, jobs.loss / jobs.goal)
+    distance[np.isnan(distance)] = np.inf
+    return distance
+
+
+def _only(jobs: JobView, rows: IntArray) -> JobView:
+    columns = {field.name: getattr(jobs, field.name) for field in fields(jobs)}
+    return JobView(**{name: value if name == "devices" else value[rows] for name, value in columns.items()})
