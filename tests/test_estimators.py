@@ -159,15 +159,15 @@ def test_many_rows_at_once_equal_one_at_a_time(make: Callable[[], Estimator]) ->
 
 def test_a_large_bank_equals_small_ones(make: Callable[[], Estimator]) -> None:
     """Rows are worked on in blocks, neighbours perhaps another way than strangers."""
-    rows = np.random.default_rng(6).permutation(2500)
-    s, losses = curves(2500, 6)
+    rows = np.random.default_rng(6).permutation(5500)
+    s, losses = curves(5500, 6)
     large, small = make(), make()
-    large.grow(2500)
-    small.grow(2500)
+    large.grow(5500)
+    small.grow(5500)
     feed(large, s, losses, rows)
-    for some in np.split(np.arange(2500), [1, 700, 1900]):
+    for some in np.split(np.arange(5500), [1, 700, 1900]):
         feed(small, s, losses[:, np.argsort(rows)][:, some], some)
-    every = np.arange(2500)
+    every = np.arange(5500)
     goal = losses[-1].take(np.argsort(rows)) * 0.8
     np.testing.assert_allclose(large.first_passage(every, goal), small.first_passage(every, goal), rtol=1e-12)
 
