@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_core import steering
+from lightning_core import simulate, steering
 from lightning_core.drivers.connect import connect
 from lightning_core.durations import format_duration
 from lightning_core.journal import Journal, JournalError, replay
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "--history", type=Path, metavar="DIR", help="of runs to learn from how long jobs take (default: runs)"
     )
     command("policies", _policies, "the policies, a line each")
+    simulate.add_command(command)
 
     steering.add_commands(command)
 

@@ -1,0 +1,260 @@
+"""A bundle file as a simulation reads it: the jobs' terms, and which recorded loss curve stands in for each training.
+
+What would be trained is not looked at. Beside its terms a job may say::
+
+    vit:
+      deadline: 1h30m
+      target: {loss: 0.35}
+      curve: vit-before.csv            # a recording step,loss; beside this file or in the folder of recordings
+      throughput: 12.5                 # batches a second alone on its devices
+
+Rules
+
+1. A recording that is named is played as it is. Its speed is the job's ``throughput``, else what the recording's index
+   says, else such that the target is reached after the job's ``work``.
+2. A job that names none borrows the shape of one that the seed draws for its name: losses are scaled so that the target
+   is reached at some place of the curve, batches so that this takes the job's ``work``. It would say nothing to hold a
+   target against losses of another task.
+3. Where nobody says how long a job takes, it is taken to need 0.8 of its fair part of the pool's time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_core.curves import Curve, load_curve, load_curves, read_recording
+from lightning_core.drivers.simulated import SimulatedJob
+from lightning_core.launch.jobs import JOB_KEYS, TERMS, number, read_job
+from lightning_core.launch.problems import BundleError, Findings, require
+from lightning_core.launch.sharing import read_pool, read_settings
+from lightning_core.settings import Settings
+from lightning_core.types import BatchTarget, FloatArray, Job, LossTarget
+
+BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "jobs")
+RECORDING_KEYS = ("curve", "throughput")
+# A file of a job has hundreds of cells, as a live one; not as many as its log has lines.
+MOST_CELLS = 1000
+# A target that is drawn a place for is reached between these parts of its recording, evenly on a log scale.
+EARLIEST, LATEST = 0.06, 0.7
+LOAD = 0.8
+# What is scaled to reach a target reaches it.
+ROUNDING = 1e-9
+# Read in place of what would be trained.
+NOTHING = {"model": {"class_path": "simulated.Training"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A job of a bundle with its training to be.
+
+    Args:
+        given: to the simulation.
+        recording: name of the recording.
+        needs: seconds alone on its devices until its target is reached; inf if never.
+        drawn: whether it only lends its shape.
+    """
+
+    given: SimulatedJob
+    recording: str
+    needs: float
+    drawn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedBundle:
+    """A bundle to be simulated.
+
+    Args:
+        jobs: in their order in the file.
+        settings: of the scheduler; its estimator is the policy's own unless the file names one.
+        own_estimator: whether the file names none.
+    """
+
+    jobs: tuple[Played, ...]
+    settings: Settings
+    own_estimator: bool
+
+
+def read_bundle(path: Path, folder: Path | None, seed: int = 0, devices: int | None = None) -> PlayedBundle:
+    """Reads a bundle file, or a file of one job, and gives each job its recording.
+
+    Args:
+        path: of the file.
+        folder: of recordings; None if every job names its own.
+        seed: of what is drawn.
+        devices: instead of the file's.
+
+    Raises:
+        BundleError: with every problem found in the file.
+        ValueError: if a recording of the folder is not as it should be.
+    """
+    require("yaml")
+    from lightning_core.launch.loading import load_yaml
+
+    content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
+    if not isinstance(content, Mapping):
+        found.add(f"expected a mapping with 'jobs', got {type(content).__name__}")
+        raise BundleError(found.problems)
+    if "jobs" not in content and content.keys() & {"deadline", "target"}:
+        alone = {key: value for key, value in content.items() if key != "name"}
+        named: list[tuple[Any, Any, Findings]] = [(content.get("name", path.stem), alone, found)]
+        content = {}
+    else:
+        found.keys(content, BUNDLE_KEYS)
+        jobs = content.get("jobs")
+        if not isinstance(jobs, Mapping) or not jobs:
+            found.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")
+            jobs = {}
+        named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
+    _, pool, resident = read_pool(content.get("pool"), found.at("pool"), devices)
+    settings = read_settings(content, pool, resident, found)
+    curves = [] if folder is None else load_curves(folder)
+    reader = _Reader(path.parent, folder, curves, seed, settings or Settings(), pool / len(named) if named else 1.0)
+    played = [reader.read(name, value, at, pool) for name, value, at in named]
+    if found.problems or settings is None:
+        raise BundleError(found.problems)
+    return PlayedBundle(tuple(job for job in played if job is not None), settings, "estimator" not in content)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads jobs.
+
+    Args:
+        beside: folder of the bundle file.
+        folder: of recordings.
+        curves: all that are in it.
+        seed: of what is drawn.
+        settings: of the scheduler.
+        part: of the pool's devices that is each job's, if all had the same.
+    """
+
+    beside: Path
+    folder: Path | None
+    curves: list[Curve]
+    seed: int
+    settings: Settings
+    part: float
+
+    def read(self, name: Any, value: Any, found: Findings, devices: int) -> Played | None:
+        """None, with its problems in ``found``, if anything is wrong."""
+        if not isinstance(value, Mapping):
+            read_job(name, value, self.beside, found, devices)  # says what is wrong with it
+            return None
+        before = len(found.problems)
+        found.keys(value, (*JOB_KEYS, *RECORDING_KEYS))
+        terms = {key: value[key] for key in TERMS if key in value}
+        spec = read_job(name, terms | NOTHING, self.beside, found, devices)
+        throughput = None
+        if value.get("throughput") is not None:
+            throughput = found.at("throughput").read(_speed, value["throughput"])
+        if spec is None or len(found.problems) > before:
+            return None
+        try:
+            if value.get("curve") is not None:
+                return self._named(spec.job, self._find(value["curve"]), throughput)
+            if not self.curves:
+                raise ValueError("names no recording; give it a curve: FILE, or name a folder of recordings (--curves)")
+            return self._drawn(spec.job, throughput)
+        except ValueError as error:
+            found.at(*(("curve",) if "curve" in value else ())).add(str(error))
+            return None
+
+    def _find(self, name: Any) -> Path:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"must be the path of a recording, got {name!r}")
+        places = [place / name for place in (self.beside, self.folder) if place is not None]
+        for place in places:
+            if place.is_file():
+                return place
+        raise ValueError(f"{name}: no such recording in {' or '.join(str(place.parent) for place in places)}")
+
+    def _named(self, job: Job, path: Path, throughput: float | None) -> Played:
+        curve = next((known for known in self.curves if self._is(known, path)), None)
+        if isinstance(job.target, LossTarget) and job.target.at_least is not None:
+            position, logged = read_recording(path)
+            loss = np.array([job.target.falling(value) for value in logged.tolist()])
+            curve = Curve(path.stem, "", "", "", position, loss, None if curve is None else curve.seconds_per_batch)
+        elif curve is None:
+            curve = load_curve(path)
+        position, loss = curve.reports(MOST_CELLS)
+        passage = self._passage(job, position, loss)
+        if throughput is None and curve.seconds_per_batch is not None:
+            throughput = 1.0 / curve.seconds_per_batch
+        if throughput is None:
+            throughput = (passage if passage < math.inf else float(position[-1])) / self._expected(job)
+        return Played(SimulatedJob(job, position, loss, throughput), path.name, passage / throughput, False)
+
+    def _is(self, curve: Curve, path: Path) -> bool:
+        return self.folder is not None and path == self.folder / f"{curve.name}.csv"
+
+    def _drawn(self, job: Job, throughput: float | None) -> Played:
+        """A curve that comes down, of a run that was not started over; the same for a name whoever else is there."""
+        draw = np.random.default_rng([self.seed, *job.name.encode()])
+        falling = [curve for curve in self.curves if not curve.restarts and _falls(curve, self.settings.window)]
+        if not falling:
+            raise ValueError(f"{self.folder}: no recording there is of one run and comes down")
+        curve = falling[int(draw.integers(len(falling)))]
+        position, loss = curve.reports(MOST_CELLS)
+        if isinstance(job.target, LossTarget):
+            part = math.exp(draw.uniform(math.log(EARLIEST), math.log(LATEST)))
+            mean = _trailing(loss, self.settings.window)
+            lowest = float(mean[: max(int(part * len(mean)), 1)].min())
+            loss = loss * (job.target.threshold / lowest * (1 - ROUNDING))
+        seconds = self._expected(job)
+        passage = self._passage(job, position, loss)
+        if isinstance(job.target, BatchTarget):
+            position = position * (passage / position[-1])
+            position, loss = _whole(position, loss)
+            throughput = throughput or passage / seconds
+        elif throughput is not None:
+            position, loss = _whole(position * (throughput * seconds / passage), loss)
+            passage = self._passage(job, position, loss)
+        else:
+            throughput = passage / seconds
+        return Played(SimulatedJob(job, position, loss, throughput), curve.name, passage / throughput, True)
+
+    def _passage(self, job: Job, position: FloatArray, loss: FloatArray) -> float:
+        """Batches after which the target is reached; inf if it is not within the recording."""
+        if isinstance(job.target, BatchTarget):
+            return float(job.target.batches)
+        mean = _trailing(loss, self.settings.window)
+        reached = np.flatnonzero(mean <= job.target.threshold)
+        return float(position[reached[0] + self.settings.window - 1]) if len(reached) else math.inf
+
+    def _expected(self, job: Job) -> float:
+        """Seconds of work alone on its devices."""
+        size = min(job.max_devices, self.settings.devices)
+        return job.work or LOAD * (job.deadline - job.begin) * min(self.part / size, 1.0)
+
+
+def _trailing(loss: FloatArray, window: int) -> FloatArray:
+    """Means over so many cells, shape ``(n - window + 1,)``; empty if there are fewer."""
+    if len(loss) < window:
+        return np.empty(0)
+    return np.convolve(loss, np.ones(window) / window, "valid")
+
+
+def _falls(curve: Curve, window: int) -> bool:
+    tenth = max(len(curve.loss) // 10, 1)
+    return len(curve.loss) >= window and float(curve.loss[-tenth:].mean()) < float(curve.loss[:tenth].mean())
+
+
+def _whole(position: FloatArray, loss: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Whole batches that grow: of cells that would close after the same batch the last one."""
+    whole = np.maximum(np.rint(position), 1.0)
+    last = np.append(np.diff(whole) > 0, True)
+    return whole[last], loss[last]
+
+
+def _speed(value: Any) -> float:
+    given = number(value)
+    if not 0 < given < math.inf:
+        raise ValueError(f"must be positive and finite batches a second, got {value!r}")
+    return given

@@ -1,0 +1,326 @@
+"""``lightning-core simulate``: which recording stands in for which job, what is printed and written, and refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_core.cli import main
+from lightning_core.drivers.simulation import Delays
+from lightning_core.journal import Journal
+from lightning_core.launch.recordings import PlayedBundle, read_bundle
+from lightning_core.simulate import parse_delays, parse_policies
+from lightning_core.view.history import History
+from lightning_core.view.why import why
+
+# A loss of 10 / s after s batches, and the same a hundred times as high and ten times as slow, with its speed.
+ROWS = "step,loss\n" + "".join(f"{s},{10 / s}\n" for s in range(1, 201))
+OTHER = "step,loss\n" + "".join(f"{10 * s},{1000 / s}\n" for s in range(1, 201))
+BUNDLE = """
+policy: edf
+period: 1s
+jobs:
+  late: {deadline: 60s, target: {loss: 0.5}, curve: fast.csv, throughput: 2, model: mine.Cnn, trainer: {max_epochs: 3}}
+  soon: {deadline: 20s, target: {batches: 100}, curve: fast.csv, throughput: 10, weight: 2}
+  never: {deadline: 5s, target: {loss: 0.001}, curve: fast.csv, throughput: 10, on_miss: stop}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "curves").mkdir()
+    (tmp_path / "curves" / "slow.csv").write_text(OTHER)
+    (tmp_path / "curves" / "fast.csv").write_text(ROWS)
+    (tmp_path / "curves" / "index.csv").write_text("file,sec_per_step\nfast.csv,0.125\nslow.csv,0.01\n")
+
+
+def read(text: str, *, curves: bool = True, seed: int = 0, devices: int | None = None) -> PlayedBundle:
+    Path("bundle.yaml").write_text(text)
+    return read_bundle(Path("bundle.yaml"), Path("curves") if curves else None, seed, devices)
+
+
+def job(terms: str, seed: int = 0) -> tuple[str, float, float]:
+    """Of a bundle of one job: its recording, batches a second, seconds that it needs."""
+    [played] = read(f"jobs: {{a: {{deadline: 100s, {terms}}}}}", seed=seed).jobs
+    return played.recording, round(played.given.throughput, 6), round(played.needs, 6)
+
+
+# ---------------------------------------------------------------------------------------------------- recordings
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        # The mean over five cells comes down to 0.5 with cells 18 to 22: 2.5 / (1 / 18 + ... + 1 / 22) is over 20.
+        ("target: {loss: 0.5}, curve: fast.csv, throughput: 2", ("fast.csv", 2.0, 23 / 2)),
+        ("target: {loss: 0.5}, curve: fast.csv", ("fast.csv", 8.0, 23 / 8)),
+        ("target: {loss: 50}, curve: slow.csv", ("slow.csv", 100.0, 230 / 100)),
+        ("target: {batches: 40}, curve: fast.csv, throughput: 2", ("fast.csv", 2.0, 20.0)),
+        ("target: {loss: 0.01}, curve: fast.csv, throughput: 2", ("fast.csv", 2.0, float("inf"))),
+        ("target: {loss: 0.5}, curve: beside.csv, work: 46s", ("beside.csv", 0.5, 46.0)),
+        # 0.8 of the time there is, for one job on one device.
+        ("target: {loss: 0.5}, curve: beside.csv", ("beside.csv", round(23 / 80, 6), 80.0)),
+        ("target: {loss: 0.01}, curve: beside.csv", ("beside.csv", 200 / 80, float("inf"))),
+    ],
+)
+def test_a_recording_that_is_named_is_played_as_it_is(terms: str, expected: tuple[str, float, float]) -> None:
+    Path("beside.csv").write_text(ROWS)
+    assert job(terms) == expected
+    [played] = read(f"jobs: {{a: {{deadline: 100s, {terms}}}}}").jobs
+    assert not played.drawn
+    assert played.given.loss[:2].tolist() == ([1000.0, 500.0] if "slow" in terms else [10.0, 5.0])  # type: ignore[union-attr]
+
+
+def test_a_metric_that_grows_is_read_as_it_was_logged() -> None:
+    Path("accuracy.csv").write_text("step,loss\n" + "".join(f"{s},{s / 100}\n" for s in range(101)))
+    [played] = read("jobs: {a: {deadline: 9s, target: {metric: acc, at_least: 0.9}, curve: accuracy.csv}}").jobs
+    assert list(played.given.loss[:2]) == pytest.approx([1.0, 0.99])
+    assert played.needs * played.given.throughput == 93.0  # the mean over 88, ... 92 is 90; a log from 0 is moved up
+
+
+@pytest.mark.parametrize(
+    ("terms", "speed", "needs"),
+    [
+        ("target: {loss: 0.35}, work: 40s", None, 40.0),
+        ("target: {metric: acc, at_least: 0.9}, work: 40s", None, 40.0),
+        ("target: {batches: 1000}, work: 40s", 25.0, 40.0),
+        ("target: {batches: 1000}, throughput: 50", 50.0, 20.0),
+        ("target: {loss: 0.35}, work: 40s, throughput: 50", 50.0, 40.0),
+        ("target: {loss: 0.35}", None, 80.0),
+        ("target: {loss: 0.35}, begin: 50s", None, 40.0),
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_recording_that_is_drawn_lends_its_shape(terms: str, speed: float | None, needs: float, seed: int) -> None:
+    [played] = read(f"jobs: {{a: {{deadline: 100s, {terms}}}}}", seed=seed).jobs
+    assert played.drawn
+    assert played.needs == pytest.approx(needs, abs=0.51 / played.given.throughput)  # batches are whole
+    if speed is not None:
+        assert played.given.throughput == pytest.approx(speed)
+    assert played.given.loss[0] / played.given.loss[-1] == pytest.approx(200.0)
+
+
+def test_what_a_job_draws_is_its_own() -> None:
+    (Path("curves") / "index.csv").unlink()
+    for number in range(20):
+        (Path("curves") / f"more{number}.csv").write_text(ROWS)
+    one = "{deadline: 100s, target: {loss: 0.35}, work: 40s}"
+    both = read(f"jobs: {{a: {one}, b: {one}}}").jobs
+    alone = read(f"jobs: {{b: {one}}}").jobs
+    assert both[1].recording == alone[0].recording
+    assert list(both[1].given.loss) == list(alone[0].given.loss)
+    assert len({read(f"jobs: {{b: {one}}}", seed=seed).jobs[0].recording for seed in range(20)}) > 5
+
+
+def test_only_runs_that_come_down_are_drawn() -> None:
+    rising = "step,loss\n" + "".join(f"{s},{s}\n" for s in range(1, 201))
+    for name in ("up", "again"):
+        (Path("curves") / f"{name}.csv").write_text(rising if name == "up" else ROWS)
+    (Path("curves") / "index.csv").write_text("file,jumps_back\nup.csv,0\nagain.csv,2\nfast.csv,0\n")
+    assert {job("target: {loss: 0.35}", seed=seed)[0] for seed in range(20)} == {"fast"}
+    (Path("curves") / "index.csv").write_text("file,jumps_back\nup.csv,0\nagain.csv,2\n")
+    with pytest.raises(
+        ValueError, match=r"bundle.yaml:1: jobs.a: curves: no recording there is of one run and comes down"
+    ):
+        job("target: {loss: 0.35}")
+
+
+def test_a_file_of_one_job_and_other_devices() -> None:
+    Path("alone.yaml").write_text("name: x\ndeadline: 100s\ntarget: {batches: 5}\nwork: 50s\nconfig: missing.yaml\n")
+    bundle = read_bundle(Path("alone.yaml"), Path("curves"), devices=3)
+    assert ([played.given.job.name for played in bundle.jobs], bundle.settings.devices) == (["x"], 3)
+
+
+# ---------------------------------------------------------------------------------------------------- the command
+
+
+def test_one_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(BUNDLE)
+    assert main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out"]) == 3
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:5] == [
+        "job    recording  batches/s  needs  has",
+        "late   fast.csv   2          11.5s  60.0s",
+        "soon   fast.csv   10         10.0s  20.0s",
+        "never  fast.csv   10         ∞      5.0s",
+        "known in advance, at most 2 of 3 could be met",
+    ]
+    # never has the device for 5 s, then soon for 10.
+    assert [line.split()[:3] for line in printed[6:9]] == [
+        ["late", "met", "26.5s"], ["soon", "met", "15.0s"], ["never", "missed", "5.0s"],
+    ]  # fmt: skip
+    assert printed[-3:] == [
+        "edf: 2 of 3 met in 26.5s; the device was busy 100 % of it",
+        "switches: 2",
+        f"journal, summary and report.html: {Path('out').resolve()}",
+    ]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["journal.db", "report.html", "summary.json"]
+
+
+def test_what_is_written_is_a_run_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(BUNDLE)
+    main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out"])
+    capsys.readouterr()
+    assert main(["replay", "out"]) == 0
+    assert json.loads(capsys.readouterr().out)["identical"]
+    Path("out/report.html").unlink()
+    assert main(["report", "out"]) == 0
+    assert "2 of 3 targets met in time" in Path("out/report.html").read_text()
+    with Journal.open(Path("out/journal.db"), read_only=True) as journal:
+        story = "\n".join(why(History.read(journal), "soon"))
+    assert "waits behind 1 earlier" in story
+    assert "target met with 5.0s to spare" in story
+    assert json.loads(Path("out/summary.json").read_text())["jobs"]["soon"]["finished_at"] == 15.0
+
+
+def test_policies_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(BUNDLE)
+    code = main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out", "--policy", "fifo,edf",
+                 "--policy", "rr:quantum=2", "--json", "all.json"])  # fmt: skip
+    assert code == 3
+    printed = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()) for line in printed[5:-2]] == [
+        "job deadline fifo edf rr:quantum=2",
+        "late 60.0s ✓ 11.5s ✓ 26.5s ✓ 21.5s",
+        "soon 20.0s ✕ missed ✓ 15.0s ✕ missed",
+        "never 5.0s ✕ missed ✕ missed ✕ missed",
+        "",
+        "met, by weight 1 3 1",
+        "met 1 of 3 2 of 3 1 of 3",
+        "switches 1 2 12",
+        "all over after 21.5s 26.5s 22.5s",
+    ]
+    written = json.loads(Path("all.json").read_text())
+    assert {name: (one["met"], one["switches"]) for name, one in written["policies"].items()} == {
+        "fifo": (1, 1), "edf": (2, 2), "rr:quantum=2": (1, 12),
+    }  # fmt: skip
+    assert written["jobs"]["never"]["needs_s"] is None
+    assert main(["replay", "out/rr-quantum-2"]) == 0
+
+
+def test_delays_and_devices_matter(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(BUNDLE)
+    words = ["simulate", "bundle.yaml", "--curves", "curves"]
+    main([*words, "--run-dir", "slow", "--delays", "switch=0.5"])
+    main([*words, "--run-dir", "wide", "--devices", "3"])
+    ends = {
+        folder: [one["finished_at"] for one in json.loads(Path(f"{folder}/summary.json").read_text())["jobs"].values()]
+        for folder in ("slow", "wide")
+    }
+    assert ends == {"slow": [27.5, 15.5, 5.0], "wide": [11.5, 10.0, 5.0]}
+
+
+def test_each_policy_has_its_own_estimator_unless_the_bundle_names_one() -> None:
+    for extra, estimators in (("", ["posterior", "weighted"]), ("estimator: log_time\n", ["log_time", "log_time"])):
+        Path("bundle.yaml").write_text(extra + BUNDLE)
+        folder = f"out{len(extra)}"
+        main(["simulate", "bundle.yaml", "--curves", "curves", "--policy", "edf,lrf", "--run-dir", folder])
+        found = []
+        for policy in ("edf", "lrf"):
+            with Journal.open(Path(folder) / policy / "journal.db", read_only=True) as journal:
+                found.append(journal.settings().estimator)
+        assert found == estimators
+
+
+def test_all_met_is_0() -> None:
+    Path("bundle.yaml").write_text("jobs: {a: {deadline: 100s, target: {batches: 5}}}")
+    assert main(["simulate", "bundle.yaml", "--curves", "curves"]) == 0
+    [folder] = Path("simulations").iterdir()
+    assert (folder / "report.html").exists()
+
+
+def test_nothing_that_trains_is_imported() -> None:
+    Path("bundle.yaml").write_text(BUNDLE)
+    program = (
+        "import sys; from lightning_core.cli import main\n"
+        "main(['simulate', 'bundle.yaml', '--curves', 'curves', '--policy', 'edf,triage'])\n"
+        "sys.exit(' '.join({'ray', 'torch', 'lightning', 'jsonargparse'} & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stderr.strip(), done.returncode) == ("", 0)
+
+
+# ---------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            ("curve: fast.csv, throughput: 2", "curve: fats.csv"),
+            "jobs.late.curve: fats.csv: no such recording in . or curves",
+        ),
+        (("curve: fast.csv, throughput: 2", "curve: 3"), "jobs.late.curve: must be the path of a recording, got 3"),
+        (("throughput: 2", "throughput: 0"), "late.throughput: must be positive and finite batches a second, got 0"),
+        (("throughput: 2", "throughput: fast"), "jobs.late.throughput: must be a number, got 'fast'"),
+        (("throughput: 2", "thruput: 2"), "unknown key 'thruput'; did you mean 'throughput'?"),
+        (("deadline: 60s, ", ""), "jobs.late: deadline is missing"),
+        (("policy: edf", "policy: edt"), "policy: policy must be one of"),
+        (("period: 1s", "preiod: 1s"), "unknown key 'preiod'; did you mean 'period'?"),
+        (("late: {", "late: 3 #"), "jobs.late: got 3; expected a mapping"),
+    ],
+)
+def test_a_bundle_that_is_wrong(change: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = BUNDLE.replace(*change)
+    assert text != BUNDLE
+    Path("bundle.yaml").write_text(text)
+    assert main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out"]) == 2
+    told = capsys.readouterr()
+    assert words in told.err
+    assert "Traceback" not in told.err
+    assert (told.out, Path("out").exists()) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--policy", "nothing"], "policy must be one of"),
+        (["--policy", "lara:order"], "policy must be NAME or NAME:KEY=VALUE,..., got 'lara:order'"),
+        (["--policy", "edf,edf"], "--policy: 'edf' is there twice"),
+        (["--devices", "0"], "--devices must be 1 to 64, got 0"),
+        (["--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["--delays", "swich=1"], "--delays: unknown delay 'swich'; did you mean 'switch'?"),
+        (["--delays", "switch=soon"], "--delays: switch must be seconds, such as switch=0.2, got 'soon'"),
+        (["--delays", "switch"], "--delays: switch must be seconds, such as switch=0.2, got ''"),
+        (["--delays", "switch=-1"], "delay switch must be at least 0 seconds and finite, got -1.0"),
+        (["--json", "nowhere/all.json"], "--json: nowhere is not a folder"),
+        (["--curves", "nowhere"], "nowhere: is not a folder of recordings"),
+        (["--run-dir", "curves"], "curves: is not an empty folder; name another one for this simulation"),
+        (["--run-dir", "bundle.yaml"], "bundle.yaml: is not an empty folder; name another one for this simulation"),
+    ],
+)
+def test_an_option_that_is_wrong(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(BUNDLE)
+    assert main(["simulate", "bundle.yaml", "--curves", "curves", *options]) == 2
+    told = capsys.readouterr()
+    assert words in told.err
+    assert (told.out, Path("simulations").exists()) == ("", False)
+
+
+def test_a_job_without_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text("jobs: {a: {deadline: 100s, target: {batches: 5}}}")
+    assert main(["simulate", "bundle.yaml"]) == 2
+    assert "jobs.a: names no recording; give it a curve: FILE, or name a folder of recordings (--curves)" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("rows", ["1,nan\n2,1\n", "2,1\n1,1\n", "0.5,2\n0.7,1\n"])
+def test_a_recording_that_cannot_be_played(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.csv").write_text("step,loss\n" + rows)
+    Path("bundle.yaml").write_text("jobs: {a: {deadline: 9s, target: {batches: 5}, curve: odd.csv}}")
+    assert main(["simulate", "bundle.yaml"]) == 2
+    assert "jobs.a.curve: " in capsys.readouterr().err
+
+
+def test_policies_and_delays_as_they_are_written() -> None:
+    assert parse_policies(["lara:order=edf,explore=5,edf", "rr:quantum=2"]) == [
+        "lara:order=edf,explore=5", "edf", "rr:quantum=2",
+    ]  # fmt: skip
+    assert parse_delays("switch=0.2,release=1m30s,report=.5") == Delays(switch=0.2, release=90.0, report=0.5)
+    assert parse_delays("") == Delays()
