@@ -117,7 +117,8 @@ class Simulation:
             if when > self._now and (self._unsettled or self._unplaced):
                 self._settle()
             elif when > until or when == math.inf:
-                self._now = max(self._now, min(when, until)) if until < math.inf else self._now
+                if until < math.inf:
+                    self._now = max(self._now, until)
                 return
             elif coming <= woken:
                 self._now, number, action, argument = heappop(heap)
