@@ -62,6 +62,33 @@ def test_easiest_first() -> None:
     )
 
 
+def test_the_greedy_ones_count_in_seconds_or_in_data_as_printed() -> None:
+    """5 s at 100 batches a second are 500 batches, 6 s at 10 are 60; in 25 s and 12 s."""
+    jobs = view([5, 6], [25, 12], throughput=[100, 10])
+    heads = {
+        (policy.__name__, count): int(policy(count=count).plan(jobs, 0.0).order[0])
+        for policy in (LeastResourcesFirst, EasiestFirst)
+        for count in ("seconds", "data")
+    }
+    assert heads == {
+        ("LeastResourcesFirst", "seconds"): 0,
+        ("LeastResourcesFirst", "data"): 1,
+        ("EasiestFirst", "seconds"): 0,
+        ("EasiestFirst", "data"): 1,
+    }
+    with pytest.raises(ValueError, match="count must be one of seconds, data, got 'batches'"):
+        EasiestFirst(count="batches")  # type: ignore[arg-type]
+
+
+def test_easiest_is_by_the_whole_time_that_a_job_has_as_printed() -> None:
+    """8 s of work in 40 s and 3 s in 20 s: at 15 s there are 25 s and 5 s left, but the second is still the easier."""
+    policy = EasiestFirst()
+    assert policy.plan(view([8], [40]), 0.0).order.tolist() == [0]
+    assert policy.plan(view([8, 3], [40, 20]), 0.0).order.tolist() == [1, 0]
+    assert policy.plan(view([8, 3], [40, 20]), 15.0).order.tolist() == [1, 0]
+    assert EasiestFirst().plan(view([8, 3], [40, 20]), 15.0).order.tolist() == [0, 1]
+
+
 def test_lara_shares_as_printed() -> None:
     """Two kept jobs: alpha = 2/4 and 3/(8 - 2), so shares 0.5 and 0.25 before they are rescaled to fill the device."""
     plan = Lara().plan(view([3, 2, 50], [8, 4, 20]), 0.0)
