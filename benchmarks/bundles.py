@@ -13,7 +13,7 @@ nobody: deadlines are independent of the work, and the work that can be done at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from lightning_core.curves import Curve
 from lightning_core.drivers.simulation import SimulatedJob
 from lightning_core.policies.moore_hodgson import largest_feasible_set
-from lightning_core.types import FloatArray, Job, LossTarget
+from lightning_core.types import FloatArray, Job, LossTarget, OnMiss
 
 # Cells whose mean must come down to a target; the scheduler's own window.
 WINDOW = 5
@@ -95,7 +95,7 @@ def draw(pool: Sequence[Recording], size: int, *, pure: bool, kind: str, seed: i
         target = _target(recording, part, harder[k], rng)
         passage = _passage(recording, target)
         work[k] = recording.position[passage - 1] / throughput if passage else np.inf
-        job = Job(f"job{k}", float(deadline[k]), LossTarget("loss", target))
+        job = Job(f"job{k}", float(deadline[k]), LossTarget("loss", target), on_miss=OnMiss.STOP)
         jobs.append(SimulatedJob(job, recording.position, recording.loss, throughput))
     if kind.startswith("load"):  # how long there is, is known only now that it is known what can be done
         span = work[np.isfinite(work)].sum() / float(kind.split()[1])
@@ -182,5 +182,4 @@ def _deadlines(kind: str, nominal: FloatArray, rng: np.random.Generator) -> tupl
 
 
 def _due(one: SimulatedJob, deadline: float) -> SimulatedJob:
-    job = Job(one.job.name, deadline, one.job.target)
-    return SimulatedJob(job, one.position, one.loss, one.throughput)
+    return SimulatedJob(replace(one.job, deadline=deadline), one.position, one.loss, one.throughput)

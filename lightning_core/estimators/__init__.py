@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from lightning_core.estimators.kalman import Kalman
 from lightning_core.estimators.least_squares import LeastSquares
 from lightning_core.estimators.posterior import Posterior
 from lightning_core.protocols import Estimator
@@ -13,7 +14,9 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "least_squares": partial(LeastSquares, gamma=1.0),
     "weighted": partial(LeastSquares, gamma=0.9),
     "log_time": LeastSquares,
+    "kalman": partial(Kalman, order=0, process=1e-4),
+    "dkf": Kalman,
     "posterior": Posterior,
 }
 
-__all__ = ["ESTIMATORS", "LeastSquares", "Posterior"]
+__all__ = ["ESTIMATORS", "Kalman", "LeastSquares", "Posterior"]

@@ -23,6 +23,8 @@ SHIFTS = np.array([0.0, 2.0, 8.0, 32.0, 128.0])
 LEAST_MISFIT = 1e-8
 # Four quantiles of the widening, in place of the whole distribution.
 _WIDE = NORMAL[2::5]
+# Losses beyond are taken as these: their squares and inverse squares still multiply.
+LEAST_LOSS, MOST_LOSS = 1e-50, 1e50
 # Rows that are worked on at once: their candidates stay in the cache.
 _BLOCK = 256
 
@@ -95,6 +97,7 @@ class Posterior:
                 setattr(self, name, np.concatenate([column, more]))
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
+        loss = np.clip(loss, LEAST_LOSS, MOST_LOSS)
         first = self._count[rows] == 0
         self._unit[rows] = np.where(first, position, self._unit[rows])
         keep = (np.where(first, 0.0, self._newest[rows]) / position) ** self.power
@@ -134,7 +137,7 @@ class Posterior:
         for start in range(0, len(stale), _BLOCK):
             block = stale[start : start + _BLOCK]
             at = rows[block]
-            self._passage[at] = self._forecast(at, threshold[block])
+            self._passage[at] = self._forecast(at, np.clip(threshold[block], LEAST_LOSS, MOST_LOSS))
             self._asked[at] = threshold[block]
         return np.where((self._count[rows] >= self.least)[:, None], self._passage[rows], np.nan)
 
