@@ -35,7 +35,7 @@ class Settings:
         ValueError: if a name is unknown or an argument out of its range.
     """
 
-    policy: str = "guarded_edf"
+    policy: str = "triage"
     policy_args: Mapping[str, Any] = field(default_factory=dict)
     estimator: str = ""
     estimator_args: Mapping[str, Any] = field(default_factory=dict)
@@ -60,8 +60,6 @@ class Settings:
         if not self.stay >= 0:
             raise ValueError(f"stay must be at least 0 seconds, got {self.stay}")
         self.make_policy()
-        if not self.estimator:  # written down by name, so that a journal replays with the one it was made with
-            object.__setattr__(self, "estimator", getattr(POLICIES[self.policy], "estimator", USUAL_ESTIMATOR))
         self.make_estimator()
 
     def make_policy(self) -> Policy:
@@ -69,8 +67,13 @@ class Settings:
         return policy
 
     def make_estimator(self) -> Estimator:
-        estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator, self.estimator_args)
+        estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator_used, self.estimator_args)
         return estimator
+
+    @property
+    def estimator_used(self) -> str:
+        """The estimator's name, also where none is given."""
+        return self.estimator or getattr(POLICIES[self.policy], "estimator", USUAL_ESTIMATOR)
 
     @property
     def slots(self) -> int | None:
@@ -78,7 +81,9 @@ class Settings:
         return None if self.resident is None else self.resident // self.devices
 
     def to_dict(self) -> dict[str, Any]:
-        return {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
+        """As plain data, the estimator by name: a journal is replayed with the one that it was made with."""
+        body = {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
+        return body | {"estimator": self.estimator_used}
 
 
 def _make(kind: str, known: Mapping[str, Callable[..., Any]], name: str, args: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from lightning_core.durations import format_duration, parse_duration
 from lightning_core.journal import Journal
 from lightning_core.launch.preflight import check_folder
 from lightning_core.launch.recordings import Played, PlayedBundle, read_bundle
-from lightning_core.launch.sharing import parse_policy
+from lightning_core.launch.sharing import parse_policy, with_policy
 from lightning_core.policies.moore_hodgson import largest_feasible_set
 from lightning_core.settings import Settings
 from lightning_core.summary import EXIT_MET, EXIT_NOT_MET
@@ -139,15 +139,8 @@ def _settings(bundle: PlayedBundle, policies: Sequence[str]) -> dict[str, Settin
     """Of each policy, by its name; of the bundle's own if none is asked for."""
     if not policies:
         args = ",".join(f"{key}={value}" for key, value in bundle.settings.policy_args.items())
-        policies = [bundle.settings.policy + (f":{args}" if args else "")]
-        found = {policies[0]: (bundle.settings.policy, bundle.settings.policy_args)}
-    else:
-        found = {text: (str(policy.pop("name")), policy) for text in policies for policy in [parse_policy(text)]}
-    estimator = {"estimator": "", "estimator_args": {}} if bundle.own_estimator else {}
-    return {
-        text: replace(bundle.settings, policy=name, policy_args=args, **estimator)  # type: ignore[arg-type]
-        for text, (name, args) in found.items()
-    }
+        return {bundle.settings.policy + (f":{args}" if args else ""): bundle.settings}
+    return {text: with_policy(bundle.settings, parse_policy(text)) for text in policies}
 
 
 def play(bundle: PlayedBundle, settings: Settings, delays: Delays, folder: Path) -> Outcome:

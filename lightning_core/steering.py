@@ -62,6 +62,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     status.add_argument("--all", action="store_true", help="jobs that ended long ago too")
     status.add_argument("--json", action="store_true", help="for programs")
     why = command("why", _why, "everything that a job was given, with the reasons")
+    why.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="of a run or simulation, else the pool's")
     logs = command("logs", _logs, "what a launched job has printed")
     logs.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="the last N lines (default 40)")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended, or Ctrl-C")
@@ -265,10 +266,16 @@ def _why(arguments: argparse.Namespace) -> int:
     from lightning_core.view.history import History
     from lightning_core.view.why import why
 
-    client = _client(arguments)
-    _find(client, arguments.job)
-    with Journal.open(Path(client.about()["folder"]) / "journal.db", read_only=True) as journal:
-        print("\n".join(why(History.read(journal), arguments.job)))
+    folder = arguments.run_dir
+    if folder is None:
+        client = _client(arguments)
+        _find(client, arguments.job)
+        folder = Path(client.about()["folder"])
+    with Journal.open(folder / "journal.db", read_only=True) as journal:
+        history = History.read(journal)
+    if arguments.job not in (names := [told.job.name for told in history.jobs]):
+        raise Failed(f"no job {arguments.job!r}{did_you_mean(arguments.job, names)}")
+    print("\n".join(why(history, arguments.job)))
     return EXIT_MET
 
 

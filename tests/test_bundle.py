@@ -129,6 +129,35 @@ def test_policies_by_name() -> None:
         read.with_policy("best")
 
 
+@pytest.mark.parametrize(
+    ("said", "own", "under_edf"),
+    [
+        ({}, "weighted", "posterior"),
+        ({"estimator": "weighted"}, "weighted", "weighted"),
+        ({"estimator": {"name": "log_time", "power": 3}}, "log_time", "log_time"),
+    ],
+)
+def test_each_policy_has_its_own_estimator_unless_the_bundle_names_one(
+    said: dict[str, Any], own: str, under_edf: str, tmp_path: Path
+) -> None:
+    read = again(Bundle.from_dict({"policy": "lara", **said, **bundle()}), tmp_path)
+    assert read.settings.estimator_used == own
+    assert read.with_policy("edf").settings.estimator_used == under_edf
+    assert read.with_policy("edf").settings.estimator_args == read.settings.estimator_args
+
+
+def test_arguments_of_an_estimator_that_is_not_named_are_those_of_the_policy_s_own() -> None:
+    read = Bundle.from_dict({"policy": "lara", "estimator": {"gamma": 0.8}, **bundle()})
+    assert (read.settings.estimator_used, read.settings.estimator_args) == ("weighted", {"gamma": 0.8})
+    with pytest.raises(BundleError, match=r"bundle: estimator: estimator posterior: .*'gamma'"):
+        Bundle.from_dict({"policy": "edf", "estimator": {"gamma": 0.8}, **bundle()})
+
+
+def test_what_is_said_for_a_simulation_does_no_harm_to_a_run(tmp_path: Path) -> None:
+    read = Bundle.from_dict(bundle(a=job(curve="before.csv", throughput=12.5)), tmp_path)
+    assert read.to_dict() == Bundle.from_dict(bundle(), tmp_path).to_dict()
+
+
 def test_a_job_may_keep_checkpoints_or_none(tmp_path: Path) -> None:
     for enabled in (True, False):
         Bundle.from_dict(bundle(a=job(trainer={"enable_checkpointing": enabled})), tmp_path).check()

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_a_run_replays_to_the_bit(tmp_path: Path) -> None:
         again.scheduler.check()
         assert again.digest == journal.digest
         assert again.events > 150
-        assert journal.settings() == LARA
+        assert journal.settings() == replace(LARA, estimator="weighted")  # by name, whatever will be LARA's own one day
 
 
 def test_a_fresh_process_replays_to_the_same_digest(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_host_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
     after = Host(Settings(), tmp_path / "j.db")
     assert after.scheduler.status() == status
     assert after.now() >= now
-    assert after.scheduler.settings == LARA
+    assert after.scheduler.settings.to_dict() == LARA.to_dict()
     after.close()
 
 

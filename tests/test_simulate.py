@@ -14,8 +14,6 @@ from lightning_core.drivers.simulation import Delays
 from lightning_core.journal import Journal
 from lightning_core.launch.recordings import PlayedBundle, read_bundle
 from lightning_core.simulate import parse_delays, parse_policies
-from lightning_core.view.history import History
-from lightning_core.view.why import why
 
 # A loss of 10 / s after s batches, and the same a hundred times as high and ten times as slow, with its speed.
 ROWS = "step,loss\n" + "".join(f"{s},{10 / s}\n" for s in range(1, 201))
@@ -171,10 +169,14 @@ def test_what_is_written_is_a_run_like_any_other(capsys: pytest.CaptureFixture[s
     Path("out/report.html").unlink()
     assert main(["report", "out"]) == 0
     assert "2 of 3 targets met in time" in Path("out/report.html").read_text()
-    with Journal.open(Path("out/journal.db"), read_only=True) as journal:
-        story = "\n".join(why(History.read(journal), "soon"))
+    assert main(["why", "out", "soon"]) == 0
+    story = capsys.readouterr().out
     assert "waits behind 1 earlier" in story
     assert "target met with 5.0s to spare" in story
+    assert main(["why", "out", "sono"]) == 2
+    assert capsys.readouterr().err == "error: no job 'sono'; did you mean 'soon'?\n"
+    assert main(["why", "curves", "soon"]) == 2
+    assert "curves/journal.db: no journal here" in capsys.readouterr().err
     assert json.loads(Path("out/summary.json").read_text())["jobs"]["soon"]["finished_at"] == 15.0
 
 

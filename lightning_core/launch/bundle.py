@@ -3,6 +3,7 @@
 ::
 
     policy: lara                       # or {name: lara, order: edf, explore: 10}
+    estimator: log_time                # of losses, or {name: log_time, power: 4}; the policy's own unless told
     pool:
       devices: 2                       # 1 to 64, 1 unless told
       kind: cpu                        # or gpu
@@ -19,6 +20,8 @@
         devices: 2                     # or min_devices and max_devices
         on_miss: hold                  # or continue (unless told), stop
         work: 40m                      # a person's own estimate of what it needs alone
+        curve: vit-before.csv          # these two are for `simulate` alone: the recording that stands in for it,
+        throughput: 12.5               # and its batches a second alone
       cnn:                             # ... or the config itself
         model: {class_path: mine.Cnn, init_args: {lr: 0.001}}
         data: {class_path: mine.Data}
@@ -43,7 +46,7 @@ from lightning_core.launch.jobs import JobSpec, duration_text, is_file_name, rea
 from lightning_core.launch.on_verdict import read_on_verdict
 from lightning_core.launch.preflight import check_checkpoint_content, check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.launch.problems import BundleError, Findings, Source, require
-from lightning_core.launch.sharing import Kind, parse_policy, read_pool, read_settings, with_policy
+from lightning_core.launch.sharing import Kind, parse_policy, read_parts, with_policy
 from lightning_core.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,8 +55,6 @@ if TYPE_CHECKING:
     from lightning_core.summary import Summary
 
 __all__ = ["Bundle", "JobSpec", "Kind"]
-
-BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "jobs")
 
 
 @dataclass(frozen=True)
@@ -119,30 +120,17 @@ class Bundle:
     @classmethod
     def _read(cls, content: Any, folder: Path, found: Findings, there: int | None = None) -> Self:
         folder = folder.resolve()
-        if not isinstance(content, Mapping):
-            found.add(f"expected a mapping with 'jobs', got {type(content).__name__}")
+        parts = read_parts(content, found, there)
+        on_verdict = read_on_verdict(parts.content.get("on_verdict"), found.at("on_verdict"))
+        specs = [read_job(name, value, folder, at, parts.devices) for name, value, at in parts.jobs]
+        if found.problems or parts.settings is None:
             raise BundleError(found.problems)
-        if "jobs" not in content and content.keys() & {"deadline", "target"}:
-            job = {key: value for key, value in content.items() if key != "name"}
-            named = [(content.get("name", Path(found.source.name).stem), job, found)]
-            content = {}
-        else:
-            found.keys(content, BUNDLE_KEYS)
-            jobs = content.get("jobs")
-            if not isinstance(jobs, Mapping) or not jobs:
-                found.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")
-                jobs = {}
-            named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
-        kind, devices, resident = read_pool(content.get("pool"), found.at("pool"), there)
-        settings = read_settings(content, devices, resident, found)
-        on_verdict = read_on_verdict(content.get("on_verdict"), found.at("on_verdict"))
-        specs = [read_job(name, value, folder, at, devices) for name, value, at in named]
-        if found.problems or settings is None:
-            raise BundleError(found.problems)
-        return cls(tuple(spec for spec in specs if spec is not None), settings, kind, folder, on_verdict)
+        return cls(tuple(spec for spec in specs if spec is not None), parts.settings, parts.kind, folder, on_verdict)
 
     def with_policy(self, text: str) -> Self:
         """The same jobs under another policy: a name, or a name with arguments such as ``lara:order=edf,explore=5``.
+
+        Their losses are forecast by the estimator that the bundle names, else by the policy's own.
 
         Raises:
             ValueError: if the policy is unknown or an argument out of its range.
@@ -236,10 +224,12 @@ class Bundle:
         pool: dict[str, Any] = {"devices": settings.devices, "kind": self.kind}
         if settings.resident is not None:
             pool["resident"] = settings.resident
+        estimator = {"name": settings.estimator} if settings.estimator else {}
+        estimator |= settings.estimator_args
         return {
             "pool": pool,
             "policy": {"name": settings.policy, **settings.policy_args},
-            "estimator": {"name": settings.estimator, **settings.estimator_args},
+            **({"estimator": estimator} if estimator else {}),
             "period": duration_text(settings.period),
             **({"on_verdict": dict(self.on_verdict)} if self.on_verdict else {}),
             "jobs": {spec.job.name: spec.to_dict() for spec in self.jobs},

@@ -20,7 +20,9 @@ from lightning_core.words import JOB_NAME, did_you_mean
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell")
-JOB_KEYS = ("config", *TERMS, *CONFIG_KEYS)
+# Of what is played in its place by a simulation; a run takes no notice.
+RECORDING_KEYS = ("curve", "throughput")
+JOB_KEYS = ("config", *TERMS, *RECORDING_KEYS, *CONFIG_KEYS)
 TARGET_KEYS = ("loss", "metric", "at_most", "at_least", "best", "batches")
 # The launcher gives every job its devices and its end; a config that does too contradicts it.
 LAUNCHERS_KEYS = {

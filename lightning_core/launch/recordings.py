@@ -32,12 +32,10 @@ from lightning_core.curves import Curve, load_curve, load_curves, read_recording
 from lightning_core.drivers.simulated import SimulatedJob
 from lightning_core.launch.jobs import JOB_KEYS, TERMS, number, read_job
 from lightning_core.launch.problems import BundleError, Findings, require
-from lightning_core.launch.sharing import read_pool, read_settings
+from lightning_core.launch.sharing import read_parts
 from lightning_core.settings import Settings
 from lightning_core.types import BatchTarget, FloatArray, Job, LossTarget
 
-BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "jobs")
-RECORDING_KEYS = ("curve", "throughput")
 # A file of a job has hundreds of cells, as a live one; not as many as its log has lines.
 MOST_CELLS = 1000
 # A target that is drawn a place for is reached between these parts of its recording, evenly on a log scale.
@@ -72,13 +70,11 @@ class PlayedBundle:
 
     Args:
         jobs: in their order in the file.
-        settings: of the scheduler; its estimator is the policy's own unless the file names one.
-        own_estimator: whether the file names none.
+        settings: of the scheduler.
     """
 
     jobs: tuple[Played, ...]
     settings: Settings
-    own_estimator: bool
 
 
 def read_bundle(path: Path, folder: Path | None, seed: int = 0, devices: int | None = None) -> PlayedBundle:
@@ -98,28 +94,14 @@ def read_bundle(path: Path, folder: Path | None, seed: int = 0, devices: int | N
     from lightning_core.launch.loading import load_yaml
 
     content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
-    if not isinstance(content, Mapping):
-        found.add(f"expected a mapping with 'jobs', got {type(content).__name__}")
-        raise BundleError(found.problems)
-    if "jobs" not in content and content.keys() & {"deadline", "target"}:
-        alone = {key: value for key, value in content.items() if key != "name"}
-        named: list[tuple[Any, Any, Findings]] = [(content.get("name", path.stem), alone, found)]
-        content = {}
-    else:
-        found.keys(content, BUNDLE_KEYS)
-        jobs = content.get("jobs")
-        if not isinstance(jobs, Mapping) or not jobs:
-            found.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")
-            jobs = {}
-        named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
-    _, pool, resident = read_pool(content.get("pool"), found.at("pool"), devices)
-    settings = read_settings(content, pool, resident, found)
+    parts = read_parts(content, found, devices)
     curves = [] if folder is None else load_curves(folder)
-    reader = _Reader(path.parent, folder, curves, seed, settings or Settings(), pool / len(named) if named else 1.0)
-    played = [reader.read(name, value, at, pool) for name, value, at in named]
-    if found.problems or settings is None:
+    part = parts.devices / max(len(parts.jobs), 1)
+    reader = _Reader(path.parent, folder, curves, seed, parts.settings or Settings(), part)
+    played = [reader.read(name, value, at, parts.devices) for name, value, at in parts.jobs]
+    if found.problems or parts.settings is None:
         raise BundleError(found.problems)
-    return PlayedBundle(tuple(job for job in played if job is not None), settings, "estimator" not in content)
+    return PlayedBundle(tuple(job for job in played if job is not None), parts.settings)
 
 
 @dataclass(frozen=True)
@@ -148,7 +130,7 @@ class _Reader:
             read_job(name, value, self.beside, found, devices)  # says what is wrong with it
             return None
         before = len(found.problems)
-        found.keys(value, (*JOB_KEYS, *RECORDING_KEYS))
+        found.keys(value, JOB_KEYS)
         terms = {key: value[key] for key in TERMS if key in value}
         spec = read_job(name, terms | NOTHING, self.beside, found, devices)
         throughput = None

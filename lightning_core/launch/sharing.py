@@ -1,26 +1,78 @@
-"""How the jobs of a bundle share: pool, policy, estimator, period."""
+"""What a bundle file says of all its jobs together: pool, policy, estimator, period."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from lightning_core.launch.jobs import duration, whole
-from lightning_core.launch.problems import Findings
+from lightning_core.launch.problems import BundleError, Findings
 from lightning_core.settings import Settings
 
+BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "jobs")
 POOL_KEYS = ("devices", "kind", "resident")
 MOST_DEVICES = 64
 
 Kind = Literal["cpu", "gpu"]
 
 
+class Parts(NamedTuple):
+    """What a bundle file says: of the pool, and which jobs there are, not yet read."""
+
+    content: Mapping[str, Any]
+    """Of a file of one job nothing: all that it says is the job's."""
+    jobs: list[tuple[Any, Any, Findings]]
+    """Name, what is said of it, and where problems with it go."""
+    kind: Kind
+    devices: int
+    """The most there can be where the number is wrong."""
+    settings: Settings | None
+    """None, with its problems noted, if anything is wrong with them."""
+
+
+def read_parts(content: Any, found: Findings, there: int | None = None) -> Parts:
+    """Parts a bundle file, or a file of one job, and reads how the jobs share.
+
+    Args:
+        content: of the file.
+        found: takes what is wrong.
+        there: devices of a pool that is there already, and stays as it is whatever the file says.
+
+    Raises:
+        BundleError: if it is no mapping.
+    """
+    if not isinstance(content, Mapping):
+        found.add(f"expected a mapping with 'jobs', got {type(content).__name__}")
+        raise BundleError(found.problems)
+    if "jobs" not in content and content.keys() & {"deadline", "target"}:
+        job = {key: value for key, value in content.items() if key != "name"}
+        named = [(content.get("name", Path(found.source.name).stem), job, found)]
+        content = {}
+    else:
+        found.keys(content, BUNDLE_KEYS)
+        jobs = content.get("jobs")
+        if not isinstance(jobs, Mapping) or not jobs:
+            found.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")
+            jobs = {}
+        named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
+    kind, devices, resident = read_pool(content.get("pool"), found.at("pool"), there)
+    return Parts(content, named, kind, devices, read_settings(content, devices, resident, found))
+
+
 def parse_policy(text: str) -> dict[str, Any]:
-    """``lara:order=edf,explore=5`` as ``{"name": "lara", "order": "edf", "explore": 5}``.
+    """A policy as it is written on a command line.
 
     Raises:
         ValueError: if it is not of that form.
+
+    Example::
+
+        >>> parse_policy("lara:order=edf,explore=5")
+        {'name': 'lara', 'order': 'edf', 'explore': 5}
+        >>> parse_policy("laira:look_ahead=false,gamma=0.95")
+        {'name': 'laira', 'look_ahead': False, 'gamma': 0.95}
     """
     name, _, rest = text.partition(":")
     policy: dict[str, Any] = {"name": name}
@@ -28,30 +80,47 @@ def parse_policy(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not (key and equals and value):
             raise ValueError(f"policy must be NAME or NAME:KEY=VALUE,..., got {text!r}")
-        policy[key] = int(value) if value.isdigit() else value
+        policy[key] = _value(value)
     return policy
 
 
-def with_policy(settings: Settings, policy: Mapping[str, Any]) -> Settings:
+def _value(text: str) -> int | float | bool | str:
+    """As YAML would read it."""
+    if text in ("true", "false"):
+        return text == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    return text
+
+
+def with_policy(settings: Settings, policy: Any) -> Settings:
+    """The same under another policy, and with its estimator unless one was named.
+
+    Raises:
+        ValueError: if the policy is unknown or an argument out of its range.
+    """
     name, args = _named(policy, settings.policy)
     return replace(settings, policy=name, policy_args=args)
 
 
 def read_settings(content: Mapping[str, Any], devices: int, resident: int | None, found: Findings) -> Settings | None:
     default = Settings()
-    before = len(found.problems)
     period = found.at("period").read(duration, content["period"]) if "period" in content else default.period
-    estimator = found.at("estimator").read(_estimator, content.get("estimator", {}))
-    settings = found.at("policy").read(lambda value: with_policy(default, value), content.get("policy", {}))
-    if len(found.problems) > before or settings is None or estimator is None or period is None:
+    under = found.at("policy").read(lambda value: with_policy(default, value), content.get("policy", {}))
+    settings = found.at("estimator").read(
+        lambda value: _with_estimator(under or default, value), content.get("estimator", {})
+    )
+    if under is None or settings is None or period is None:
         return None
-    name, args = estimator.estimator, estimator.estimator_args
-    return replace(settings, estimator=name, estimator_args=args, period=period, devices=devices, resident=resident)
+    return replace(settings, period=period, devices=devices, resident=resident)
 
 
-def _estimator(value: Any) -> Settings:
-    name, args = _named(value, Settings().estimator)
-    return Settings(estimator=name, estimator_args=args)
+def _with_estimator(settings: Settings, value: Any) -> Settings:
+    name, args = _named(value, "")
+    return replace(settings, estimator=name, estimator_args=args)
 
 
 def _named(value: Any, default: str) -> tuple[str, dict[str, Any]]:
