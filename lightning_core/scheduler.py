@@ -330,14 +330,19 @@ class Scheduler:
         batches = table.batches[rows].astype(np.float64)
         exact = table.exact[rows]
         goal = table.goal[rows]
-        left = (goal - batches)[:, None] * SPEED_WANDERS
         forecast = np.flatnonzero(~exact)
+        left = (goal - batches)[:, None] * SPEED_WANDERS
+        low, mid, high = (np.sqrt(left[:, at] * left[:, at + 1]) for at in (LOW, MID, HIGH))
         if len(forecast):
-            left[forecast] = self._estimator.first_passage(rows[forecast], goal[forecast]) - batches[forecast, None]
-        left = np.maximum(left, 1.0)  # an unfinished job has work left, whatever its curve says
+            passage = self._estimator.first_passage(rows[forecast], goal[forecast])
+            left[forecast] = passage - batches[forecast, None]
+            for column, at in ((low, LOW), (mid, MID), (high, HIGH)):
+                column[forecast] = np.sqrt(passage[:, at] * passage[:, at + 1]) - batches[forecast]
+        # An unfinished job has work left, whatever its curve says.
+        left, low, mid, high = (np.maximum(column, 1.0) for column in (left, low, mid, high))
         throughput = table.throughput(rows)
         quantiles = left / throughput[:, None]
-        low, work, high = (np.sqrt(quantiles[:, at] * quantiles[:, at + 1]) for at in (LOW, MID, HIGH))
+        low, work, high = (column / throughput for column in (low, mid, high))
         table.work_low[rows], table.work_mid[rows], table.work_high[rows] = low, work, high
         # Until it is measured, a person's estimate is the best there is.
         unknown = np.isnan(work)
@@ -347,9 +352,10 @@ class Scheduler:
             place=rows,
             deadline=table.deadline[rows],
             batches=table.batches[rows],
-            cells=table.cells[rows],
+            # A whole evaluation is as good as the cells of a window.
+            cells=table.cells[rows] * np.where(table.evaluated[rows], self.settings.window, 1),
             exact=exact,
-            remaining=np.sqrt(left[:, MID] * left[:, MID + 1]),
+            remaining=mid,
             throughput=throughput,
             work=work,
             quantiles=quantiles,
@@ -390,7 +396,7 @@ class Scheduler:
         table.finish[rows] = finish
         enough = np.where(table.evaluated[rows], min(EVALUATIONS_TO_JUDGE, self.settings.judge_after),
                           self.settings.judge_after)  # fmt: skip
-        known = ~np.isnan(table.work_mid[rows]) & (view.exact[planned] | (view.cells[planned] >= enough))
+        known = ~np.isnan(table.work_mid[rows]) & (view.exact[planned] | (table.cells[rows] >= enough))
         belief = np.where(finish <= deadline, FEASIBLE, AT_RISK)
         belief[table.work_low[rows] > spare] = INFEASIBLE
         belief[~known] = UNKNOWN

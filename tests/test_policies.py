@@ -18,6 +18,7 @@ from lightning_core.policies import (
     Fifo,
     Fixed,
     GuardedEdf,
+    IndexEdf,
     Laira,
     Lara,
     LeastResourcesFirst,
@@ -51,6 +52,7 @@ MEMBERS: dict[str, Callable[[], Policy]] = {
     "laira-no-ucb": lambda: Laira(ucb=False),
     "laira-no-pd": lambda: Laira(pd=False),
     "guarded_edf": GuardedEdf,
+    "index_edf": IndexEdf,
     "triage": Triage,
 }
 

@@ -5,10 +5,13 @@ does not say how wrong it may be. So many candidates are kept: a grid over the e
 and without a floor, a and c in closed form from running sums. They are weighed by how well they fit, but with the
 evidence of a few cells at most: cells err together, and all candidates are wrong in the end.
 
-Cells are weighed by (s_i / s)^power (log-time forgetting) and by l_i^-2 (noise in proportion to the loss).
+Cells are weighed by (s_i / s)^power (log-time forgetting) and by l_i^-2 (noise in proportion to the loss). A long
+memory is calm, a short one notices the bend: the candidates of both have equal say.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from lightning_core.types import LEVELS, NORMAL, FloatArray, IntArray
 
 # Beyond e^40 times the first cell a curve does not get there in anybody's life: no overflow, no false hope.
 FARTHEST = 40.0
+POWERS = (4.0, 16.0)
 EXPONENTS = np.geomspace(0.05, 2.0, 9)
 # In units of the first cell.
 SHIFTS = np.array([0.0, 2.0, 8.0, 32.0, 128.0])
@@ -33,7 +37,7 @@ class Posterior:
     """A bank of posteriors over shifted power laws with a floor.
 
     Args:
-        power: log-time forgetting; the weight of cell i is (s_i / s_n)^power.
+        powers: of log-time forgetting, each with candidates of its own; the weight of cell i is (s_i / s_n)^power.
         evidence: cells that speak at most, however many were seen.
         floor: how likely a curve is believed to have a floor before it is seen.
         widening: what a fitted curve does not know of itself: spread of the logarithm of the work left.
@@ -50,19 +54,19 @@ class Posterior:
         >>> for s in range(10, 1000, 10):
         ...     bank.observe(row, np.array([float(s)]), np.array([2.0 * s**-0.5 + 0.1]))
         >>> bank.first_passage(row, np.array([0.15]))[0, [1, 9, 18]].round(-1)
-        array([1380., 1530., 1960.])
+        array([1370., 1550., 1960.])
     """
 
     def __init__(
         self,
-        power: float = 4.0,
-        evidence: float = 5.0,
+        powers: Sequence[float] = POWERS,
+        evidence: float = 3.0,
         floor: float = 0.2,
         widening: float = 0.4,
         least: int = 3,
     ) -> None:
-        if not 0 <= power < np.inf:
-            raise ValueError(f"power must be at least 0 and finite, got {power}")
+        if not powers or not all(0 <= power < np.inf for power in powers):
+            raise ValueError(f"powers must be at least one, each at least 0 and finite, got {list(powers)}")
         if not 0 < evidence < np.inf:
             raise ValueError(f"evidence must be positive and finite, got {evidence}")
         if not 0 < floor < 1:
@@ -71,15 +75,19 @@ class Posterior:
             raise ValueError(f"widening must be at least 0 and finite, got {widening}")
         if least < 3:
             raise ValueError(f"least must be at least 3 cells, got {least}")
-        self.power, self.evidence, self.floor, self.widening, self.least = power, evidence, floor, widening, least
+        self.powers, self.evidence, self.floor = tuple(powers), evidence, floor
+        self.widening, self.least = widening, least
+        self._power = np.array(self.powers)
         self._b = np.repeat(EXPONENTS, len(SHIFTS))
         self._shift = np.tile(SHIFTS, len(EXPONENTS))
         self._count = np.zeros(0, np.int64)
-        # unit: position of the first cell, the unit of the shifts. weight: sum of the weights in time, weight2 of their
-        # squares. precision: sum of the weights over l^2; the moments are under these, of x = (s + s0)^-b and l.
-        self._unit, self._newest, self._weight, self._weight2 = np.zeros((4, 0))
-        self._precision, self._mean_l, self._ll = np.zeros((3, 0))
-        self._mean_x, self._xx, self._xl = np.zeros((3, 0, len(self._b)))
+        # unit: position of the first cell, the unit of the shifts. For each power, weight: sum of the weights in time,
+        # weight2 of their squares; precision: sum of the weights over l^2. The moments are under these, of l and of
+        # x = (s + s0)^-b for each pair of an exponent and a shift.
+        memories = len(self.powers)
+        self._unit, self._newest = np.zeros((2, 0))
+        self._weight, self._weight2, self._precision, self._mean_l, self._ll = np.zeros((5, 0, memories))
+        self._mean_x, self._xx, self._xl = np.zeros((3, 0, memories, len(self._b)))
         # Forecasts last until the row's next cell, or until somebody asks for another threshold.
         self._asked = np.zeros(0)
         self._passage = np.zeros((0, len(LEVELS)))
@@ -97,29 +105,30 @@ class Posterior:
                 setattr(self, name, np.concatenate([column, more]))
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
-        loss = np.clip(loss, LEAST_LOSS, MOST_LOSS)
-        first = self._count[rows] == 0
-        self._unit[rows] = np.where(first, position, self._unit[rows])
-        keep = (np.where(first, 0.0, self._newest[rows]) / position) ** self.power
-        x = self._shape(position / self._unit[rows])
+        at = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows  # no copies where they can be spared
+        loss = np.clip(loss, LEAST_LOSS, MOST_LOSS)[:, None]
+        first = self._count[at] == 0
+        self._unit[at] = unit = np.where(first, position, self._unit[at])
+        keep = (np.where(first, 0.0, self._newest[at]) / position)[:, None] ** self._power
+        x = self._shape(position / unit)[:, None, :]
         fresh = 1.0 / (loss * loss)
-        old = keep * self._precision[rows]
+        old = keep * self._precision[at]
         total = old + fresh
-        to_l, to_x = loss - self._mean_l[rows], x - self._mean_x[rows]
-        gain = old * fresh / total
         step = fresh / total
-        keep_x, gain_x = keep[:, None], gain[:, None] * to_x
-        self._ll[rows] = keep * self._ll[rows] + gain * to_l * to_l
-        self._xx[rows] = keep_x * self._xx[rows] + gain_x * to_x
-        self._xl[rows] = keep_x * self._xl[rows] + gain_x * to_l[:, None]
-        self._mean_l[rows] += step * to_l
-        self._mean_x[rows] += step[:, None] * to_x
-        self._precision[rows] = total
-        self._weight[rows] = keep * self._weight[rows] + 1.0
-        self._weight2[rows] = keep * keep * self._weight2[rows] + 1.0
-        self._newest[rows] = position
-        self._count[rows] += 1
-        self._asked[rows] = 0.0
+        to_l, to_x = loss - self._mean_l[at], x - self._mean_x[at]
+        gain = old * step
+        keep_x, gain_x = keep[..., None], gain[..., None] * to_x
+        self._ll[at] = keep * self._ll[at] + gain * to_l * to_l
+        self._xx[at] = keep_x * self._xx[at] + gain_x * to_x
+        self._xl[at] = keep_x * self._xl[at] + gain_x * to_l[..., None]
+        self._mean_l[at] += step * to_l
+        self._mean_x[at] += step[..., None] * to_x
+        self._precision[at] = total
+        self._weight[at] = keep * self._weight[at] + 1.0
+        self._weight2[at] = keep * keep * self._weight2[at] + 1.0
+        self._newest[at] = position
+        self._count[at] += 1
+        self._asked[at] = 0.0
 
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
         known = self._count[rows] >= self.least
@@ -127,9 +136,9 @@ class Posterior:
         if known.any():
             at = rows[known]
             scale, base, belief = self._candidates(at)
-            x = self._shape(position[known] / self._unit[at])
-            curve = np.maximum(scale * np.concatenate([x, x], axis=1) + base, 1e-300)
-            said[known] = np.exp(np.sum(belief * np.log(curve), axis=1))
+            x = self._shape(position[known] / self._unit[at])[:, None, None, :]
+            curve = np.maximum(scale * x + base, LEAST_LOSS)
+            said[known] = np.exp(np.sum(belief * np.log(curve), axis=(1, 2, 3)))
         return said
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
@@ -142,54 +151,45 @@ class Posterior:
         return np.where((self._count[rows] >= self.least)[:, None], self._passage[rows], np.nan)
 
     def _shape(self, position: FloatArray) -> FloatArray:
-        """The candidates' x, positions in units of the first cell: shape ``(n, candidates without a floor)``."""
+        """The candidates' x, positions in units of the first cell: shape ``(n, grid)``."""
         shape: FloatArray = np.exp(-self._b * np.log(position[:, None] + self._shift))
         return shape
 
     def _candidates(self, rows: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Scale, floor and belief of each candidate, shape ``(n, 2 x grid)``: those without a floor, then those with."""
-        precision, mean_l, ll = self._precision[rows, None], self._mean_l[rows, None], self._ll[rows, None]
+        """Scale, floor and belief of each: shape ``(n, powers, 2, grid)``, those without a floor and those with."""
+        weight, weight2 = self._weight[rows, :, None], self._weight2[rows, :, None]
+        precision, mean_l, ll = self._precision[rows, :, None], self._mean_l[rows, :, None], self._ll[rows, :, None]
         mean_x, xx, xl = self._mean_x[rows], self._xx[rows], self._xl[rows]
-        weight, weight2 = self._weight[rows, None], self._weight2[rows, None]
+        scale, base, misfit = np.zeros((3, len(rows), len(self.powers), 2, len(self._b)))
         raw_xl = xl + precision * mean_x * mean_l
-        scale = raw_xl / (xx + precision * mean_x * mean_x)
-        misfit = ll + precision * mean_l * mean_l - scale * raw_xl
-        steep = np.where(xx > 0, xl / np.where(xx > 0, xx, 1.0), 0.0)
-        base = mean_l - steep * mean_x
-        misfit_with = ll - steep * xl
-        possible = (steep > 0) & (base > 0)
-        speaks = np.minimum(weight * weight / weight2, self.evidence)
-        log_belief = np.concatenate(
-            [
-                np.log(1.0 - self.floor) - speaks / 2 * np.log(np.maximum(misfit, 0.0) / weight + LEAST_MISFIT),
-                np.where(
-                    possible,
-                    np.log(self.floor) - speaks / 2 * np.log(np.maximum(misfit_with, 0.0) / weight + LEAST_MISFIT),
-                    -np.inf,
-                ),
-            ],
-            axis=1,
-        )
-        belief = np.exp(log_belief - log_belief.max(axis=1, keepdims=True))
-        belief /= belief.sum(axis=1, keepdims=True)
-        return (
-            np.concatenate([scale, np.where(possible, steep, 0.0)], axis=1),
-            np.concatenate([np.zeros_like(scale), np.where(possible, base, 0.0)], axis=1),
-            belief,
-        )
+        scale[:, :, 0] = raw_xl / (xx + precision * mean_x * mean_x)
+        misfit[:, :, 0] = ll + precision * mean_l * mean_l - scale[:, :, 0] * raw_xl
+        steep = np.divide(xl, xx, out=np.zeros_like(xl), where=xx > 0)
+        above = mean_l - steep * mean_x
+        possible = (steep > 0) & (above > 0)
+        scale[:, :, 1] = np.where(possible, steep, 0.0)
+        base[:, :, 1] = np.where(possible, above, 0.0)
+        misfit[:, :, 1] = ll - steep * xl
+        speaks = np.minimum(weight * weight / weight2, self.evidence)[:, :, None]
+        relative = np.maximum(misfit, 0.0) / weight[:, :, None] + LEAST_MISFIT
+        log_belief = np.log([[1.0 - self.floor], [self.floor]]) - speaks / 2 * np.log(relative)
+        log_belief[:, :, 1][~possible] = -np.inf
+        belief = np.exp(log_belief - log_belief.max(axis=(2, 3), keepdims=True))
+        belief /= belief.sum(axis=(2, 3), keepdims=True) * len(self.powers)
+        return scale, base, belief
 
     def _forecast(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
         scale, base, belief = self._candidates(rows)
         here = (self._newest[rows] / self._unit[rows])[:, None]
-        above = threshold[:, None] - base
+        above = threshold[:, None, None, None] - base
         reaches = (above > 0) & (scale > 0)
-        log_u = np.log(np.where(reaches, scale / np.where(reaches, above, 1.0), 1.0)) / np.tile(self._b, 2)
+        log_u = np.log(np.divide(scale, above, out=np.ones_like(scale), where=reaches)) / self._b
         reaches &= log_u < FARTHEST
-        u = np.exp(np.where(reaches, log_u, 0.0)) - np.tile(self._shift, 2)
-        left = np.where(reaches, np.maximum(u - here, 1.0), np.inf)
+        u = np.exp(np.where(reaches, log_u, 0.0)) - self._shift
+        left = np.where(reaches, np.maximum(u - here[:, :, None, None], 1.0), np.inf).reshape(len(rows), -1)
         order = np.argsort(left, axis=1)
-        left, belief = (np.take_along_axis(values, order, axis=1) for values in (left, belief))
-        up_to = np.cumsum(belief, axis=1)
+        left = np.take_along_axis(left, order, axis=1)
+        up_to = np.cumsum(np.take_along_axis(belief.reshape(left.shape), order, axis=1), axis=1)
         at = (up_to[:, None, :] < LEVELS[:, None]).sum(axis=2)
         quantiles = np.take_along_axis(left, np.minimum(at, left.shape[1] - 1), axis=1)
         return (here + self._widened(quantiles)) * self._unit[rows, None]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from lightning_core.policies.classic import Edf, Fifo, Fixed, Uniform
 from lightning_core.policies.greedy import EasiestFirst, LeastResourcesFirst
 from lightning_core.policies.guarded_edf import GuardedEdf
+from lightning_core.policies.index_edf import IndexEdf
 from lightning_core.policies.laira import Laira
 from lightning_core.policies.lara import Lara
 from lightning_core.policies.round_robin import RoundRobin
@@ -27,6 +28,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "lara": Lara,
     "laira": Laira,
     "guarded_edf": GuardedEdf,
+    "index_edf": IndexEdf,
     "triage": Triage,
 }
 
@@ -49,6 +51,7 @@ __all__ = [
     "Fifo",
     "Fixed",
     "GuardedEdf",
+    "IndexEdf",
     "Laira",
     "Lara",
     "LeastResourcesFirst",

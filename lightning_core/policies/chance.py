@@ -7,7 +7,89 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_core.types import LEVELS, BoolArray, FloatArray, JobView
+from lightning_core.policies.in_order import ends_in_order
+from lightning_core.reasons import index
+from lightning_core.types import LEVELS, BoolArray, FloatArray, IntArray, JobView, Plan
+
+# Cells after which a job's own curve is planned with, not what is usual.
+CELLS_TO_PLAN = 10
+
+
+class Usual(NamedTuple):
+    """What is believed of a job that has shown nothing yet: the loss cells that it needs to its target.
+
+    Half need more than ``cells``, the logarithm spreads by ``spread``, and ``never`` of them do not get there.
+    """
+
+    cells: float = 150.0
+    spread: float = 1.0
+    never: float = 0.15
+
+    def quantiles(self) -> FloatArray:
+        """At :data:`~lightning_core.types.LEVELS`, shape ``(20,)``."""
+        reached = LEVELS / (1.0 - self.never)
+        cells = [self.cells * np.exp(self.spread * NormalDist().inv_cdf(p)) if p < 1 else np.inf for p in reached]
+        return np.array(cells)
+
+
+USUAL_CELLS = Usual().quantiles()
+
+
+class Judgement(NamedTuple):
+    """What is believed of each job, arrays over the rows.
+
+    Args:
+        slack: seconds to the deadline, positive.
+        known: whether the job has shown enough to be given up on.
+        work: quantiles of its seconds of work, shape ``(n, 20)``, inf where it does not get there, never NaN.
+        chance: how likely it reaches its target by its deadline alone on its devices.
+        passes: whether it is not given up for now.
+    """
+
+    slack: FloatArray
+    known: BoolArray
+    work: FloatArray
+    chance: FloatArray
+    passes: BoolArray
+
+    def occupies(self, level: float) -> FloatArray:
+        """Seconds that a job takes up, by this quantile: no more than it has, for it is given up on no later."""
+        return np.minimum(quantile(self.work, level), self.slack)
+
+
+class Judge:
+    """Gives up, for now, on those who can hardly make it.
+
+    A job that is taken for hopeless and is not costs several times as much as the reverse: it gets no data, so that
+    nothing corrects the error, while time spent on a hopeless one ends at its deadline at the latest. So it judges
+    late, and only for now: every job is tested again each round.
+
+    Args:
+        after: loss cells that a job must have shown before it is judged. One that follows no loss is judged at once;
+            none is while its speed is unknown.
+        least_chance: of reaching its target by its deadline alone on its devices; below it a job is given up.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+
+    def __init__(self, after: int, least_chance: float) -> None:
+        if after < 0:
+            raise ValueError(f"judge_after must be at least 0 cells, got {after}")
+        if not 0 <= least_chance < 1:
+            raise ValueError(f"least_chance must be at least 0 and below 1, got {least_chance}")
+        self.after = after
+        self.least_chance = least_chance
+
+    def __call__(self, jobs: JobView, now: float) -> Judgement:
+        slack = np.maximum(jobs.deadline - now, 1e-9)
+        forecast = ~np.isnan(jobs.work)
+        known = forecast & ~np.isnan(jobs.throughput) & (jobs.exact | (jobs.cells >= self.after))
+        own = forecast & (jobs.exact | (jobs.cells >= CELLS_TO_PLAN) | (jobs.cells == 0))  # 0: a person's estimate
+        work = jobs.quantiles.copy()
+        work[~own] = usual_work(jobs, slack)[~own]
+        chance = chances(work, slack)
+        return Judgement(slack, known, work, chance, ~known | (chance >= self.least_chance))
 
 
 def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
@@ -37,61 +119,75 @@ def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
     return chance
 
 
-def judged(jobs: JobView, after: int) -> BoolArray:
-    """Which jobs have shown enough to be given up on: their speed, and ``after`` cells if they follow a loss."""
-    return ~np.isnan(jobs.throughput) & (jobs.exact | (jobs.cells >= after)) & ~np.isnan(jobs.work)
+def usual_work(jobs: JobView, slack: FloatArray) -> FloatArray:
+    """Quantiles of the seconds of work by what is usual, less what a job has shown; shape ``(n, 20)``.
 
-
-class Usual(NamedTuple):
-    """What is believed of a job that has shown nothing yet: the loss cells that it needs to its target.
-
-    Published curves with targets at 6 to 70 % of their length: half need more than ``cells``, the logarithm spreads by
-    ``spread``, and ``never`` of them do not get there.
+    A cell takes as long as the job's own, before its first as long as those of the others; while there are none
+    either, the usual job is taken to need half of its time.
     """
-
-    cells: float = 150.0
-    spread: float = 1.0
-    never: float = 0.15
-
-
-USUAL = Usual()
-
-
-def expected_work(jobs: JobView, known: BoolArray, slack: FloatArray, usual: Usual = USUAL) -> FloatArray:
-    """Quantiles of the seconds of work, finite or not but never NaN, shape ``(n, 20)``.
-
-    Of a job that is not ``known`` (nor expected by a person to need so much) it is the usual, less what it has done: in
-    cells, as fast as its own or, before its first, as those of the others; half of its time while there are none either.
-    """
-    quantiles = jobs.quantiles.copy()
-    rows = np.flatnonzero(~known)
-    pace = jobs.position / np.maximum(jobs.cells, 1) / jobs.throughput  # seconds a cell
-    seen = np.isfinite(pace) & (jobs.cells > 0)
-    common = float(np.median(pace[seen])) if seen.any() else np.nan
-    cell = np.where(seen[rows], pace[rows], common)
-    left = np.maximum(usual.cells * _USUAL_SHAPE - jobs.cells[rows, None], 0.3 * usual.cells * _USUAL_SHAPE)
-    seconds = left * cell[:, None]
-    seconds = np.where(np.isnan(cell)[:, None], 0.5 * slack[rows, None] * _USUAL_SHAPE, seconds)
-    quantiles[rows] = seconds
-    return quantiles
-
-
-def _shape(usual: Usual) -> FloatArray:
-    reach = LEVELS / (1.0 - usual.never)
-    return np.array([np.exp(usual.spread * NormalDist().inv_cdf(p)) if p < 1 else np.inf for p in reach.tolist()])
-
-
-_USUAL_SHAPE = _shape(USUAL)
+    with np.errstate(invalid="ignore"):
+        pace = jobs.position / jobs.cells / jobs.throughput
+    seen = np.isfinite(pace)
+    others = float(np.median(pace[seen])) if seen.any() else np.nan
+    pace = np.where(seen, pace, others)
+    # Who has come further than most has still some way to go.
+    left = np.maximum(USUAL_CELLS - jobs.cells[:, None], 0.3 * USUAL_CELLS)
+    half = 0.5 * slack[:, None] * USUAL_CELLS / Usual().cells
+    work: FloatArray = np.where(np.isnan(pace)[:, None], half, left * pace[:, None])
+    return work
 
 
 def quantile(quantiles: FloatArray, level: float) -> FloatArray:
-    """One quantile of each row, between those at :data:`~lightning_core.types.LEVELS` by logarithm, shape ``(n,)``."""
-    at = float(np.clip(level * len(LEVELS) - 0.5, 0, len(LEVELS) - 1))
+    """One quantile of each row, between those at :data:`~lightning_core.types.LEVELS` by logarithm, shape ``(n,)``.
+
+    Example::
+
+        >>> quantile(np.array([[*range(1, 21)], [*range(1, 11), *[np.inf] * 10]], float), 0.5).round(2)
+        array([10.49,   inf])
+    """
+    at = min(max(level * len(LEVELS) - 0.5, 0.0), len(LEVELS) - 1.0)
     low = int(at)
     high = min(low + 1, len(LEVELS) - 1)
-    part = at - low
-    if part == 0.0:
-        return quantiles[:, low].copy()
-    return np.where(
-        np.isfinite(quantiles[:, high]), quantiles[:, low] ** (1 - part) * quantiles[:, high] ** part, np.inf
+    if at == low:
+        return quantiles[:, low]
+    finite = np.isfinite(quantiles[:, high])
+    between: FloatArray = np.full(len(quantiles), np.inf)
+    between[finite] = quantiles[finite, low] ** (low + 1 - at) * quantiles[finite, high] ** (at - low)
+    return between
+
+
+def served_in_order(
+    jobs: JobView, judgement: Judgement, first: BoolArray, order: IntArray, occupied: FloatArray, now: float
+) -> Plan:
+    """Whole devices in ``order`` for those who pass; if none does, for all.
+
+    Args:
+        jobs: all of them.
+        judgement: of each.
+        first: who goes before the others that pass.
+        order: all rows, who does not pass last.
+        occupied: seconds that each is planned with.
+        now: scheduler time.
+    """
+    n, passes = len(jobs), judgement.passes
+    served = order[passes[order]] if passes.any() else order
+    duty = np.zeros(n)
+    duty[served] = 1.0
+    ends = ends_in_order(occupied, jobs.size, served, jobs.devices, now)
+    if passes.any():
+        codes = np.full(n, index("has_a_chance"))
+        waiting = np.where(first, index("more_urgent"), index("others_first"))
+    else:
+        codes, waiting = np.full(n, index("likeliest")), np.full(n, index("unlikely"))
+    unjudged = ~judgement.known
+    codes[unjudged], waiting[unjudged] = index("unjudged"), index("unjudged_later")
+    waiting[~passes] = index("unlikely")
+    told = np.isfinite(jobs.work)
+    return Plan(
+        order=order,
+        duty=duty,
+        finish=ends - occupied + jobs.work,
+        codes=codes,
+        waiting=waiting,
+        numbers=np.stack([np.where(told, jobs.work, 0.0), np.where(unjudged, 0.0, judgement.chance)], axis=1),
     )

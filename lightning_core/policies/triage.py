@@ -1,95 +1,95 @@
-"""Triage: who can still be saved, by what is believed so far?"""
+"""Triage: who can still be brought home in time, by what is believed so far?
+
+Moore and Hodgson's algorithm keeps the most jobs that can end by their deadlines, if their work is known. Here it is
+known with much doubt, and looking costs time. What that changes:
+
+- Nobody is explored. A job that has shown nothing is believed to be as usual; it is tried when the rule picks it.
+- A job is planned with a low quantile of its work: an optimist keeps too many, and the next look repairs it; whoever is
+  dropped gets no data, and nothing repairs that.
+- A job is given up only when it is unlikely even with all of the time to itself, and only for now.
+- The kept ones run one after another by deadline, so that each ends as early as it can, and all slack is kept for
+  errors. LARA's shares, by which each ends exactly at its deadline, keep none.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.policies.chance import chances, expected_work, judged, quantile
-from lightning_core.policies.guarded_edf import reasons
-from lightning_core.policies.in_order import ends_in_order
+from lightning_core.policies.chance import Judge, Judgement, served_in_order
 from lightning_core.policies.moore_hodgson import largest_feasible_set
-from lightning_core.types import BoolArray, JobView, Plan
+from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
 
 
 class Triage:
-    """The most jobs that can be expected to make it, most urgent first; the others get what nobody else needs.
+    """The most jobs that may still make it, by a hopeful forecast; the most urgent of them first.
+
+    Who is given up for now, :class:`~lightning_core.policies.chance.Judge` says; if no job passes, the likeliest go
+    first. Those who pass and are not kept come after the kept ones, by deadline.
 
     Args:
         level: the quantile of the forecast work that a job is planned with.
-        least_chance: below it a job is given up for now.
         judge_after: loss cells that a job must have shown before it is judged.
-        slice_cells: loss cells that a job shows before another may take its place.
-        longest: seconds after which another may take its place in any case.
+        least_chance: below it a job is given up for now.
+        slice_cells: loss cells that a job shows before another that is kept may take its place.
+        longest: seconds after which another may do so in any case.
+
+    Raises:
+        ValueError: if an argument is out of its range.
     """
 
     def __init__(
         self,
-        level: float = 0.4,
+        level: float = 0.3,
+        judge_after: int = 14,
         least_chance: float = 0.15,
-        judge_after: int = 20,
-        slice_cells: int = 8,
+        slice_cells: int = 20,
         longest: float = 10.0,
-        rule: str = "mh",
     ) -> None:
-        self.level, self.least_chance, self.judge_after = level, least_chance, judge_after
-        self.slice_cells, self.longest, self.rule = slice_cells, longest, rule
-        self._since: dict[int, tuple[float, int]] = {}
+        if not 0 < level < 1:
+            raise ValueError(f"level must be above 0 and below 1, got {level}")
+        if slice_cells < 1:
+            raise ValueError(f"slice_cells must be at least 1, got {slice_cells}")
+        if not 0 <= longest < np.inf:
+            raise ValueError(f"longest must be at least 0 seconds and finite, got {longest}")
+        self.level = level
+        self.slice_cells = slice_cells
+        self.longest = longest
+        self._judge = Judge(judge_after, least_chance)
+        # Of those who have a slice, by place: when it began, and the cells that they had shown.
+        self._slices: dict[int, tuple[float, int]] = {}
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        slack = np.maximum(jobs.deadline - now, 1e-9)
-        known = judged(jobs, self.judge_after)
-        work = expected_work(jobs, known, slack)
-        chance = chances(work, slack)
-        passes = ~known | (chance >= self.least_chance)
-        occupied = np.minimum(quantile(work, self.level), slack)
-        n = len(jobs)
-        if passes.any():
-            if self.rule == "edf":
-                first = passes
-                order = np.lexsort((jobs.deadline, ~first))
-            elif self.rule == "mh":
-                first = largest_feasible_set(
-                    np.where(passes, occupied, np.inf), jobs.deadline, now, jobs.weight, jobs.size, jobs.devices
-                )
-                order = np.lexsort((np.where(passes, jobs.deadline, -chance), np.where(passes, ~first, 2)))
-            else:  # index
-                first = passes
-                e = np.mean(np.minimum(work, slack[:, None]), axis=1)
-                order = np.lexsort((-chance / e, ~passes))
-            order = self._stay(order, jobs, now, first)
-            served = order[passes[order]]
-        else:
-            first = np.ones(n, np.bool_)
-            order = np.lexsort((jobs.deadline, -chance))
-            served = order
-        lead = order[: jobs.devices]
-        self._since = {
-            p: self._since.get(p, (now, c))
-            for p, c in zip(jobs.place[lead].tolist(), jobs.cells[lead].tolist(), strict=True)
-        }
-        ends = ends_in_order(occupied, jobs.size, served, jobs.devices, now)
-        duty = np.zeros(n)
-        duty[served] = 1.0
-        codes, waiting = reasons(known, passes, first)
-        finite = np.isfinite(jobs.work)
-        return Plan(
-            order=order,
-            duty=duty,
-            finish=ends - occupied + jobs.work,
-            codes=codes,
-            waiting=waiting,
-            numbers=np.stack([np.where(finite, jobs.work, 0.0), np.where(known, chance, 0.0)], axis=1),
-        )
+        judgement = self._judge(jobs, now)
+        occupied = judgement.occupies(self.level)
+        first = self._kept(jobs, judgement, occupied, now)
+        key = np.where(judgement.passes, jobs.deadline, -judgement.chance)
+        order = np.lexsort((key, np.where(judgement.passes, ~first, 2)))
+        order = self._go_on(jobs, order, first, now)
+        return served_in_order(jobs, judgement, first, order, occupied, now)
 
-    def _stay(self, order, jobs: JobView, now: float, first: BoolArray):
-        """Whoever is in the middle of a slice goes on."""
-        if not self._since:
-            return order
-        stay = np.zeros(len(jobs), np.bool_)
-        for row in np.flatnonzero(np.isin(jobs.place, list(self._since))).tolist():
-            since, cells = self._since[int(jobs.place[row])]
-            if first[row] and jobs.cells[row] - cells < self.slice_cells and now - since < self.longest:
-                stay[row] = True
-            else:
-                self._since[int(jobs.place[row])] = (now, int(jobs.cells[row]))
-        return order[np.argsort(~stay[order], kind="stable")]
+    def _kept(self, jobs: JobView, judgement: Judgement, occupied: FloatArray, now: float) -> BoolArray:
+        if not judgement.passes.any():
+            return judgement.passes
+        work = np.where(judgement.passes, occupied, np.inf)
+        return largest_feasible_set(work, jobs.deadline, now, jobs.weight, jobs.size, jobs.devices)
+
+    def _go_on(self, jobs: JobView, order: IntArray, first: BoolArray, now: float) -> IntArray:
+        """Whoever of the kept ones is in the middle of a slice goes on before the others."""
+        going = {
+            place: (began, shown)
+            for place, (began, shown) in self._slices.items()
+            if (row := int(np.searchsorted(jobs.place, place))) < len(jobs)
+            and jobs.place[row] == place
+            and first[row]
+            and jobs.cells[row] - shown < self.slice_cells
+            and now - began < self.longest
+        }
+        if going:
+            going_on = np.isin(jobs.place[order], list(going))
+            order = np.concatenate([order[going_on], order[~going_on]])
+        lead = order[: jobs.devices]
+        self._slices = {
+            place: going.get(place, (now, cells))
+            for place, cells in zip(jobs.place[lead].tolist(), jobs.cells[lead].tolist(), strict=True)
+        }
+        return order
