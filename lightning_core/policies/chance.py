@@ -113,7 +113,7 @@ def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
     # The logarithm of work is taken to be evenly spread between two quantiles; of an infinite one nothing is reached.
     part = np.zeros(len(slack))
     part[between] = np.log(slack[between] / below[between]) / np.log(above[between] / below[between])
-    chance = np.where(between, LEVELS[np.maximum(within - 1, 0)] + part / len(LEVELS), within / len(LEVELS))
+    chance: FloatArray = np.where(between, LEVELS[np.maximum(within - 1, 0)] + part / len(LEVELS), within / len(LEVELS))
     none = within == 0  # still, the one that is nearest to its first quantile is the likeliest
     chance[none] = LEVELS[0] * slack[none] / quantiles[none, 0]
     return chance
