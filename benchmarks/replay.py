@@ -47,7 +47,7 @@ class Contender:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     estimator: str = ""
     estimator_arguments: Mapping[str, Any] = field(default_factory=dict)
-    delays: Delays = Delays()
+    delays: Delays = field(default_factory=Delays)
 
     def settings(self, size: int) -> Settings:
         """The unit of time is 1 s, of a hundred jobs 2 s."""

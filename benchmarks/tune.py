@@ -19,7 +19,7 @@ from benchmarks.replay import Cell, Contender, Played, play, tuning
 
 TUNED = Path(__file__).parent / "tuned.json"
 CELLS = {
-    Cell(size, pure): bundles for size, bundles in ((5, 24), (10, 18), (25, 12)) for pure in (False, True)
+    Cell(size, pure): bundles for size, bundles in ((5, 24), (10, 18), (25, 8)) for pure in (False, True)
 }  # fmt: skip
 # Bundles of tuning are never drawn again for a result.
 FIRST_SEED = 1_000_000
@@ -100,7 +100,7 @@ def trials(policy: str, count: int, seed: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tune", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--curves", type=Path, required=True, metavar="DIR", help="recordings, all families")
-    parser.add_argument("--trials", type=int, default=16, metavar="N", help="of each policy (default 16)")
+    parser.add_argument("--trials", type=int, default=8, metavar="N", help="of each policy (default 8)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", nargs="+", choices=sorted(SPACES), default=list(SPACES), help="default: all")
     arguments = parser.parse_args()
