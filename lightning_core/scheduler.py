@@ -334,7 +334,7 @@ class Scheduler:
         left = (goal - batches)[:, None] * SPEED_WANDERS
         low, mid, high = (np.sqrt(left[:, at] * left[:, at + 1]) for at in (LOW, MID, HIGH))
         if len(forecast):
-            passage = self._estimator.first_passage(rows[forecast], goal[forecast])
+            passage = np.maximum(self._estimator.first_passage(rows[forecast], goal[forecast]), 1.0)
             left[forecast] = passage - batches[forecast, None]
             for column, at in ((low, LOW), (mid, MID), (high, HIGH)):
                 column[forecast] = np.sqrt(passage[:, at] * passage[:, at + 1]) - batches[forecast]
