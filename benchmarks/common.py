@@ -12,16 +12,21 @@ Size = Literal["quick", "default", "full"]
 Figures = dict[str, float | None]
 
 
-def main(name: str, what: str, measure: Callable[[Size], Figures]) -> None:
-    """Runs ``measure`` and writes ``{"figures": {name: number}}``; a figure that was not measured is null."""
+def main(name: str, what: str, measure: Callable[..., Figures], **paths: Path | None) -> None:
+    """Runs ``measure(size)`` and writes ``{"figures": {name: number}}``; a figure that was not measured is null.
+
+    Each of ``paths`` is an option of its name, such as ``--curves``, with that default; ``measure`` gets it by keyword.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=what)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="size", action="store_const", const="quick", help="within 50 seconds on 2 cores")
     size.add_argument("--full", dest="size", action="store_const", const="full", help="everything, minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    for option, default in paths.items():
+        parser.add_argument(f"--{option}", type=Path, metavar="PATH", default=default, help=f"default: {default}")
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
-    figures = measure(arguments.size)
+    figures = measure(arguments.size, **{option: getattr(arguments, option) for option in paths})
     if arguments.json:
         arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
 
