@@ -392,6 +392,7 @@ def measure(size: Size, curves: Path, plots: Path | None = None) -> Figures:
         rows = [[name, *(f"{over(np.median, e):.3g}" for e in one.errors["mixed"]), *_brief(one.scores["mixed", 0])]
                 for name, one in others.items()]  # fmt: skip
         table(["", *map(_part, PARTS), "work", "coverage", "chance", "median"], rows)
+        show_nearer({name: one for name, one in others.items() if "in_cells" in name}, "weighted_in_cells", pool)
         figures |= figures_of(others)
     return figures
 
@@ -420,13 +421,7 @@ def show(studies: Mapping[str, Study], pool: Sequence[Recording]) -> None:
             [name, *(f"{over(np.median, e):.3g} ({over(np.mean, e):.2g})" for e in one.errors[kind])]
             for name, one in studies.items()
         ])  # fmt: skip
-    base = studies["weighted"].errors["mixed"]
-    print("\nNearer to that loss than weighted least squares: % of recordings (by median of how many families), mixed")
-    table(["", *parts], [
-        [name, *(f"{share:.0%} ({wins} of {of})" for share, wins, of in nearer(one.errors["mixed"], base, pool))]
-        for name, one in studies.items() if name != "weighted"
-    ])  # fmt: skip
-    print(f"recordings: {(~np.isnan(base)).sum(axis=1).tolist()}")
+    show_nearer(studies, "weighted", pool)
     said = {name: [_brief(one.scores["mixed", part]) for part in (*PARTS[1:], 0)] for name, one in studies.items()}
     titles = ("Work left, median |ln(R^ / R)|", "% of truths at most q10/q50/q90",
               f"% false drop/false keep/never kept, dropped at a chance below {DROP}", "The same, the median believed",
@@ -440,6 +435,16 @@ def show(studies: Mapping[str, Study], pool: Sequence[Recording]) -> None:
             [name, *(f"{s.data:.2f} ({s.data_mean:.2f})" for s in (one.scores[kind, p] for p in (*PARTS[1:], 0)))]
             for name, one in studies.items()
         ])  # fmt: skip
+
+
+def show_nearer(studies: Mapping[str, Study], base: str, pool: Sequence[Recording]) -> None:
+    """Prints how often the others are nearer to the loss ahead than the one called ``base``."""
+    errors = studies[base].errors["mixed"]
+    print(f"\nNearer to that loss than {base}: % of recordings (by median, how many families), mixed")
+    table(["", *map(_part, PARTS)], [
+        [name, *(f"{share:.0%} ({wins} of {of})" for share, wins, of in nearer(one.errors["mixed"], errors, pool))]
+        for name, one in studies.items() if name != base
+    ] + [["recordings", *(~np.isnan(errors)).sum(axis=1).tolist()]])  # fmt: skip
 
 
 def _part(part: float) -> str:
