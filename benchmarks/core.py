@@ -19,7 +19,7 @@ from scipy.stats import ttest_rel
 from benchmarks import plots
 from benchmarks.bundles import Recording
 from benchmarks.common import Figures, table
-from benchmarks.decide import round_ms
+from benchmarks.decide import PAST_A_SLICE, ROUNDS, round_ms
 from benchmarks.extrapolation import coverage_q90
 from benchmarks.replay import SHIPPED, Cell, Contender, Played, play, reporting
 from benchmarks.tune import contender, tuned
@@ -202,7 +202,7 @@ def print_one(results: Results, title: str) -> None:
 def print_decisions() -> dict[str, float]:
     """Milliseconds of a whole round by number of jobs."""
     policies = ("edf", "lara", "laira", "guarded_edf", "triage")
-    cost = {(p, n): round_ms(n, p, 7)[0] for p in policies for n in JOBS}
+    cost = {(p, n): round_ms(n, p, ROUNDS, step=PAST_A_SLICE)[0] for p in policies for n in JOBS}
     print("\nA whole round, all shares changed, curves unchanged since the last: median ms")
     table(["jobs", *policies], [[n, *(cost[p, n] for p in policies)] for n in JOBS])
     return {f"{p}_ms_{n}": cost[p, n] for p in ("laira", "triage") for n in JOBS}

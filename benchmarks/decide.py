@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.banks import measure_banks
 from benchmarks.common import Figures, Size, main, table
 from lightning_core.journal import Journal
 from lightning_core.scheduler import Scheduler, Settings
@@ -20,6 +21,9 @@ from lightning_core.types import Cell, Grant, Job, LossTarget, Report, Submit, T
 
 # Of the pool of several devices that is measured beside the one.
 DEVICES = 8
+# Seconds between two rounds that are more than LaiRA's slices and triage's: each of them decides anew. So many of them
+# stay before the first deadline.
+PAST_A_SLICE, ROUNDS = 6.0, 5
 
 
 def loaded(
@@ -39,18 +43,39 @@ def loaded(
     return scheduler
 
 
-def round_ms(jobs: int, policy: str, repeats: int, devices: int = 1) -> tuple[float, int]:
-    """Median milliseconds of a round in which every share has changed, and how many grants it made."""
+def round_ms(
+    jobs: int, policy: str, repeats: int, devices: int = 1, *, step: float = 1e-3, moved: bool = False
+) -> tuple[float, int]:
+    """Median milliseconds of a round in which every share has changed, and how many grants it made.
+
+    Args:
+        jobs: that run.
+        policy: its name.
+        repeats: rounds that are timed.
+        devices: of the pool.
+        step: seconds of scheduler time between two rounds.
+        moved: whether every curve has a new cell since the round before, so that every job is forecast anew. Taking
+            the cells in is not timed: it is done when they arrive.
+    """
     scheduler = loaded(jobs, policy, devices=devices)
     start_at = scheduler.settings.stay  # from then on every job may be moved, and the dealer has most to look at
     times, made = [], 0
     for k in range(repeats + 1):
         scheduler._table.duty[:jobs] = -1.0  # whatever is planned is a change
+        if moved:
+            _next_cell(scheduler, jobs, 13 + k)
         start = time.perf_counter()
-        answers = scheduler.handle(Tick(), start_at + float(k + 1) * 1e-3)
+        answers = scheduler.handle(Tick(), start_at + float(k + 1) * step)
         times.append(time.perf_counter() - start)
         made = sum(isinstance(answer, Grant) for answer in answers)
     return statistics.median(times[1:]) * 1e3, made
+
+
+def _next_cell(scheduler: Scheduler, jobs: int, number: int) -> None:
+    """The next cell of every curve, all at once."""
+    rows, position = np.arange(jobs), np.full(jobs, 10.0 * number)
+    for bank in scheduler._banks:
+        bank.observe(rows, position, position**-0.5)
 
 
 def commit_ms(repeats: int = 200) -> float:
@@ -71,7 +96,15 @@ def measure(size: Size) -> Figures:
     cost = {(p, n): round_ms(n, p, repeats if n > 100 else 10 * repeats) for p in policies for n in sizes}
     print("A whole round, all jobs changed: median ms (grants made)")
     table(["jobs", *policies], [[n, *(f"{cost[p, n][0]:.3f} ({cost[p, n][1]})" for p in policies)] for n in sizes])
-    several = ["guarded_edf", "edf", "uniform"]
+    whole = ["laira", "triage"]
+    decided = {(p, n): round_ms(n, p, ROUNDS, step=PAST_A_SLICE)[0] for p in whole for n in sizes}
+    anew = {n: round_ms(n, "triage", ROUNDS, step=PAST_A_SLICE, moved=True)[0] for n in sizes}
+    print("LaiRA's and triage's, and triage's when every curve has a new cell: median ms")
+    table(["jobs", *whole, "triage, all new"], [[n, *(decided[p, n] for p in whole), anew[n]] for n in sizes])
+    banks = measure_banks(repeats)
+    print(f"A cell of 10,000 curves into the bank of dynamic Kalman filters: {banks['bank_ms_10000']:.2f} ms, "
+          f"{banks['bank_vs_filterpy']:.0f} times as fast as filterpy row by row")  # fmt: skip
+    several = ["guarded_edf", "triage", "edf", "uniform"]
     dealt = {(p, n): round_ms(n, p, repeats, DEVICES)[0] for p in several for n in sizes}
     print(f"The same on a pool of {DEVICES} devices: median ms")
     table(["jobs", *several], [[n, *(f"{dealt[p, n]:.3f}" for p in several)] for n in sizes])
@@ -88,6 +121,10 @@ def measure(size: Size) -> Figures:
         "exponent": exponent,
         f"ms_100_on_{DEVICES}": dealt["guarded_edf", 100],
         f"ms_10000_on_{DEVICES}": dealt["guarded_edf", 10_000],
+        "laira_ms_10000": decided["laira", 10_000],
+        "ours_ms_10000": decided["triage", 10_000],
+        "ours_anew_ms_10000": anew[10_000],
+        **banks,
     }
 
 
