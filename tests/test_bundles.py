@@ -52,7 +52,7 @@ def test_the_work_of_each_job_is_what_it_takes_alone(pool: list[Recording]) -> N
                 assert alone.verdict == "met"
                 # A report comes with the first cell that closes 0.2 s after the last.
                 slowest = float(np.diff(one.position).max()) / one.throughput
-                assert work - 1e-6 <= alone.finished_at <= work + 0.2 + slowest + 1e-6  # type: ignore[operator]
+                assert work - 1e-6 <= alone.finished_at <= work + 0.2 + slowest + 1e-6
             else:
                 assert alone.verdict == "missed"
 
@@ -112,7 +112,7 @@ def test_nobody_is_above_the_ceiling_and_the_bundles_are_the_same_for_all(pool: 
 
 def test_a_contender_above_the_ceiling_is_an_error(pool: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bundle, "ceiling", property(lambda self: -1))
-    with pytest.raises(AssertionError, match="edf met 0|edf met [1-9]"):
+    with pytest.raises(AssertionError, match=r"edf met \d of a bundle of 3 mixed, seed 0: above -1"):
         play(pool, {Cell(3, False): 1}, {"edf": Contender("edf", estimator="log_time")}, processes=1)
 
 
@@ -136,7 +136,7 @@ def test_shares_errors_and_who_is_behind() -> None:
 
 
 def test_holm_corrects_for_all_comparisons_together() -> None:
-    """By hand: t = 0.5 / (0.5345 / sqrt 8) = 2.646 with 7 degrees of freedom is p = 0.01657, three times that 0.0497."""
+    """By hand: t = 0.5 / (0.5345 / sqrt 8) = 2.646 with 7 degrees of freedom is p = 0.01657, thrice 0.0497."""
     up = played(1, 0, 1, 1, 0, 1, 0, 0)
     flat = played(0, 0, 0, 0, 0, 0, 0, 0)
     other = played(1, 1, 0, 1, 0, 1, 0, 0)
