@@ -7,6 +7,7 @@ from math import isfinite, isnan
 
 import numpy as np
 
+from lightning_core.durations import FARTHEST
 from lightning_core.reasons import Reason
 from lightning_core.types import (
     BatchTarget,
@@ -215,7 +216,7 @@ class JobTable:
             return Reason("late_held" if self.holds[row] else "late_goes_on")
         if belief == INFEASIBLE:
             least = float(self.work_low[row])
-            return Reason("too_long", (least, float(self.spare[row]))) if isfinite(least) else Reason("flat")
+            return Reason("too_long", (least, float(self.spare[row]))) if least < FARTHEST else Reason("flat")
         if not isfinite(early):  # not planned for now, or the policy cannot say
             return directive.reason
         return Reason("on_time", (early,)) if belief == FEASIBLE else Reason("late", (-early,))
@@ -263,7 +264,7 @@ class JobTable:
         """Early, likely, late: the planned end, give or take what the forecast of the work is unsure of."""
         finish = float(self.finish[row])
         low, mid, high = (float(column[row]) for column in (self.work_low, self.work_mid, self.work_high))
-        if self.belief[row] == UNKNOWN or not isfinite(mid):
+        if self.belief[row] == UNKNOWN or not mid < FARTHEST:
             return None
         if not isfinite(finish):
             finish = now + mid  # not planned for: the end it would have alone

@@ -163,7 +163,7 @@ def lived(path: Path) -> Scheduler:
             (Job("known", 70.0, BatchTarget(300)), Curve(speed=30.0)),
             (Job("bad", 80.0, LossTarget("loss", 0.01)), Curve(speed=60.0, crash_after=200)),
         ],
-        30.0: [(Job("steered", 40.0, LossTarget("loss", 0.05)), Curve(3.0, 0.2, 30.0))],
+        30.0: [(Job("steered", 40.0, LossTarget("loss", 0.05)), Curve(3.0, 0.3, 30.0))],
         60.0: [(Job("cnn", 60.0, LossTarget("loss", 0.5)), Curve(3.0, 0.4, 30.0))],
     }
     events: dict[float, Event] = {

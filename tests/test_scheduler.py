@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.estimators import ESTIMATORS
+from lightning_core.policies import POLICIES
 from lightning_core.reasons import Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
@@ -129,7 +131,7 @@ def test_a_job_given_up_has_missed_and_says_that_it_had_been_given_up(scheduler:
     scheduler.handle(Tick(), 1.5)
     status = scheduler.status()[0]
     assert status.verdict is Verdict.INFEASIBLE
-    assert str(status.reason) == "needs 99.0s alone on the device and has 8.5s"
+    assert str(status.reason) == "needs at least 94.0s alone on the device and has 8.5s"  # 99 s, 5 % faster
     [end] = directives(scheduler.handle(Tick(), 10.0))
     assert isinstance(end, End)
     assert (end.verdict, end.reason.code) == (Verdict.MISSED, "never_feasible")
@@ -140,7 +142,7 @@ def test_a_job_given_up_has_missed_and_says_that_it_had_been_given_up(scheduler:
     [
         (0, None, "too early to tell"),
         (60, Verdict.FEASIBLE, "on time with 4.0s to spare"),
-        (30, Verdict.INFEASIBLE, "needs 7.0s alone on the device and has 6.0s"),
+        (30, Verdict.INFEASIBLE, "needs at least 6.6s alone on the device and has 6.0s"),
     ],
 )
 def test_verdicts_of_known_work(scheduler: Scheduler, done: int, verdict: Verdict | None, words: str) -> None:
@@ -150,7 +152,7 @@ def test_verdicts_of_known_work(scheduler: Scheduler, done: int, verdict: Verdic
     status = scheduler.status()[0]
     assert status.verdict == verdict
     if done == 60:
-        assert status.finish == pytest.approx((8.0, 8.0, 8.0))
+        assert status.finish == pytest.approx((7.8, 8.0, 8.2), abs=0.02)  # the speed wanders by 5 %
         assert str(status.reason) == "on time with 2.0s to spare"
     else:
         assert str(status.reason) == words
@@ -167,7 +169,7 @@ def test_at_risk_is_late_behind_others_but_not_alone(scheduler: Scheduler) -> No
 
 
 def test_no_verdict_on_a_loss_curve_before_it_has_shown_enough() -> None:
-    scheduler = Scheduler(Settings(policy="fifo", judge_after=6))
+    scheduler = Scheduler(Settings(policy="fifo", estimator="log_time", judge_after=6))
     scheduler.handle(Submit((loss("a", at_most=0.01),)), 0.0)
     falling = [Cell(n, 10 * n, 1.0 / n) for n in range(1, 9)]
     scheduler.handle(report("a", 1, 50, 0.5, cells=tuple(falling[:5])), 0.5)
@@ -295,17 +297,15 @@ def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[in
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (
-            {"policy": "best"},
-            "policy must be one of edf, etf, fifo, fixed, guarded_edf, lara, lrf, rr, uniform, got 'best'",
-        ),
+        ({"policy": "best"}, f"policy must be one of {', '.join(sorted(POLICIES))}, got 'best'"),
         ({"policy": "lara", "policy_args": {"speed": 1}}, "policy lara: .*speed"),
         ({"policy": "lara", "policy_args": {"order": "lifo"}}, "order must be one of share, edf, got 'lifo'"),
         ({"policy": "lara", "policy_args": {"explore": -1}}, "explore must be at least 0 cells, got -1"),
         ({"policy": "fixed", "policy_args": {"shares": [0.9, 1.2]}}, "shares must be above 0 and at most 1"),
-        ({"estimator": "oracle"}, "estimator must be one of least_squares, got 'oracle'"),
-        ({"estimator_args": {"gamma": 1.5}}, "gamma must be above 0 and at most 1, got 1.5"),
-        ({"estimator_args": {"power": -1}}, "power must be at least 0"),
+        ({"estimator": "oracle"}, f"estimator must be one of {', '.join(sorted(ESTIMATORS))}, got 'oracle'"),
+        ({"policy": "lara", "estimator_args": {"gamma": 1.5}}, "gamma must be above 0 and at most 1, got 1.5"),
+        ({"estimator": "log_time", "estimator_args": {"power": -1}}, "power must be at least 0"),
+        ({"estimator_args": {"gamma": 0.9}}, "estimator posterior: .*gamma"),
         ({"estimator_args": {"least": 2}}, "least must be at least 3 cells, got 2"),
         ({"period": 0.0}, "period must be positive, got 0.0"),
         ({"window": 0}, "window must be at least 1 cell, got 0"),

@@ -34,7 +34,7 @@ from lightning_core.view.progress import COLUMNS, LiveView, PlainView, print_sum
 
 
 def some_jobs() -> list[JobStatus]:
-    scheduler = Scheduler(Settings(policy="edf"))
+    scheduler = Scheduler(Settings(policy="edf", estimator="log_time"))
     jobs = (
         Job("cnn", 60.0, LossTarget("loss", 0.01)),
         Job("lstm", 90.0, BatchTarget(500)),
