@@ -15,6 +15,42 @@ import pytest
 
 from tests.conftest import ROOT
 
+# Who may import whom: a room those of the lines above its own. Folders are one room, and so is each file beside them.
+ROOMS = (
+    "durations words",
+    "reasons",
+    "types",
+    "protocols curves planning dealing",
+    "estimators",
+    "policies",
+    "settings table",
+    "invariants",
+    "scheduler",
+    "codec summary",
+    "journal",
+    "drivers",
+    "callbacks view",
+    "launch",
+    "simulate steering",
+    "autojoin cli",
+)
+
+
+def test_rooms_import_those_below_them_alone() -> None:
+    line = {room: number for number, rooms in enumerate(ROOMS) for room in rooms.split()}
+    package = ROOT / "lightning_core"
+    for path in package.glob("**/*.py"):
+        room = path.relative_to(package).parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("lightning_core"):
+                continue
+            above = str(node.module).split(".")[1:2]
+            for other in above or [alias.name for alias in node.names]:
+                if other != room:
+                    assert line[other] < line[room], f"{path}:{node.lineno}"
+
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in ROOT.glob("callbacks/[!_]*.py")))
 def test_examples_in_the_callbacks_run(name: str) -> None:
@@ -31,7 +67,7 @@ def test_the_folder_callbacks_is_not_importable_by_itself() -> None:
 def test_the_core_imports_nothing_heavy() -> None:
     code = (
         "import sys, lightning_core, lightning_core.journal;"
-        "heavy = {'ray', 'torch', 'lightning', 'matplotlib', 'rich', 'yaml'} & set(sys.modules);"
+        "heavy = {'ray', 'torch', 'lightning', 'scipy', 'filterpy', 'matplotlib', 'rich', 'yaml'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd="/")
