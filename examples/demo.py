@@ -1,4 +1,4 @@
-"""Five models, five deadlines, one device: the same bundle under fifo, edf, uniform, LARA and guarded EDF.
+"""Five models, five deadlines, one device: the same bundle under fifo, edf, LARA, LaiRA, guarded EDF and triage.
 
 Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.json``. What it does:
 
@@ -41,8 +41,12 @@ POLICIES = {
     "uniform": "uniform",
     "lara": "lara",
     "lara_edf": "lara:order=edf",
+    "laira": "laira",
     "guarded_edf": "guarded_edf",
+    "triage": "triage",
 }
+# Each is a live run of half a minute.
+SHOWN = ("fifo", "edf", "lara", "laira", "guarded_edf", "triage")
 SOLO_SECONDS = 10.0
 PERIOD = "0.5s"
 # Runs of seconds want fine loss cells: ten of them must be seen before a curve is judged.
@@ -206,7 +210,9 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "demo", metavar="DIR", help="written anew")
     parser.add_argument("--model", nargs="+", choices=sorted(MODELS), default=list(MODELS), help="(default: all)")
-    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=list(POLICIES), help="(default: all)")
+    parser.add_argument(
+        "--policy", nargs="+", choices=POLICIES, default=list(SHOWN), help=f"(default: {' '.join(SHOWN)})"
+    )
     parser.add_argument("--seconds", type=float, default=SOLO_SECONDS, help="each model alone (default %(default)s)")
     arguments = parser.parse_args(words)
     rows = []
