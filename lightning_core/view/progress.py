@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TYPE_CHECKING, TextIO
@@ -48,7 +49,8 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
     else:
         early, likely, late = (moment - start for moment in job.finish)
         spread = max(likely - early, late - likely)
-        end = format_duration(likely) + (f" ±{format_duration(spread)}" if spread >= 0.05 else "")
+        doubt = " or never" if math.isinf(late) else f" ±{format_duration(spread)}" if spread >= 0.05 else ""
+        end = format_duration(likely) + doubt
     return (
         clean(job.name),
         "paused" if job.paused and job.state is not State.ENDED else str(job.state),
