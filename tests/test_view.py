@@ -211,10 +211,10 @@ def test_a_forecast_without_an_upper_end_is_shown() -> None:
     """Found live: the optimistic and the likely end are finite, the pessimistic one is not."""
     [job, *_] = some_jobs()
     unsure = replace(job, finish=(12.0, 20.0, float("inf")))
-    assert "20.0s or never" in shown(11.0, [unsure], 220)
+    assert "20.0s (12.0s to never)" in shown(11.0, [unsure], 220)
     out = io.StringIO()
     PlainView(out).update(11.0, [unsure])
-    assert "20.0s or never" in out.getvalue()
+    assert "20.0s (12.0s to never)" in out.getvalue()
 
 
 def test_every_reason_has_words_that_render() -> None:

@@ -38,7 +38,7 @@ MOST_DEVICES = 8
 GAP = 2
 # The deadline stands here on every bar, so that one look down the column tells who is late.
 DEADLINE = 0.78
-ASCII = str.maketrans("━●▒◆┃·»✓✕†…±", "=o~*|.>+x!.~")
+ASCII = str.maketrans("━●▒◆┃·»✓✕†…", "=o~*|.>+x!.")
 
 
 class Board:

@@ -48,9 +48,9 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
         end = "-"
     else:
         early, likely, late = (moment - start for moment in job.finish)
-        spread = max(likely - early, late - likely)
-        doubt = " or never" if math.isinf(late) else f" ±{format_duration(spread)}" if spread >= 0.05 else ""
-        end = format_duration(likely) + doubt
+        end = format_duration(likely)
+        if late - early >= 0.1:
+            end += f" ({format_duration(early)} to {'never' if math.isinf(late) else format_duration(late)})"
     return (
         clean(job.name),
         "paused" if job.paused and job.state is not State.ENDED else str(job.state),
