@@ -53,9 +53,9 @@ class Estimator(Protocol):
 class Policy(Protocol):
     """Who gets what part of the pool? A function of what the scheduler knows and the time, and of its own state if any.
 
-    Whatever state a policy has, it comes from earlier calls of ``plan`` (and from what its ``banks`` were fed) alone, so
-    that a replay brings it back. A policy whose forecasts should come from another estimator than the usual one names
-    it in a class attribute ``estimator``.
+    Whatever state a policy has, it comes from earlier calls of ``plan`` (and from what its ``banks`` were fed) alone,
+    so that a replay brings it back. A policy whose forecasts should come from another estimator than the usual one
+    names it in a class attribute ``estimator``.
     """
 
     def plan(self, jobs: JobView, now: float) -> Plan:

@@ -176,6 +176,7 @@ class Scheduler:
             return
         if table.active[row] and report.number > table.last_report[row] and _countable(report):
             table.progress(row, report)
+            table.obeys[row] = report.version >= table.directives[row].version
             self._take_cells(row, report)
             if table.is_met(row):
                 self._met(row, now)
@@ -362,6 +363,7 @@ class Scheduler:
             loss=table.loss[rows],
             goal=np.where(exact, np.nan, goal),
             position=table.last_position[rows].astype(np.float64),
+            obeys=table.obeys[rows],
             weight=table.weight[rows],
             size=table.size[rows],
             devices=self.settings.devices,
@@ -467,6 +469,7 @@ class Scheduler:
             table.trained_at[row] = np.inf
         directives, names, lives, append = table.directives, table.names, table.home, self._changed.append
         spot = np.flatnonzero(changed)
+        table.obeys[rows[spot]] = False
         for row, part, code, pair in zip(
             rows[spot].tolist(), duty[spot].tolist(), codes[spot].tolist(), numbers[spot].tolist(), strict=True
         ):

@@ -56,6 +56,7 @@ class JobTable:
     late: BoolArray  # its deadline has passed and it goes on, or is held
     incarnation: IntArray
     last_report: IntArray
+    obeys: BoolArray  # its worker has reported under its newest grant, or there is none
     batches: IntArray
     busy: FloatArray
     busy_before: FloatArray  # of earlier incarnations
@@ -116,6 +117,7 @@ class JobTable:
         self.launched[row] = Can.RELEASE in job.can and job.device is None
         self.pinned[row] = job.device is not None
         self.incarnation[row] = incarnation
+        self.obeys[row] = True
         self.next_cell[row] = 1
         self.trained_at[row] = np.inf
         self.code[row] = -1
@@ -146,6 +148,7 @@ class JobTable:
         """The job's worker is gone and the job is not over: the next one is another incarnation."""
         self.incarnation[row] += 1
         self.last_report[row] = 0
+        self.obeys[row] = True
         self.next_cell[row] = 1
         self.busy_before[row] = self.busy[row]
         self.rejected_cells[row] += self.rejected[row]

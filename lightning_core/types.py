@@ -421,6 +421,7 @@ class JobView:
         loss: the current loss, the mean over the last cells; NaN before the first.
         goal: what the loss must come down to; NaN for a target in batches.
         position: batches that were done when the last cell closed, 0 before the first.
+        obeys: whether its worker has reported under its newest grant, or there is none.
         weight: how many jobs of weight 1 it counts for.
         size: devices that it trains on, all of them whole if more than one.
         devices: of the pool, one number.
@@ -438,6 +439,7 @@ class JobView:
     loss: FloatArray
     goal: FloatArray
     position: FloatArray
+    obeys: BoolArray
     weight: FloatArray
     size: IntArray
     devices: int = 1

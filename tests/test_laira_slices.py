@@ -94,6 +94,20 @@ def test_a_slice_counts_from_when_its_job_is_seen_to_train() -> None:
     assert heads(*in_slices(2), told) == [0, 0, 0, 0, 1]
 
 
+@pytest.mark.parametrize(("said_at", "ends"), [(6.0, 11.0), (8.0, 13.0), (99.0, 31.0)])
+def test_a_slice_counts_from_when_the_one_before_has_said_that_it_stopped(said_at: float, ends: float) -> None:
+    """The second trains from 6 s on: they take turns until the first has heard of its grant. Who never says that it
+    stopped is waited for no longer than for any sign of life, here 20 s."""
+    policy, jobs = in_slices(2)
+    assert heads(policy, jobs, [(0.0, (100, 100)), (1.0, (110, 100)), (6.0, (150, 100))]) == [0, 0, 1]
+    for now in np.arange(6.0, 40.0, 0.5).tolist():
+        told = replace(jobs, batches=np.array([150, 101]), work=np.array([10, 1e3]))
+        plan = policy.plan(replace(told, obeys=np.array([now >= said_at, True])), now)
+        if plan.order[0] == 0:
+            break
+    assert now == ends
+
+
 def test_whoever_goes_on_loses_nothing_of_its_slice() -> None:
     policy, jobs = in_slices(1)
     for now, batches in ((0.0, 100), (1.0, 110)):

@@ -20,11 +20,12 @@ class _Holder:
 
 
 class Turns:
-    """Who has the devices now. A turn counts from when all who have it have been seen to progress.
+    """Who has the devices now. A turn counts from when all who have it have been seen to progress, and all who had the
+    devices before have said that they stopped.
 
     Args:
         patience: seconds without progress after which a job that has a device loses it: at the beginning of a slice
-            of time, and all along a turn without an end.
+            of time, and all along a turn without an end. For as long somebody's last word is waited for.
 
     Raises:
         ValueError: if it is not positive.
@@ -37,6 +38,7 @@ class Turns:
         self.length: float | None = None
         """Seconds of the turn; None if it has no end of its own."""
         self._holders: dict[int, _Holder] = {}  # by place
+        self._stopping: dict[int, float] = {}  # who had a device: until when its last word is waited for
         self._since: float | None = None
         self._silent: dict[int, tuple[float, float]] = {}  # who stood still: until when it sits out, and how long
 
@@ -54,6 +56,8 @@ class Turns:
                 _, before = self._silent.get(place, (now, self.patience / 2))
                 self._silent[place] = now + 2 * before, 2 * before
                 del self._holders[place]
+        stopping = set(jobs.place[~jobs.obeys].tolist()) & self._stopping.keys()
+        self._stopping = {place: until for place in stopping if (until := self._stopping[place]) > now}
         if self._since is None and self._all_move():
             self._since = now
 
@@ -74,6 +78,8 @@ class Turns:
         before, self._holders = self._holders, {}
         for place, batches in zip(jobs.place[rows].tolist(), jobs.batches[rows].tolist(), strict=True):
             self._holders[place] = before.get(place) or _Holder(batches, now)
+        gone = before.keys() - self._holders.keys()
+        self._stopping |= {place: now + self.patience for place in gone if before[place].moves}
         self.length = length
         self._since = now if self._all_move() else None
         return rows
@@ -87,7 +93,7 @@ class Turns:
         return np.isin(jobs.place, [place for place, (until, _) in self._silent.items() if until > now])
 
     def _all_move(self) -> bool:
-        return bool(self._holders) and all(holder.moves for holder in self._holders.values())
+        return bool(self._holders) and not self._stopping and all(holder.moves for holder in self._holders.values())
 
 
 class SliceLaw:
