@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
+from lightning_core import cli
+from lightning_core.estimators import ESTIMATORS
 from lightning_core.launch.bundle import Bundle
+from lightning_core.policies import POLICIES
+from lightning_core.settings import Settings
 from lightning_core.types import BatchTarget, LossTarget
 from tests.conftest import ROOT
 
+README = (ROOT / "README.md").read_text()
+
 
 def test_the_readme_s_bundle_can_be_read(tmp_path: Path) -> None:
-    [text] = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    [text] = re.findall(r"```yaml\n(.*?)```", README, re.S)
     (tmp_path / "vit.yaml").write_text("model: {class_path: tests.tiny.Line}")
     read = Bundle.from_dict(yaml.safe_load(text), tmp_path)
     assert [spec.job.target for spec in read.jobs] == [LossTarget("loss", 0.35), BatchTarget(2000)]
@@ -21,3 +28,24 @@ def test_the_readme_s_bundle_can_be_read(tmp_path: Path) -> None:
 
 def test_the_example_s_bundle_is_sound() -> None:
     Bundle.from_file(ROOT / "examples" / "digits" / "bundle.yaml").check()
+
+
+def test_the_readme_s_simulation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What each policy makes of it is another matter: the jobs, the ceiling and the form are as printed."""
+    [(command, printed)] = re.findall(r"```bash\nlightning-core (simulate .*)\n```\n\n```\n(.*?)\n```", README, re.S)
+    monkeypatch.chdir(ROOT)
+    words = [*command.split()[:-2], "--policy", "fifo,triage", "--run-dir", str(tmp_path)]
+    assert cli.main(words) in (0, 3)
+    jobs = next(number for number, line in enumerate(printed.splitlines()) if line.startswith("known in advance"))
+    said = capsys.readouterr().out.splitlines()
+    assert said[: jobs + 1] == printed.splitlines()[: jobs + 1]
+    assert [line.split("  ")[0] for line in said[:-1]] == [line.split("  ")[0] for line in printed.splitlines()]
+
+
+def test_the_readme_names_every_policy_and_every_estimator() -> None:
+    section = README.partition("## Policies and estimators")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z_]+)`", section))
+    assert set(POLICIES) | set(ESTIMATORS) <= named
+    assert f"`{Settings().policy}` (the default)" in section
