@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -214,16 +214,40 @@ Size = Literal["quick", "default", "full"]
 BUNDLES: Mapping[Size, Mapping[int, int]] = {
     "quick": {5: 12, 10: 12, 20: 12},
     "default": {5: 48, 10: 36, 25: 24},
-    "full": {5: 90, 10: 48, 25: 36, 50: 30, 100: 30},
+    "full": {5: 78, 10: 36, 25: 30, 50: 30, 100: 30},
+}
+PARTS = ("policies", "variants", "costs", "sensitivity", "decisions")
+PARTS_OF: Mapping[Size, Sequence[str]] = {
+    "quick": ("policies",),
+    "default": ("policies", "variants", "costs", "decisions"),
+    "full": PARTS,
 }
 QUICK = ("STF", "LARA", "LaiRA", GUARDED, OURS)
 
 
-def measure(size: Size, pool: Sequence[Recording], picture: Path | None) -> Figures:
+def measure(size: Size, parts: Collection[str], pool: Sequence[Recording], picture: Path | None) -> Figures:
     cells = {Cell(jobs, pure): count for jobs, count in BUNDLES[size].items() for pure in (False, True)}
     rows = contenders()
     if size == "quick":
         rows = {name: rows[name] for name in QUICK}
+    figures: Figures = {}
+    if "policies" in parts:
+        figures |= _policies(pool, cells, rows, picture)
+    some = {Cell(jobs, pure): 24 if size == "full" else 12 for jobs in (10, 25) for pure in (False, True)}
+    if "variants" in parts:
+        print_one(play(pool, some, {"LaiRA": contenders()["LaiRA"], **variants()}), "Ablations and variants")
+    if "costs" in parts:
+        _costs(pool, {cell: count for cell, count in some.items() if not cell.pure}, picture)
+    if "sensitivity" in parts:
+        print_one(play(pool, some, sensitivity()), "Sensitivity: one constant at a time")
+    if "decisions" in parts:
+        figures |= print_decisions()
+    return figures
+
+
+def _policies(
+    pool: Sequence[Recording], cells: Mapping[Cell, int], rows: Mapping[str, Contender], picture: Path | None
+) -> Figures:
     results = play(pool, cells, rows)
     print("What the papers print, on bundles of theirs: jobs met")
     table(["bundle", "met"], PRINTED)
@@ -232,50 +256,37 @@ def measure(size: Size, pool: Sequence[Recording], picture: Path | None) -> Figu
     sure = ahead(results, OURS, [name for name in PAPERS if name in rows])
     print_ahead(results, sure)
     late = behind(results, OURS, GUARDED)
-    coverage = coverage_q90(pool)
-    figures: Figures = {
-        "ours_ceiling_fraction": mean_share(results, OURS),
-        "ours_vs_lara": mean_share(results, OURS, 10) / mean_share(results, "LARA", 10),
-        "ours_vs_laira": mean_share(results, OURS, 10) / mean_share(results, "LaiRA", 10),
-        "ours_behind_cells": float(len(late)),
-        "switches_per_job": switches_per_job(results, OURS),
-        "coverage_q90": coverage,
-        "ahead_of_papers": float(sum(p < 0.05 for p in sure.values())),
-        "ahead_of_papers_of": float(len(sure)),
-    }
     if late:
         print(f"Behind {GUARDED} by more than a standard error: {', '.join(map(str, late))}")
     if picture:
         plots.shares(results, picture / "shares.png")
         plots.switches(results, picture / "switches.png")
-    if size != "quick":
-        figures |= _more(pool, size, results, picture)
-    return figures
+    return {
+        "ours_ceiling_fraction": mean_share(results, OURS),
+        "ours_vs_lara": mean_share(results, OURS, 10) / mean_share(results, "LARA", 10),
+        "ours_vs_laira": mean_share(results, OURS, 10) / mean_share(results, "LaiRA", 10),
+        "ours_behind_cells": float(len(late)),
+        "switches_per_job": switches_per_job(results, OURS),
+        "coverage_q90": coverage_q90(pool),
+        "ahead_of_papers": float(sum(p < 0.05 for p in sure.values())),
+        "ahead_of_papers_of": float(len(sure)),
+    }
 
 
-def _more(pool: Sequence[Recording], size: Size, results: Results, picture: Path | None) -> dict[str, float]:
-    some = {Cell(jobs, pure): 24 if size == "full" else 12 for jobs in (10, 25) for pure in (False, True)}
-    named = variants()
-    print_one(play(pool, some, {**contenders(), **named}), "Ablations and variants")
+def _costs(pool: Sequence[Recording], cells: Mapping[Cell, int], picture: Path | None) -> None:
     costs: dict[float, Results] = {}
     rows = contenders()
+    names = ("STF", "RR", "LARA", "LaiRA", GUARDED, OURS)
     for cost in SWITCH_COSTS:
-        costly = {
-            name: replace(rows[name], delays=Delays(switch=cost))
-            for name in ("STF", "RR", "LARA", "LaiRA", GUARDED, OURS)
-        }
-        costs[cost] = play(pool, {cell: n for cell, n in some.items() if not cell.pure}, costly)
-    print("\nA switch costs so many seconds: part of the ceiling")
+        costs[cost] = play(pool, cells, {name: replace(rows[name], delays=Delays(switch=cost)) for name in names})
+    print("\nA switch costs so many seconds: part of the ceiling, mixed bundles")
     table(
         ["policy", *(f"{cost} s" for cost in SWITCH_COSTS)],
-        [[name, *(mean_share(costs[cost], name) for cost in SWITCH_COSTS)] for name in costly],
+        [[name, *(mean_share(costs[cost], name) for cost in SWITCH_COSTS)] for name in names],
     )
     if picture:
-        plots.switch_costs({cost: {row: mean_share(played, row) for row in costly} for cost, played in costs.items()},
-                           picture / "switch_costs.png")  # fmt: skip
-    if size == "full":
-        print_one(play(pool, some, sensitivity()), "Sensitivity: one constant at a time")
-    return print_decisions()
+        by_cost = {cost: {name: mean_share(played, name) for name in names} for cost, played in costs.items()}
+        plots.switch_costs(by_cost, picture / "switch_costs.png")
 
 
 def main() -> None:
@@ -283,6 +294,7 @@ def main() -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", dest="size", action="store_const", const="quick", help="within 50 seconds on 2 cores")
     how.add_argument("--full", dest="size", action="store_const", const="full", help="everything, an hour or two")
+    parser.add_argument("--part", nargs="+", choices=PARTS, metavar="PART", help=f"only these: {', '.join(PARTS)}")
     parser.add_argument("--curves", type=Path, default=SHIPPED, metavar="DIR", help="recordings (default: the shipped)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures here (PNG)")
@@ -290,7 +302,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.plots:
         arguments.plots.mkdir(parents=True, exist_ok=True)
-    figures = measure(arguments.size, reporting(arguments.curves), arguments.plots)
+    parts = arguments.part or PARTS_OF[arguments.size]
+    figures = measure(arguments.size, parts, reporting(arguments.curves), arguments.plots)
     print()
     table(["figure", "value"], [[name, value] for name, value in figures.items()])
     if arguments.json:
