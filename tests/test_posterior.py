@@ -1,0 +1,121 @@
+"""The posterior: its candidates against fits in one go, its doubt, and that a forecast is made once a cell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lightning_core.estimators.posterior import EXPONENTS, LEAST_MISFIT, POWERS, SHIFTS, Posterior
+from lightning_core.types import FloatArray, IntArray
+
+ROW = np.array([0])
+
+
+def fed(positions: FloatArray, losses: FloatArray, **arguments: float) -> Posterior:
+    bank = Posterior(**arguments)  # type: ignore[arg-type]
+    bank.grow(1)
+    for s, loss in zip(positions, losses, strict=True):
+        bank.observe(ROW, np.array([s]), np.array([loss]))
+    return bank
+
+
+def noisy(seed: int = 0, n: int = 60) -> tuple[FloatArray, FloatArray]:
+    draw = np.random.default_rng(seed)
+    s = np.cumsum(draw.integers(5, 30, n)).astype(float)
+    return s, (2.0 * (s + 40) ** -0.6 + 0.05) * draw.lognormal(0, 0.05, n)
+
+
+def test_the_candidates_are_the_weighted_fits() -> None:
+    s, losses = noisy()
+    scale, base, belief = fed(s, losses)._candidates(ROW)
+    assert belief.sum() == pytest.approx(1.0)
+    assert belief.sum(axis=(2, 3))[0] == pytest.approx(np.full(len(POWERS), 1 / len(POWERS)))
+    for p, power in enumerate(POWERS):
+        root = np.sqrt((s / s[-1]) ** power) / losses
+        for k in (0, 7, 21, 44):
+            b, shift = EXPONENTS[k // len(SHIFTS)], SHIFTS[k % len(SHIFTS)]
+            x = (s / s[0] + shift) ** -b
+            [[alone]] = [np.linalg.lstsq((x * root)[:, None], losses * root)[0]]
+            assert scale[0, p, 0, k] == pytest.approx(alone, rel=1e-8)
+            steep, floor = np.linalg.lstsq(np.stack([x * root, root], axis=1), losses * root)[0]
+            if steep > 0 and floor > 0:
+                assert (scale[0, p, 1, k], base[0, p, 1, k]) == pytest.approx((steep, floor), rel=1e-6)
+            else:
+                assert belief[0, p, 1, k] == 0
+
+
+def test_belief_goes_by_misfit_with_the_evidence_of_a_few_cells() -> None:
+    """Of two candidates without a floor the odds are the misfits' to the power of minus half the evidence."""
+    s, losses = noisy()
+    scale, _, belief = fed(s, losses, evidence=3.0)._candidates(ROW)
+    weight = (s / s[-1]) ** POWERS[0]
+
+    def misfit(k: int) -> float:
+        x = (s / s[0] + SHIFTS[k % len(SHIFTS)]) ** -EXPONENTS[k // len(SHIFTS)]
+        relative = (losses - scale[0, 0, 0, k] * x) / losses
+        return float((weight * relative**2).sum() / weight.sum()) + LEAST_MISFIT
+
+    odds = belief[0, 0, 0, 20] / belief[0, 0, 0, 30]
+    assert odds == pytest.approx((misfit(20) / misfit(30)) ** -1.5, rel=1e-6)
+
+
+def test_a_floor_is_noticed() -> None:
+    s = np.arange(10.0, 3000.0, 10.0)
+    bank = fed(s, 5.0 * s**-1.0 + 0.3)
+    above, below = (bank.first_passage(ROW, np.array([t]))[0] for t in (0.301, 0.25))
+    assert np.isfinite(above[9])
+    assert np.isinf(below[14])
+
+
+def test_doubt_grows_with_the_distance() -> None:
+    s = np.arange(10.0, 2000.0, 10.0)
+    losses = 3.0 * s**-0.5 * np.random.default_rng(1).lognormal(0, 0.03, len(s))
+
+    def width(seen: int, target: float) -> float:
+        q = fed(s[:seen], losses[:seen]).first_passage(ROW, np.array([target]))[0] - s[seen - 1]
+        return float(np.log(q[14] / q[4]))
+
+    widths = [width(50, 3.0 * (far * s[49]) ** -0.5) for far in (1.5, 3.0, 8.0)]
+    assert widths == sorted(widths)
+
+
+def test_a_forecast_is_made_once_a_cell_and_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, losses = noisy()
+    bank = fed(s, losses)
+    made = []
+    forecast = Posterior._forecast
+
+    def counted(self: Posterior, rows: IntArray, threshold: FloatArray) -> FloatArray:
+        made.append(threshold[0])
+        return forecast(self, rows, threshold)
+
+    monkeypatch.setattr(Posterior, "_forecast", counted)
+    for threshold in (0.1, 0.1, 0.2, 0.1):
+        bank.first_passage(ROW, np.array([threshold]))
+    assert made == [0.1, 0.2, 0.1]
+    bank.observe(ROW, np.array([s[-1] + 10]), losses[-1:])
+    bank.first_passage(ROW, np.array([0.1]))
+    assert made == [0.1, 0.2, 0.1, 0.1]
+
+
+def test_the_unit_of_data_does_not_matter() -> None:
+    s, losses = noisy()
+    one = fed(s, losses).first_passage(ROW, np.array([0.08]))
+    thousand = fed(1000 * s, losses).first_passage(ROW, np.array([0.08]))
+    assert thousand == pytest.approx(1000 * one, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"powers": ()}, "powers must be at least one"),
+        ({"powers": (-1.0,)}, r"each at least 0 and finite, got \[-1.0\]"),
+        ({"evidence": 0.0}, "evidence must be positive and finite, got 0.0"),
+        ({"floor": 1.0}, "floor must be above 0 and below 1, got 1.0"),
+        ({"widening": -0.1}, "widening must be at least 0 and finite, got -0.1"),
+        ({"least": 2}, "least must be at least 3 cells, got 2"),
+    ],
+)
+def test_wrong_arguments_name_the_rule_and_the_value(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Posterior(**arguments)  # type: ignore[arg-type]
