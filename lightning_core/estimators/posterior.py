@@ -190,9 +190,10 @@ class Posterior:
         order = np.argsort(left, axis=1)
         left = np.take_along_axis(left, order, axis=1)
         up_to = np.cumsum(np.take_along_axis(belief.reshape(left.shape), order, axis=1), axis=1)
-        at = (up_to[:, None, :] < LEVELS[:, None]).sum(axis=2)
-        quantiles = np.take_along_axis(left, np.minimum(at, left.shape[1] - 1), axis=1)
-        return (here + self._widened(quantiles)) * self._unit[rows, None]
+        # All rows in one search: each row's beliefs run from its number to the next one.
+        row = np.arange(len(rows))[:, None]
+        at = np.searchsorted((up_to / up_to[:, -1:] + row).ravel(), (LEVELS + row).ravel())
+        return (here + self._widened(left.ravel()[at].reshape(-1, len(LEVELS)))) * self._unit[rows, None]
 
     def _widened(self, left: FloatArray) -> FloatArray:
         """Each quantile spread out by the widening, and the quantiles of that."""
