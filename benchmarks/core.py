@@ -225,11 +225,14 @@ PARTS_OF: Mapping[Size, Sequence[str]] = {
 QUICK = ("STF", "LARA", "LaiRA", GUARDED, OURS)
 
 
-def measure(size: Size, parts: Collection[str], pool: Sequence[Recording], picture: Path | None) -> Figures:
+def measure(
+    size: Size,
+    parts: Collection[str],
+    rows: Mapping[str, Contender],
+    pool: Sequence[Recording],
+    picture: Path | None,
+) -> Figures:
     cells = {Cell(jobs, pure): count for jobs, count in BUNDLES[size].items() for pure in (False, True)}
-    rows = contenders()
-    if size == "quick":
-        rows = {name: rows[name] for name in QUICK}
     figures: Figures = {}
     if "policies" in parts:
         figures |= _policies(pool, cells, rows, picture)
@@ -263,8 +266,11 @@ def _policies(
         plots.switches(results, picture / "switches.png")
     return {
         "ours_ceiling_fraction": mean_share(results, OURS),
-        "ours_vs_lara": mean_share(results, OURS, 10) / mean_share(results, "LARA", 10),
-        "ours_vs_laira": mean_share(results, OURS, 10) / mean_share(results, "LaiRA", 10),
+        **{
+            f"ours_vs_{name.lower()}": mean_share(results, OURS, 10) / mean_share(results, name, 10)
+            for name in ("LARA", "LaiRA")
+            if name in rows
+        },
         "ours_behind_cells": float(len(late)),
         "switches_per_job": switches_per_job(results, OURS),
         "coverage_q90": coverage_q90(pool),
@@ -295,6 +301,7 @@ def main() -> None:
     how.add_argument("--quick", dest="size", action="store_const", const="quick", help="within 50 seconds on 2 cores")
     how.add_argument("--full", dest="size", action="store_const", const="full", help="everything, an hour or two")
     parser.add_argument("--part", nargs="+", choices=PARTS, metavar="PART", help=f"only these: {', '.join(PARTS)}")
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these rows of the first table, and ours")
     parser.add_argument("--curves", type=Path, default=SHIPPED, metavar="DIR", help="recordings (default: the shipped)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures here (PNG)")
@@ -303,7 +310,12 @@ def main() -> None:
     if arguments.plots:
         arguments.plots.mkdir(parents=True, exist_ok=True)
     parts = arguments.part or PARTS_OF[arguments.size]
-    figures = measure(arguments.size, parts, reporting(arguments.curves), arguments.plots)
+    rows = contenders()
+    names = arguments.rows or (QUICK if arguments.size == "quick" else list(rows))
+    if unknown := [name for name in names if name not in rows]:
+        parser.error(f"rows must be of {', '.join(rows)}, got {', '.join(unknown)}")
+    some = {name: row for name, row in rows.items() if name in {*names, OURS, GUARDED}}
+    figures = measure(arguments.size, parts, some, reporting(arguments.curves), arguments.plots)
     print()
     table(["figure", "value"], [[name, value] for name, value in figures.items()])
     if arguments.json:

@@ -105,6 +105,14 @@ def test_a_slice_ends_when_its_job_is_no_longer_kept() -> None:
     assert order(policy, view([200, 5], [100, 40]), 1.0) == [1, 0]
 
 
+def test_whoever_trains_stays_among_the_kept_if_that_costs_nobody() -> None:
+    """One of the two fits; the shorter would be kept if none of them trained."""
+    policy = Triage(slice_cells=1)
+    policy.plan(view([6], [10]), 0.0)
+    assert order(policy, view([5.9, 5.5], [10, 9.5]), 1.0) == [0, 1]
+    assert order(Triage(), view([5.9, 5.5], [10, 9.5]), 1.0) == [1, 0]
+
+
 def test_on_two_devices_two_have_slices() -> None:
     policy = Triage(slice_cells=8)
     policy.plan(view([20, 20], [100, 90], devices=2), 0.0)

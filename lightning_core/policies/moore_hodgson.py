@@ -27,6 +27,7 @@ def largest_feasible_set(
     weight: FloatArray | None = None,
     size: IntArray | None = None,
     devices: int = 1,
+    rather: IntArray | None = None,
 ) -> BoolArray:
     """Which jobs to keep, shape ``(n,)``.
 
@@ -42,8 +43,8 @@ def largest_feasible_set(
     devices the rest is not the choice, but that jobs take the device that is free first: of the best choice among those
     that do, it kept 0.996 on two devices and all on three (60 instances each).
 
-    The time is O(n log n) on one device, else O(n) for each job that goes, up to O(n^2). So with more than ``MANY`` jobs
-    several devices are taken for one that is so many times as fast: of thousands of jobs that differ by little.
+    The time is O(n log n) on one device, else O(n) for each job that goes, up to O(n^2). So with more than ``MANY``
+    jobs several devices are taken for one that is so many times as fast: among thousands it differs by little.
 
     Args:
         work: seconds alone on its devices, shape ``(n,)``.
@@ -52,6 +53,7 @@ def largest_feasible_set(
         weight: how many jobs of weight 1 each counts for, shape ``(n,)``; None if they are equal.
         size: devices that each takes, shape ``(n,)``; None for one.
         devices: of the pool.
+        rather: rows that are kept if no weight is lost by it: who trains already.
 
     Example::
 
@@ -62,6 +64,8 @@ def largest_feasible_set(
         array([ True, False, False])
         >>> largest_feasible_set(work, deadline, 0.0, devices=2)
         array([ True,  True,  True])
+        >>> largest_feasible_set(np.array([5.0, 4.0]), np.array([6.0, 6.0]), 0.0, rather=np.array([0]))
+        array([ True, False])
     """
     size = np.ones(len(work), np.int64) if size is None else size
     keep = np.isfinite(work) & (work <= deadline - now) & (size <= devices)
@@ -81,6 +85,11 @@ def largest_feasible_set(
     best = on_time(greed)
     if not equal:
         best = _come_back(best, rows, weight, greed, on_time)
+    for row in () if rather is None else rather.tolist():
+        if keep[row] and row not in best:
+            instead = on_time(np.where(np.arange(len(work)) == row, -np.inf, greed))
+            if weight[instead].sum() >= weight[best].sum() * (1 - 1e-12):
+                best = instead
     keep[:] = False
     keep[best] = True
     return keep
