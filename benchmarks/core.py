@@ -213,7 +213,7 @@ def print_decisions() -> dict[str, float]:
 Size = Literal["quick", "default", "full"]
 BUNDLES: Mapping[Size, Mapping[int, int]] = {
     "quick": {5: 12, 10: 12, 20: 12},
-    "default": {5: 48, 10: 36, 25: 24},
+    "default": {5: 78, 10: 36, 25: 30},
     "full": {5: 78, 10: 36, 25: 30, 50: 30, 100: 30},
 }
 PARTS = ("policies", "variants", "costs", "sensitivity", "decisions")
