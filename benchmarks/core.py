@@ -16,11 +16,10 @@ from typing import Literal
 import numpy as np
 from scipy.stats import ttest_rel
 
-from benchmarks import plots
+from benchmarks import extrapolation, plots
 from benchmarks.bundles import Recording
 from benchmarks.common import Figures, table
 from benchmarks.decide import PAST_A_SLICE, ROUNDS, round_ms
-from benchmarks.extrapolation import coverage_q90
 from benchmarks.replay import SHIPPED, Cell, Contender, Played, play, reporting
 from benchmarks.tune import contender, tuned
 from lightning_core.drivers.simulation import Delays
@@ -216,10 +215,10 @@ BUNDLES: Mapping[Size, Mapping[int, int]] = {
     "default": {5: 78, 10: 36, 25: 30},
     "full": {5: 78, 10: 36, 25: 30, 50: 30, 100: 30},
 }
-PARTS = ("policies", "variants", "costs", "sensitivity", "decisions")
+PARTS = ("policies", "variants", "costs", "sensitivity", "forecasts", "decisions")
 PARTS_OF: Mapping[Size, Sequence[str]] = {
     "quick": ("policies",),
-    "default": ("policies", "variants", "costs", "decisions"),
+    "default": ("policies", "variants", "costs", "forecasts", "decisions"),
     "full": PARTS,
 }
 QUICK = ("STF", "LARA", "LaiRA", GUARDED, OURS)
@@ -229,9 +228,10 @@ def measure(
     size: Size,
     parts: Collection[str],
     rows: Mapping[str, Contender],
-    pool: Sequence[Recording],
+    curves: Path,
     picture: Path | None,
 ) -> Figures:
+    pool = reporting(curves)
     cells = {Cell(jobs, pure): count for jobs, count in BUNDLES[size].items() for pure in (False, True)}
     figures: Figures = {}
     if "policies" in parts:
@@ -245,6 +245,8 @@ def measure(
         print_one(play(pool, some, sensitivity()), "Sensitivity: one constant at a time")
     if "decisions" in parts:
         figures |= print_decisions()
+    if "forecasts" in parts:
+        figures |= extrapolation.measure(size, curves, picture)
     return figures
 
 
@@ -273,7 +275,7 @@ def _policies(
         },
         "ours_behind_cells": float(len(late)),
         "switches_per_job": switches_per_job(results, OURS),
-        "coverage_q90": coverage_q90(pool),
+        "coverage_q90": extrapolation.coverage_q90(pool),
         "ahead_of_papers": float(sum(p < 0.05 for p in sure.values())),
         "ahead_of_papers_of": float(len(sure)),
     }
@@ -315,7 +317,7 @@ def main() -> None:
     if unknown := [name for name in names if name not in rows]:
         parser.error(f"rows must be of {', '.join(rows)}, got {', '.join(unknown)}")
     some = {name: row for name, row in rows.items() if name in {*names, OURS, GUARDED}}
-    figures = measure(arguments.size, parts, some, reporting(arguments.curves), arguments.plots)
+    figures = measure(arguments.size, parts, some, arguments.curves, arguments.plots)
     print()
     table(["figure", "value"], [[name, value] for name, value in figures.items()])
     if arguments.json:
