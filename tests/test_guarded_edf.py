@@ -39,11 +39,11 @@ def test_guarded_edf_knows_how_unsure_a_forecast_is(work: float, slack: float, s
 
 
 def test_guarded_edf_does_not_judge_early() -> None:
-    early = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[19, 5, 0, 50]), 0.0)
+    early = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[9, 5, 0, 50]), 0.0)
     assert early.order.tolist() == [0, 1, 2, 3]
     assert early.duty.tolist() == [1, 1, 1, 1]
     assert [CODES[c] for c in early.codes[:3]] == ["unjudged"] * 3
-    seen = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[20] * 4), 0.0)
+    seen = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[10] * 4), 0.0)
     assert seen.duty.tolist() == [0, 0, 1, 1]  # of the third not even the speed is known
 
 

@@ -54,15 +54,15 @@ class Posterior:
         >>> for s in range(10, 1000, 10):
         ...     bank.observe(row, np.array([float(s)]), np.array([2.0 * s**-0.5 + 0.1]))
         >>> bank.first_passage(row, np.array([0.15]))[0, [1, 9, 18]].round(-1)
-        array([1370., 1550., 1960.])
+        array([1470., 1560., 1760.])
     """
 
     def __init__(
         self,
         powers: Sequence[float] = POWERS,
-        evidence: float = 3.0,
-        floor: float = 0.2,
-        widening: float = 0.4,
+        evidence: float = 6.0,
+        floor: float = 0.1,
+        widening: float = 0.2,
         least: int = 3,
     ) -> None:
         if not powers or not all(0 <= power < np.inf for power in powers):

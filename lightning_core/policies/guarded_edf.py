@@ -30,7 +30,7 @@ class GuardedEdf:
         ValueError: if an argument is out of its range.
     """
 
-    def __init__(self, judge_after: int = 20, least_chance: float = 0.15) -> None:
+    def __init__(self, judge_after: int = 10, least_chance: float = 0.15) -> None:
         self._judge = Judge(judge_after, least_chance)
 
     def plan(self, jobs: JobView, now: float) -> Plan:

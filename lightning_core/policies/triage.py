@@ -42,7 +42,7 @@ class Triage:
     def __init__(
         self,
         level: float = 0.3,
-        judge_after: int = 14,
+        judge_after: int = 10,
         least_chance: float = 0.15,
         slice_cells: int = 20,
         longest: float = 10.0,
