@@ -199,7 +199,10 @@ def _least_deadline(job: Wish, kept: Sequence[Wish], devices: int) -> float:
     """Of a job beside the kept ones. The deadline matters by its place among theirs alone, so each place is tried."""
     for place in range(len(kept) + 1):
         order = [*kept[:place], job, *kept[place:]]
-        deadline = max(job.deadline, ends(order, devices)[place], kept[place - 1].deadline if place else 0.0)
+        before = kept[place - 1] if place else None
+        deadline = max(job.deadline, ends(order, devices)[place], before.deadline if before else 0.0)
+        if before and deadline == before.deadline and (job.work or 0.0) < (before.work or 0.0):
+            deadline *= 1 + 2 * EXACT  # of two that are due at once the shorter goes first, and this one must not
         later = job._replace(deadline=deadline)
         together = _by_deadline([*kept, later])
         if together[place] is later and _spare(together, devices) >= 0:
