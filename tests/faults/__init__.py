@@ -1,0 +1,1 @@
+"""Faults: processes killed, disks full, messages lost, guards removed."""
