@@ -12,7 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import Can, End, Job, LossTarget, Outlook, WorkerLeft
+from lightning_core.types import Can, Cause, End, Job, LossTarget, Outlook, WorkerLeft
 
 from .joining import Connect, Connection, Join, name_of
 from .mailbox import Mailbox
@@ -187,4 +187,4 @@ def _parting(job: str, error: BaseException | None) -> WorkerLeft:
         return WorkerLeft(job, 0)
     message = " ".join(str(error).split()) or "no message"
     story = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"
-    return WorkerLeft(job, 0, crashed=True, detail=story)
+    return WorkerLeft(job, 0, Cause.RAISED, detail=story)

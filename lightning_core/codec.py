@@ -14,6 +14,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cancel,
+    Cause,
     Cell,
     Close,
     End,
@@ -27,10 +28,12 @@ from lightning_core.types import (
     Pause,
     Report,
     Resume,
+    Save,
     State,
     Submit,
     Target,
     Tick,
+    Unready,
     Verdict,
     WorkerLeft,
     WorkersLost,
@@ -39,6 +42,7 @@ from lightning_core.types import (
 _PLAIN: dict[str, type[Any]] = {
     "report": Report,
     "worker_left": WorkerLeft,
+    "unready": Unready,
     "workers_lost": WorkersLost,
     "close": Close,
     "cancel": Cancel,
@@ -107,6 +111,10 @@ def decode_event(text: str) -> Event:
         return Amend(job_from_dict(body["job"]), body["deadline"])
     if kind == "report":
         body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
+    if kind == "worker_left":
+        body["cause"] = Cause(body["cause"])
+    if body.get("saved") is not None:
+        body["saved"] = Save(*body["saved"])
     event: Event = _PLAIN[kind](**body)
     return event
 
@@ -135,7 +143,9 @@ def answer_from_dict(value: dict[str, Any]) -> Answer:
 
 def status_to_dict(status: JobStatus) -> dict[str, Any]:
     body = {f.name: getattr(status, f.name) for f in fields(status)}
-    return body | {"target": target_to_dict(status.target), "reason": list(status.reason), "why": list(status.why)}
+    fault = None if status.fault is None else list(status.fault)
+    reasons = {"reason": list(status.reason), "why": list(status.why), "fault": fault}
+    return body | {"target": target_to_dict(status.target)} | reasons
 
 
 def status_from_dict(value: dict[str, Any]) -> JobStatus:
@@ -147,6 +157,7 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "target": target_from_dict(value["target"]),
             "reason": _reason(value["reason"]),
             "why": _reason(value["why"]),
+            "fault": None if value["fault"] is None else _reason(value["fault"]),
             "finish": None if value["finish"] is None else tuple(value["finish"]),
             "devices": tuple(value["devices"]),
         }

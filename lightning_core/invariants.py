@@ -9,12 +9,13 @@ from lightning_core.table import JobTable
 from lightning_core.types import End
 
 
-def check(table: JobTable, settings: Settings, next_round: float | None) -> None:
+def check(table: JobTable, settings: Settings, next_round: float | None, now: float) -> None:
     """Raises AssertionError if an invariant is broken."""
     n = len(table)
     # Lists: a look at one number of an array costs ten times as much.
     duties, active, pinned = table.duty[:n].tolist(), table.active[:n].tolist(), table.pinned[:n].tolist()
     launched, housed, sizes = table.launched[:n].tolist(), table.housed[:n].tolist(), table.size[:n].tolist()
+    resting = (table.back_at[:n] > now).tolist()
     stands_still = (table.paused[:n] | (table.late[:n] & table.holds[:n])).tolist()
     load, whole, warm = [0.0] * settings.devices, [0] * settings.devices, [0] * settings.devices
     for row, (directive, name, home, duty) in enumerate(
@@ -31,6 +32,7 @@ def check(table: JobTable, settings: Settings, next_round: float | None) -> None
         _holds(not duty or len(home) == 1 or duty == 1, f"{name}: a part of several devices")
         _holds(not (duty and stands_still[row]), f"{name}: trains, and is paused or held")
         _holds(not pinned[row] or table.jobs[row].device in home, f"{name}: on {home}, lives elsewhere")
+        _holds(not (home and resting[row]), f"{name}: at home while it is to stay away after a fault")
         _holds(housed[row] == bool(home), f"{name}: housed and at home nowhere, or the reverse")
         for device in home:
             load[device] += duty

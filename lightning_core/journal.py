@@ -23,7 +23,7 @@ from lightning_core.codec import decode_event, encode_answers, encode_event
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import Answer, Event
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 class JournalError(Exception):

@@ -32,6 +32,7 @@ WORDS = {
     "paused": "paused by a person",
     "closing": "the pool is being taken down; it is saved and comes back",
     "not_begun": "begins in {0:t}",
+    "recovering": "comes back in {0:t}",
     "late_goes_on": "deadline passed: goes on with what nobody else needs",
     "late_held": "deadline passed: held until it is given a new one",
     "no_share": "has no fixed share",
@@ -64,10 +65,19 @@ WORDS = {
     "never_feasible": "deadline passed; it had been given up",
     "training_ended": "its training ended before the target was met",
     "crashed": "{text}",
+    "gave_out_once": "{text} (it has come back once, as often as it may)",
+    "gave_out": "{text} (it has come back {0:.0f} times, as often as it may)",
+    "unschedulable": "its workers were not ready {0:.0f} times: {text}",
     "cancelled": "cancelled",
     "workers_lost": "the pool was down, and its script did not come back",
     "unknown_job": "unknown job",
     "superseded": "another incarnation of this job runs",
+    # faults
+    "worker_lost": "{text}; it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
+    "raised": "its code raised ({text}); it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
+    "preempted": "its node was taken away; it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
+    "pool_lost": "the pool was lost; it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
+    "unready": "its workers were not ready in time ({text}); it is tried again",
 }
 CODES = tuple(WORDS)
 _INDEX = {code: index for index, code in enumerate(CODES)}

@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from lightning_core.dealing import Dealer, deal_one, is_simple
+from lightning_core.faults import MOST, MOST_UNREADY, WORDS, final, pause, sound
 from lightning_core.invariants import check
 from lightning_core.protocols import LooksAtCurves
 from lightning_core.reasons import CODES, Reason, index
@@ -27,6 +28,7 @@ from lightning_core.types import (
     Answer,
     BoolArray,
     Cancel,
+    Cause,
     Close,
     Directive,
     End,
@@ -45,8 +47,10 @@ from lightning_core.types import (
     Plan,
     Report,
     Resume,
+    Save,
     Submit,
     Tick,
+    Unready,
     Verdict,
     WorkerLeft,
     WorkersLost,
@@ -63,8 +67,6 @@ LOW, MID, HIGH = 2, 9, 16
 SPEED_WANDERS, PERSON_ERRS = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 # How far ahead of a missing cell others are kept.
 MOST_WAITING = 1000
-# No count and no time of a run is larger.
-MOST = 2**53
 
 
 class Scheduler:
@@ -122,6 +124,8 @@ class Scheduler:
                 self._submit(jobs, now)
             case WorkerLeft():
                 self._worker_left(event, now)
+            case Unready():
+                self._unready(event, now)
             case WorkersLost():
                 self._workers_lost(now)
             case Close():
@@ -177,6 +181,7 @@ class Scheduler:
         if table.active[row] and report.number > table.last_report[row] and _countable(report):
             table.progress(row, report)
             table.obeys[row] = report.version >= table.directives[row].version
+            table.accept(row, report.saved)
             self._take_cells(row, report)
             if table.is_met(row):
                 self._met(row, now)
@@ -220,21 +225,55 @@ class Scheduler:
         row = table.row_of.get(event.job)
         if row is None or event.incarnation != table.incarnation[row] or not table.active[row]:
             return
-        if event.crashed:
-            table.details[row] = event.detail
-            last_line = event.detail.strip().rsplit("\n", 1)[-1]
-            self._end(row, now, Verdict.CRASHED, Reason("crashed", text=last_line or "the worker died"))
-        elif event.released and table.launched[row]:
-            table.come_back(row)
+        if sound(event.saved):
+            table.accept(row, event.saved)
+        match event.cause:
+            case Cause.RELEASED if table.launched[row]:
+                table.come_back(row)
+            case Cause.DONE | Cause.RELEASED:
+                self._end(row, now, Verdict.MISSED, Reason("training_ended"))
+            case _:
+                self._fault(row, event.cause, event.detail, now)
+        self._round(now)
+
+    def _fault(self, row: int, cause: Cause, detail: str, now: float) -> None:
+        """A job that was launched comes back as often as it may, after a pause; any other is over."""
+        table = self._table
+        job, text = table.jobs[row], detail.strip().rsplit("\n", 1)[-1] or "the worker died"
+        table.details[row] = detail
+        times = table.count(row, cause)
+        over = final(cause, job, times, text) if table.launched[row] else Reason("crashed", text=text)
+        if over is not None:
+            self._end(row, now, Verdict.CRASHED, over)
+            return
+        table.set_back(row, WORDS[cause], text)
+        if cause is not Cause.PREEMPTED:
+            table.back_at[row] = now + pause(job.name, int(table.in_a_row[row]))
+
+    def _unready(self, event: Unready, now: float) -> None:
+        """What it was granted is given back, so that it blocks nobody, and it is tried again after a pause."""
+        table = self._table
+        row = table.row_of.get(event.job)
+        if row is None or event.incarnation != table.incarnation[row] or not table.active[row]:
+            return
+        if not table.launched[row] or not table.home[row] or table.last_report[row]:
+            return  # it was taken back already, or they came after all
+        table.unready[row] += 1
+        if table.unready[row] >= MOST_UNREADY:
+            tries = float(table.unready[row])
+            self._end(row, now, Verdict.CRASHED, Reason("unschedulable", (tries,), event.detail))
         else:
-            self._end(row, now, Verdict.MISSED, Reason("training_ended"))
+            table.faults[row] = Reason("unready", (), event.detail)
+            table.back_at[row] = now + pause(event.job, int(table.unready[row]))
         self._round(now)
 
     def _workers_lost(self, now: float) -> None:
         table = self._table
         self._closing = False
         for row in table.active_rows().tolist():
-            if table.launched[row]:
+            if table.launched[row] and table.last_report[row]:
+                table.set_back(row, "pool_lost")
+            elif table.launched[row]:
                 table.come_back(row)
             else:  # a plain script joins again by itself, under its name
                 self._end(row, now, Verdict.CANCELLED, Reason("workers_lost"))
@@ -292,7 +331,7 @@ class Scheduler:
             self._next_round = None
             return
         view = self._forecast(rows)
-        begun = table.begin[rows] <= now
+        begun = table.wakes(rows) <= now
         apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows])
         if self._closing:
             apart |= table.launched[rows]
@@ -308,7 +347,7 @@ class Scheduler:
         """A round each period while something moves, else when a deadline passes or a job may begin."""
         table = self._table
         soonest = float(
-            np.concatenate([[np.inf], table.deadline[rows[~table.late[rows]]], table.begin[rows[~begun]]]).min()
+            np.concatenate([[np.inf], table.deadline[rows[~table.late[rows]]], table.wakes(rows[~begun])]).min()
         )
         if planned.any() or table.duty[rows].any():
             soonest = min(soonest, now + self.settings.period)
@@ -418,7 +457,7 @@ class Scheduler:
         roomy = settings.resident is None or int(launched.sum()) <= settings.resident
         if settings.devices == 1 and roomy and not apart.any() and is_simple(plan):
             return deal_one(plan), None
-        out = table.evicted[rows] | (self._closing & launched)
+        out = table.evicted[rows] | (self._closing & launched) | (table.back_at[rows] > now)
         homes = [() if gone else table.home[row] for row, gone in zip(rows.tolist(), out.tolist(), strict=True)]
         for at in np.flatnonzero(table.pinned[rows]).tolist():
             device = table.jobs[int(rows[at])].device
@@ -445,11 +484,12 @@ class Scheduler:
         numbers = plan.numbers
         if apart.any():
             numbers = numbers.copy()
-            codes[apart] = np.where(table.paused[rows[apart]], index("paused"), index("not_begun"))
+            waits = np.where(table.begin[rows[apart]] > now, index("not_begun"), index("recovering"))
+            codes[apart] = np.where(table.paused[rows[apart]], index("paused"), waits)
             codes[apart & table.late[rows] & ~table.paused[rows]] = index("late_held")
             if self._closing:
                 codes[apart & table.launched[rows]] = index("closing")
-            numbers[apart, 0] = table.begin[rows[apart]] - now
+            numbers[apart, 0] = table.wakes(rows[apart]) - now
         changed = np.abs(duty - table.duty[rows]) > 1e-9
         if homes is None:
             moved = ~table.housed[rows]
@@ -513,6 +553,10 @@ class Scheduler:
         """Of a job that was submitted: which life of it may speak."""
         return int(self._table.incarnation[self._table.row_of[name]])
 
+    def saves(self, name: str) -> tuple[Save, ...]:
+        """Checkpoints that a job which was submitted may go on from, the newest first: no others, wherever they lie."""
+        return self._table.saves[self._table.row_of[name]]
+
     def job(self, name: str) -> Job:
         """One that was submitted, with its terms as they are now."""
         return self._table.jobs[self._table.row_of[name]]
@@ -529,13 +573,13 @@ class Scheduler:
 
     def check(self) -> None:
         """Raises AssertionError if an invariant is broken; tests call it after every step."""
-        check(self._table, self.settings, self._next_round)
+        check(self._table, self.settings, self._next_round, self._now)
 
 
 def _countable(report: Report) -> bool:
     """Whether the numbers of a report can be counted with: whoever sends others has lost count."""
     counts = (report.number, report.batches, report.began, report.rejected, report.busy)
-    return all(0 <= count <= MOST for count in counts)
+    return all(0 <= count <= MOST for count in counts) and sound(report.saved)
 
 
 def _only(view: JobView, rows: IntArray) -> JobView:

@@ -13,6 +13,7 @@ from lightning_core.types import (
     BatchTarget,
     BoolArray,
     Can,
+    Cause,
     Directive,
     End,
     FloatArray,
@@ -21,6 +22,7 @@ from lightning_core.types import (
     JobStatus,
     OnMiss,
     Report,
+    Save,
     State,
     Verdict,
 )
@@ -30,6 +32,10 @@ UNKNOWN, FEASIBLE, AT_RISK, INFEASIBLE, MISSED = range(5)
 BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.MISSED)
 # Throughput follows the last 30 busy seconds or so: long enough to be calm, short enough to notice a slower phase.
 MEMORY = 30.0
+# A worker that was busy for so many seconds before it was lost was not lost by what lost the one before it.
+CALM = 60.0
+# Checkpoints that a job may go on from: the newest, and one before it.
+GENERATIONS = 2
 
 
 class JobTable:
@@ -55,6 +61,14 @@ class JobTable:
     evicted: BoolArray  # paused, and its memory freed
     late: BoolArray  # its deadline has passed and it goes on, or is held
     incarnation: IntArray
+    recovering: BoolArray  # its worker was lost, and the next has not reported
+    back_at: FloatArray  # not before, after a fault
+    restarts: IntArray  # after faults
+    losses: IntArray  # of workers
+    errors: IntArray  # of its own code
+    in_a_row: IntArray  # faults without a calm time between them
+    unready: IntArray  # how often its workers were not there in time, since one of them last reported
+    lost: IntArray  # batches that had to be done again
     last_report: IntArray
     obeys: BoolArray  # its worker has reported under its newest grant, or there is none
     batches: IntArray
@@ -91,6 +105,8 @@ class JobTable:
         self.recent: list[deque[float]] = []
         self.waiting: list[dict[int, tuple[int, float]]] = []
         self.details: dict[int, str] = {}
+        self.faults: dict[int, Reason] = {}
+        self.saves: list[tuple[Save, ...]] = []
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
 
@@ -111,6 +127,7 @@ class JobTable:
         self.home.append(())
         self.recent.append(deque(maxlen=self._window))
         self.waiting.append({})
+        self.saves.append(())
         self.active[row] = True
         self.submitted[row] = now
         self.size[row] = size
@@ -156,14 +173,46 @@ class JobTable:
         self.trained_at[row] = np.inf
         self.waiting[row].clear()
 
+    def set_back(self, row: int, code: str, text: str = "") -> None:
+        """The job has lost its worker by a fault, and comes back from what it saved."""
+        start = self.saves[row][0].batches if self.saves[row] else 0
+        again = max(int(self.batches[row]) - start, 0)
+        self.faults[row] = Reason(code, (float(start), float(again)), text)
+        calm = self.busy[row] - self.busy_before[row] > CALM
+        self.in_a_row[row] = 1 if calm else self.in_a_row[row] + 1
+        self.restarts[row] += 1
+        self.recovering[row] = True
+        self.come_back(row)
+
+    def count(self, row: int, cause: Cause) -> int:
+        """How often the job has had this fault, now once more; of what nobody counts, 0."""
+        column = {Cause.LOST: self.losses, Cause.RAISED: self.errors}.get(cause)
+        if column is None:
+            return 0 if cause is Cause.PREEMPTED else 1
+        column[row] += 1
+        return int(column[row])
+
+    def accept(self, row: int, save: Save | None) -> None:
+        """The newest saves are what the job may go on from."""
+        if save is not None and self.launched[row] and save not in self.saves[row]:
+            self.saves[row] = (save, *self.saves[row])[:GENERATIONS]
+
+    def wakes(self, rows: IntArray) -> FloatArray:
+        """When each may train at the earliest, scheduler time."""
+        return np.maximum(self.begin[rows], self.back_at[rows])
+
     def active_rows(self) -> IntArray:
         return np.flatnonzero(self.active[: len(self)])
 
     def progress(self, row: int, report: Report) -> None:
         """Cumulative counts of one incarnation; batches from before it began cost it no time."""
         batches, busy, began = report.batches, report.busy, report.began
-        if not self.last_report[row] and began < self.batches[row]:
-            self.batches[row] = began  # what the last incarnation did not save is to be done again
+        if not self.last_report[row]:
+            self.recovering[row] = False
+            self.unready[row] = 0
+            if began < self.batches[row]:  # what the last incarnation did not save is to be done again
+                self.lost[row] += int(self.batches[row]) - began
+                self.batches[row] = began
         self.last_report[row] = report.number
         more_batches = max(batches - int(self.batches[row]), 0)
         more_busy = max(busy + float(self.busy_before[row]) - float(self.busy[row]), 0.0)
@@ -228,6 +277,8 @@ class JobTable:
         directive = self.directives[row]
         if isinstance(directive, End):
             return State.ENDED
+        if self.recovering[row]:
+            return State.RECOVERING
         if directive.duty > 0:
             return State.RUNNING if self.last_report[row] else State.QUEUED
         if not self.batches[row]:
@@ -261,6 +312,10 @@ class JobTable:
             incarnation=int(self.incarnation[row]),
             weight=float(self.weight[row]),
             paused=bool(self.paused[row]),
+            restarts=int(self.restarts[row]),
+            lost=int(self.lost[row]),
+            saved=self.saves[row][0].batches if self.saves[row] else None,
+            fault=self.faults.get(row),
         )
 
     def _finish(self, row: int, now: float) -> tuple[float, float, float] | None:

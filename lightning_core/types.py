@@ -53,6 +53,8 @@ class State(StrEnum):
     RUNNING = "running"
     HELD = "held"
     RELEASED = "released"
+    RECOVERING = "recovering"
+    """Its worker was lost; the next one has not reported yet."""
     ENDED = "ended"
 
 
@@ -77,6 +79,23 @@ class Can(StrEnum):
     """Save, leave, and come back later, on other devices too."""
     RESIZE = "resize"
     """Go on with another number of devices."""
+
+
+class Cause(StrEnum):
+    """Why a worker is gone. What becomes of the job depends on it."""
+
+    DONE = "done"
+    """Its training came to its end."""
+    RELEASED = "released"
+    """It saved and left because it was granted no device, or others: a launched job may come back."""
+    RAISED = "raised"
+    """The user's code raised: it comes back as often as the job's ``retries`` say."""
+    UNUSABLE = "unusable"
+    """It cannot be built from what its config says: it never comes back."""
+    LOST = "lost"
+    """Its process or node died, hung or was cut off, or its ranks fell apart: it comes back, as ``restarts`` allows."""
+    PREEMPTED = "preempted"
+    """Its node was taken away: it comes back, and nobody counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +195,8 @@ class Job:
         can: what its process is able to do; plans respect it. A plain script cannot be released.
         device: the pool's device that its process lives on and cannot leave; None where the scheduler chooses.
         work: seconds that a person expects it to need alone on its devices, until better is known.
+        restarts: how often it comes back after its worker was lost; None for always.
+        retries: how often it comes back after its own code raised.
 
     Raises:
         ValueError: if the name is empty or a number out of its range.
@@ -192,6 +213,8 @@ class Job:
     can: frozenset[Can] = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE})
     device: int | None = None
     work: float | None = None
+    restarts: int | None = None
+    retries: int = 0
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -208,6 +231,9 @@ class Job:
             )
         if self.work is not None and not (self.work > 0 and math.isfinite(self.work)):
             raise ValueError(f"work must be positive and finite, got {self.work}")
+        for rule, count in (("restarts", self.restarts), ("retries", self.retries)):
+            if count is not None and count < 0:
+                raise ValueError(f"{rule} must be at least 0, got {count}")
 
 
 class Cell(NamedTuple):
@@ -218,6 +244,15 @@ class Cell(NamedTuple):
     batches: int
     """Batches done when the cell closed."""
     loss: float
+
+
+class Save(NamedTuple):
+    """A checkpoint that is whole on the disk. Whether a job may go on from it, the scheduler says."""
+
+    batches: int
+    """Done when it was saved."""
+    sha256: str
+    """Of the file, as its manifest says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +280,7 @@ class Report:
         rejected: losses kept out so far because they were NaN, infinite, zero or negative.
         began: batches that were done before this incarnation began, of a run that was resumed.
         evaluated: whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
+        saved: the newest checkpoint of this incarnation.
     """
 
     job: str
@@ -257,25 +293,41 @@ class Report:
     rejected: int = 0
     began: int = 0
     evaluated: bool = False
+    saved: Save | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLeft:
-    """A worker is gone: its training came to its end, it saved and left when told to, or it raised.
+    """A worker is gone.
 
     Args:
         job: its name.
         incarnation: which life of the job it was.
-        crashed: whether it left by an error.
-        detail: the traceback, its last line the error; empty otherwise.
-        released: whether it saved and left because it was granted no device, or others: the job may come back.
+        cause: why it is gone.
+        detail: the traceback, its last line the error; empty if all went well.
+        saved: the newest checkpoint of this incarnation.
     """
 
     job: str
     incarnation: int
-    crashed: bool = False
+    cause: Cause = Cause.DONE
     detail: str = ""
-    released: bool = False
+    saved: Save | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unready:
+    """The workers of a job were not all ready in time on the devices that it was granted; none of them has begun.
+
+    Args:
+        job: its name.
+        incarnation: which life of the job was to begin.
+        detail: who was missing, and why.
+    """
+
+    job: str
+    incarnation: int
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +387,7 @@ class Tick:
     """Time has passed: the scheduler asked to be woken (or the driver woke it)."""
 
 
-Event = Submit | Report | WorkerLeft | WorkersLost | Close | Cancel | Pause | Resume | Amend | Tick
+Event = Submit | Report | WorkerLeft | Unready | WorkersLost | Close | Cancel | Pause | Resume | Amend | Tick
 
 
 # Directives are tuples, not dataclasses: a round makes one for each changed job, and a tuple costs a third of a
@@ -505,3 +557,11 @@ class JobStatus:
     incarnation: int
     weight: float
     paused: bool
+    restarts: int
+    """How often it had to come back after a fault."""
+    lost: int
+    """Batches that had to be done again because of faults, in all."""
+    saved: int | None
+    """Batches that were done when it was last saved; of a launched job."""
+    fault: Reason | None
+    """The newest of its faults."""

@@ -15,6 +15,7 @@ from lightning_core.types import (
     Amend,
     BatchTarget,
     Cancel,
+    Cause,
     Cell,
     End,
     Event,
@@ -110,7 +111,7 @@ def drive(
                     moved = worker.batches and answer.devices != worker.devices
                     worker.duty, worker.devices = answer.duty, answer.devices
                     if moved:
-                        handle(WorkerLeft(worker.job.name, worker.incarnation, released=True), now)
+                        handle(WorkerLeft(worker.job.name, worker.incarnation, Cause.RELEASED), now)
                         worker.incarnation += 1
                         worker.number = worker.cell = 0
                         worker.busy, worker.began = 0.0, int(worker.batches)
@@ -138,7 +139,7 @@ def drive(
                 worker.number += 1
                 if worker.curve.crash_after is not None and worker.batches > worker.curve.crash_after:
                     trace = 'Traceback (most recent call last):\n  File "<train>.py"\nValueError: \x1b[2J<b>$\\foo$'
-                    handle(WorkerLeft(worker.job.name, worker.incarnation, crashed=True, detail=trace), at)
+                    handle(WorkerLeft(worker.job.name, worker.incarnation, Cause.RAISED, detail=trace), at)
                     continue
                 cells = []
                 for batches in range(done // EVERY * EVERY + EVERY, int(worker.batches) + 1, EVERY):

@@ -24,7 +24,7 @@ from lightning_core.drivers.wire import SocketClient
 from lightning_core.launch import head as heads
 from lightning_core.policies import summaries
 from lightning_core.settings import Settings
-from lightning_core.types import BatchTarget, Can, Cancel, Cell, Job, Report, Submit, WorkerLeft
+from lightning_core.types import BatchTarget, Can, Cancel, Cause, Cell, Job, Report, Submit, WorkerLeft
 from tests.conftest import ROOT
 from tests.doors import Pool
 
@@ -91,7 +91,7 @@ def run_dir(tmp_path: Path) -> Path:
     for number in range(1, 5):
         now[0] += 1.0
         host.handle(Report("a", 1, number, 1, 5 * number, 0.5 * number, (Cell(number, 5 * number, 1 / number),)))
-    host.handle(WorkerLeft("b", 1, crashed=True, detail="Traceback\nValueError: \x1b[2J no"))
+    host.handle(WorkerLeft("b", 1, Cause.RAISED, detail="Traceback\nValueError: \x1b[2J no"))
     host.close()
     return folder
 
@@ -375,7 +375,7 @@ def test_a_run_shows_the_jobs_of_now_not_of_then(pool: Pool, capsys: pytest.Capt
     }
     Path("b.yaml").write_text(json.dumps(bundle))
     assert Said(capsys, "submit", "b.yaml").code == 0
-    pool.do(pool.actor.event(WorkerLeft("x", 1, crashed=True, detail="no")))
+    pool.do(pool.actor.event(WorkerLeft("x", 1, Cause.RAISED, detail="no")))
 
     launch = pool.actor.launch
 

@@ -17,6 +17,7 @@ from lightning_core.types import (
     Answer,
     BatchTarget,
     Can,
+    Cause,
     End,
     Event,
     Grant,
@@ -280,7 +281,7 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
             moved = answer.devices != worker.devices and worker.devices
             worker.duty, worker.devices = answer.duty, answer.devices
             if moved:
-                leaving = WorkerLeft(answer.job, worker.life, released=True)
+                leaving = WorkerLeft(answer.job, worker.life, Cause.RELEASED)
                 worker.life, worker.number, worker.busy = worker.life + 1, 0, 0.0
                 worker.began = int(worker.batches)
                 handle(leaving)

@@ -14,6 +14,7 @@ from lightning_core.reasons import Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
     BatchTarget,
+    Cause,
     Cell,
     End,
     Job,
@@ -118,7 +119,7 @@ def test_what_did_not_move_the_scheduler_is_left_out() -> None:
     assert (len(history.jobs), len(job.grants), job.deadline) == (1, 1, 51.0)
     history.take(report(1, [(1, 40, 0.8)], incarnation=2, began=20), 5.0, [])
     history.take(report(3, [(4, 50, 0.7)]), 6.0, [End("a", 0, Verdict.CANCELLED, Reason("superseded"))])
-    history.take(WorkerLeft("a", 1, crashed=True, detail="old"), 6.0, [])
+    history.take(WorkerLeft("a", 1, Cause.RAISED, detail="old"), 6.0, [])
     assert [point.batches for point in job.points] == [10, 30, 40]
     assert (job.ended, job.detail, job.remarks) == (None, "", [])
     assert job.progress[-1].busy == 2.0  # of both incarnations

@@ -17,6 +17,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cancel,
+    Cause,
     Cell,
     Close,
     End,
@@ -29,9 +30,11 @@ from lightning_core.types import (
     Pause,
     Report,
     Resume,
+    Save,
     Submit,
     Target,
     Tick,
+    Unready,
     WorkerLeft,
     WorkersLost,
 )
@@ -93,6 +96,8 @@ class Teller:
             can=frozenset({Can.TURNS, Can.HOLD}) if script else frozenset(Can),
             device=terms % (devices + 1) if script and kind else None,
             work=5.0 if kind == 8 else None,
+            restarts=None if terms % 3 else terms % 5,
+            retries=terms % 4 if kind % 3 else 0,
         )
 
     def event(self, scheduler: Scheduler) -> Event:
@@ -105,9 +110,12 @@ class Teller:
             return self._report(name, life)
         match kind:
             case 14 | 15 | 16:
-                return WorkerLeft(name, life, released=True)
+                return WorkerLeft(name, life, Cause.RELEASED)
             case 17:
-                return WorkerLeft(name, life, crashed=self.dice(2) == 1, detail="E: x")
+                cause = tuple(Cause)[self.dice(len(Cause))]
+                return WorkerLeft(name, life, cause, "E: x", Save(8 * life, f"{life % 16:x}" * 64))
+            case 30:
+                return Unready(name, life, "one is missing") if self.dice(3) else WorkerLeft(name, life, Cause.LOST)
             case 18:
                 return Cancel(name)
             case 19 | 20 | 21:
@@ -144,7 +152,8 @@ class Teller:
                     Cell(first, 10 * first, value),
                     Cell(first + 1, count, 1.0),
                 )
-        return Report(name, life, number, how % 8, batches, busy, cells, rejected, began, how % 16 == 5)
+        saved = Save(batches, f"{how % 16:x}" * (64 if how < 56 else how)) if how % 4 == 2 else None
+        return Report(name, life, number, how % 8, batches, busy, cells, rejected, began, how % 16 == 5, saved)
 
 
 class Witness:

@@ -25,7 +25,20 @@ from lightning_core.drivers import connect as connecting
 from lightning_core.launch.turnstile import Turnstile, TurnstileClient
 from lightning_core.protocols import JoinRefused
 from lightning_core.reasons import Reason
-from lightning_core.types import Can, Cell, Directive, End, Grant, Job, OnMiss, Outlook, Verdict, Welcome, WorkerLeft
+from lightning_core.types import (
+    Can,
+    Cause,
+    Cell,
+    Directive,
+    End,
+    Grant,
+    Job,
+    OnMiss,
+    Outlook,
+    Verdict,
+    Welcome,
+    WorkerLeft,
+)
 from tests.test_callback import Script, fit, grant, until
 from tests.tiny import Line, Points, ValidatedPoints
 
@@ -106,7 +119,7 @@ def test_an_error_is_told_with_its_traceback(pool: Pool) -> None:
     with pytest.raises(ValueError, match="made to fail"):
         fit(script(), Line(pause=0.01, raise_at=30))
     [left] = pool.gone
-    assert left.crashed
+    assert left.cause is Cause.RAISED
     assert left.detail.splitlines()[-1] == "ValueError: this job was made to fail"
     assert pool.reports[-1].batches == 29
 
@@ -125,7 +138,7 @@ def test_one_that_is_held_ends_when_it_is_told_to(pool: Pool) -> None:
             fit(script(), Line(pause=0.01), max_epochs=-1)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert [left.crashed for left in pool.gone] == [False]
+    assert [left.cause for left in pool.gone] == [Cause.DONE]
 
 
 class Interrupting(pl.Callback):
@@ -137,7 +150,7 @@ class Interrupting(pl.Callback):
 def test_ctrl_c_is_no_crash(pool: Pool) -> None:
     with pytest.raises(SystemExit):
         fit(callback := script(), Line(pause=0.01), callbacks=[callback, Interrupting()])
-    assert [left.crashed for left in pool.gone] == [False]
+    assert [left.cause for left in pool.gone] == [Cause.DONE]
 
 
 def test_each_fit_joins_anew(pool: Pool) -> None:

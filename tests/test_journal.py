@@ -34,6 +34,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cancel,
+    Cause,
     Cell,
     Close,
     End,
@@ -46,8 +47,10 @@ from lightning_core.types import (
     Pause,
     Report,
     Resume,
+    Save,
     Submit,
     Tick,
+    Unready,
     Verdict,
     WorkerLeft,
     WorkersLost,
@@ -79,7 +82,7 @@ def lived(path: Path, seed: int = 0) -> Host:
             )
             host.handle(Report(name, 1, step, step - 1, 10 * step, 0.1 * step, cells))
         if step == 20:
-            host.handle(WorkerLeft("b", 1, crashed=True, detail="ValueError: no"))
+            host.handle(WorkerLeft("b", 1, Cause.RAISED, detail="ValueError: no"))
     return host
 
 
@@ -147,6 +150,7 @@ def test_time_passes_while_nobody_is_there(tmp_path: Path) -> None:
 
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 _TEXT = st.text(max_size=20)
+_SAVES = st.none() | st.builds(Save, st.integers(0), st.text("0123456789abcdef", min_size=64, max_size=64))
 _NAME = st.text(min_size=1, max_size=20)
 _TARGETS = st.one_of(
     st.builds(BatchTarget, st.integers(1, 10**12)),
@@ -164,6 +168,8 @@ _JOBS = st.builds(
     can=st.frozensets(st.sampled_from(Can)),
     device=st.none() | st.integers(0, 7),
     work=st.none() | st.floats(1e-9, 1e9),
+    restarts=st.none() | st.integers(0, 9),
+    retries=st.integers(0, 9),
 )
 _EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(Tick()),
@@ -171,7 +177,8 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(WorkersLost()),
     st.builds(Submit, st.lists(_JOBS, max_size=3).map(tuple)),
     st.builds(Amend, _JOBS, st.none() | st.floats(1e-9, 1e9)),
-    st.builds(WorkerLeft, _NAME, st.integers(1), st.booleans(), _TEXT, st.booleans()),
+    st.builds(WorkerLeft, _NAME, st.integers(1), st.sampled_from(Cause), _TEXT, _SAVES),
+    st.builds(Unready, _NAME, st.integers(1), _TEXT),
     st.builds(Cancel, _NAME),
     st.builds(Pause, _NAME, st.booleans()),
     st.builds(Resume, _NAME),
@@ -187,6 +194,7 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
         st.integers(0),
         st.integers(0),
         st.booleans(),
+        _SAVES,
     ),
 )
 
@@ -236,7 +244,7 @@ def test_a_metric_that_grows_and_people_who_steer_replay_to_the_bit(tmp_path: Pa
     events: list[Event] = [
         Report("a", 1, 1, 0, 100, 5.0, (Cell(1, 100, accuracy.falling(0.7)),), evaluated=True),
         Pause("b", release=True),
-        WorkerLeft("b", 1, released=True),
+        WorkerLeft("b", 1, Cause.RELEASED),
         Resume("b"),
         Amend(Job("a", 15.0, accuracy), deadline=30.0),
         Close(),

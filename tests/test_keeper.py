@@ -18,7 +18,7 @@ from lightning_core.codec import job_to_dict
 from lightning_core.launch import keeper as keepers
 from lightning_core.launch.keeper import Keeper
 from lightning_core.launch.worker import Assignment, modules_from
-from lightning_core.types import BatchTarget, Job, Placement, WorkerLeft
+from lightning_core.types import BatchTarget, Cause, Job, Placement, WorkerLeft
 
 SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "paths": []}
 
@@ -134,7 +134,7 @@ def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: st
 
     asyncio.run(story())
     [left] = stage.heard
-    assert (left.job, left.incarnation, left.crashed) == ("x", 1, True)
+    assert (left.job, left.incarnation, left.cause) == ("x", 1, Cause.LOST)
     assert left.detail.startswith("its spec cannot be read: ")
     assert words in left.detail
     assert not stage.runs
@@ -146,7 +146,7 @@ def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage) ->
     async def story() -> None:
         (stage.spec() / "launched").write_text("1")
         assert await stage.launch(1)
-        assert stage.heard == [WorkerLeft("x", 1, released=True)]
+        assert stage.heard == [WorkerLeft("x", 1, Cause.RELEASED)]
         assert not stage.runs
         assert await stage.launch(2)
         assert len(stage.runs) == 1
@@ -193,7 +193,7 @@ def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(
         assert (other.worker, other.job) == (workers[2], ("other", 1, "scheduler"))
 
     asyncio.run(story())
-    assert stage.heard == [WorkerLeft("x", 1, crashed=True, detail="the worker's process died")]
+    assert stage.heard == [WorkerLeft("x", 1, Cause.LOST, detail="the worker's process died")]
     assert reopened == [True]
 
 

@@ -15,6 +15,7 @@ from lightning_core.protocols import Client, JoinRefused
 from lightning_core.scheduler import Settings
 from lightning_core.types import (
     BatchTarget,
+    Cause,
     Cell,
     End,
     Grant,
@@ -68,7 +69,7 @@ def test_a_client_alone(tmp_path: Path) -> None:
     assert client.report(Report("a", 1, 2, grant.version, 6, 1.1)) is None
     end = client.report(Report("a", 1, 3, grant.version, 10, 1.5))
     assert isinstance(end, End)
-    client.left(WorkerLeft("b", 1, crashed=True, detail="boom"))
+    client.left(WorkerLeft("b", 1, Cause.RAISED, detail="boom"))
     assert [s.verdict for s in client.status()] == [Verdict.MET, Verdict.CRASHED]
     client.close()
     with Journal.open(tmp_path / "j.db") as journal:

@@ -20,7 +20,7 @@ ROOMS = (
     "durations words",
     "reasons",
     "types",
-    "protocols curves planning dealing",
+    "protocols curves planning dealing faults",
     "estimators",
     "policies",
     "settings table",

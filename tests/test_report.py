@@ -19,6 +19,7 @@ from lightning_core.reasons import Reason
 from lightning_core.scheduler import Settings
 from lightning_core.types import (
     BatchTarget,
+    Cause,
     Cell,
     End,
     Job,
@@ -180,7 +181,9 @@ def test_words_from_outside_stay_words(words: str) -> None:
     history.take(Submit(jobs), 0.0, [grant(1, 1.0, words)])
     history.take(Report(words, 1, 1, 1, 20, 1.0, (Cell(1, 10, 1.0), Cell(2, 20, 0.9))), 5.0, [])
     history.take(
-        WorkerLeft(words, 1, crashed=True, detail=f"Trace\n{words}"), 6.0, [End(words, 2, Verdict.CRASHED, reason)]
+        WorkerLeft(words, 1, Cause.RAISED, detail=f"Trace\n{words}"),
+        6.0,
+        [End(words, 2, Verdict.CRASHED, reason)],
     )
     text = page(history, words)
     read = harmless(text)

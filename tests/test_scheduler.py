@@ -16,6 +16,7 @@ from lightning_core.types import (
     Answer,
     BatchTarget,
     Cancel,
+    Cause,
     Cell,
     Directive,
     End,
@@ -196,7 +197,7 @@ def test_a_flat_curve_is_infeasible_and_says_why() -> None:
 
 def test_a_crash_takes_only_its_own_job_and_keeps_the_traceback(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 50), batches("b", 90))), 0.0)
-    answer = scheduler.handle(WorkerLeft("a", 1, crashed=True, detail="Traceback\n  ...\nKeyError: 'x'"), 1.0)
+    answer = scheduler.handle(WorkerLeft("a", 1, Cause.RAISED, detail="Traceback\n  ...\nKeyError: 'x'"), 1.0)
     assert isinstance(answer[0], End)
     assert (answer[0].verdict, str(answer[0].reason)) == (Verdict.CRASHED, "KeyError: 'x'")
     assert answer[1].job == "b"

@@ -15,6 +15,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cancel,
+    Cause,
     Cell,
     Close,
     End,
@@ -234,7 +235,7 @@ def test_pause_with_release_frees_the_memory_of_a_launched_job(scheduler: Schedu
     assert (a.devices, a.state) == ((), State.RELEASED)
     assert (script.devices, script.state) == ((0,), State.QUEUED)  # it cannot leave
     assert scheduler.placements() == []
-    scheduler.handle(WorkerLeft("a", 1, released=True), 3.0)
+    scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 3.0)
     scheduler.handle(Resume("a"), 4.0)
     assert scheduler.placements() == [Placement("a", 2, (0,))]
 
@@ -253,11 +254,11 @@ def test_a_pause_can_become_one_that_keeps_the_memory(scheduler: Scheduler) -> N
 def test_a_released_job_comes_back_as_another_incarnation(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, rejected=2), 4.0)
-    assert directives(scheduler.handle(WorkerLeft("a", 1, released=True), 5.0)) == []  # the same grant, another life
+    assert directives(scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 5.0)) == []  # the same grant, another life
     assert scheduler.placements() == [Placement("a", 2, (0,))]
     [old] = scheduler.handle(report("a", 2, 90, 9.0), 6.0)
     assert str(old.reason) == "another incarnation of this job runs"
-    assert scheduler.handle(WorkerLeft("a", 1, crashed=True), 6.0) == []
+    assert scheduler.handle(WorkerLeft("a", 1, Cause.RAISED), 6.0) == []
     scheduler.handle(report("a", 1, 45, 0.5, life=2, began=40, rejected=1), 7.0)
     status = scheduler.status()[0]
     assert (status.batches, status.busy, status.incarnation, status.rejected) == (45, 4.5, 2, 3)
@@ -267,7 +268,7 @@ def test_a_released_job_comes_back_as_another_incarnation(scheduler: Scheduler) 
 def test_batches_that_were_not_saved_are_done_again(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((Job("a", 100.0, LossTarget("loss", 0.01)),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, cells=cells([4.0, 3.0, 2.0, 1.0])), 4.0)
-    scheduler.handle(WorkerLeft("a", 1, released=True), 5.0)
+    scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 5.0)
     scheduler.handle(report("a", 1, 21, 0.1, life=2, began=20), 6.0)
     assert scheduler.status()[0].batches == 21
     # Numbered anew; the cells at 30 and 40 batches are known, the one at 50 is not.
@@ -281,7 +282,7 @@ def test_batches_that_were_not_saved_are_done_again(scheduler: Scheduler) -> Non
 
 def test_a_script_that_leaves_has_left(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", can=SCRIPT, device=0),)), 0.0)
-    [end] = scheduler.handle(WorkerLeft("a", 1, released=True), 1.0)
+    [end] = scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 1.0)
     assert isinstance(end, End)
     assert str(end.reason) == "its training ended before the target was met"
 
@@ -296,7 +297,7 @@ def test_a_pool_that_closes_and_comes_back(scheduler: Scheduler) -> None:
     assert shares(scheduler)["script"] == 1.0
     assert scheduler.placements() == []
     scheduler.check()
-    scheduler.handle(WorkerLeft("a", 1, released=True), 5.0)
+    scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 5.0)
     answers = scheduler.handle(WorkersLost(), 60.0)
     ends = [(a.job, a.verdict, str(a.reason)) for a in answers if isinstance(a, End)]
     assert ends == [("script", Verdict.CANCELLED, "the pool was down, and its script did not come back")]

@@ -18,6 +18,7 @@ from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.summary import Summary
 from lightning_core.types import (
     BatchTarget,
+    Cause,
     Cell,
     Job,
     JobStatus,
@@ -44,7 +45,7 @@ def some_jobs() -> list[JobStatus]:
     cells = tuple(Cell(n, 10 * n, 1.0 / n) for n in range(1, 21))
     scheduler.handle(Report("cnn", 1, 1, 1, 200, 10.0, cells, rejected=2), 10.0)
     scheduler.handle(Report("lstm", 1, 1, 1, 20, 1.0), 10.0)
-    scheduler.handle(WorkerLeft("bad", 1, crashed=True, detail="Traceback\nValueError: \x1b[2J<b>"), 10.5)
+    scheduler.handle(WorkerLeft("bad", 1, Cause.RAISED, detail="Traceback\nValueError: \x1b[2J<b>"), 10.5)
     scheduler.handle(Tick(), 11.0)
     return scheduler.status()
 
@@ -197,7 +198,7 @@ def test_exit_codes() -> None:
             done = Report(f"{k}", 1, 1, 9, 5 if verdict == "met" else 0, 1.0)
             scheduler.handle(done, 1.0)
             if verdict != "met":
-                scheduler.handle(WorkerLeft(f"{k}", 1, crashed=verdict == "crashed"), 1.0)
+                scheduler.handle(WorkerLeft(f"{k}", 1, Cause.RAISED if verdict == "crashed" else Cause.DONE), 1.0)
         return Summary.of(Settings(), 2.0, scheduler.status(), Path(), interrupted).exit_code
 
     assert code("met", "met") == 0

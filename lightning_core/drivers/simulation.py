@@ -25,7 +25,7 @@ from lightning_core.drivers.virtual import Device, Devices, Worker
 from lightning_core.journal import Journal
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.summary import Summary
-from lightning_core.types import Answer, End, Event, Grant, Job, Report, Submit, Tick, WorkerLeft
+from lightning_core.types import Answer, Cause, End, Event, Grant, Job, Report, Submit, Tick, WorkerLeft
 
 __all__ = ["Delays", "JobOutcome", "Outcome", "SimulatedJob", "Simulation"]
 
@@ -241,7 +241,7 @@ class Simulation:
     def _left(self, worker: Worker) -> None:
         worker.leaving = False
         self._make_room(worker)
-        self._say(WorkerLeft(worker.name, worker.incarnation, released=True))
+        self._say(WorkerLeft(worker.name, worker.incarnation, Cause.RELEASED))
 
     def _end(self, worker: Worker) -> None:
         """The job is over."""

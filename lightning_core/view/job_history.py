@@ -14,6 +14,7 @@ from lightning_core.types import (
     Answer,
     BatchTarget,
     Cancel,
+    Cause,
     Cell,
     End,
     FloatArray,
@@ -267,7 +268,7 @@ class JobHistory:
     def left(self, event: WorkerLeft, now: float) -> None:
         if event.incarnation < self._incarnation:
             return
-        if event.crashed:
+        if event.cause not in (Cause.DONE, Cause.RELEASED):
             self.detail = event.detail
         self.remarks.append(Remark(now, "worker", _farewell(event)))
 
@@ -293,6 +294,6 @@ def _command(event: Cancel | Pause | Resume) -> str:
 
 
 def _farewell(event: WorkerLeft) -> str:
-    if event.crashed:
+    if event.cause not in (Cause.DONE, Cause.RELEASED):
         return "died: " + (event.detail.strip().rsplit("\n", 1)[-1] or "no last words")
-    return "saved and left its device" if event.released else "left: its training came to its end"
+    return "saved and left its device" if event.cause is Cause.RELEASED else "left: its training came to its end"

@@ -1,0 +1,204 @@
+"""What becomes of a job that has lost its worker: the scheduler's part. The test holds the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lightning_core.faults import MOST_PAUSE, MOST_UNREADY, pause
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import (
+    BatchTarget,
+    Can,
+    Cause,
+    End,
+    Grant,
+    Job,
+    Placement,
+    Report,
+    Save,
+    State,
+    Submit,
+    Tick,
+    Unready,
+    Verdict,
+    WorkerLeft,
+    WorkersLost,
+)
+
+TRACE = "Traceback ...\nValueError: no"
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    made = Scheduler(Settings(policy="edf"))
+    yield made
+    made.check()
+
+
+def job(name: str = "a", deadline: float = 1000.0, **terms: object) -> Job:
+    return Job(name, deadline, BatchTarget(1000), **terms)  # type: ignore[arg-type]
+
+
+def save(batches: int, mark: str = "a") -> Save:
+    return Save(batches, mark * 64)
+
+
+def report(batches: int, number: int = 1, life: int = 1, name: str = "a", **more: object) -> Report:
+    return Report(name, life, number, 99, batches, batches / 10, **more)  # type: ignore[arg-type]
+
+
+def lost(life: int = 1, cause: Cause = Cause.LOST, name: str = "a", **more: object) -> WorkerLeft:
+    return WorkerLeft(name, life, cause, TRACE, **more)  # type: ignore[arg-type]
+
+
+def state(scheduler: Scheduler, name: str = "a") -> State:
+    return next(job.state for job in scheduler.status() if job.name == name)
+
+
+@pytest.mark.promise("R10", "F5")
+def test_a_lost_worker_comes_back_from_what_was_saved_after_a_pause(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job(),)), 0.0)
+    scheduler.handle(report(40, saved=save(30)), 4.0)
+    [grant] = scheduler.handle(lost(), 5.0)
+    assert isinstance(grant, Grant)
+    assert (grant.duty, grant.devices) == (0.0, ())
+    assert scheduler.placements() == []  # nobody is to launch it yet
+    [status] = scheduler.status()
+    assert (status.state, status.restarts, status.saved) == (State.RECOVERING, 1, 30)
+    assert str(status.fault) == "ValueError: no; it goes on from batch 30, 10 of its batches are to be done again"
+    back = 5.0 + pause("a", 1)
+    assert str(status.why) == "comes back in 1.1s"
+    assert scheduler.wakeup() == back
+    scheduler.handle(Tick(), back)
+    assert scheduler.placements() == [Placement("a", 2, (0,))]
+    assert state(scheduler) is State.RECOVERING
+    scheduler.handle(report(32, life=2, began=30), back + 2)
+    [status] = scheduler.status()
+    assert (status.state, status.lost, status.batches) == (State.RUNNING, 10, 32)
+
+
+@pytest.mark.promise("R10")
+@pytest.mark.parametrize(
+    ("cause", "terms", "times"),
+    [
+        (Cause.LOST, {"restarts": 2}, 2),
+        (Cause.LOST, {"restarts": 0}, 0),
+        (Cause.RAISED, {}, 0),
+        (Cause.RAISED, {"retries": 3}, 3),
+        (Cause.UNUSABLE, {"retries": 3, "restarts": 3}, 0),
+    ],
+)
+def test_each_kind_of_fault_has_a_budget_of_its_own(
+    scheduler: Scheduler, cause: Cause, terms: dict[str, Any], times: int
+) -> None:
+    scheduler.handle(Submit((job(**terms), job("b"))), 0.0)
+    now = 0.0
+    for life in range(1, times + 1):
+        scheduler.handle(lost(life, cause), now := now + 100)
+        assert state(scheduler) is State.RECOVERING
+    answers = scheduler.handle(lost(times + 1, cause), now + 100)
+    [end] = [answer for answer in answers if isinstance(answer, End)]
+    assert end.verdict is Verdict.CRASHED
+    assert str(end.reason).startswith("ValueError: no")
+    assert ("as often as it may" in str(end.reason)) == bool(times)
+    assert state(scheduler, "b") is not State.ENDED  # no other job pays
+
+
+@pytest.mark.promise("R10")
+def test_what_nobody_is_to_blame_for_is_not_counted_and_needs_no_pause(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job(restarts=0),)), 0.0)
+    for life in range(1, 8):
+        scheduler.handle(lost(life, Cause.PREEMPTED), 5.0)
+        assert scheduler.placements() == [Placement("a", life + 1, (0,))]
+
+
+def test_pauses_grow_to_a_most_and_start_over_after_a_calm_time(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job(),)), 0.0)
+    now, waits = 0.0, []
+    for life in range(1, 10):
+        scheduler.handle(lost(life), now)
+        waits.append((scheduler.wakeup() or 0.0) - now)
+        now += 100
+    assert waits == pytest.approx([pause("a", times) for times in range(1, 10)])
+    assert waits == sorted(waits) or max(waits) > MOST_PAUSE
+    scheduler.handle(report(700, life=10), now)  # 70 seconds at work
+    scheduler.handle(lost(10), now)
+    assert (scheduler.wakeup() or 0.0) - now == pytest.approx(pause("a", 1))
+    assert pause("a", 3) != pause("b", 3)  # not all come back in one moment
+
+
+@pytest.mark.promise("R5", "F12")
+def test_a_life_that_is_over_is_refused_with_all_that_it_saved(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job(),)), 0.0)
+    scheduler.handle(report(10, saved=save(10, "a")), 1.0)
+    scheduler.handle(report(20, 2, saved=save(20, "b")), 2.0)
+    scheduler.handle(report(30, 3, saved=save(30, "c")), 3.0)
+    assert scheduler.saves("a") == (save(30, "c"), save(20, "b"))
+    scheduler.handle(lost(saved=save(35, "d")), 4.0)  # what it saved in its last moment counts
+    known = (save(35, "d"), save(30, "c"))
+    [end] = scheduler.handle(report(90, 9, saved=save(90, "e")), 5.0)
+    assert isinstance(end, End)
+    assert (end.version, str(end.reason)) == (0, "another incarnation of this job runs")
+    assert scheduler.handle(lost(saved=save(95, "f")), 5.5) == []
+    assert scheduler.saves("a") == known
+    scheduler.handle(report(36, life=2, began=35), 6.0)
+    assert scheduler.status()[0].batches == 36
+
+
+@pytest.mark.parametrize("bad", [save(-1), save(2**60), Save(1, "x" * 64), Save(1, "a" * 63), Save(1, "../../x")])
+def test_a_save_that_is_none_is_not_taken(scheduler: Scheduler, bad: Save) -> None:
+    scheduler.handle(Submit((job(),)), 0.0)
+    scheduler.handle(report(10, saved=bad), 1.0)
+    scheduler.handle(lost(saved=bad), 2.0)
+    assert scheduler.saves("a") == ()
+
+
+@pytest.mark.promise("R12", "F18", "F19")
+def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_device(scheduler: Scheduler) -> None:
+    scheduler = Scheduler(Settings(policy="edf", devices=2))
+    scheduler.handle(Submit((job(min_devices=2, max_devices=2), job("b", 2000.0))), 0.0)
+    assert [job.share for job in scheduler.status()] == [1.0, 0.0]
+    scheduler.handle(Unready("a", 1, "no worker on device 1"), 60.0)
+    assert [placement.job for placement in scheduler.placements()] == ["b"]
+    assert [job.share for job in scheduler.status()] == [0.0, 1.0]
+    [status, _] = scheduler.status()
+    assert str(status.fault) == "its workers were not ready in time (no worker on device 1); it is tried again"
+    now = 60.0
+    for _ in range(MOST_UNREADY - 2):
+        scheduler.handle(Tick(), now := now + 100)
+        scheduler.handle(Unready("a", 1, "no worker on device 1"), now)
+    scheduler.handle(Tick(), now := now + 100)
+    assert "a" in [placement.job for placement in scheduler.placements()]
+    answers = scheduler.handle(Unready("a", 1, "no worker on device 1"), now)
+    [end] = [answer for answer in answers if isinstance(answer, End)]
+    assert str(end.reason) == "its workers were not ready 5 times: no worker on device 1"
+    scheduler.check()
+
+
+def test_workers_that_came_after_all_are_not_missed(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job(),)), 0.0)
+    scheduler.handle(report(1), 50.0)
+    assert scheduler.handle(Unready("a", 1, "late"), 60.0) == []
+    assert scheduler.handle(Unready("a", 2, "of another life"), 60.0) == []
+    assert scheduler.handle(Unready("stranger", 1, "who?"), 60.0) == []
+
+
+@pytest.mark.promise("F22")
+def test_a_pool_that_was_lost_brings_its_jobs_back_and_says_so(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job(), job("b"))), 0.0)
+    scheduler.handle(report(10, saved=save(8)), 1.0)
+    scheduler.handle(WorkersLost(), 2.0)
+    status = {job.name: job for job in scheduler.status()}
+    assert str(status["a"].fault) == "the pool was lost; it goes on from batch 8, 2 of its batches are to be done again"
+    assert status["b"].fault is None  # it had not begun
+    assert scheduler.placements()[0] == Placement("a", 2, (0,))
+
+
+def test_a_script_cannot_be_brought_back(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job(can=frozenset({Can.TURNS, Can.HOLD})),)), 0.0)
+    [end] = scheduler.handle(lost(), 1.0)
+    assert isinstance(end, End)
+    assert (end.verdict, str(end.reason)) == (Verdict.CRASHED, "ValueError: no")
