@@ -182,7 +182,7 @@ def test_a_pool_of_another_protocol(
 ) -> None:
     monkeypatch.setattr(door, "PROTOCOL", 3)
     said = Said(capsys, "status")
-    assert (said.code, said.err) == (2, "error: scheduler protocol 3, client 1: upgrade the older one\n")
+    assert (said.code, said.err) == (2, "error: scheduler protocol 3, client 2: upgrade the older one\n")
 
 
 @pytest.fixture
