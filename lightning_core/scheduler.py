@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -421,7 +421,7 @@ class Scheduler:
         among = np.flatnonzero(planned)
         order, fill = among, True
         if len(among):
-            part = self._policy.plan(_only(view, among), now)
+            part = self._policy.plan(view.only(among), now)
             order, fill = among[part.order], part.fill
             duty[among], finish[among], numbers[among] = part.duty, part.finish, part.numbers
             codes[among], waiting[among] = part.codes, part.waiting
@@ -580,8 +580,3 @@ def _countable(report: Report) -> bool:
     """Whether the numbers of a report can be counted with: whoever sends others has lost count."""
     counts = (report.number, report.batches, report.began, report.rejected, report.busy)
     return all(0 <= count <= MOST for count in counts) and sound(report.saved)
-
-
-def _only(view: JobView, rows: IntArray) -> JobView:
-    return JobView(**{f.name: value if f.name == "devices" else value[rows]
-                      for f in fields(view) for value in (getattr(view, f.name),)})  # fmt: skip

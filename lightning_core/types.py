@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from statistics import NormalDist
 from typing import NamedTuple
@@ -498,6 +498,11 @@ class JobView:
 
     def __len__(self) -> int:
         return len(self.deadline)
+
+    def only(self, rows: IntArray) -> JobView:
+        """These rows alone."""
+        columns = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return JobView(**{name: column[rows] if isinstance(column, np.ndarray) else column for name, column in columns})
 
 
 @dataclass(frozen=True, slots=True)

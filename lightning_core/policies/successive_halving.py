@@ -6,8 +6,6 @@ run, and so mistakes what is wanted of a pool: as many as possible in time.
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 
 from lightning_core.policies.round_robin import RoundRobin
@@ -74,7 +72,7 @@ class SuccessiveHalving:
 
     def _wishes(self, jobs: JobView, left: BoolArray, distance: FloatArray, now: float) -> Plan:
         rows, dropped = np.flatnonzero(left), np.flatnonzero(~left)
-        turns = self._in_turn.plan(_only(jobs, rows), now)
+        turns = self._in_turn.plan(jobs.only(rows), now)
         n = len(jobs)
         duty, finish, numbers = np.zeros(n), np.full(n, np.inf), np.zeros((n, 2))
         codes, waiting = np.full(n, index("halved")), np.full(n, index("halved"))
@@ -94,8 +92,3 @@ def distances(jobs: JobView) -> FloatArray:
     distance = np.where(jobs.exact, jobs.remaining / done + 1.0, jobs.loss / jobs.goal)
     distance[np.isnan(distance)] = np.inf
     return distance
-
-
-def _only(jobs: JobView, rows: IntArray) -> JobView:
-    columns = {field.name: getattr(jobs, field.name) for field in fields(jobs)}
-    return JobView(**{name: value if name == "devices" else value[rows] for name, value in columns.items()})
