@@ -1,4 +1,4 @@
-# make setup | demo | test | bench-NAME | gpu-check
+# make setup | demo | test | test-nightly | reliability | bench-NAME | gpu-check
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
@@ -6,8 +6,12 @@ SEED ?= 1
 BENCH ?= --quick
 # The pure part: what it decides is covered branch by branch.
 CORE := lightning_core/*.py,lightning_core/estimators/*,lightning_core/policies/*
+# Each part says how long it took, of how long it may take on two cores.
+define run_tests
+	@began=$$(date +%s); $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
+endef
 
-.PHONY: setup demo test lint gpu-check
+.PHONY: setup demo test test-pure test-ray test-faults test-nightly reliability lint gpu-check
 
 setup: $(VENV)/.ready
 
@@ -25,11 +29,27 @@ lint: setup
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
+test: lint test-pure test-ray test-faults
+	@cat .seconds-test-pure .seconds-test-ray .seconds-test-faults
+
 # Coverage is counted where the core is tested; counting it in ten thousand stories and in live runs would take minutes.
-test: lint
-	$(RUN)/python -m pytest -q -m 'not (gpu or nightly or cluster or stories)' --cov --cov-report=
+test-pure: setup
+	$(call run_tests,pure (of 120),-n 2 --dist loadfile -m 'not (gpu or nightly or cluster or stories or faults)' --cov --cov-report=)
 	$(RUN)/coverage report --include='$(CORE)' --fail-under=95
-	$(RUN)/python -m pytest -q -m '(cluster or stories) and not (gpu or nightly)'
+
+test-ray: setup
+	$(call run_tests,Ray and stories (of 360),-m '(cluster or stories) and not (gpu or nightly or faults)')
+
+test-faults: setup
+	$(call run_tests,faults (of 120),-m 'faults and not (gpu or nightly)')
+
+test-nightly: setup
+	$(call run_tests,nightly,-m 'nightly and not gpu')
+
+# Runs every test that holds a promise, the long ones too, and writes docs/reliability.md from what they say.
+reliability: setup
+	$(RUN)/python -m pytest -q -m 'promise and not gpu' --record docs/reliability.json
+	$(RUN)/python -m tests.faults.table
 
 bench-%: setup
 	$(RUN)/python -m benchmarks.$* $(BENCH) --json bench-$*.json

@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.faults.promises import Promises
+
 if TYPE_CHECKING:
     from lightning_core.launch.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", type=Path, help="file for what the tests say of the promises (docs/reliability.json)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Promises(config.getoption("--record", None)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,17 @@
+"""What all tests of faults share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They are a part of `make test` by themselves, with a budget of its own."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("faults")

@@ -1,0 +1,56 @@
+"""Failpoints do what they are told, where and when they are told, and nothing otherwise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lightning_core import failpoints
+from lightning_core.failpoints import FailpointError, Plan, reach, read
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(failpoints, "_plans", read(request.param))
+    monkeypatch.setattr(failpoints, "_passes", {})
+
+
+def test_the_variable_is_read() -> None:
+    assert read("") == {}
+    assert read("a.b:crash@3,c:raise,d:sleep=1.5@2") == {
+        "a.b": Plan("crash", 0.0, 3), "c": Plan("raise"), "d": Plan("sleep", 1.5, 2)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["a", "a:", "a:explode", "a:sleep", "a:crash=3", "a:sleep=x", "a:crash@x"])
+def test_what_is_not_understood_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"failpoint|could not convert|invalid literal"):
+        read(text)
+
+
+@pytest.mark.parametrize("planned", ["here:raise@2"], indirect=True)
+def test_it_happens_there_and_then(planned: None) -> None:
+    reach("here")
+    reach("elsewhere")
+    with pytest.raises(FailpointError, match="at here"):
+        reach("here")
+    reach("here")
+
+
+@pytest.mark.parametrize("planned", ["here:sleep=0.05"], indirect=True)
+def test_it_can_be_slow(planned: None) -> None:
+    began = time.monotonic()
+    reach("here")
+    assert time.monotonic() - began >= 0.05
+
+
+def test_a_crash_is_a_kill() -> None:
+    code = "from lightning_core.failpoints import reach; reach('here'); print('once', flush=True); reach('here')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"LC_FAILPOINT": "here:crash@2"}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (-9, "once\n")
