@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from lightning_core.drivers import ray_actor
 from lightning_core.drivers.ray_actor import SchedulerActor
+from lightning_core.drivers.scripts import PROCESS_GONE
 from lightning_core.types import State, Verdict
 
 
@@ -50,7 +50,7 @@ class Pool:
         """Whether its process is known to be gone."""
         _, jobs = self.do(self.actor.status())
         job = [job for job in jobs if job.name == name][-1]
-        return bool(job.verdict is Verdict.CRASHED and job.detail == ray_actor.PROCESS_GONE)
+        return bool(job.verdict is Verdict.CRASHED and job.detail == PROCESS_GONE)
 
     def close(self) -> None:
         self.do(self.actor.close())

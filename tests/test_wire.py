@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.drivers import door, ray_actor
+from lightning_core.drivers import door, ray_actor, scripts
 from lightning_core.drivers.ray_actor import SchedulerActor
 from lightning_core.drivers.wire import PROTOCOL, SocketClient
 from lightning_core.journal import Journal, replay
@@ -30,6 +30,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cancel,
+    Cause,
     Cell,
     End,
     Event,
@@ -143,7 +144,7 @@ def test_another_protocol_is_told_to_be_upgraded(pool: Pool, monkeypatch: pytest
     [answer] = say(pool.path, request("join", protocol=2))
     assert answer["refused"] == "scheduler protocol 3, client 2: upgrade the older one"
     client = SocketClient(pool.path)
-    with pytest.raises(JoinRefused, match="scheduler protocol 3, client 1: upgrade"):
+    with pytest.raises(JoinRefused, match="scheduler protocol 3, client 2: upgrade"):
         client.join(JOB, "cpu")
     client.close()
 
@@ -182,7 +183,7 @@ GARBAGE = {
     "a method that is no call": (request("close"), "unknown call 'close'"),
     "arguments missing": (request("wait"), "not understood: KeyError: 'job'"),
     "a job that is a list": (request("wait", job=[], version=0, timeout=1), "expected str, got []"),
-    "wait for ever": (b'{"id":1,"protocol":1,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
+    "wait for ever": (b'{"id":1,"protocol":2,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
                       "expected a finite number, got inf"),
     "time": (event(kind="tick"), "Tick is not for clients to send"),
     "a submission": (event(kind="submit", jobs=[]), "Submit is not for clients to send"),
@@ -257,7 +258,7 @@ def test_the_door_is_its_user_s_alone(pool: Pool) -> None:
 def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketClient) -> None:
     client.join(JOB, "cpu")
     stranger = SocketClient(pool.path)
-    for said in (report(7), WorkerLeft("job", 1), WorkerLeft("job", 1, crashed=True)):
+    for said in (report(7), WorkerLeft("job", 1), WorkerLeft("job", 1, Cause.RAISED)):
         with pytest.raises(ConnectionError, match="another process speaks for job"):
             stranger.event(said)
     with pytest.raises(JoinRefused, match="the name 'job' is taken"):
@@ -323,7 +324,7 @@ def test_a_half_line_is_no_request(pool: Pool, client: SocketClient) -> None:
 
 
 def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_actor, "BACK_WITHIN", 0.3)
+    monkeypatch.setattr(scripts, "BACK_WITHIN", 0.3)
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
     client.report(report())
@@ -342,11 +343,11 @@ def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatc
 
 
 def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_actor, "BACK_WITHIN", 0.3)
+    monkeypatch.setattr(scripts, "BACK_WITHIN", 0.3)
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
     client.close()
-    until(lambda: not pool.actor._speakers)
+    until(lambda: not pool.actor._scripts.speakers)
     pool.do(pool.actor.event(Cancel("job")))
     client.launch([spec("job")])
     time.sleep(0.6)
@@ -355,7 +356,7 @@ def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch:
 
 
 def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_actor, "BACK_AFTER_RESTART", 1.0)
+    monkeypatch.setattr(scripts, "BACK_AFTER_RESTART", 1.0)
     back, gone = SocketClient(pool.path), SocketClient(pool.path)
     back.join(JOB, "cpu")
     gone.join(replace(JOB, name="gone"), "cpu")
@@ -405,8 +406,8 @@ def test_a_killed_script_is_gone_though_its_child_keeps_the_connection(pool: Poo
 
 
 def test_a_bridge_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_actor, "BRIDGE_SILENT", 0.5)
-    monkeypatch.setattr(ray_actor, "BACK_WITHIN", 0.1)
+    monkeypatch.setattr(scripts, "BRIDGE_SILENT", 0.5)
+    monkeypatch.setattr(scripts, "BACK_WITHIN", 0.1)
     first = 7 << 32
     pool.do(pool.actor.here(first))
     pool.do(pool.actor.join(JOB, "cpu", None, first + 1))

@@ -79,7 +79,8 @@ def main(address: str, path: str) -> int:
     import ray
     from ray.exceptions import RayError
 
-    from lightning_core.drivers.ray_actor import BRIDGE_EVERY, NAMESPACE
+    from lightning_core.drivers.ray_actor import NAMESPACE
+    from lightning_core.drivers.scripts import BRIDGE_EVERY
 
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)

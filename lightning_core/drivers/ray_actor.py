@@ -8,8 +8,6 @@ Rules
    somebody else writes, is told to whoever asks. It is the only one to write its journal: it holds a lock.
 4. Whoever calls may call again: a report is known by (job, incarnation, number), a submission by its names.
 5. The actor owns nothing: no placement group, no worker. If it dies, the training does not.
-6. A script speaks for its job as long as its connection is open, and nobody else does; when the process is gone, so is
-   the job's claim.
 """
 
 from __future__ import annotations
@@ -17,34 +15,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from lightning_core.codec import job_from_dict
-from lightning_core.drivers.checking import checked
 from lightning_core.drivers.door import Door
 from lightning_core.drivers.host import Host
 from lightning_core.drivers.notify import Notifier
+from lightning_core.drivers.scripts import Scripts
+from lightning_core.drivers.specs import Spec, keep
 from lightning_core.journal import JournalError
 from lightning_core.protocols import JoinRefused
 from lightning_core.settings import Settings
 from lightning_core.types import (
     Amend,
     Answer,
-    Can,
     Cancel,
     Directive,
     Event,
-    Grant,
     Job,
     JobStatus,
     Notice,
@@ -53,12 +47,13 @@ from lightning_core.types import (
     Placement,
     Report,
     Resume,
+    Save,
     Submit,
     Welcome,
     WorkerLeft,
     WorkersLost,
 )
-from lightning_core.words import check_name, did_you_mean
+from lightning_core.words import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -67,28 +62,11 @@ NAMESPACE = "lightning_core"
 Actor = Any
 # A call that takes longer than this is given up and repeated; the actor is back from a kill well within it.
 CALL_TIMEOUT = 10.0
-# How long a script whose connection is lost may take to come back: by itself, and after the actor was away.
-BACK_WITHIN = 1.0
-BACK_AFTER_RESTART = 15.0
-# A bridge says that it lives, and how long it may be silent, seconds.
-BRIDGE_EVERY, BRIDGE_SILENT = 5.0, 30.0
-# A spec larger than this is no spec.
-LONGEST_SPEC = 2**20
 # How long the actor before this one may take to die and let go of the journal, and a pause after trouble, seconds.
 LET_GO = 10.0
 PAUSE = 1.0
 # Ray gives its workers the lowest priority; a script beside them would win every core from them. For a Ray of our own.
 NICE = {"RAY_worker_niceness": "0"}
-PROCESS_GONE = "its process is gone"
-
-
-class Spec(TypedDict):
-    """What the Keeper needs to launch a job, plain data."""
-
-    job: dict[str, Any]
-    config: dict[str, Any]
-    cell: int
-    paths: list[str]
 
 
 class SchedulerActor:
@@ -113,10 +91,8 @@ class SchedulerActor:
         self._timer: asyncio.Task[None] | None = None
         self._door = Door(self, Path(socket)) if socket else None
         self._notifier = Notifier(on_verdict or {})
-        self._devices: list[tuple[str, str]] = []
-        self._speakers: dict[str, int] = {}  # job of a script: the connection that speaks for it
-        self._bridges: dict[int, float] = {}  # first line of each, and when it was last heard of
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._launching = asyncio.Lock()
+        self._scripts = Scripts(lambda: self._host.scheduler, self._handle)
         try:
             self._lock = _lock(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db")
@@ -135,7 +111,7 @@ class SchedulerActor:
         """Takes in an event; the newest directive of its job if that is news to it."""
         await self._ready()
         if line is not None and isinstance(event, Report | WorkerLeft):
-            self._speak(event, line)
+            self._scripts.speak(event, line)
         if isinstance(event, Report):
             answer = self._handle(event)
             # A job that is not known, or an incarnation that is over, is answered and not remembered.
@@ -180,85 +156,16 @@ class SchedulerActor:
             JoinRefused: if its name is taken, or its device is not one of the pool's.
         """
         await self._ready()
-        scheduler = self._host.scheduler
-        check_name(job.name)
-        job = replace(job, can=job.can - {Can.RELEASE, Can.RESIZE}, device=self._place(device))
-        if job.min_devices > self._host.scheduler.settings.devices:
-            have = self._host.scheduler.settings.devices
-            raise JoinRefused(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
-        again = False
-        if job.name in scheduler.names(active=True):
-            if Can.RELEASE in scheduler.job(job.name).can or self._speakers.get(job.name, line) != line:
-                raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
-            again = incarnation == scheduler.incarnation(job.name)
-            if not again:  # another process had the name, and is gone
-                self._handle(WorkerLeft(job.name, scheduler.incarnation(job.name), crashed=True, detail=PROCESS_GONE))
-        self._speakers[job.name] = line
-        self._handle(Submit((job,)))
-        return Welcome(scheduler.incarnation(job.name), tuple(turnstile for _, turnstile in self._devices), again)
+        return self._scripts.join(job, device, incarnation, line)
 
     async def hung_up(self, line: int) -> None:
-        """A connection has closed: the jobs that it spoke for are given a moment to come back on another."""
-        for job in [job for job, speaker in self._speakers.items() if speaker == line]:
-            del self._speakers[job]
-            self._expect(job, BACK_WITHIN)
+        """A connection has closed."""
+        self._scripts.hung_up(line)
 
     async def here(self, first: int) -> None:
-        """A bridge lives, whose lines begin at ``first``; if it falls silent, its lines have hung up with it."""
+        """A bridge lives, whose lines begin at ``first``."""
         await self._ready()
-        known = first in self._bridges
-        self._bridges[first] = time.monotonic()
-        if not known:
-            self._keep(self._listen_for(first))
-
-    async def _listen_for(self, first: int) -> None:
-        while (left := self._bridges[first] + BRIDGE_SILENT - time.monotonic()) > 0:
-            await asyncio.sleep(left)
-        del self._bridges[first]
-        for line in {line for line in self._speakers.values() if line >> 32 == first >> 32}:
-            await self.hung_up(line)
-
-    def _speak(self, event: Report | WorkerLeft, line: int) -> None:
-        """Who reports for a job, or says that it leaves, is the one who speaks for it: nobody else may.
-
-        Raises:
-            RuntimeError: if another connection does. Whoever has just lost one tries again.
-        """
-        scheduler, job = self._host.scheduler, event.job
-        if not isinstance(scheduler.directive(job), Grant) or event.incarnation != scheduler.incarnation(job):
-            return  # it changes nothing, and is told so
-        if Can.RELEASE in scheduler.job(job).can or self._speakers.get(job, line) != line:
-            raise RuntimeError(f"another process speaks for {job}")
-        self._speakers[job] = line
-        if isinstance(event, WorkerLeft):
-            del self._speakers[job]
-
-    def _place(self, device: str) -> int | None:
-        known = [name for name, _ in self._devices]
-        if not known:
-            raise RuntimeError("the pool is coming up")
-        if device in known:
-            return known.index(device)
-        if device == "cpu" and all(name.startswith("cpu") for name in known):
-            return None  # any core will do
-        raise JoinRefused(f"this process trains on {device}, the pool shares {', '.join(known)}")
-
-    def _expect(self, job: str, within: float) -> None:
-        """The life that a job has now is over if nobody speaks for it soon."""
-        incarnation = self._host.scheduler.incarnation(job)
-
-        async def say_farewell() -> None:
-            await asyncio.sleep(within)
-            if job not in self._speakers and self._trouble is None:
-                self._handle(WorkerLeft(job, incarnation, crashed=True, detail=PROCESS_GONE))
-
-        self._keep(say_farewell())
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """The loop itself would forget a task that nobody holds."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._scripts.here(first)
 
     # ------------------------------------------------------------------------------------------------ for people
 
@@ -275,27 +182,12 @@ class SchedulerActor:
 
         Raises:
             ValueError: if a name is taken or a spec is none; then none of them is submitted.
+            OSError: if the specs cannot be written; nor then.
         """
         await self._ready()
-        taken = set(self._host.scheduler.names(active=True))
-        specs_of: dict[Job, str] = {}
-        for spec in specs:
-            job, text = _job_of(spec), json.dumps(spec)
-            check_name(job.name)
-            if job.name in taken:
-                raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
-            if Can.RELEASE not in job.can or job.device is not None:
-                raise ValueError(f"{job.name} is launched, so it must be able to leave, and no device of its own")
-            if len(text) > LONGEST_SPEC:
-                raise ValueError(f"the spec of {job.name} must be at most {LONGEST_SPEC} bytes, got {len(text)}")
-            taken.add(job.name)
-            specs_of[job] = text
-        for job, text in specs_of.items():
-            folder = self._folder / "jobs" / job.name
-            _put_away(folder)
-            folder.mkdir(parents=True)
-            (folder / "spec.json").write_text(text)
-        self._handle(Submit(tuple(specs_of)))
+        async with self._launching:  # a disk may be slow: not on the loop
+            taken = set(self._host.scheduler.names(active=True))
+            self._handle(Submit(await asyncio.to_thread(keep, specs, self._folder, taken)))
 
     async def status(self) -> tuple[float, list[JobStatus]]:
         """Scheduler time, and every job as of the last event."""
@@ -312,7 +204,7 @@ class SchedulerActor:
         """The pool, for those who look at it."""
         await self._ready()
         settings = self._host.scheduler.settings
-        return {"pid": os.getpid(), "folder": str(self._folder), "devices": [name for name, _ in self._devices],
+        return {"pid": os.getpid(), "folder": str(self._folder), "devices": [name for name, _ in self._scripts.devices],
                 "settings": settings.to_dict()}  # fmt: skip
 
     async def pid(self) -> int:
@@ -325,7 +217,7 @@ class SchedulerActor:
     async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
         """The pool's devices: of each its name and the path of its turnstile. Told again and again: it may be new."""
         await self._ready()
-        self._devices = list(devices)
+        self._scripts.devices = list(devices)
 
     async def over(self, lives: Sequence[tuple[str, int]]) -> list[bool]:
         """Of each job and incarnation, whether nobody should train it any more."""
@@ -333,6 +225,11 @@ class SchedulerActor:
         scheduler = self._host.scheduler
         active = set(scheduler.names(active=True))
         return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in lives]
+
+    async def saves(self, job: str) -> tuple[Save, ...]:
+        """What a job may go on from, the newest first."""
+        await self._ready()
+        return self._host.scheduler.saves(job)
 
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
         """Which job should have workers where; returns when that is not what is ``known``, or after ``timeout``."""
@@ -352,6 +249,7 @@ class SchedulerActor:
             self._timer.cancel()
         if self._door is not None:
             await self._door.close()
+        self._scripts.close()
         if self._trouble is None:
             self._trouble = "the scheduler is closed"
             self._host.close()
@@ -375,10 +273,7 @@ class SchedulerActor:
             self._trouble = f"the door cannot be opened: {error}"
             return
         self._timer = asyncio.get_running_loop().create_task(self._keep_time())
-        scheduler = self._host.scheduler
-        for job in scheduler.names(active=True):
-            if Can.RELEASE not in scheduler.job(job).can:
-                self._expect(job, BACK_AFTER_RESTART)
+        self._scripts.expect_all()
 
     def _known(self, job: str) -> None:
         names = self._host.scheduler.names()
@@ -431,23 +326,6 @@ def _lock(path: Path) -> int:
                 os.close(lock)
                 raise JournalError(f"{path.parent}: another scheduler writes the journal here") from None
             time.sleep(0.1)
-
-
-def _job_of(spec: Any) -> Job:
-    try:
-        job: Job = checked(job_from_dict(checked(spec, Spec)["job"]), Job)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not understood: {type(error).__name__}: {error}") from None
-    return job
-
-
-def _put_away(folder: Path) -> None:
-    """What an ended job of the same name left must not be taken for the new one's."""
-    if folder.exists():
-        attic = folder.parent.parent / "old"
-        attic.mkdir(exist_ok=True)
-        number = 1 + sum(1 for _ in attic.glob(f"{folder.name}~*"))
-        os.replace(folder, attic / f"{folder.name}~{number}")
 
 
 def start_scheduler(
