@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from lightning_core.codec import decode_event, encode_answers, encode_event
+from lightning_core.failpoints import reach
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import Answer, Event
 
@@ -113,6 +114,8 @@ class Journal:
             self._connection.execute(
                 "INSERT INTO events (now, event, answers, digest) VALUES (?, ?, ?, ?)", (now, body, answer, digest)
             )
+            reach("journal.before_commit")
+        reach("journal.after_commit")
         self._digest = digest
 
     def entries(self) -> Iterator[Entry]:
@@ -170,6 +173,7 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
                 raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
             digest = _digest(digest, repr(entry.now), entry.event, answer)
             now, count = entry.now, count + 1
+            reach("journal.replaying")
     except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
         raise JournalError(f"{journal.path}: damaged journal: {error}") from error
     return Replay(scheduler, now, count, digest)

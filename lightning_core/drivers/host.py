@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lightning_core.failpoints import reach
 from lightning_core.journal import Journal, replay
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import Answer, Directive, Event, Tick
@@ -76,6 +77,7 @@ class Host:
     def _handle(self, event: Event, now: float) -> list[Answer]:
         try:
             answers = self.scheduler.handle(event, now)
+            reach("host.decided")
             if self._journal is not None:
                 self._journal.append(event, now, answers)
         except Exception:
