@@ -115,8 +115,8 @@ class Journal:
                 "INSERT INTO events (now, event, answers, digest) VALUES (?, ?, ?, ?)", (now, body, answer, digest)
             )
             reach("journal.before_commit")
-        reach("journal.after_commit")
         self._digest = digest
+        reach("journal.after_commit")
 
     def entries(self) -> Iterator[Entry]:
         """All of them, oldest first."""
