@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,19 +14,15 @@ from lightning_core.policies import POLICIES
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
     Amend,
-    Answer,
     BatchTarget,
     Can,
     Cancel,
     Cause,
     Cell,
     Close,
-    End,
     Event,
-    Grant,
     Job,
     LossTarget,
-    Notice,
     OnMiss,
     Pause,
     Report,
@@ -38,6 +35,7 @@ from lightning_core.types import (
     WorkerLeft,
     WorkersLost,
 )
+from tests.faults.prefixes import Watch
 
 STORIES = 10_000
 NAMES = "abcdefgh"
@@ -156,52 +154,20 @@ class Teller:
         return Report(name, life, number, how % 8, batches, busy, cells, rejected, began, how % 16 == 5, saved)
 
 
-class Witness:
-    """Knows only what workers were told, and holds it against the pool."""
-
-    def __init__(self, devices: int) -> None:
-        self._devices = devices
-        self._grants: dict[str, Grant] = {}
-        self._versions: dict[str, int] = {}
-
-    def hear(self, answers: list[Answer]) -> None:
-        for answer in answers:
-            assert str(answer.reason)
-            if isinstance(answer, Notice) or not answer.version:
-                continue
-            assert answer.version >= self._versions.get(answer.job, 0)
-            self._versions[answer.job] = answer.version
-            if isinstance(answer, End):
-                self._grants.pop(answer.job, None)
-            else:
-                self._grants[answer.job] = answer
-        load = [0.0] * self._devices
-        owners = [0] * self._devices
-        for grant in self._grants.values():
-            assert sorted(set(grant.devices)) == list(grant.devices)
-            assert grant.devices or not grant.duty
-            for device in grant.devices:
-                assert 0 <= device < self._devices
-                load[device] += grant.duty
-                owners[device] += grant.duty > 1 - 1e-6
-        assert max(load) <= 1 + 1e-6
-        assert max(owners) <= 1
-
-
 def live(story: bytes, policy: str) -> None:
     """Lives one story; one in four is replayed by a twin that hears of it by the codec, as from a journal."""
     teller = Teller(story)
     try:
         chosen, replayed = teller.settings(policy), teller.dice(4) == 0
-        scheduler, twin, witness, now = Scheduler(chosen), Scheduler(chosen), Witness(chosen.devices), 0.0
+        scheduler, twin, now = Scheduler(chosen), Scheduler(chosen), 0.0
+        watch = Watch(scheduler)
         while True:
             event = teller.event(scheduler) if scheduler.names() else teller.bundle(chosen.devices)
             now += SECONDS[teller.dice(len(SECONDS))]
             wakeup = scheduler.wakeup()
             for happens in (Tick(), event) if wakeup is not None and wakeup <= now else (event,):
                 answers = scheduler.handle(happens, now)
-                scheduler.check()
-                witness.hear(answers)
+                watch.after(happens, now, answers)
                 if replayed:
                     again = twin.handle(_by_codec(happens), now)
                     assert encode_answers(again) == encode_answers(answers)
@@ -221,14 +187,16 @@ TOLD = settings(deadline=None, derandomize=True, database=None, suppress_health_
 
 
 @pytest.mark.stories
+@pytest.mark.promise("R4")
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_whatever_comes_the_invariants_hold(policy: str) -> None:
+def test_whatever_comes_the_invariants_hold(policy: str, record_property: Callable[[str, object], None]) -> None:
     @settings(TOLD, max_examples=math.ceil(STORIES / len(POLICIES)))
     @given(st.binary(min_size=36, max_size=72))
     def told(story: bytes) -> None:
         live(story, policy)
 
     told()
+    record_property("figure", f"{STORIES} stories, every event of each checked")
 
 
 @pytest.mark.nightly

@@ -1,0 +1,178 @@
+"""What must hold of every prefix of a journal, whoever wrote it: the scheduler is asked after each event.
+
+>>> from lightning_core.types import BatchTarget, Job, Submit, Tick
+>>> history = History(Settings("fifo"), [(0.0, Submit((Job("a", 60.0, BatchTarget(100)),))), (30.0, Tick())])
+>>> first_broken(history) is None
+True
+>>> str(first_broken(history, Limits(ready=20.0))).splitlines()[0]
+'after event 2, Tick(): a: placed on (0,) for 30.0s, and its workers are neither there nor missed'
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lightning_core.codec import decode_event
+from lightning_core.faults import JITTER, MOST_PAUSE
+from lightning_core.journal import Journal
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import Answer, Can, End, Event, Grant, JobStatus, Notice, Report, Save, State, WorkerLeft
+
+# Seconds between two events; longer, and nobody was there.
+LONGEST_GAP = 30.0
+
+
+class History(NamedTuple):
+    """What a scheduler has lived through: its settings, and each event with its time."""
+
+    settings: Settings
+    events: Sequence[tuple[float, Event]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How long a job may be in a passing state, seconds. Only who is looked after by a Keeper keeps them."""
+
+    ready: float = 90.0
+    """From a placement to the first report of its life, or the word that its workers are not there."""
+    leaving: float = 90.0
+    """From the order to leave to the word that it has left: it saves first, and after a grace it is ended by force."""
+    away: float = MOST_PAUSE * (1 + JITTER) + 5.0
+    """After a fault, though it may come back."""
+
+
+class Broken(NamedTuple):
+    """The first prefix of which something does not hold."""
+
+    number: int
+    """Of its last event: 1, 2, 3, ..."""
+    event: Event
+    story: str
+    scheduler: Scheduler
+
+    def __str__(self) -> str:
+        return f"after event {self.number}, {self.event}: {self.story}"
+
+
+class Witness:
+    """Knows only what workers were told, and holds it against the pool."""
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        self._grants: dict[str, Grant] = {}
+        self._versions: dict[str, int] = {}
+
+    def hear(self, answers: Iterable[Answer]) -> None:
+        """Takes in what the workers were told.
+
+        Raises:
+            AssertionError: if a device is oversold, has two owners, or a version of a grant went back.
+        """
+        for answer in answers:
+            assert str(answer.reason), f"{answer.job}: told without a reason"
+            if isinstance(answer, Notice) or not answer.version:
+                continue
+            assert answer.version >= self._versions.get(answer.job, 0), f"{answer.job}: its version went back"
+            self._versions[answer.job] = answer.version
+            if isinstance(answer, End):
+                self._grants.pop(answer.job, None)
+            else:
+                self._grants[answer.job] = answer
+        load, owners = [0.0] * self._devices, [0] * self._devices
+        for grant in self._grants.values():
+            assert sorted(set(grant.devices)) == list(grant.devices), f"{grant.job}: a device twice: {grant.devices}"
+            assert grant.devices or not grant.duty, f"{grant.job}: a duty and no device"
+            for device in grant.devices:
+                assert 0 <= device < self._devices, f"{grant.job}: no such device: {device}"
+                load[device] += grant.duty
+                owners[device] += grant.duty > 1 - 1e-6
+        assert max(load) <= 1 + 1e-6, f"a device is oversold: {load}"
+        assert max(owners) <= 1, f"a device has two owners: {owners}"
+
+
+class Watch:
+    """Looks at a scheduler after each event, and remembers what it may not take back."""
+
+    def __init__(self, scheduler: Scheduler, limits: Limits | None = None) -> None:
+        self._scheduler = scheduler
+        self._limits = limits
+        self._witness = Witness(scheduler.settings.devices)
+        self._lives: dict[str, int] = {}
+        self._saves: dict[str, tuple[Save, ...]] = {}
+        self._since: dict[tuple[str, int, str], float] = {}
+        self._awake = self._last = 0.0
+
+    def after(self, event: Event, now: float, answers: Iterable[Answer]) -> None:
+        """Looks at the scheduler as it is after an event.
+
+        Raises:
+            AssertionError: if something does not hold.
+        """
+        self._scheduler.check()
+        self._witness.hear(answers)
+        for name in self._scheduler.names():
+            life, before = self._scheduler.incarnation(name), self._lives.get(name, 0)
+            assert life >= before, f"{name}: its incarnation went back from {before} to {life}"
+            self._accepted(name, event, before)
+            self._lives[name], self._saves[name] = life, self._scheduler.saves(name)
+        if self._limits is not None:
+            self._in_time(now, self._limits)
+
+    def _accepted(self, name: str, event: Event, life: int) -> None:
+        """What may be resumed from was said by the life that was current, when it was said."""
+        for save in set(self._scheduler.saves(name)) - set(self._saves.get(name, ())):
+            assert isinstance(event, Report | WorkerLeft), f"{name}: {save} of nobody"
+            assert (event.job, event.incarnation, event.saved) == (name, life, save), f"{name}: {save} of {event}"
+
+    def _in_time(self, now: float, limits: Limits) -> None:
+        # While nobody was there to hand it events (the pool was down), nothing can have passed on.
+        self._awake += min(now - self._last, LONGEST_GAP)
+        self._last = now
+        passing = {}
+        for status in self._scheduler.status():
+            if status.state is State.ENDED or status.paused or Can.RELEASE not in self._scheduler.job(status.name).can:
+                continue
+            if (said := self._passes(status, limits)) is not None:
+                passing[status.name, status.incarnation, said[1]] = said
+        self._since = {key: self._since.get(key, self._awake) for key in passing}
+        for key, (limit, story) in passing.items():
+            passed = self._awake - self._since[key]
+            assert passed <= limit, f"{key[0]}: {story.format(passed)}"
+
+    def _passes(self, status: JobStatus, limits: Limits) -> tuple[float, str] | None:
+        """How long the job may be in the state that it is in, and what to say if it was longer."""
+        table = self._scheduler._table
+        reported = table.last_report[table.row_of[status.name]] > 0
+        if status.devices and not reported:
+            return (
+                limits.ready,
+                f"placed on {status.devices} for {{:.1f}}s, and its workers are neither there nor missed",
+            )
+        if not status.devices and reported:
+            return limits.leaving, "told to leave for {:.1f}s, and it has not left"
+        if status.why.code == "recovering":
+            return limits.away, "away after a fault for {:.1f}s, though it may come back"
+        return None
+
+
+def first_broken(history: History, limits: Limits | None = None) -> Broken | None:
+    """Replays event by event; the first prefix of which something does not hold, or None."""
+    scheduler = Scheduler(history.settings)
+    watch = Watch(scheduler, limits)
+    for number, (now, event) in enumerate(history.events, 1):
+        try:
+            answers = scheduler.handle(event, now)
+            watch.after(event, now, answers)
+        except Exception as error:
+            return Broken(number, event, str(error) or type(error).__name__, scheduler)
+    return None
+
+
+def history_of(path: Path) -> History:
+    """What a journal holds."""
+    with Journal.open(path, read_only=True) as journal:
+        events = [(entry.now, decode_event(entry.event)) for entry in journal.entries()]
+        return History(journal.settings(), events)
