@@ -15,15 +15,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from lightning_core.dealing import Dealer, deal_one, is_simple
 from lightning_core.faults import MOST, MOST_UNREADY, WORDS, final, pause, sound
+from lightning_core.forecasting import forecast, judge
+from lightning_core.granting import deal, grant
 from lightning_core.invariants import check
 from lightning_core.protocols import LooksAtCurves
-from lightning_core.reasons import CODES, Reason, index
+from lightning_core.reasons import Reason, index
 from lightning_core.settings import Settings
-from lightning_core.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
+from lightning_core.table import INFEASIBLE, MISSED, UNKNOWN, JobTable
 from lightning_core.types import (
-    NORMAL,
     Amend,
     Answer,
     BoolArray,
@@ -33,7 +33,6 @@ from lightning_core.types import (
     Directive,
     End,
     Event,
-    FloatArray,
     Grant,
     IntArray,
     Job,
@@ -58,13 +57,6 @@ from lightning_core.types import (
 
 __all__ = ["Scheduler", "Settings"]
 
-ONE_DEVICE = (0,)
-# Cells of a whole evaluation (a validation metric): each is an average already, and there are few.
-EVALUATIONS_TO_JUDGE = 4
-# The 15 %, 50 % and 85 % quantiles lie between these levels and the next ones.
-LOW, MID, HIGH = 2, 9, 16
-# A measured speed wanders by some per cent; a person's estimate of a job's work is wrong by half or so.
-SPEED_WANDERS, PERSON_ERRS = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 # How far ahead of a missing cell others are kept.
 MOST_WAITING = 1000
 
@@ -330,7 +322,7 @@ class Scheduler:
         if not len(rows):
             self._next_round = None
             return
-        view = self._forecast(rows)
+        view = forecast(table, self._estimator, self.settings, rows)
         begun = table.wakes(rows) <= now
         apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows])
         if self._closing:
@@ -338,9 +330,10 @@ class Scheduler:
         planned = ~apart & ~table.late[rows]
         plan = self._plan(view, planned, apart, now)
         table.finish[rows[~planned]] = np.nan
-        self._judge(rows[planned], view.deadline[planned], view, planned, plan.finish[planned], now)
-        duty, homes = self._deal(rows, plan, apart, now)
-        self._grant(rows, plan, duty, homes, apart, now)
+        self._changed += judge(table, self.settings, rows[planned], view.exact[planned], plan.finish[planned], now)
+        out = table.evicted[rows] | (self._closing & table.launched[rows]) | (table.back_at[rows] > now)
+        duty, homes = deal(table, self.settings, rows, plan, apart, out, now)
+        self._changed += grant(table, rows, plan, duty, homes, apart, self._closing, now)
         self._next_round = self._next(rows, planned, begun, now)
 
     def _next(self, rows: IntArray, planned: BoolArray, begun: BoolArray, now: float) -> float | None:
@@ -364,50 +357,6 @@ class Scheduler:
             table.belief[row] = MISSED
             self._changed.append(Notice(table.names[row], Verdict.MISSED, table.reason(row)))
 
-    def _forecast(self, rows: IntArray) -> JobView:
-        """Work left: exact for batches up to the speed, forecast with its uncertainty for a loss."""
-        table = self._table
-        batches = table.batches[rows].astype(np.float64)
-        exact = table.exact[rows]
-        goal = table.goal[rows]
-        forecast = np.flatnonzero(~exact)
-        left = (goal - batches)[:, None] * SPEED_WANDERS
-        low, mid, high = (np.sqrt(left[:, at] * left[:, at + 1]) for at in (LOW, MID, HIGH))
-        if len(forecast):
-            passage = np.maximum(self._estimator.first_passage(rows[forecast], goal[forecast]), 1.0)
-            left[forecast] = passage - batches[forecast, None]
-            for column, at in ((low, LOW), (mid, MID), (high, HIGH)):
-                column[forecast] = np.sqrt(passage[:, at] * passage[:, at + 1]) - batches[forecast]
-        # An unfinished job has work left, whatever its curve says.
-        left, low, mid, high = (np.maximum(column, 1.0) for column in (left, low, mid, high))
-        throughput = table.throughput(rows)
-        quantiles = left / throughput[:, None]
-        low, work, high = (column / throughput for column in (low, mid, high))
-        table.work_low[rows], table.work_mid[rows], table.work_high[rows] = low, work, high
-        # Until it is measured, a person's estimate is the best there is.
-        unknown = np.isnan(work)
-        work[unknown] = table.expected[rows[unknown]]
-        quantiles[unknown] = work[unknown, None] * PERSON_ERRS
-        return JobView(
-            place=rows,
-            deadline=table.deadline[rows],
-            batches=table.batches[rows],
-            # A whole evaluation is as good as the cells of a window.
-            cells=table.cells[rows] * np.where(table.evaluated[rows], self.settings.window, 1),
-            exact=exact,
-            remaining=mid,
-            throughput=throughput,
-            work=work,
-            quantiles=quantiles,
-            loss=table.loss[rows],
-            goal=np.where(exact, np.nan, goal),
-            position=table.last_position[rows].astype(np.float64),
-            obeys=table.obeys[rows],
-            weight=table.weight[rows],
-            size=table.size[rows],
-            devices=self.settings.devices,
-        )
-
     def _plan(self, view: JobView, planned: BoolArray, apart: BoolArray, now: float) -> Plan:
         """The policy's plan for those it may plan; behind them those whose deadline has passed, shortest work first."""
         if planned.all():
@@ -426,102 +375,6 @@ class Scheduler:
             duty[among], finish[among], numbers[among] = part.duty, part.finish, part.numbers
             codes[among], waiting[among] = part.codes, part.waiting
         return Plan(np.concatenate([order, late, np.flatnonzero(apart)]), duty, finish, codes, waiting, numbers, fill)
-
-    def _judge(
-        self, rows: IntArray, deadline: FloatArray, view: JobView, planned: BoolArray, finish: FloatArray, now: float
-    ) -> None:
-        """Verdicts: infeasible if even alone and by the optimistic forecast too late, feasible if planned in time."""
-        table = self._table
-        spare = deadline - now
-        table.spare[rows] = spare
-        table.finish[rows] = finish
-        enough = np.where(table.evaluated[rows], min(EVALUATIONS_TO_JUDGE, self.settings.judge_after),
-                          self.settings.judge_after)  # fmt: skip
-        known = ~np.isnan(table.work_mid[rows]) & (view.exact[planned] | (table.cells[rows] >= enough))
-        belief = np.where(finish <= deadline, FEASIBLE, AT_RISK)
-        belief[table.work_low[rows] > spare] = INFEASIBLE
-        belief[~known] = UNKNOWN
-        changed = rows[(belief != table.belief[rows]) & known]
-        table.belief[rows] = belief
-        for row in changed.tolist():
-            verdict = table.verdict(row)
-            assert verdict is not None  # it is known, and the job has not ended
-            self._changed.append(Notice(table.names[row], verdict, table.reason(row)))
-
-    def _deal(
-        self, rows: IntArray, plan: Plan, apart: BoolArray, now: float
-    ) -> tuple[FloatArray, list[tuple[int, ...]] | None]:
-        """Who holds what, and where each may live; None for all on the one device there is."""
-        table, settings = self._table, self.settings
-        launched = table.launched[rows]
-        roomy = settings.resident is None or int(launched.sum()) <= settings.resident
-        if settings.devices == 1 and roomy and not apart.any() and is_simple(plan):
-            return deal_one(plan), None
-        out = table.evicted[rows] | (self._closing & launched) | (table.back_at[rows] > now)
-        homes = [() if gone else table.home[row] for row, gone in zip(rows.tolist(), out.tolist(), strict=True)]
-        for at in np.flatnonzero(table.pinned[rows]).tolist():
-            device = table.jobs[int(rows[at])].device
-            homes[at] = homes[at] or (() if device is None else (device,))
-        since = table.trained_at[rows]
-        stays = (table.pinned[rows] | (np.isfinite(since) & (now - since < settings.stay))).tolist()
-        dealer = Dealer(settings.devices, settings.slots, homes, stays, table.size[rows].tolist(), launched.tolist())
-        return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
-
-    def _grant(
-        self,
-        rows: IntArray,
-        plan: Plan,
-        duty: FloatArray,
-        homes: list[tuple[int, ...]] | None,
-        apart: BoolArray,
-        now: float,
-    ) -> None:
-        table = self._table
-        served = duty > 0
-        codes = np.where(served, plan.codes, plan.waiting)
-        leftover = served & (plan.duty == 0) & ~table.late[rows]
-        codes[leftover] = index("left_over")
-        numbers = plan.numbers
-        if apart.any():
-            numbers = numbers.copy()
-            waits = np.where(table.begin[rows[apart]] > now, index("not_begun"), index("recovering"))
-            codes[apart] = np.where(table.paused[rows[apart]], index("paused"), waits)
-            codes[apart & table.late[rows] & ~table.paused[rows]] = index("late_held")
-            if self._closing:
-                codes[apart & table.launched[rows]] = index("closing")
-            numbers[apart, 0] = table.wakes(rows[apart]) - now
-        changed = np.abs(duty - table.duty[rows]) > 1e-9
-        if homes is None:
-            moved = ~table.housed[rows]
-        else:
-            moved = np.array([home != table.home[row] for row, home in zip(rows.tolist(), homes, strict=True)])
-        changed |= moved
-        new = ~changed & (codes != table.code[rows])
-        table.duty[rows] = np.where(changed, duty, table.duty[rows])  # what was granted, to the bit
-        table.code[rows] = codes
-        for at in np.flatnonzero(moved).tolist():
-            row = int(rows[at])
-            home = ONE_DEVICE if homes is None else homes[at]
-            if table.home[row] and not home and not apart[at]:
-                codes[at] = index("makes_room")
-            table.home[row] = home
-            table.housed[row] = bool(home)
-            table.trained_at[row] = np.inf
-        directives, names, lives, append = table.directives, table.names, table.home, self._changed.append
-        spot = np.flatnonzero(changed)
-        table.obeys[rows[spot]] = False
-        for row, part, code, pair in zip(
-            rows[spot].tolist(), duty[spot].tolist(), codes[spot].tolist(), numbers[spot].tolist(), strict=True
-        ):
-            grant = Grant(names[row], directives[row][1] + 1, part, lives[row], Reason(CODES[code], tuple(pair)))
-            directives[row] = grant
-            append(grant)
-        begins = rows[served & np.isinf(table.trained_at[rows])]
-        table.trained_at[begins] = now
-        # The share stays, its reason does not: no new version, nobody need be told, but whoever asks hears it.
-        for at in np.flatnonzero(new).tolist():
-            row = int(rows[at])
-            directives[row] = directives[row]._replace(reason=Reason(CODES[codes[at]], tuple(numbers[at].tolist())))
 
     # ------------------------------------------------------------------------------------------------ to look at
 

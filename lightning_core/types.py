@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -501,8 +501,9 @@ class JobView:
 
     def only(self, rows: IntArray) -> JobView:
         """These rows alone."""
-        columns = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return JobView(**{name: column[rows] if isinstance(column, np.ndarray) else column for name, column in columns})
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        some = {name: x[rows] for name, x in columns.items() if isinstance(x, np.ndarray)}
+        return JobView(**columns | some)
 
 
 @dataclass(frozen=True, slots=True)

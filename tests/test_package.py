@@ -24,7 +24,7 @@ ROOMS = (
     "estimators",
     "policies",
     "settings table",
-    "invariants",
+    "invariants forecasting granting",
     "scheduler",
     "codec summary",
     "journal",

@@ -172,7 +172,7 @@ def test_room_for_one(tmp_path: Path) -> None:
     assert ends(outcome) == [b + 0.25 + 4.0 - done_before, b]
     assert switches(outcome) == [1, 1]
     [left] = events(tmp_path / "j.db", "worker_left")
-    assert (left["job"], left["incarnation"], left["released"], left["now"]) == ("a", 1, True, 1.5)
+    assert (left["job"], left["incarnation"], left["cause"], left["now"]) == ("a", 1, "released", 1.5)
     again = [report for report in events(tmp_path / "j.db", "report") if report["incarnation"] == 2]
     assert [report["number"] for report in again] == list(range(1, len(again) + 1))
     assert {report["began"] for report in again} == {75}
@@ -361,7 +361,7 @@ def test_a_worker_speaks_as_a_live_one(seed: int, tmp_path: Path) -> None:
     jobs = draw(seed, devices=2)
     Simulation(Settings(policy="edf", devices=2, resident=2, window=2, stay=0.5), jobs, ROUGH, path).run()
     reports = events(path, "report")
-    assert any(left["released"] for left in events(path, "worker_left"))
+    assert any(left["cause"] == "released" for left in events(path, "worker_left"))
     for name in {report["job"] for report in reports}:
         said = [report for report in reports if report["job"] == name]
         lives = sorted({report["incarnation"] for report in said})

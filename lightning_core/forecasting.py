@@ -1,0 +1,104 @@
+"""What is believed of every job: the work left, from the estimator, and the verdict, from the plan."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.protocols import Estimator
+from lightning_core.settings import Settings
+from lightning_core.table import AT_RISK, FEASIBLE, INFEASIBLE, UNKNOWN, JobTable
+from lightning_core.types import NORMAL, BoolArray, FloatArray, IntArray, JobView, Notice
+
+# Cells of a whole evaluation (a validation metric): each is an average already, and there are few.
+EVALUATIONS_TO_JUDGE = 4
+# The 15 %, 50 % and 85 % quantiles lie between these levels and the next ones.
+LOW, MID, HIGH = 2, 9, 16
+# A measured speed wanders by some per cent; a person's estimate of a job's work is wrong by half or so.
+SPEED_WANDERS, PERSON_ERRS = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
+
+
+def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: IntArray) -> JobView:
+    """Work left: exact for batches up to the speed, forecast with its uncertainty for a loss.
+
+    Args:
+        table: of all jobs; early, likely and late ends of the work are written there.
+        estimator: has seen all cells.
+        settings: of the scheduler.
+        rows: of the jobs that have not ended.
+    """
+    batches = table.batches[rows].astype(np.float64)
+    exact = table.exact[rows]
+    goal = table.goal[rows]
+    forecast = np.flatnonzero(~exact)
+    left = (goal - batches)[:, None] * SPEED_WANDERS
+    low, mid, high = (np.sqrt(left[:, at] * left[:, at + 1]) for at in (LOW, MID, HIGH))
+    if len(forecast):
+        passage = np.maximum(estimator.first_passage(rows[forecast], goal[forecast]), 1.0)
+        left[forecast] = passage - batches[forecast, None]
+        for column, at in ((low, LOW), (mid, MID), (high, HIGH)):
+            column[forecast] = np.sqrt(passage[:, at] * passage[:, at + 1]) - batches[forecast]
+    # An unfinished job has work left, whatever its curve says.
+    left, low, mid, high = (np.maximum(column, 1.0) for column in (left, low, mid, high))
+    throughput = table.throughput(rows)
+    quantiles = left / throughput[:, None]
+    low, work, high = (column / throughput for column in (low, mid, high))
+    table.work_low[rows], table.work_mid[rows], table.work_high[rows] = low, work, high
+    # Until it is measured, a person's estimate is the best there is.
+    unknown = np.isnan(work)
+    work[unknown] = table.expected[rows[unknown]]
+    quantiles[unknown] = work[unknown, None] * PERSON_ERRS
+    return JobView(
+        place=rows,
+        deadline=table.deadline[rows],
+        batches=table.batches[rows],
+        # A whole evaluation is as good as the cells of a window.
+        cells=table.cells[rows] * np.where(table.evaluated[rows], settings.window, 1),
+        exact=exact,
+        remaining=mid,
+        throughput=throughput,
+        work=work,
+        quantiles=quantiles,
+        loss=table.loss[rows],
+        goal=np.where(exact, np.nan, goal),
+        position=table.last_position[rows].astype(np.float64),
+        obeys=table.obeys[rows],
+        weight=table.weight[rows],
+        size=table.size[rows],
+        devices=settings.devices,
+    )
+
+
+def judge(
+    table: JobTable, settings: Settings, rows: IntArray, exact: BoolArray, finish: FloatArray, now: float
+) -> list[Notice]:
+    """Verdicts: infeasible if even alone and by the optimistic forecast too late, feasible if planned in time.
+
+    Args:
+        table: of all jobs; what is believed of them is written there.
+        settings: say how much a curve must have shown.
+        rows: of the jobs that are planned.
+        exact: whether the work left of each is known, shape ``(n,)``.
+        finish: when the plan expects each to reach its target, shape ``(n,)``.
+        now: scheduler time.
+
+    Returns:
+        For each job of which something else is believed than before.
+    """
+    deadline = table.deadline[rows]
+    spare = deadline - now
+    table.spare[rows] = spare
+    table.finish[rows] = finish
+    enough = np.where(table.evaluated[rows], min(EVALUATIONS_TO_JUDGE, settings.judge_after),
+                      settings.judge_after)  # fmt: skip
+    known = ~np.isnan(table.work_mid[rows]) & (exact | (table.cells[rows] >= enough))
+    belief = np.where(finish <= deadline, FEASIBLE, AT_RISK)
+    belief[table.work_low[rows] > spare] = INFEASIBLE
+    belief[~known] = UNKNOWN
+    changed = rows[(belief != table.belief[rows]) & known]
+    table.belief[rows] = belief
+    notices = []
+    for row in changed.tolist():
+        verdict = table.verdict(row)
+        assert verdict is not None  # it is known, and the job has not ended
+        notices.append(Notice(table.names[row], verdict, table.reason(row)))
+    return notices

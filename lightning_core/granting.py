@@ -1,0 +1,118 @@
+"""From a plan to grants: devices are dealt out, and what has changed is written down with its reason."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.dealing import Dealer, Devices, deal_one, is_simple
+from lightning_core.reasons import CODES, Reason, index
+from lightning_core.settings import Settings
+from lightning_core.table import JobTable
+from lightning_core.types import BoolArray, FloatArray, Grant, IntArray, Plan
+
+ONE_DEVICE = (0,)
+
+
+def deal(
+    table: JobTable, settings: Settings, rows: IntArray, plan: Plan, apart: BoolArray, out: BoolArray, now: float
+) -> tuple[FloatArray, list[Devices] | None]:
+    """Who holds what, and where each may live.
+
+    Args:
+        table: of all jobs; only read.
+        settings: of the scheduler.
+        rows: of the jobs that have not ended.
+        plan: of the policy, over these rows.
+        apart: which of them hold nothing now.
+        out: which may not live anywhere.
+        now: scheduler time.
+
+    Returns:
+        Duties, shape ``(n,)``, and homes; None for all on the one device there is.
+    """
+    launched = table.launched[rows]
+    roomy = settings.resident is None or int(launched.sum()) <= settings.resident
+    if settings.devices == 1 and roomy and not apart.any() and is_simple(plan):
+        return deal_one(plan), None
+    homes = [() if gone else table.home[row] for row, gone in zip(rows.tolist(), out.tolist(), strict=True)]
+    for at in np.flatnonzero(table.pinned[rows]).tolist():
+        device = table.jobs[int(rows[at])].device
+        homes[at] = homes[at] or (() if device is None else (device,))
+    since = table.trained_at[rows]
+    stays = (table.pinned[rows] | (np.isfinite(since) & (now - since < settings.stay))).tolist()
+    dealer = Dealer(settings.devices, settings.slots, homes, stays, table.size[rows].tolist(), launched.tolist())
+    return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
+
+
+def grant(
+    table: JobTable,
+    rows: IntArray,
+    plan: Plan,
+    duty: FloatArray,
+    homes: list[Devices] | None,
+    apart: BoolArray,
+    closing: bool,
+    now: float,
+) -> list[Grant]:
+    """Writes down what was dealt, each with its reason.
+
+    Args:
+        table: of all jobs.
+        rows: of the jobs that have not ended.
+        plan: of the policy, over these rows.
+        duty: as dealt, shape ``(n,)``.
+        homes: as dealt; None for all on the one device there is.
+        apart: which of them hold nothing now.
+        closing: whether the pool is being taken down.
+        now: scheduler time.
+
+    Returns:
+        The grants that differ from those before.
+    """
+    served = duty > 0
+    codes = np.where(served, plan.codes, plan.waiting)
+    leftover = served & (plan.duty == 0) & ~table.late[rows]
+    codes[leftover] = index("left_over")
+    numbers = plan.numbers
+    if apart.any():
+        numbers = numbers.copy()
+        waits = np.where(table.begin[rows[apart]] > now, index("not_begun"), index("recovering"))
+        codes[apart] = np.where(table.paused[rows[apart]], index("paused"), waits)
+        codes[apart & table.late[rows] & ~table.paused[rows]] = index("late_held")
+        if closing:
+            codes[apart & table.launched[rows]] = index("closing")
+        numbers[apart, 0] = table.wakes(rows[apart]) - now
+    changed = np.abs(duty - table.duty[rows]) > 1e-9
+    if homes is None:
+        moved = ~table.housed[rows]
+    else:
+        moved = np.array([home != table.home[row] for row, home in zip(rows.tolist(), homes, strict=True)])
+    changed |= moved
+    new = ~changed & (codes != table.code[rows])
+    table.duty[rows] = np.where(changed, duty, table.duty[rows])  # what was granted, to the bit
+    table.code[rows] = codes
+    for at in np.flatnonzero(moved).tolist():
+        row = int(rows[at])
+        home = ONE_DEVICE if homes is None else homes[at]
+        if table.home[row] and not home and not apart[at]:
+            codes[at] = index("makes_room")
+        table.home[row] = home
+        table.housed[row] = bool(home)
+        table.trained_at[row] = np.inf
+    directives, names, lives = table.directives, table.names, table.home
+    grants = []
+    spot = np.flatnonzero(changed)
+    table.obeys[rows[spot]] = False
+    for row, part, code, pair in zip(
+        rows[spot].tolist(), duty[spot].tolist(), codes[spot].tolist(), numbers[spot].tolist(), strict=True
+    ):
+        granted = Grant(names[row], directives[row][1] + 1, part, lives[row], Reason(CODES[code], tuple(pair)))
+        directives[row] = granted
+        grants.append(granted)
+    begins = rows[served & np.isinf(table.trained_at[rows])]
+    table.trained_at[begins] = now
+    # The share stays, its reason does not: no new version, nobody need be told, but whoever asks hears it.
+    for at in np.flatnonzero(new).tolist():
+        row = int(rows[at])
+        directives[row] = directives[row]._replace(reason=Reason(CODES[codes[at]], tuple(numbers[at].tolist())))
+    return grants
