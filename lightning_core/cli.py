@@ -1,7 +1,7 @@
 """``lightning-core``: runs bundles, brings pools up, and lets people look at them and steer them.
 
-Exit codes: 0 all jobs met (or what was asked is done), 3 some not, 1 a job crashed, 2 bad input or no pool, 130 or 143
-interrupted.
+Exit codes: 0 all jobs met (or what was asked is done), 3 some not, 1 a job crashed, 2 bad input or no pool, 70 the pool
+was lost, 129, 130 or 143 interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from lightning_core import simulate, steering
 from lightning_core.drivers.connect import connect
 from lightning_core.durations import format_duration
 from lightning_core.journal import Journal, JournalError, replay
-from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET
+from lightning_core.launch.signals import Interrupted, raising, signals
+from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET, EXIT_POOL_LOST, PoolLost
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.debug:
         return int(arguments.run(arguments))
     try:
-        code = int(arguments.run(arguments))
+        with raising():
+            code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever read has enough; nothing more can be flushed there
@@ -46,9 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(words)
     except (ValueError, OSError, sqlite3.DatabaseError, JournalError, steering.Failed) as error:
         return _fail(str(error) or type(error).__name__)
-    except KeyboardInterrupt:
+    except PoolLost as error:
+        _fail(str(error))
+        return EXIT_POOL_LOST
+    except KeyboardInterrupt as error:
         print("interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return 128 + (error.number if isinstance(error, Interrupted) else signal.SIGINT)
 
 
 def _fail(words: str) -> int:
@@ -121,10 +126,11 @@ def _run(arguments: argparse.Namespace) -> int:
 def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
     bundle.check()
 
-    from lightning_core.launch.cluster import new_run_dir  # Ray takes seconds to import: mistakes are told before
+    from lightning_core.launch.cluster import keep_spec, new_run_dir  # Ray takes seconds to import: mistakes come first
 
     run_dir = new_run_dir(arguments.run_dir)
     (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
+    keep_spec(bundle, run_dir)
     return _run_in(bundle, run_dir, arguments)
 
 
@@ -137,17 +143,26 @@ def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before
         print(f"warning: {warning}", file=sys.stderr)
     settings = bundle.settings
     resident = settings.resident or max(len(bundle.jobs), settings.devices)
+    goes_on = f"it goes on with: lightning-core run --resume {run_dir}"
     print(f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {resident} warm workers ...", flush=True)
-    with Cluster(workers=resident, kind=bundle.kind, devices=settings.devices) as cluster:
-        summary = cluster.run(bundle, run_dir, view_for(sys.stdout, settings.policy, settings.devices), before)
-    print_summary(summary, sys.stdout)
+    try:
+        with signals(at_once=True):
+            with Cluster(workers=resident, kind=bundle.kind, devices=settings.devices) as cluster:
+                summary = cluster.run(bundle, run_dir, view_for(sys.stdout, settings.policy, settings.devices), before)
+            print_summary(summary, sys.stdout)
+            if summary.lost:
+                raise PoolLost("Ray's control process has died; the jobs have saved, and the journal is whole")
+    except (PoolLost, Interrupted):
+        print(goes_on, flush=True)
+        raise
+    if arguments.json:
+        summary.write(arguments.json)
+    if summary.interrupted is not None:  # whoever wants to leave does not wait for a report
+        print(f"journal, spec and summary: {run_dir}\n{goes_on}")
+        return summary.exit_code
     with Journal.open(run_dir / "journal.db") as journal:
         write(journal, run_dir / "report.html", run_dir.name)
     print(f"journal, spec, summary and report.html: {run_dir}")
-    if summary.interrupted is not None:
-        print(f"it goes on with: lightning-core run --resume {run_dir}")
-    if arguments.json:
-        summary.write(arguments.json)
     return summary.exit_code
 
 
@@ -157,13 +172,15 @@ def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.launch.problems import BundleError
 
     run_dir = arguments.resume.resolve()
-    if not (run_dir / "bundle.yaml").is_file() or not (run_dir / "journal.db").is_file():
-        raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml with a journal.db")
+    if not (run_dir / "bundle.yaml").is_file():
+        raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml")
     before = Bundle.from_file(run_dir / "bundle.yaml")
-    with Journal.open(run_dir / "journal.db") as journal:
-        if not replay(journal).scheduler.names(active=True):
-            print(f"{run_dir}: all its jobs have ended")
-            return EXIT_MET
+    if (run_dir / "journal.db").is_file():  # else it was left before anything was submitted
+        with Journal.open(run_dir / "journal.db") as journal:
+            scheduler = replay(journal).scheduler
+            if scheduler.names() and not scheduler.names(active=True):
+                print(f"{run_dir}: all its jobs have ended")
+                return EXIT_MET
     origin = run_dir / "origin"
     source = Path(origin.read_text()) if origin.exists() else None
     bundle = Bundle.from_file(source) if source is not None and source.exists() else before

@@ -19,7 +19,7 @@ from lightning_core.drivers.wire import SocketClient
 from lightning_core.durations import format_duration, parse_duration
 from lightning_core.journal import Journal
 from lightning_core.settings import Settings
-from lightning_core.summary import EXIT_MET, Summary
+from lightning_core.summary import EXIT_MET, PoolLost, Summary
 from lightning_core.types import Amend, Cancel, Event, JobStatus, Pause, Resume, State
 from lightning_core.words import did_you_mean
 
@@ -154,7 +154,8 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namespace) -> int:
     """Submits a bundle to a pool that is up and follows it; interrupted, the jobs go on without an audience."""
-    from lightning_core.launch.follow import follow, signals
+    from lightning_core.launch.follow import follow
+    from lightning_core.launch.signals import signals
     from lightning_core.view.progress import print_summary, view_for
 
     names = [spec.job.name for spec in bundle.jobs]
@@ -172,7 +173,10 @@ def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namesp
 
     try:
         with signals() as received:
-            _, jobs = follow(look, received, watcher)
+            _, jobs = follow(look, lambda: received, watcher)
+    except ConnectionError as error:
+        words = f"{error}; `lightning-core up` goes on with its jobs from what they saved"
+        raise PoolLost(words) from None
     finally:
         watcher.close()
     if received:
@@ -227,13 +231,14 @@ def _status(arguments: argparse.Namespace) -> int:
         now, jobs = look()
         print(json.dumps({"now": now, "settings": settings.to_dict(), "jobs": [_plain(job) for job in jobs]}, indent=2))
     elif arguments.watch:
-        from lightning_core.launch.follow import follow, signals
+        from lightning_core.launch.follow import follow
+        from lightning_core.launch.signals import signals
         from lightning_core.view.progress import view_for
 
         watcher = view_for(sys.stdout, settings.policy, settings.devices)
         try:
             with signals() as received:
-                now, jobs = follow(look, received, watcher)
+                now, jobs = follow(look, lambda: received, watcher)
         finally:
             watcher.close()
         _show(now, jobs, settings)

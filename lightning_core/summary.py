@@ -11,7 +11,11 @@ from typing import Any, Self
 from lightning_core.scheduler import Settings
 from lightning_core.types import JobStatus, Verdict
 
-EXIT_MET, EXIT_CRASHED, EXIT_BAD_INPUT, EXIT_NOT_MET = 0, 1, 2, 3
+EXIT_MET, EXIT_CRASHED, EXIT_BAD_INPUT, EXIT_NOT_MET, EXIT_POOL_LOST = 0, 1, 2, 3, 70
+
+
+class PoolLost(RuntimeError):
+    """What the jobs ran on is gone; what they saved, and the journal, are not."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Summary:
         run_dir: folder with the journal, the spec and the summary.
         interrupted: the signal that ended it, if one did.
         devices: of the pool.
+        lost: whether it ended because the pool did.
     """
 
     policy: str
@@ -33,15 +38,23 @@ class Summary:
     run_dir: Path
     interrupted: int | None = None
     devices: int = 1
+    lost: bool = False
 
     @classmethod
     def of(
-        cls, settings: Settings, now: float, jobs: list[JobStatus], run_dir: Path, interrupted: int | None = None
+        cls,
+        settings: Settings,
+        now: float,
+        jobs: list[JobStatus],
+        run_dir: Path,
+        interrupted: int | None = None,
+        *,
+        lost: bool = False,
     ) -> Self:
         args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
         ended = [job.finished_at for job in jobs if job.finished_at is not None]
         policy = settings.policy + (f":{args}" if args else "")
-        return cls(policy, tuple(jobs), max(ended, default=now), run_dir, interrupted, settings.devices)
+        return cls(policy, tuple(jobs), max(ended, default=now), run_dir, interrupted, settings.devices, lost)
 
     @property
     def met(self) -> int:
@@ -50,9 +63,11 @@ class Summary:
 
     @property
     def exit_code(self) -> int:
-        """For the shell: 0 all met, 3 some not, 1 one crashed, 128 + signal if interrupted."""
+        """For the shell: 0 all met, 3 some not, 1 one crashed, 128 + signal if interrupted, 70 if the pool died."""
         if self.interrupted is not None:
             return 128 + self.interrupted
+        if self.lost:
+            return EXIT_POOL_LOST
         if any(job.verdict is Verdict.CRASHED for job in self.jobs):
             return EXIT_CRASHED
         return EXIT_MET if self.met == len(self.jobs) else EXIT_NOT_MET

@@ -7,6 +7,8 @@ import logging
 import math
 import os
 import shutil
+import signal
+import socket
 import tempfile
 import time
 import uuid
@@ -19,21 +21,27 @@ import ray
 import yaml
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.ray_actor import NAMESPACE, NICE, Actor, start_scheduler
 from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.follow import POLL, Watcher, follow, signals
+from lightning_core.launch.follow import POLL, Watcher, follow
 from lightning_core.launch.keeper import start_keeper
 from lightning_core.launch.preflight import check_folder
 from lightning_core.launch.problems import BundleError
+from lightning_core.launch.signals import Interrupted, end_below, kept_from_ray, signals
 from lightning_core.settings import Settings
-from lightning_core.summary import Summary
-from lightning_core.types import Amend, Cancel, Close, Event, JobStatus, WorkersLost
+from lightning_core.summary import PoolLost, Summary
+from lightning_core.types import Amend, Cancel, Close, Event, WorkersLost
 
 log = logging.getLogger(__name__)
 
-# How long the scheduler may be silent (it restarts in seconds), and jobs may take to leave once told to.
+# How long the scheduler may be silent (it restarts in seconds), jobs may take to leave once told to, and all that is
+# left to end after that.
 PATIENCE = 60.0
 GRACE = 30.0
+CLOSE = 3.0
+# How long Ray's control process may not be reached before it counts as dead. Ray ends everybody after 60 s.
+SILENT = 3.0
 
 
 class Cluster:
@@ -54,32 +62,50 @@ class Cluster:
         self._name = f"pool-{uuid.uuid4().hex[:8]}"
         self._temp = Path(tempfile.mkdtemp(prefix="lc-"))
         self._own = False
+        self._lost_since: float | None = None
         self._keeper: Actor | None = None
         self.scheduler: Actor | None = None
         """Of the run that is going on."""
 
     def __enter__(self) -> Self:
-        if not ray.is_initialized():
-            start_local_ray(self._temp, self._kind, self.devices)
-            self._own = True
-        self._keeper = start_keeper(self._name, self.devices, self.slots, self._kind, self._temp / "keeper.json")
         try:
-            ray.get(self._keeper.open.remote())
+            with signals() as received:
+                if not ray.is_initialized():
+                    self._own = True
+                    start_local_ray(self._temp, self._kind, self.devices)
+                memory = self._temp / "keeper.json"
+                self._keeper = start_keeper(self._name, self.devices, self.slots, self._kind, memory)
+                answer(self._keeper.open.remote(), received)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._keeper is not None:
+        if self._own and self.is_lost():
+            end_below()  # nobody answers, and to be asked to end each of them would wait for long
+        elif self._keeper is not None:
             try:
-                ray.get(self._keeper.close.remote(), timeout=GRACE)
+                ray.get(self._keeper.close.remote(), timeout=CLOSE if self._own else GRACE)
             except (RayError, GetTimeoutError) as error:
-                log.warning("the pool did not close by itself: %s", error)
+                if not self._own:  # else all of it ends with its Ray
+                    log.warning("the pool did not close by itself: %s", str(error).strip().rpartition("\n")[2])
             ray.kill(self._keeper)
         if self._own:
             ray.shutdown()
         shutil.rmtree(self._temp, ignore_errors=True)
+
+    def is_lost(self) -> bool:
+        """Whether the control process of our own Ray is dead: what runs still answers, nothing new can be had."""
+        if not self._own or not ray.is_initialized():
+            return False
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+            self._lost_since = None
+        except OSError:
+            self._lost_since = self._lost_since or time.monotonic()
+        return self._lost_since is not None and time.monotonic() - self._lost_since > SILENT
 
     @property
     def keeper(self) -> Actor:
@@ -112,50 +138,61 @@ class Cluster:
             before: the bundle of the run to go on with, as it was.
         """
         settings = self.settings(bundle)
-        (run_dir / "bundle.yaml").write_text(yaml.safe_dump(bundle.to_dict(), sort_keys=False))
+        keep_spec(bundle, run_dir)
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
         self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
         try:
-            ray.get(scheduler.pid.remote())
-            if before is not None:
-                for event in _changes(before, bundle, run_dir):
-                    ray.get(scheduler.event.remote(event))
-            ray.get(self.keeper.serve.remote(name, str(run_dir)))
-            known = set() if before is None else {spec.job.name for spec in before.jobs}
-            ray.get(
-                scheduler.launch.remote([s.for_worker(bundle.folder) for s in bundle.jobs if s.job.name not in known])
-            )
             with signals() as received:
-                now, jobs = follow(self._looker(scheduler), received, watcher)
-                if received:
-                    call(scheduler, "event", Close())
-                self._wait_until_idle()
-                now, jobs = call(scheduler, "status")
-            summary = Summary.of(settings, now, jobs, run_dir, received[0] if received else None)
+                self._begin(scheduler, name, bundle, run_dir, before, received)
+                follow(lambda: call(scheduler, "status"), lambda: received or self.is_lost(), watcher)
+                until, lost = time.monotonic() + GRACE, self.is_lost()
+                if received or lost:
+                    log.warning("%s: jobs save and leave, within %.0f s", _why(received), GRACE)
+                    call(scheduler, "event", Close(), until=until)
+                busy = self._wait_until_idle(scheduler, watcher, until)
+                now, jobs = call(scheduler, "status", until=until + CLOSE)
+                if busy:
+                    log.warning("not gone after %.0f s, ended by force: %s", GRACE, ", ".join(busy))
+            summary = Summary.of(settings, now, jobs, run_dir, received[0] if received else None, lost=lost)
             summary.write(run_dir / "summary.json")
-            call(scheduler, "close")
+            call(scheduler, "close", until=until + CLOSE)
             return summary
         except RayTaskError as error:  # what the scheduler refuses, in its words
             raise BundleError([" ".join(str(error.cause).split())]) from error
+        except (RayError, GetTimeoutError) as error:
+            raise PoolLost(f"the pool does not answer any more: {error}") from error
         finally:
             if watcher is not None:
                 watcher.close()
             ray.kill(scheduler)
             self.scheduler = None
 
-    def _looker(self, scheduler: Actor) -> Any:
-        def look() -> tuple[float, list[JobStatus]]:
-            answer: tuple[float, list[JobStatus]] = call(scheduler, "status")
-            return answer
+    def _begin(
+        self, scheduler: Actor, name: str, bundle: Bundle, run_dir: Path, before: Bundle | None, received: list[int]
+    ) -> None:
+        """Hands the bundle over; what an interrupted beginning has handed over already is not handed over again."""
+        _, known = answer(scheduler.status.remote(), received)
+        if known and before is not None:
+            for event in _changes(before, bundle, run_dir):
+                answer(scheduler.event.remote(event), received)
+        answer(self.keeper.serve.remote(name, str(run_dir)), received)
+        there = {job.name for job in known}
+        new = [spec.for_worker(bundle.folder) for spec in bundle.jobs if spec.job.name not in there]
+        answer(scheduler.launch.remote(new), received)
 
-        return look
-
-    def _wait_until_idle(self) -> None:
-        until = time.monotonic() + GRACE
-        while (busy := call(self.keeper, "busy")) and time.monotonic() < until:
+    def _wait_until_idle(self, scheduler: Actor, watcher: Watcher | None, until: float) -> list[str]:
+        """The jobs whose workers have not put them down by then."""
+        while True:
+            busy: list[str] = call(self.keeper, "busy", until=until)
+            if not busy or time.monotonic() > until:
+                return busy
+            if watcher is not None:
+                watcher.update(*call(scheduler, "status", until=until))
             time.sleep(POLL)
-        if busy:
-            log.warning("still busy after %.0f s, ended by force when the pool closes: %s", GRACE, ", ".join(busy))
+
+
+def _why(received: list[int]) -> str:
+    return f"{signal.Signals(received[0]).name}" if received else "Ray's control process has died"
 
 
 def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:
@@ -182,16 +219,17 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
     # Ray writes its token with the permissions of the process, and opens its own folder to everybody.
     mask = os.umask(0o077)
     try:
-        ray.init(
-            address="local",
-            namespace=NAMESPACE,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            resources={"device": devices} if kind == "cpu" else None,
-            object_store_memory=100 * 2**20,
-            _temp_dir=str(temp / "ray"),
-        )
+        with kept_from_ray():
+            ray.init(
+                address="local",
+                namespace=NAMESPACE,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                resources={"device": devices} if kind == "cpu" else None,
+                object_store_memory=100 * 2**20,
+                _temp_dir=str(temp / "ray"),
+            )
     finally:
         os.umask(mask)
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
@@ -212,13 +250,39 @@ def new_run_dir(wanted: Path | str | None) -> Path:
     return folder.resolve()
 
 
-def call(actor: Actor, method: str, *args: Any) -> Any:
-    """Calls until it answers: an actor that died is back within seconds, and may be called twice."""
-    until = time.monotonic() + PATIENCE
+def keep_spec(bundle: Bundle, run_dir: Path) -> None:
+    """Notes what is run, whole or not at all: the folder can be gone on with from now on."""
+    write_whole(run_dir / "bundle.yaml", yaml.safe_dump(bundle.to_dict(), sort_keys=False))
+
+
+def call(actor: Actor, method: str, *args: Any, until: float | None = None) -> Any:
+    """Calls until it answers: an actor that died is back within seconds, and may be called twice.
+
+    Args:
+        actor: to ask.
+        method: of it.
+        args: of the method.
+        until: when to give up, of the monotonic clock; None for a minute from now.
+    """
+    until = time.monotonic() + PATIENCE if until is None else until
     while True:
         try:
-            return ray.get(getattr(actor, method).remote(*args), timeout=10.0)
+            return ray.get(getattr(actor, method).remote(*args), timeout=max(min(10.0, until - time.monotonic()), 1.0))
+        except RayTaskError:
+            raise
         except (RayError, GetTimeoutError):
             if time.monotonic() > until:
                 raise
             time.sleep(POLL)
+
+
+def answer(asked: Any, received: list[int]) -> Any:
+    """What an actor answers, however long that takes.
+
+    Raises:
+        Interrupted: if a signal came meanwhile.
+    """
+    while not ray.wait([asked], timeout=POLL)[0]:
+        if received:
+            raise Interrupted(received[0])
+    return ray.get(asked)

@@ -31,6 +31,7 @@ from lightning_core.drivers.bridge import POOL
 from lightning_core.drivers.connect import is_alive, read_head, started
 from lightning_core.drivers.wire import SocketClient
 from lightning_core.journal import Journal, JournalError, replay
+from lightning_core.launch.signals import Interrupted, kept_from_ray, signals
 from lightning_core.settings import Settings
 from lightning_core.types import Close, WorkersLost
 
@@ -58,6 +59,7 @@ def up(
 
     Raises:
         HeadError: if one is up already, or Ray does not come up.
+        Interrupted: if a signal came; nothing is up then.
     """
     folder = folder.expanduser().resolve()
     with _alone(folder):
@@ -74,12 +76,13 @@ def up(
         head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "door"), "token": str(temp / "token"),
                 "devices": settings.devices, "kind": kind}  # fmt: skip
         try:
-            process = _start_ray(folder, head)
-            head |= {"pid": process.pid, "started": started(process.pid) or 0}
-            _write(folder, head)
-            head["address"] = _address(process, temp, folder)
-            _write(folder, head)
-            _open_pool(folder, head, settings, on_verdict, goes_on)
+            with signals() as received:
+                process = _start_ray(folder, head)
+                head |= {"pid": process.pid, "started": started(process.pid) or 0}
+                _write(folder, head)
+                head["address"] = _address(process, temp, folder, received)
+                _write(folder, head)
+                _open_pool(folder, head, settings, on_verdict, goes_on, received)
         except BaseException:  # Ctrl-C too: half a pool is none
             _end(head)
             raise
@@ -116,6 +119,7 @@ def down(folder: Path, *, now: bool = False) -> None:
 
     Raises:
         HeadError: if there is none.
+        Interrupted: if a signal came: nobody was waited for any longer, and the pool is down.
     """
     folder = folder.expanduser().resolve()
     if not folder.is_dir():
@@ -124,12 +128,15 @@ def down(folder: Path, *, now: bool = False) -> None:
         head = read_head(folder)
         if head is None or not is_alive(head):
             raise HeadError(f"{folder}: no pool is up")
-        try:
-            _close_pool(head, now)
-        except Exception as error:  # whatever it is: the head must end
-            print(f"the pool did not close by itself: {type(error).__name__}: {error}", file=sys.stderr)
-        finally:
-            _end(head)
+        with signals() as received:
+            try:
+                _close_pool(head, now, received)
+            except Exception as error:  # whatever it is: the head must end
+                print(f"the pool did not close by itself: {type(error).__name__}: {error}", file=sys.stderr)
+            finally:
+                _end(head)
+            if received:
+                raise Interrupted(received[0])
 
 
 @contextmanager
@@ -171,10 +178,12 @@ def _unfinished(folder: Path) -> bool:
     return False
 
 
-def _address(process: subprocess.Popen[bytes], temp: Path, folder: Path) -> str:
+def _address(process: subprocess.Popen[bytes], temp: Path, folder: Path, received: list[int]) -> str:
     note = temp / "ray" / "ray_current_cluster"
     until = time.monotonic() + UP
     while time.monotonic() < until:
+        if received:
+            raise Interrupted(received[0])
         if note.exists() and (address := note.read_text().strip()):
             return address
         if process.poll() is not None:
@@ -196,7 +205,8 @@ def joined(head: Mapping[str, Any]) -> Iterator[Any]:
 
     from lightning_core.drivers.ray_actor import NAMESPACE
 
-    ray.init(address=head["address"], namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    with kept_from_ray():
+        ray.init(address=head["address"], namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray
     finally:
@@ -204,9 +214,15 @@ def joined(head: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _open_pool(
-    folder: Path, head: Mapping[str, Any], settings: Settings, on_verdict: Mapping[str, Any] | None, goes_on: bool
+    folder: Path,
+    head: Mapping[str, Any],
+    settings: Settings,
+    on_verdict: Mapping[str, Any] | None,
+    goes_on: bool,
+    received: list[int],
 ) -> None:
     from lightning_core.drivers.ray_actor import start_scheduler
+    from lightning_core.launch.cluster import answer
     from lightning_core.launch.keeper import start_keeper
 
     with joined(head) as ray:
@@ -214,22 +230,24 @@ def _open_pool(
         slots = settings.slots or 1
         keeper = start_keeper("pool", settings.devices, slots, head["kind"], Path(head["temp"]) / "keeper.json")
         try:
-            ray.get(scheduler.pid.remote())
-            ray.get(keeper.open.remote())
+            answer(scheduler.pid.remote(), received)
+            answer(keeper.open.remote(), received)
             if goes_on:
-                ray.get(scheduler.event.remote(WorkersLost()))
-            ray.get(keeper.serve.remote(POOL, str(folder)))
+                answer(scheduler.event.remote(WorkersLost()), received)
+            answer(keeper.serve.remote(POOL, str(folder)), received)
         except ray.exceptions.RayError as error:
             raise HeadError(" ".join(str(getattr(error, "cause", None) or error).split())) from None
     client = SocketClient(Path(head["socket"]))
     until = time.monotonic() + UP
     while not client.about()["devices"]:
+        if received:
+            raise Interrupted(received[0])
         if time.monotonic() > until:
             raise HeadError("the pool's devices did not come up")
         time.sleep(0.1)
 
 
-def _close_pool(head: Mapping[str, Any], now: bool) -> None:
+def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None:
     client = SocketClient(Path(head["socket"]))
     client.event(Close())
     until = time.monotonic() + (END if now else LEAVE)
@@ -239,7 +257,7 @@ def _close_pool(head: Mapping[str, Any], now: bool) -> None:
         keeper = ray.get_actor("pool-keeper", namespace=NAMESPACE)
         scheduler = ray.get_actor(POOL, namespace=NAMESPACE)
         try:
-            while ray.get(keeper.busy.remote(), timeout=END) and time.monotonic() < until:
+            while not received and ray.get(keeper.busy.remote(), timeout=END) and time.monotonic() < until:
                 time.sleep(0.2)
             ray.get(keeper.close.remote(), timeout=END)
             ray.get(scheduler.close.remote(), timeout=END)

@@ -1,0 +1,176 @@
+"""Signals that ask to leave: the first one is noted, so that jobs can save; the second one leaves at once.
+
+Nothing is raised out of a handler while Ray is at work: inside ``ray.get`` Ray would make an exit code of its own of
+it. So a handler only notes, and whoever waits looks (:func:`lightning_core.launch.cluster.answer`,
+:func:`lightning_core.launch.follow.follow`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+LEAVE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A terminal that is closed sends its signal twice, by the kernel and by the shell: that is one wish.
+SAME_WISH = 0.5
+_SHOW_CURSOR = "\x1b[?25h"
+# What is being noted now, by whoever began first.
+_noting: list[int] | None = None
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal came before anything was there to be saved.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def signals(*, at_once: bool = False) -> Iterator[list[int]]:
+    """Notes meanwhile the signals that ask to leave; within another such time the list is the outer one.
+
+    What was ignored before (``nohup``, ``&`` in a script) stays ignored.
+
+    Args:
+        at_once: whether the second signal ends this process and all below it; otherwise it acts as ever.
+    """
+    global _noting
+    if _noting is not None:
+        yield _noting
+        return
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    before = _heeded()
+    last = 0.0
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        first, now = not received, time.monotonic()
+        if not first and now - last < SAME_WISH:
+            return
+        last = now
+        received.append(number)
+        if at_once and not first:
+            leave_at_once(128 + number)
+        elif not at_once:
+            _set(before)
+
+    _set(dict.fromkeys(before, note))
+    _noting = received
+    try:
+        yield received
+    finally:
+        _noting = None
+        _set(before)
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Signals that ask to leave raise :class:`Interrupted` meanwhile: for what has no Ray below it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    before = _heeded()
+    before.pop(signal.SIGINT, None)  # it does so anyway
+    _set(dict.fromkeys(before, leave))
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+@contextmanager
+def kept_from_ray() -> Iterator[None]:
+    """Around ``ray.init``, which takes SIGTERM for itself, and whose processes a closed terminal must not end.
+
+    Raises:
+        Interrupted: if SIGTERM came meanwhile: Ray's own handler exits.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    # A mask is inherited, and what came meanwhile is delivered when it is lifted.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    # What Ray's handler raises may be swallowed where it hits: each number that came is written here as well.
+    came, noted = socket.socketpair()
+    for end in (came, noted):
+        end.setblocking(False)
+    woken = signal.set_wakeup_fd(noted.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    except SystemExit as left:
+        raise Interrupted(signal.SIGTERM) from left
+    finally:
+        signal.set_wakeup_fd(woken)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if callable(before):
+            signal.signal(signal.SIGTERM, before)
+        with came, noted, suppress(BlockingIOError):
+            if signal.SIGTERM in came.recv(1000):
+                raise Interrupted(signal.SIGTERM)
+
+
+def leave_at_once(code: int) -> None:
+    """Ends this process with an exit code, and by force all below it; nothing is put away."""
+    if sys.stdout.isatty():  # a live view has hidden it
+        os.write(sys.stdout.fileno(), _SHOW_CURSOR.encode())
+    end_below()
+    os._exit(code)
+
+
+def end_below() -> None:
+    """Kills every process that this one has started, and those that they have."""
+    for pid in _below(os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _below(root: int) -> list[int]:
+    """Parents before their children: who is dead starts nobody."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has just ended
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found, ahead = [], [root]
+    while ahead:
+        mine = children.get(ahead.pop(0), [])
+        found += mine
+        ahead += mine
+    return found
+
+
+Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+def _heeded() -> dict[signal.Signals, Handler]:
+    handlers = {number: signal.getsignal(number) for number in LEAVE}
+    return {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+
+
+def _set(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
