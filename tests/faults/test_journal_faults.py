@@ -1,0 +1,221 @@
+"""The scheduler killed at every named place, in every state that a job can be in, and brought back from its journal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lightning_core import failpoints
+from lightning_core.drivers import host as hosts
+from lightning_core.drivers.host import Host
+from lightning_core.failpoints import FailpointError
+from lightning_core.journal import Journal, replay
+from lightning_core.settings import Settings
+from lightning_core.types import (
+    Amend,
+    BatchTarget,
+    Cancel,
+    Cause,
+    Cell,
+    Event,
+    Job,
+    JobStatus,
+    LossTarget,
+    OnMiss,
+    Pause,
+    Report,
+    Resume,
+    Save,
+    State,
+    Submit,
+    Tick,
+    Unready,
+    WorkerLeft,
+)
+from tests.faults.prefixes import first_broken, history_of
+
+POOL = Settings("edf", devices=2, resident=4)
+STEP = 3.0
+
+
+def jobs() -> tuple[Job, ...]:
+    return (
+        Job("a", 400.0, BatchTarget(4000), retries=1),
+        Job("b", 500.0, LossTarget("loss", 0.1)),
+        Job("c", 600.0, BatchTarget(4000)),
+        Job("d", 700.0, BatchTarget(4000), max_devices=2),
+        Job("e", 20.0, BatchTarget(4000), on_miss=OnMiss.HOLD),
+    )
+
+
+def report(job: str, number: int, life: int = 1, saved: Save | None = None, began: int = 0) -> Report:
+    done = began + 20 * number
+    return Report(job, life, number, 1, done, 2.0 * number, (Cell(number, done, 2.0 / number),), 0, began, saved=saved)
+
+
+SAVE = Save(20, "5" * 64)
+# Each event finds the jobs as those before it left them: queued, running, held, released, paused, recovering,
+# late, ended.
+STORY: tuple[Event, ...] = (
+    Submit(jobs()),
+    report("a", 1, saved=SAVE),
+    report("e", 1),
+    report("b", 1),
+    Pause("a"),
+    report("c", 1),
+    Pause("b", release=True),
+    WorkerLeft("b", 1, Cause.RELEASED, saved=SAVE),
+    Resume("a"),
+    WorkerLeft("a", 1, Cause.LOST, "its worker died", SAVE),
+    Resume("b"),
+    Unready("c", 1, "nobody came"),
+    Amend(Job("e", 20.0, BatchTarget(4000)), deadline=300.0),
+    report("a", 1, life=2, began=20),
+    WorkerLeft("a", 2, Cause.RAISED, "ValueError: no"),
+    Cancel("e"),
+    report("a", 1, life=3, began=20),
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test holds the clock: the scheduler is back at once."""
+    monkeypatch.setattr(hosts, "_last_written", lambda journal: float("inf"))
+
+
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def plan(text: str) -> None:
+        monkeypatch.setattr(failpoints, "_plans", failpoints.read(text))
+        monkeypatch.setattr(failpoints, "_passes", {})
+
+    return plan
+
+
+def live(journal: Path, first: int = 0, acknowledged: int = -1) -> list[JobStatus]:
+    """Tells the story from event ``first`` on; each that is acknowledged is noted in ``acknowledged``, a descriptor."""
+    clock = Clock()
+    host = Host(POOL, journal, clock)
+    for number, event in enumerate(STORY[first:], first):
+        clock.now += max(STEP * (number + 1) - host.now(), 0.0)
+        host.handle(event)
+        if acknowledged >= 0:
+            os.write(acknowledged, b".")
+    status = host.scheduler.status()
+    host.close()
+    return status
+
+
+def in_a_child(work: Callable[[int], object]) -> tuple[int, bool]:
+    """Does the work in a child that may be killed; what it has acknowledged, and whether it came to its end."""
+    inward, outward = os.pipe()
+    if not (child := os.fork()):
+        try:
+            work(outward)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(outward)
+    with os.fdopen(inward, "rb") as said:
+        count = len(said.read())
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return count, code == 0
+
+
+def events_in(journal: Path) -> int:
+    with Journal.open(journal, read_only=True) as read:
+        return sum(1 for _ in read.entries())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[JobStatus]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hosts, "_last_written", lambda journal: float("inf"))
+        yield live(tmp_path_factory.mktemp("calm") / "j.db")
+
+
+def test_the_story_comes_by_every_state(tmp_path: Path) -> None:
+    host = Host(POOL, tmp_path / "j.db", clock := Clock())
+    seen: set[str] = set()
+    for event in STORY:
+        clock.now += STEP
+        host.handle(event)
+        seen |= {job.state for job in host.scheduler.status()} | {"paused" for j in host.scheduler.status() if j.paused}
+    assert seen == {"paused", *State}
+    host.close()
+
+
+@pytest.mark.promise("R1", "F1")
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param("host.decided", marks=pytest.mark.nightly), "journal.before_commit", "journal.after_commit"],
+)
+def test_killed_at_every_place_and_event_it_goes_on_as_if_nothing_had_been(
+    place: str,
+    tmp_path: Path,
+    fail: Callable[[str], None],
+    undisturbed: list[JobStatus],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """What was acknowledged is in the journal; what was not is told again, and comes to the same end to the bit."""
+    kills = 0
+    while True:
+        journal = tmp_path / f"{kills}.db"
+        fail(f"{place}:crash@{kills + 1}")
+        acknowledged, came_to_its_end = in_a_child(lambda pipe, journal=journal: live(journal, acknowledged=pipe))  # type: ignore[misc]
+        if came_to_its_end:
+            break
+        kills += 1
+        fail("")
+        events = [event for _, event in history_of(journal).events if event != Tick()]
+        assert len(events) in (acknowledged, acknowledged + 1)
+        assert live(journal, first=acknowledged) == undisturbed
+        assert first_broken(history_of(journal)) is None
+    assert kills >= len(STORY)
+    record_property("figure", f"{kills} kills at {place}: nothing lost or doubled")
+
+
+@pytest.mark.promise("F1")
+def test_killed_while_it_replays_it_replays_again(
+    tmp_path: Path, fail: Callable[[str], None], undisturbed: list[JobStatus]
+) -> None:
+    live(tmp_path / "j.db")
+    for number in (1, 7, events_in(tmp_path / "j.db")):
+        fail(f"journal.replaying:crash@{number}")
+        assert in_a_child(lambda pipe: Host(POOL, tmp_path / "j.db", Clock())) == (0, False)
+    fail("")
+    host = Host(POOL, tmp_path / "j.db", Clock())
+    assert host.scheduler.status() == undisturbed
+    host.close()
+
+
+@pytest.mark.promise("R1", "F7")
+@pytest.mark.parametrize("place", ["host.decided", "journal.before_commit"])
+def test_what_could_not_be_written_has_not_happened(place: str, tmp_path: Path, fail: Callable[[str], None]) -> None:
+    host = Host(POOL, tmp_path / "j.db", clock := Clock())
+    host.handle(STORY[0])
+    before = host.scheduler.status()
+    clock.now += STEP
+    fail(f"{place}:raise")
+    with pytest.raises(FailpointError):
+        host.handle(STORY[1])
+    fail("")
+    assert host.scheduler.status() == before
+    host.handle(STORY[1])
+    after = host.scheduler.status()
+    host.close()
+    with Journal.open(tmp_path / "j.db") as journal:
+        assert replay(journal).scheduler.status() == after
