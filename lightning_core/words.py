@@ -5,9 +5,27 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from typing import TypeGuard
 
 # A job's name is a folder, a line in a terminal and a word in a web page: plain ASCII, no path, no option.
-JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NAME_RULE = "1 to 63 letters, digits, '.', '_', '-', the first a letter or digit, the last no '.'; no device, as CON"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# Folders are copied to machines where these are devices, whatever ending they have.
+_DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+_SECRET = re.compile(r"api_?key|key|token|secrets?|passw(or)?d|passphrase|credentials?", re.IGNORECASE)
+
+
+def is_name(name: object) -> TypeGuard[str]:
+    """Whether a job can be called so.
+
+    Example::
+
+        >>> [is_name(name) for name in ("vit-2.b", "-rf", "../x", "a.", "con.txt", "j\\u043eb")]
+        [True, False, False, False, False, False]
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return False
+    return name[-1] != "." and not _DEVICES.fullmatch(name)
 
 
 def check_name(name: object) -> str:
@@ -16,12 +34,28 @@ def check_name(name: object) -> str:
     Raises:
         ValueError: if it is none.
     """
-    if not isinstance(name, str) or not JOB_NAME.fullmatch(name):
-        shown = repr(name if len(str(name)) <= 80 else f"{str(name)[:77]}...")
-        raise ValueError(
-            f"invalid job name {shown}: 1 to 63 letters, digits, '.', '_', '-', the first a letter or digit"
-        )
+    if not is_name(name):
+        shown = ascii(name if len(str(name)) <= 80 else f"{str(name)[:77]}...")
+        raise ValueError(f"invalid job name {shown}: {NAME_RULE}")
     return name
+
+
+def is_secret(path: Iterable[object]) -> bool:
+    """Whether a value of a config should not be shown: an argument on the way to it is called a key, a password ...
+
+    Args:
+        path: keys and indices that lead to it. What stands before ``init_args`` are our own words, and jobs' names.
+
+    Example::
+
+        >>> [is_secret(("model", "init_args", name)) for name in ("api_key", "HF_TOKEN", "tokenizer", "max_tokens")]
+        [True, True, False, False]
+        >>> is_secret(("jobs", "token-classification", "deadline"))
+        False
+    """
+    names = [str(part) for part in path]
+    arguments = names[names.index("init_args") + 1 :] if "init_args" in names else []
+    return any(_SECRET.fullmatch(part) for name in arguments for part in (name, *re.split(r"[^A-Za-z0-9]", name)))
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

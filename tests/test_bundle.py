@@ -87,7 +87,7 @@ def test_a_file_of_one_job(tmp_path: Path, line: str, name: str) -> None:
 
 def test_a_job_for_a_pool_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("model: tests.tiny.Line\ndeadline: 9m\ntarget: {batches: 5}\ndevices: 3\n")
-    with pytest.raises(BundleError, match=r"a.yaml:4: devices: must be at most the pool's 2"):
+    with pytest.raises(BundleError, match=r"a.yaml:4:1: devices: must be at most the pool's 2"):
         Bundle.from_file(tmp_path / "a.yaml", devices=2)
     read = Bundle.from_file(tmp_path / "a.yaml", devices=4)
     assert (read.settings.devices, read.jobs[0].job.min_devices) == (4, 3)
@@ -104,7 +104,7 @@ def test_what_jobs_have_in_common_is_merged(tmp_path: Path) -> None:
             deadline: soon
         """)
     )
-    with pytest.raises(BundleError, match=r"b.yaml:7: jobs.c.deadline: duration must be .* got 'soon'") as caught:
+    with pytest.raises(BundleError, match=r"b.yaml:7:5: jobs.c.deadline: duration must be .* got 'soon'") as caught:
         Bundle.from_file(tmp_path / "b.yaml")
     assert len(caught.value.problems) == 1
 

@@ -9,6 +9,7 @@
       kind: cpu                        # or gpu
       resident: 4                      # most jobs kept warm in all; all of them unless told
     on_verdict: {command: "notify-send", webhook: "https://example.org/hook"}
+    allow_import: [mine, lightning, torch]   # all that class paths may name; unless told, all but Python's own library
     jobs:
       vit:
         config: vit.yaml               # a LightningCLI config, relative to this file
@@ -36,17 +37,17 @@ A file of one job says the same of it at the top, and its ``name`` unless the fi
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from lightning_core.launch.class_paths import check_imports
+from lightning_core.launch.class_paths import check_imports, check_spelling
 from lightning_core.launch.jobs import JobSpec, duration_text, is_file_name, read_job
 from lightning_core.launch.on_verdict import read_on_verdict
 from lightning_core.launch.preflight import check_checkpoint_content, check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.launch.problems import BundleError, Findings, Source, require
-from lightning_core.launch.sharing import Kind, parse_policy, read_parts, with_policy
+from lightning_core.launch.sharing import Kind, parse_policy, read_allow_import, read_parts, with_policy
 from lightning_core.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Bundle:
         kind: of the pool's devices.
         folder: where class paths are looked up, beside the current folder.
         on_verdict: whom to tell when a verdict changes: ``command``, a list of words, and ``webhook``, an address.
+        allow_import: what class paths may name; None for all but Python's own library and the like.
 
     Raises:
         BundleError: if there is no job, or two have one name.
@@ -77,6 +79,7 @@ class Bundle:
     kind: Kind = "cpu"
     folder: Path = Path()
     on_verdict: Mapping[str, Any] = field(default_factory=dict)
+    allow_import: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         names = [spec.job.name for spec in self.jobs]
@@ -122,10 +125,14 @@ class Bundle:
         folder = folder.resolve()
         parts = read_parts(content, found, there)
         on_verdict = read_on_verdict(parts.content.get("on_verdict"), found.at("on_verdict"))
-        specs = [read_job(name, value, folder, at, parts.devices) for name, value, at in parts.jobs]
+        allow = None
+        if parts.content.get("allow_import") is not None:
+            allow = found.at("allow_import").read(read_allow_import, parts.content["allow_import"])
+        specs = [read_job(name, value, folder, at, parts.devices, allow) for name, value, at in parts.jobs]
         if found.problems or parts.settings is None:
             raise BundleError(found.problems)
-        return cls(tuple(spec for spec in specs if spec is not None), parts.settings, parts.kind, folder, on_verdict)
+        jobs = tuple(spec for spec in specs if spec is not None)
+        return cls(jobs, parts.settings, parts.kind, folder, on_verdict, allow)
 
     def with_policy(self, text: str) -> Self:
         """The same jobs under another policy: a name, or a name with arguments such as ``lara:order=edf,explore=5``.
@@ -136,6 +143,14 @@ class Bundle:
             ValueError: if the policy is unknown or an argument out of its range.
         """
         return replace(self, settings=with_policy(self.settings, parse_policy(text)))
+
+    def importing_only(self, names: Sequence[str]) -> Self:
+        """The same jobs, whose class paths may name what is in these modules and packages alone.
+
+        Raises:
+            ValueError: if one is no dotted name.
+        """
+        return replace(self, allow_import=read_allow_import(names))
 
     def check(self, *, local: bool = True) -> None:
         """Finds what can be found before anything starts: first what needs no import, then what the configs name.
@@ -165,9 +180,11 @@ class Bundle:
                 sys.path.append(folder)
         for spec in self.jobs:
             here = Findings(spec.place)
-            check_imports(spec.config, here)
+            check_spelling(spec.config, here, self.allow_import)
             if not here.problems:
-                check_config(spec.config, here)
+                check_imports(spec.config, here, self.allow_import)
+            if not here.problems:
+                check_config(spec.config, here, self.allow_import)
             found.problems.extend(here.problems)
         for path, spec in checkpoints.items():
             check_checkpoint_content(path, found.within(spec.place.at("ckpt_path")))
@@ -232,5 +249,6 @@ class Bundle:
             **({"estimator": estimator} if estimator else {}),
             "period": duration_text(settings.period),
             **({"on_verdict": dict(self.on_verdict)} if self.on_verdict else {}),
+            **({} if self.allow_import is None else {"allow_import": list(self.allow_import)}),
             "jobs": {spec.job.name: spec.to_dict() for spec in self.jobs},
         }

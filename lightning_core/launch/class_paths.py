@@ -1,17 +1,55 @@
-"""Class paths of a config: looked at before they are imported, imported before anything is built."""
+"""Class paths of a config: looked at before they are imported, imported before anything is built.
+
+Rules
+
+1. A class path names a class, and where Lightning says of what kind, one of that kind. A function is not called.
+2. What is of Python's own library, or installs, imports or unpickles, is refused before it is imported: no model is
+   there, but ``subprocess.Popen`` is.
+3. ``allow_import`` names what may be imported, and then nothing else may. It may name what rule 2 refuses. Of two that
+   match, the longer one decides.
+4. A bundle is code all the same: a class that it may name can do anything (SECURITY.md).
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_core.launch.problems import Findings, Parts
 from lightning_core.words import did_you_mean
 
-# What a job trains, and on what; anything else that has a class_path is for the config's own parser to judge.
+# What a job trains, and on what.
 BASES = {"model": "LightningModule", "data": "LightningDataModule"}
+# What else has a place of its own, imported only for the check. Classes among the arguments of others must be what
+# those arguments are annotated with: the config's own parser sees to it before anything is built.
+PLACES = {
+    "optimizer": ("torch.optim.Optimizer",),
+    "lr_scheduler": ("torch.optim.lr_scheduler.LRScheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
+    "trainer.callbacks": ("lightning.pytorch.Callback",),
+    "trainer.logger": ("lightning.pytorch.loggers.Logger",),
+    "trainer.profiler": ("lightning.pytorch.profilers.Profiler",),
+    "trainer.plugins": (
+        "lightning.pytorch.plugins.Precision",
+        "lightning.pytorch.plugins.ClusterEnvironment",
+        "lightning.pytorch.plugins.CheckpointIO",
+        "lightning.pytorch.plugins.LayerSync",
+    ),
+    **{key: (f"lightning.pytorch.{name}",) for key, name in BASES.items()},
+}
+# Of Python's own library, these only hold and compute.
+HARMLESS = frozenset({"collections", "datetime", "decimal", "fractions", "math", "random", "statistics"})
+REFUSED = (frozenset(sys.stdlib_module_names) - HARMLESS) | {
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "jsonargparse",
+    "pip",
+    "pkg_resources",
+    "setuptools",
+}
 
 
 def described_classes(config: Any, parts: Parts = ()) -> Iterator[tuple[Parts, Mapping[Any, Any]]]:
@@ -26,8 +64,14 @@ def described_classes(config: Any, parts: Parts = ()) -> Iterator[tuple[Parts, M
             yield from described_classes(inner, (*parts, index))
 
 
-def check_spelling(config: Mapping[str, Any], found: Findings) -> None:
-    """What can be said of the class paths without importing anything."""
+def check_spelling(config: Mapping[str, Any], found: Findings, allow: Sequence[str] | None = None) -> None:
+    """What can be said of the class paths without importing anything.
+
+    Args:
+        config: of LightningCLI.
+        found: takes what is wrong.
+        allow: what may be imported; None for all that is not refused.
+    """
     for key in BASES:
         value = config.get(key)
         if key not in config or (isinstance(value, Mapping) and "class_path" in value):
@@ -40,30 +84,68 @@ def check_spelling(config: Mapping[str, Any], found: Findings) -> None:
         if not isinstance(path, str) or not path:
             here.add(f"must be the dotted path of a class, such as package.module.Class, got {path!r}")
         elif "." not in path:
-            if len(parts) == 1 and parts[0] in BASES:  # of others, Lightning knows some by their short names
+            # Of others than these, Lightning knows some by their short names.
+            if (len(parts) == 1 and parts[0] in BASES) or allow is not None:
                 here.add(f"must be the dotted path of a class, such as package.module.{path}, got {path!r}")
         elif not all(name.isidentifier() for name in path.split(".")):
             here.add(f"must be names joined by dots, got {path!r}")
         elif private := [name for name in path.split(".") if name.startswith("_")]:
             here.add(f"{private[0]!r} is private, expected a public class, got {path!r}")
+        elif words := refusal(path, allow):
+            here.add(f"not allowed, and not imported: {words}")
 
 
-def check_imports(config: Mapping[str, Any], found: Findings) -> None:
-    """Imports every class and looks at it and at the names of its arguments; nothing is built."""
+def refusal(path: str, allow: Sequence[str] | None = None) -> str:
+    """Why a dotted path may not be imported; empty if it may.
+
+    Example::
+
+        >>> refusal("subprocess.Popen")
+        "'subprocess.Popen' is of Python's own library; allow_import would allow it"
+        >>> refusal("mine.Model"), refusal("functools.partial", ["mine", "functools.partial"])
+        ('', '')
+        >>> refusal("theirs.Model", ["mine"])
+        "'theirs.Model' is not in allow_import, mine"
+    """
+    names = path.split(".")
+    prefixes = {".".join(names[: end + 1]) for end in range(len(names))}
+    if allow is not None and prefixes & set(allow):
+        return ""
+    if names[0] in REFUSED:
+        where = "of Python's own library" if names[0] in sys.stdlib_module_names else "no part of a training"
+        return f"{path!r} is {where}" + ("; allow_import would allow it" if names[0] != "jsonargparse" else "")
+    return "" if allow is None else f"{path!r} is not in allow_import, {', '.join(allow) or 'which is empty'}"
+
+
+def check_imports(config: Mapping[str, Any], found: Findings, allow: Sequence[str] | None = None) -> None:
+    """Imports every class and looks at it and at the names of its arguments; nothing is built.
+
+    Args:
+        config: of LightningCLI, its class paths looked at by :func:`check_spelling`.
+        found: takes what is wrong.
+        allow: what may be imported; None for all that is not refused.
+    """
     for parts, value in described_classes(config):
         path = value["class_path"]
         if "." not in path:
             continue
         here = found.at(*parts)
-        kind = BASES.get(str(parts[0])) if len(parts) == 1 else None
         try:
             made = _imported(path)
-            if kind is not None:
-                _check_class(made, path, kind)
+            _check_class(made, path, PLACES.get(_place(parts), ()))
+            # Under whatever name it was imported, it is where it was defined.
+            if words := refusal(f"{made.__module__}.{made.__qualname__}", allow):
+                raise ValueError(f"not allowed: {path!r} is another name of what is refused: {words}")
         except ValueError as error:
             here.at("class_path").add(str(error))
         else:
-            _check_arguments(made, value.get("init_args"), here.at("init_args"), complete=kind is not None)
+            complete = len(parts) == 1 and parts[0] in BASES
+            _check_arguments(made, value.get("init_args"), here.at("init_args"), complete)
+
+
+def _place(parts: Parts) -> str:
+    """Of a class in the config, whether it stands there alone or in a list."""
+    return ".".join(str(part) for part in (parts[:-1] if parts and isinstance(parts[-1], int) else parts))
 
 
 def _imported(path: str) -> Any:
@@ -86,14 +168,12 @@ def _imported(path: str) -> Any:
         raise ValueError(f"module {module_name!r} has no {class_name!r}{hint}") from None
 
 
-def _check_class(made: Any, path: str, kind: str) -> None:
-    import lightning.pytorch as pl
-
+def _check_class(made: Any, path: str, bases: Sequence[str]) -> None:
     if not isinstance(made, type):
         raise ValueError(f"{path!r} is not a class but a {type(made).__name__}")
-    if not issubclass(made, getattr(pl, kind)):
-        bases = ", ".join(f"{base.__module__}.{base.__qualname__}" for base in made.__bases__)
-        raise ValueError(f"{path!r} is not a lightning.pytorch.{kind}; its base is {bases}")
+    if bases and not issubclass(made, tuple(map(_imported, bases))):
+        given = ", ".join(f"{base.__module__}.{base.__qualname__}" for base in made.__bases__)
+        raise ValueError(f"{path!r} is not a {' or '.join(bases)}; its base is {given}")
     if inspect.isabstract(made):
         missing = ", ".join(sorted(vars(made)["__abstractmethods__"]))
         raise ValueError(f"{path!r} is abstract: it lacks {missing}")

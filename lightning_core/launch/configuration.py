@@ -1,19 +1,29 @@
-"""LightningCLI configs: parsed before anything starts, built in the worker."""
+"""LightningCLI configs: parsed before anything starts, built in the worker.
+
+The parser is given what :mod:`lightning_core.launch.loading` has read, and has no way round it: it would read any text
+as YAML once more, or as the path of a file to read, and import whatever a text for a callable names. Here a text is a
+text or a number, and what a class path may not name (:mod:`lightning_core.launch.class_paths`), no text may.
+"""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, _common, _typehints, set_loader, set_parsing_settings
 from lightning.pytorch.cli import LightningCLI
 
+from lightning_core.launch.class_paths import REFUSED
 from lightning_core.launch.problems import Findings
+
+# How the parser calls our way to read a text.
+AS_READ = "lightning_core"
 
 
 class _ParsedOnly(LightningCLI):
@@ -21,14 +31,60 @@ class _ParsedOnly(LightningCLI):
         """Nothing is built."""
 
 
-def check_config(config: Mapping[str, Any], found: Findings) -> None:
-    """Parses a config as the worker will; what LightningCLI would complain about goes to ``found``."""
+def check_config(config: Mapping[str, Any], found: Findings, allow: Sequence[str] | None = None) -> None:
+    """Parses a config as the worker will; what LightningCLI would complain about goes to ``found``.
+
+    Args:
+        config: of LightningCLI.
+        found: takes what is wrong.
+        allow: what may be imported; None for all that is not refused.
+    """
     try:
-        # Without the seed: to look at a config must not seed the process that looks.
-        _cli(_ParsedOnly, {**config, "seed_everything": False}, {}, exit_on_error=False)
+        with _strictly(allow):
+            # Without the seed: to look at a config must not seed the process that looks.
+            _cli(_ParsedOnly, {**config, "seed_everything": False}, {}, exit_on_error=False)
     except (ArgumentError, ValueError, TypeError) as error:
         parts, words = plain_words(str(error))
         found.at(*parts).add(words)
+
+
+def as_read(text: str) -> bool | int | float | str:
+    """A text of a config where something else is wanted: a number, true or false if it is one, and nothing else.
+
+    YAML reads 1e-3 as text, and people write it as a number.
+
+    Example::
+
+        >>> as_read("1e-3"), as_read("-7"), as_read("true"), as_read("[{class_path: os.system}]"), as_read("1:30")
+        (0.001, -7, True, '[{class_path: os.system}]', '1:30')
+    """
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"[-+]?\d{1,400}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) else text
+
+
+set_loader(AS_READ, as_read)
+
+
+@contextmanager
+def _strictly(allow: Sequence[str] | None = None) -> Iterator[None]:
+    """Meanwhile the parser imports no more than class paths may name, whatever text names it, and reads no YAML.
+
+    It has no other way to say so for one parser, or for numbers. What is set back here is private to it: the tests see
+    to it that it is still there.
+    """
+    hints: Any = _typehints
+    settings, read_number = dict(_common.parsing_settings), hints.basic_json_or_yaml_load
+    everything = [] if allow is None else ["*"]
+    try:
+        set_parsing_settings(import_path_denylist=[*REFUSED, *everything], import_path_allowlist=list(allow or ()))
+        hints.basic_json_or_yaml_load = as_read
+        yield
+    finally:
+        _common.parsing_settings.update(settings)
+        hints.basic_json_or_yaml_load = read_number
 
 
 def plain_words(message: str) -> tuple[list[str], str]:
@@ -47,6 +103,8 @@ def plain_words(message: str) -> tuple[list[str], str]:
     said = re.split(r'[Pp]arser key "[^"]+":', text)[-1].strip()
     if other := re.search(r"Import path (\S+) does not correspond to a subclass of (\w+)", said):
         return parts, f"{other[1]!r} is not a {other[2]}"
+    if denied := re.search(r"Importing '(\S+)' is not allowed", said):
+        return parts, f"{denied[1]!r} is not allowed, and not imported; allow_import would allow it"
     if problem := re.search(r"Problem with given class_path '([^']+)': (.*?) - (?:Expected a|Not a valid)", said):
         return parts, f"{problem[1]}: {problem[2]}"
     expected = re.search(r"Subtypes: \[(.*?)\] Errors:|Expected an? (<class '[^']+'>)", said)
@@ -81,7 +139,8 @@ def build(
         "callbacks": [callback],
         **(ranks or {}),
     }
-    return _cli(LightningCLI, config, defaults)
+    with _strictly():
+        return _cli(LightningCLI, config, defaults)
 
 
 def _cli(kind: type[LightningCLI], config: Mapping[str, Any], defaults: dict[str, Any], **parser: Any) -> LightningCLI:
@@ -98,5 +157,5 @@ def _cli(kind: type[LightningCLI], config: Mapping[str, Any], defaults: dict[str
             trainer_defaults=defaults,
             run=False,
             args=config,
-            parser_kwargs=parser,
+            parser_kwargs={"parser_mode": AS_READ, **parser},
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_core.launch.bundle import Bundle
+from lightning_core.words import is_secret
 
 _ABSENT = object()
 
@@ -34,7 +36,8 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
         for index, (one, other) in enumerate(zip(old, new, strict=True)):
             yield from _differences(one, other, f"{path}[{index}]")
     elif repr(old) != repr(new):  # unlike ==, takes True for another value than 1, and NaN for the same as NaN
-        yield f"{path}: {_text(old)} -> {_text(new)}"
+        secret = is_secret(re.split(r"[.\[\]]", path))
+        yield f"{path}: changed (not shown here)" if secret else f"{path}: {_text(old)} -> {_text(new)}"
 
 
 def _text(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from lightning_core.launch.class_paths import check_spelling
 from lightning_core.launch.preflight import check_plain
 from lightning_core.launch.problems import BundleError, Findings, Source, require
 from lightning_core.types import STEP_LOSS, BatchTarget, Job, LossTarget, OnMiss, Target
-from lightning_core.words import JOB_NAME, did_you_mean
+from lightning_core.words import NAME_RULE, did_you_mean, is_name
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell")
@@ -90,7 +90,9 @@ class JobSpec:
         }
 
 
-def read_job(name: Any, value: Any, folder: Path, found: Findings, devices: int) -> JobSpec | None:
+def read_job(
+    name: Any, value: Any, folder: Path, found: Findings, devices: int, allow: Sequence[str] | None = None
+) -> JobSpec | None:
     """A job of a bundle file; None, with its problems in ``found``, if anything is wrong.
 
     Args:
@@ -99,11 +101,12 @@ def read_job(name: Any, value: Any, folder: Path, found: Findings, devices: int)
         folder: what paths are relative to.
         found: at the job.
         devices: of the pool.
+        allow: what its config may import; None for all that is not refused.
     """
     before = len(found.problems)
-    if not isinstance(name, str) or not JOB_NAME.fullmatch(name):
+    if not is_name(name):
         quote = "" if isinstance(name, str) else "; quote it"
-        found.add(f"a name has letters, digits, '.', '_', '-' (not as the first), at most 63, got {name!r}{quote}")
+        found.add(f"a name is {NAME_RULE}, got {name!a}{quote}")  # of letters that only look alike, their codes
         return None
     if not isinstance(value, Mapping):
         given = "empty" if value is None else f"got {value!r}"
@@ -116,7 +119,7 @@ def read_job(name: Any, value: Any, folder: Path, found: Findings, devices: int)
             return default
         return found.at(key).read(parse, value[key])
 
-    config, source = _config(value, folder, found)
+    config, source = _config(value, folder, found, allow)
     for key, example in (("deadline", "1h30m"), ("target", "{loss: 0.35}")):
         if value.get(key) is None:
             (found.at(key) if key in value else found).add(f"{key} is missing; expected one such as {example}")
@@ -152,7 +155,9 @@ def read_job(name: Any, value: Any, folder: Path, found: Findings, devices: int)
     return JobSpec(job, config, cell, source)
 
 
-def _config(value: Mapping[str, Any], folder: Path, found: Findings) -> tuple[dict[str, Any], Source]:
+def _config(
+    value: Mapping[str, Any], folder: Path, found: Findings, allow: Sequence[str] | None
+) -> tuple[dict[str, Any], Source]:
     config = {key: value[key] for key in CONFIG_KEYS if key in value}
     if "config" in value:
         if config:
@@ -183,13 +188,13 @@ def _config(value: Mapping[str, Any], folder: Path, found: Findings) -> tuple[di
     for key in ("model", "data"):  # `model: mine.Cnn` is short for a class without arguments
         if isinstance(config.get(key), str):
             config[key] = {"class_path": config[key]}
-    _check_config(config, folder, found)
+    _check_config(config, folder, found, allow)
     return config, found.source
 
 
-def _check_config(config: dict[str, Any], folder: Path, found: Findings) -> None:
+def _check_config(config: dict[str, Any], folder: Path, found: Findings, allow: Sequence[str] | None) -> None:
     check_plain(config, found)
-    check_spelling(config, found)
+    check_spelling(config, found, allow)
     trainer = config.get("trainer")
     if isinstance(trainer, Mapping):
         for key, words in LAUNCHERS_KEYS.items():

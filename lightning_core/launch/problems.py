@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from lightning_core.words import did_you_mean
+from lightning_core.words import did_you_mean, is_secret
 
 if TYPE_CHECKING:
     import yaml
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Parts = tuple[str | int, ...]
 
-# A value that is wrong may be a megabyte long.
+# A value that is wrong may be a megabyte long, and ten thousand of them may be wrong.
 LONGEST = 600
+MOST_SHOWN = 100
 
 
 class BundleError(ValueError):
@@ -24,7 +26,9 @@ class BundleError(ValueError):
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
-        super().__init__("\n".join(self.problems))
+        more = len(self.problems) - MOST_SHOWN
+        hidden = [f"... and {more:,} problems more"] if more > 0 else []
+        super().__init__("\n".join([*self.problems[:MOST_SHOWN], *hidden]))
 
 
 def require(*modules: str) -> None:
@@ -63,28 +67,28 @@ class Source:
         return type(self)(self.name, self.root, self.parts + parts)
 
     @property
-    def line(self) -> int | None:
-        """Of the last key on the way that the file has, counted from 1."""
-        node, line = self.root, None
+    def mark(self) -> str:
+        """``:LINE:COLUMN`` of the last key on the way that the file has, counted from 1; empty without one."""
+        node, found = self.root, None
         for part in self.parts:
             inner: Any = node.value if node is not None else None
             if not isinstance(inner, list):
                 break
             if isinstance(part, int):
-                node = inner[part]
-                line = node.start_mark.line + 1
+                found = node = inner[part]
             else:  # of keys that a merge (<<) has brought in twice, the last one holds
                 pairs = [pair for pair in inner if isinstance(pair, tuple) and pair[0].value == part]
                 if not pairs:
                     break
-                key, node = pairs[-1]
-                line = key.start_mark.line + 1
-        return line
+                found, node = pairs[-1]
+        return "" if found is None else f":{found.start_mark.line + 1}:{found.start_mark.column + 1}"
 
     def problem(self, words: str) -> str:
-        """``FILE:LINE: PATH: words``, one printable line."""
-        place = self.name if (line := self.line) is None else f"{self.name}:{line}"
+        """``FILE:LINE:COLUMN: PATH: words``, one printable line; without the value of what is a secret by its name."""
+        if is_secret(self.parts):
+            words = re.sub(r"\bgot\b.*", "got what is not shown here", words, flags=re.DOTALL)
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.parts).lstrip(".")
+        place = f"{self.name}{self.mark}"
         text = " ".join(f"{place}: {path}: {words}".split() if path else f"{place}: {words}".split())
         text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
         return text if len(text) <= LONGEST else text[:LONGEST] + " ..."

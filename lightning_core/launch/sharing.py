@@ -11,9 +11,10 @@ from lightning_core.launch.jobs import duration, whole
 from lightning_core.launch.problems import BundleError, Findings
 from lightning_core.settings import Settings
 
-BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "jobs")
+BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "allow_import", "jobs")
 POOL_KEYS = ("devices", "kind", "resident")
 MOST_DEVICES = 64
+MOST_JOBS = 1000
 
 Kind = Literal["cpu", "gpu"]
 
@@ -55,6 +56,9 @@ def read_parts(content: Any, found: Findings, there: int | None = None) -> Parts
         jobs = content.get("jobs")
         if not isinstance(jobs, Mapping) or not jobs:
             found.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")
+            jobs = {}
+        if len(jobs) > MOST_JOBS:
+            found.at("jobs").add(f"must be at most {MOST_JOBS} jobs, got {len(jobs)}")
             jobs = {}
         named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
     kind, devices, resident = read_pool(content.get("pool"), found.at("pool"), there)
@@ -104,6 +108,21 @@ def with_policy(settings: Settings, policy: Any) -> Settings:
     """
     name, args = _named(policy, settings.policy)
     return replace(settings, policy=name, policy_args=args)
+
+
+def read_allow_import(value: Any) -> tuple[str, ...]:
+    """Modules, packages and classes that class paths may name, as in ``[mine, lightning, torch.optim]``.
+
+    Raises:
+        ValueError: if it is no list of dotted names.
+    """
+    names = value if isinstance(value, list | tuple) else [value]
+    for name in names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"must be a list of modules, such as [mine, lightning, torch.optim], got {name!r}")
+        if name.split(".")[0] == "jsonargparse":  # which decides what may be imported
+            raise ValueError(f"{name} cannot be allowed: it reads the configs")
+    return tuple(names)
 
 
 def read_settings(content: Mapping[str, Any], devices: int, resident: int | None, found: Findings) -> Settings | None:
