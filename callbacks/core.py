@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from lightning_core.durations import parse_duration
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import Directive, Job, OnMiss, Target
+from lightning_core.types import Directive, Job, OnMiss, Save, Target
 
 from .fit import Fit, Options
 from .meter import LossMeter
@@ -137,6 +137,11 @@ class CoreCallback(pl.Callback):
         """The newest word of the scheduler; None between fits and on any rank but the first."""
         return None if self._fit is None or self._fit.box is None else self._fit.box.directive
 
+    @property
+    def saved(self) -> Save | None:
+        """The newest checkpoint of a launched job; None on any rank but the first."""
+        return self._saver.saved
+
     @override
     def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
         first = next(callback for callback in trainer.callbacks if isinstance(callback, CoreCallback))
@@ -146,6 +151,7 @@ class CoreCallback(pl.Callback):
         if not self._aside:
             self._saver = Saver(self._folder, self._save_every)
         if not self._aside and self._options.launched:
+            self._saver.look_after(trainer)
             # A new epoch is saved before the first hook of it. A list of its own: this one is being walked through.
             trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
 

@@ -11,13 +11,15 @@ Rules
 3. Any other loader is saved where an epoch is about to start, before the first hook of that epoch. One that can say
    where it is, but is stopped before its end, would go on from there and not start anew: not saved here, if another
    place can be found within an epoch.
-4. The file is written beside its place and renamed: a power cut leaves the old one or the new one.
+4. The file is written as :class:`~.checkpoint_io.SafeCheckpointIO` does, by the first rank; the others learn whether it
+   could be. One that could not is no reason for training to end: it goes on, is tried again after a growing pause, and
+   does not leave before it is saved.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,19 +30,27 @@ import torch
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
+from lightning_core.types import Save
+
 from . import randomness
+from .checkpoint_io import SafeCheckpointIO
+from .writing import ItsOwn, NotSaved, write
+
+log = logging.getLogger(__name__)
 
 KEY = "lightning_core"
 FILE = "last.ckpt"
 # Saving takes at most one part in so many of a job's time.
 RARELY = 50
+# Seconds until what could not be saved is tried again; twice as many each time, to the most.
+AGAIN, LONGEST = 1.0, 60.0
 
 
 class Saver:
     """Saves one job and brings it back.
 
     Args:
-        folder: of the job; the file in it is ``last.ckpt``.
+        folder: of the job's incarnation; the file in it is ``last.ckpt``.
         every: least seconds between two saves for fear of a power cut.
 
     Raises:
@@ -50,10 +60,16 @@ class Saver:
     def __init__(self, folder: Path | None, every: float) -> None:
         if not every > 0:
             raise ValueError(f"save_every must be positive, got {every}")
+        self.saved: Save | None = None
+        """The newest checkpoint."""
         self._folder = folder
         self._every = every
         self._next = time.monotonic() + every
         self._misses = 0
+        self._io = SafeCheckpointIO()
+        self._failures = 0
+        self._tried = time.monotonic(), 0
+        self._not_before = 0
         self._state: dict[str, Any] | None = None
         self._found: dict[str, Any] | None = None
 
@@ -64,7 +80,12 @@ class Saver:
         return self._folder is not None and time.monotonic() >= self._next
 
     def between_batches(self, trainer: pl.Trainer, then: Callable[[], None]) -> None:
-        """Saves and goes on with ``then`` once this batch is all done, if the job could go on from there exactly."""
+        """Saves and goes on with ``then`` once this batch is all done, if the job could go on from there exactly.
+
+        Without ``then`` if it could not be saved.
+        """
+        if _batch(trainer) < self._not_before:
+            return
         if not exact_after(trainer):
             self._misses += 1
             return
@@ -73,31 +94,50 @@ class Saver:
 
         def once() -> None:
             fetcher._start_profiler = announce
-            self._save(trainer, new_epoch=False)
-            then()
+            if self._save(trainer, new_epoch=False):
+                then()
             announce()
 
         fetcher._start_profiler = once
 
     def between_epochs(self, trainer: pl.Trainer, then: Callable[[], None]) -> None:
         """Saves and goes on with ``then``, before the first hook of an epoch; if it can, where that is exact."""
-        if self._misses > 1 or not _cut_short(trainer):
-            self._save(trainer, new_epoch=True)
+        if _batch(trainer) < self._not_before:
+            return
+        if (self._misses > 1 or not _cut_short(trainer)) and self._save(trainer, new_epoch=True):
             then()
 
-    def _save(self, trainer: pl.Trainer, *, new_epoch: bool) -> None:
-        """Writes the file; on all ranks together."""
+    def _save(self, trainer: pl.Trainer, *, new_epoch: bool) -> bool:
+        """Writes the file, on all ranks together; whether the job may leave."""
         self._misses = 0
         if self._folder is None:
-            return
+            return True
         began = time.monotonic()
         self._state = {"new_epoch": new_epoch, "random": _of_all_ranks(trainer, randomness.collect())}
         try:
-            write(trainer, self._folder / FILE)
+            self.saved = write(trainer, self._folder / FILE, self._io)
+        except NotSaved as error:
+            self._put_off(trainer, error)
+            return False
         finally:
             self._state = None
+        if self._failures and trainer.is_global_zero:
+            log.warning("%s could be saved again", self._folder / FILE)
+        self._failures = 0
         now = time.monotonic()
         self._next = now + max(self._every, RARELY * (now - began))
+        return True
+
+    def _put_off(self, trainer: pl.Trainer, error: NotSaved) -> None:
+        """Waits for so many batches: all ranks count the same, but have clocks of their own."""
+        now, batch = time.monotonic(), _batch(trainer)
+        pause = min(AGAIN * 2.0 ** min(self._failures, 20), LONGEST)
+        rate = (batch - self._tried[1]) / max(now - self._tried[0], 1e-6)
+        self._not_before = batch + int(trainer.strategy.broadcast(max(1, math.ceil(pause * rate))))
+        self._tried = now, batch
+        if not self._failures and trainer.is_global_zero:
+            log.warning("%s. Training goes on, and it is tried again", error.strerror)
+        self._failures += 1
 
     def add_to(self, checkpoint: dict[str, Any]) -> None:
         """Adds what Lightning leaves out to a checkpoint of ours; a user's own stay as they are."""
@@ -105,6 +145,12 @@ class Saver:
             checkpoint[KEY] = self._state
 
     # ------------------------------------------------------------------------------------------------ coming back
+
+    def look_after(self, trainer: pl.Trainer) -> None:
+        """From now on the Trainer loads the job's own checkpoints as they were saved."""
+        theirs = trainer.strategy.checkpoint_io
+        if self._folder is not None and not isinstance(theirs, ItsOwn):
+            trainer.strategy.checkpoint_io = ItsOwn(self._folder, theirs)
 
     def take_from(self, checkpoint: dict[str, Any]) -> None:
         """Keeps what :meth:`add_to` added."""
@@ -136,14 +182,9 @@ class Saver:
             randomness.restore(found["random"][trainer.global_rank])
 
 
-def write(trainer: pl.Trainer, place: Path) -> None:
-    """Saves a training; on all ranks together. The file is the old one or all of the new one."""
-    beside = place.with_name(f"{place.name}.part")
-    trainer.save_checkpoint(beside, weights_only=False)
-    if trainer.is_global_zero:
-        _sync(beside)
-        os.replace(beside, place)
-        _sync(place.parent)
+def _batch(trainer: pl.Trainer) -> int:
+    """Where the training is, the same on all ranks."""
+    return trainer.fit_loop.epoch_loop.total_batch_idx
 
 
 def exact_after(trainer: pl.Trainer) -> bool:
@@ -186,11 +227,3 @@ def _of_all_ranks(trainer: pl.Trainer, state: dict[str, Any]) -> list[Any]:
         states = [None] * trainer.world_size
         torch.distributed.all_gather_object(states, state)
     return states
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
