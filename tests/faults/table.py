@@ -14,7 +14,7 @@ HEAD = """# What holds when things fail
 
 Written by the tests (`make reliability`). A row is *held* if every test that names it passed on the day in the last
 column, *held in part* if the words say what is missing, *not tested* if no test names it. Tests marked nightly are
-among them; the promises also have mutants: their guard removed, on which their test must fail (`tests/faults/mutants.py`).
+among them. A promise has a mutant too: its guard removed, on which its test must fail (`tests/faults/mutants.py`).
 """
 
 
