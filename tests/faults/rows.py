@@ -30,6 +30,12 @@ PROMISES = {
     "R13": Row("Ranks act together; if they fall apart that is an error within the time-out, and the job comes back"),
     "R14": Row("Ctrl-C and SIGTERM: saved, journal closed, out in time, exit code 130 or 143, nothing left"),
     "R15": Row("Hostile numbers raise nowhere, and no NaN gets into a decision or into JSON"),
+    "R16": Row("Reports in any order, twice or not at all, come to the same"),
+    "R19": Row(
+        "A full disk: nothing is acknowledged that is not written, others go on, and it heals when there is room"
+    ),
+    "R20": Row("The head is lost: a clear word, the journal whole, and the run can be taken up"),
+    "R21": Row("A damaged journal is refused and named, and nobody starts empty over it"),
     "S1": Row("No Ray of ours is without a token"),
     "S2": Row("Token and state files are private, and the token is in no log, report or journal"),
     "S3": Row("No pickle, no evaluation of what comes from a disk"),
@@ -38,6 +44,9 @@ PROMISES = {
     "S6": Row("A class path names a class of the right kind, which is checked before anything is built"),
     "S7": Row("Names are names: no path, control or look-alike; what is written stays inside the run's folder"),
     "S8": Row("Nothing active in a report, no control in a terminal"),
+    "S10": Row("What is installed is locked by its hashes, and the malicious uploads are excluded"),
+    "S11": Row("Secrets are shown to nobody"),
+    "S12": Row("Bundles of monstrous size are refused at once"),
 }
 
 LATER = "not built: a later version's"
@@ -67,7 +76,7 @@ FAULTS = {
     ),
     "F21": Row("a node vanishes"),
     "F22": Row(
-        "the node of the scheduler vanishes", "pools of several machines share no journal: not built", applies=False
+        "the node of the scheduler vanishes", "the pool comes up again where its folder is; nobody moves it elsewhere"
     ),
     "F23": Row(
         "the line between scheduler and worker is cut", "processes are stopped, which is as silent; no link is cut"
