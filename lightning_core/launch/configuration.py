@@ -31,6 +31,17 @@ class _ParsedOnly(LightningCLI):
         """Nothing is built."""
 
 
+class _Built(LightningCLI):
+    def _dump_config(self) -> None:
+        """Keeps what was parsed as plain data: the parser writes parts of it as YAML, and reads those again as such."""
+        mode = self.parser.parser_mode
+        self.parser.parser_mode = "yaml"
+        try:
+            super()._dump_config()
+        finally:
+            self.parser.parser_mode = mode
+
+
 def check_config(config: Mapping[str, Any], found: Findings, allow: Sequence[str] | None = None) -> None:
     """Parses a config as the worker will; what LightningCLI would complain about goes to ``found``.
 
@@ -140,7 +151,7 @@ def build(
         **(ranks or {}),
     }
     with _strictly():
-        return _cli(LightningCLI, config, defaults)
+        return _cli(_Built, config, defaults)
 
 
 def _cli(kind: type[LightningCLI], config: Mapping[str, Any], defaults: dict[str, Any], **parser: Any) -> LightningCLI:
