@@ -139,7 +139,7 @@ class CoreCallback(pl.Callback):
 
     @property
     def saved(self) -> Save | None:
-        """The newest checkpoint of a launched job; None on any rank but the first."""
+        """The newest checkpoint of a launched job."""
         return self._saver.saved
 
     @override

@@ -23,6 +23,7 @@ from .reading import Reading
 from .saving import Saver
 from .steering import JobOver, Released, Steering
 from .telling import tell
+from .writing import batches_done
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +90,7 @@ class Fit:
         """Before the first batch, be it of a sanity check."""
         if not self._begun:
             self._begun = True
-            progress: Any = trainer.fit_loop.epoch_loop.batch_progress.total
-            self._batches = trainer.global_step if self._automatic else progress.processed
+            self._batches = batches_done(trainer)
             self._meter.start_at(self._batches)
             if self.box is not None:
                 self.box.begin(self._batches)
@@ -167,6 +167,8 @@ class Fit:
                     box.close(_parting(self._name, error), FAREWELL)
 
     def _leave_if_told(self) -> None:
+        if self.box is not None and self._saver.saved is not None:
+            self.box.tell_saved(self._saver.saved)
         self.steering.saving = False
         if self.steering.leaving:
             raise Released(f"{self._name}: saved, to come back later")

@@ -17,7 +17,7 @@ from collections import deque
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import JoinRefused
-from lightning_core.types import Cell, Directive, Outlook, Report, Verdict, WorkerLeft
+from lightning_core.types import Cell, Directive, Outlook, Report, Save, Verdict, WorkerLeft
 
 from .joining import Connect, Connection
 
@@ -51,6 +51,8 @@ class Mailbox:
         """The newest known."""
         self.parked_at: Directive | None = None
         """The directive under which the training thread waits for another, and nothing moves."""
+        self.saved: Save | None = None
+        """The newest checkpoint, which every report tells."""
         self.outlook: Outlook | None = None
         """The newest forecast, if it is asked for."""
         self.turnstiles: tuple[str, ...] = ()
@@ -73,6 +75,7 @@ class Mailbox:
         self._sent: tuple[int, float, int] | None = None
         self._anew = False
         self._lost_at: float | None = None
+        self._heard_at = time.monotonic()
         self._retry = RETRY
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
         self._thread.start()
@@ -91,6 +94,18 @@ class Mailbox:
         with self._news:
             if self.directive is known:
                 self._news.wait(timeout)
+
+    def tell_saved(self, save: Save) -> None:
+        """There is a new checkpoint; the scheduler hears of it at once."""
+        if save != self.saved:
+            self.saved = save
+            self._hurry.set()
+
+    def unheard_for(self) -> float:
+        """Seconds since the scheduler's last word, whether or not it is known to be away: it may hang, or this process
+        may have been stopped.
+        """
+        return time.monotonic() - self._heard_at
 
     def silent_for(self) -> float:
         """Seconds since the scheduler has been away; 0 if it is there."""
@@ -181,7 +196,7 @@ class Mailbox:
         self._number += 1
         report = Report(
             self._job, connection.incarnation, self._number, self._version(), batches, busy - busy_before, cells,
-            rejected, began, self.evaluated,
+            rejected, began, self.evaluated, self.saved,
         )  # fmt: skip
         self._take(connection.client.report(report))
         self._anew = False
@@ -222,6 +237,7 @@ class Mailbox:
         return -1 if self.directive is None or self._anew else self.directive.version
 
     def _take(self, directive: Directive | None) -> None:
+        self._heard_at = time.monotonic()
         if directive is not None:
             with self._news:
                 self.directive = directive

@@ -29,6 +29,8 @@ class Word(IntEnum):
     """Save where that is exact, and leave."""
     OVER = 4
     """Leave."""
+    FENCED = 5
+    """Leave, and save nothing: another incarnation has taken its place."""
 
 
 def batches_between(broadcast: float, batch: float) -> int:

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 LOOK = 1.0
 # How long a launched job waits for the scheduler's first word before it trains without one, seconds.
 FIRST_WORD = 10.0
+# How long a launched job trains on without a word of its scheduler, which may have given it up and begun it elsewhere,
+# seconds.
+LEASE = 60.0
 # What weighs a turn before the first word, and of a job on its way to where it can leave.
 LEAST_DUTY = 0.1
 
@@ -38,6 +41,10 @@ class JobOver(Exception):
     def __init__(self, job: str, end: End | None = None) -> None:
         super().__init__(f"{job}: ended" if end is None else f"{end.job}: {end.verdict}: {end.reason}")
         self.end = end
+
+
+class Fenced(JobOver):
+    """Leaves ``Trainer.fit`` of a launched job that was begun anew elsewhere: what this one saves counts no more."""
 
 
 class Released(Exception):
@@ -83,6 +90,7 @@ class Steering:
         self._obeyed: Directive | None = None
         self._in_turn = False
         self._duty = LEAST_DUTY
+        self._waits_for_word = False
 
     # ------------------------------------------------------------------------------------------------ called by hooks
 
@@ -98,15 +106,15 @@ class Steering:
         The turn is given up here, with the batch already loaded, and not when the last one ended: what lies between
         two batches belongs to the turn of whoever does it.
         """
-        box, turns = self._box, self._turns
-        if self._ranks is None and box is not None and box.directive is not self._obeyed:
+        turns = self._turns
+        if self._ranks is None and self._has_news():
             self.obey(save=False)
             turns = self._turns
         if turns is not None and self._in_turn and turns.spent():
             self._end_turn(again=True)
         if not self._in_turn:
             while turns is not None and not turns.take(self._duty, LOOK):
-                if box is not None and box.directive is not self._obeyed:
+                if self._has_news():
                     self.obey(save=False)
                     turns = self._turns
                 elif self._must_go_on():
@@ -121,7 +129,7 @@ class Steering:
                 self.obey(save)
             return
         self.saving = save
-        if self._box is not None and self._box.directive is not self._obeyed:
+        if self._has_news():
             self.obey(save)
 
     def obey(self, save: bool) -> None:
@@ -129,18 +137,24 @@ class Steering:
 
         Raises:
             JobOver: if a launched job is over, its target unmet.
+            Fenced: if a launched job goes on elsewhere.
         """
         while (word := self._decide(save)) is Word.HOLD:
             self._end_turn(again=False)
             if self._box is not None:
                 self._box.parked_at = self._obeyed
                 self._box.wait(self._obeyed, LOOK)
+        if self._box is not None:
+            self._box.parked_at = None  # it may have held without a word that says so
         self.leaving = word is Word.LEAVE
         if word is Word.STOP:
             self.stopping = True
         elif word is Word.OVER:
             self._end_turn(again=False)
             raise JobOver(self._job, self._obeyed if isinstance(self._obeyed, End) else None)
+        elif word is Word.FENCED:
+            self._end_turn(again=False)
+            raise Fenced(self._job, self._obeyed if isinstance(self._obeyed, End) else None)
 
     def close(self) -> float:
         """Gives everything back; busy seconds in all."""
@@ -158,6 +172,8 @@ class Steering:
             directive, known = self._box.directive, self._obeyed
             self._obeyed = directive
             word = self._word(directive)
+            if word in (Word.GO, Word.LEAVE) and self._must_wait_for_word():
+                word = Word.HOLD
             if word is Word.HOLD and self._must_go_on():
                 word = Word.GO
             if directive is not known:
@@ -167,8 +183,24 @@ class Steering:
             self.saving = self.saving or saving
         return word
 
+    def _has_news(self) -> bool:
+        box = self._box
+        return box is not None and (box.directive is not self._obeyed or self._has_lapsed(box))
+
+    def _has_lapsed(self, box: Mailbox) -> bool:
+        return self._launched and box.unheard_for() > LEASE
+
+    def _must_wait_for_word(self) -> bool:
+        """A launched job does not train on for ever by the last word that it heard."""
+        before, self._waits_for_word = self._waits_for_word, self._box is not None and self._has_lapsed(self._box)
+        if self._waits_for_word and not before:
+            log.warning("%s: no word of its scheduler for %.0f s: it holds until there is one", self._job, LEASE)
+        return self._waits_for_word
+
     def _word(self, directive: Directive | None) -> Word:
         match directive:
+            case End(version=0) if self._launched:
+                return Word.FENCED
             case End(verdict=Verdict.MET) if self._launched or self._stop_when_met:
                 return Word.STOP
             case End() if self._launched:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +14,23 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
 
 from lightning_core.codec import job_to_dict
+from lightning_core.drivers import awake, files
+from lightning_core.drivers.generations import Generations
 from lightning_core.launch import keeper as keepers
+from lightning_core.launch import launching, places, watching
+from lightning_core.launch.checkpoints import checkpoint_folder, find
 from lightning_core.launch.keeper import Keeper
-from lightning_core.launch.worker import Assignment, modules_from
-from lightning_core.types import BatchTarget, Cause, Job, Placement, WorkerLeft
+from lightning_core.launch.launching import Launcher
+from lightning_core.launch.places import Place
+from lightning_core.launch.watching import epitaph
+from lightning_core.launch.worker import Assignment, Life, modules_from
+from lightning_core.types import BatchTarget, Cause, Job, Placement, Save, Unready, WorkerLeft
 
 SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "paths": []}
+X1 = Life("x", 1, "scheduler")
 
 
 class Method:
@@ -28,15 +38,17 @@ class Method:
 
     def __init__(self, answer: Callable[..., Any]) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self._answer = answer
+        self.answer = answer
 
     def remote(self, *args: Any) -> Any:
         self.calls.append(args)
-        answer = self._answer(*args)
+        answer = self.answer(*args)
         return answer if asyncio.isfuture(answer) else _after(answer)
 
 
 async def _after(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
     return answer
 
 
@@ -46,26 +58,41 @@ class Stage:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int = 1, slots: int = 1) -> None:
         self.folder = folder
         self.keeper = Keeper("pool", devices, slots, "cpu", str(folder / "keeper.json"))
-        self.keeper._turnstiles = ["/turn"] * devices
+        self.places, self.watch = self.keeper._places, self.keeper._watch
+        self.keeper._folder = folder
         self.runs: list[asyncio.Future[None]] = []
+        self.assignments: list[Assignment] = []
         self.killed: list[Any] = []
+        self.refilled: list[Place] = []
         self.told = Method(lambda left: None)
         self.over = Method(lambda lives: [False] * len(lives))
+        self.saves = Method(lambda job: ())
         self.scheduler = SimpleNamespace(
             event=self.told,
             over=self.over,
+            saves=self.saves,
             shares=Method(lambda devices: None),
             placements=Method(self._placements),
         )
+        self.launcher = self.new_launcher()
         monkeypatch.setattr(ray, "get_actor", lambda name, namespace: self.scheduler)
         monkeypatch.setattr(ray, "kill", self.killed.append)
-        for place in self.keeper._places:
-            place.worker = self.worker()
+        monkeypatch.setattr(launching, "AGAIN", 0.01)
+        monkeypatch.setattr(self.places, "_fill", self._fill)
+        for place in self.places:
+            place.take(self.worker())
+
+    def new_launcher(self, ready_within: float = 60.0) -> Launcher:
+        return Launcher(self.places, self.watch, "scheduler", self.folder, ready_within)
+
+    async def _fill(self, place: Place) -> None:
+        self.refilled.append(place)
 
     def worker(self) -> SimpleNamespace:
-        return SimpleNamespace(run=Method(self._run))
+        return SimpleNamespace(run=Method(self._run), job=Method(lambda: None))
 
     def _run(self, assignment: Assignment) -> asyncio.Future[None]:
+        self.assignments.append(assignment)
         self.runs.append(asyncio.get_running_loop().create_future())
         return self.runs[-1]
 
@@ -79,18 +106,42 @@ class Stage:
         (home / "spec.json").write_text(json.dumps(SPEC) if text is None else text)
         return home
 
-    async def launch(self, incarnation: int = 1, devices: tuple[int, ...] = (0,)) -> bool:
-        done = await self.keeper._launch(Placement("x", incarnation, devices), "scheduler", self.folder)
-        await asyncio.sleep(0.01)
-        return done
+    def noted(self) -> str:
+        """Which incarnation was launched last."""
+        note = self.folder / "jobs" / "x" / "launched"
+        return note.read_text() if note.exists() else ""
+
+    async def launch(self, incarnation: int = 1, devices: tuple[int, ...] = (0,), within: float = 0.3) -> None:
+        """What is placed, and a while in which nothing else happens."""
+        self.launcher.want([Placement("x", incarnation, devices)])
+        runs, told = len(self.runs), len(self.told.calls)
+        for _ in range(int(within / 0.01)):
+            await asyncio.sleep(0.01)
+            if len(self.runs) > runs or len(self.told.calls) > told:
+                break
+        await asyncio.sleep(0.03)
 
     @property
-    def heard(self) -> list[WorkerLeft]:
+    def heard(self) -> list[Any]:
         return [left for (left,) in self.told.calls]
+
+
+def place_of(stage: Stage, number: int = 0) -> Place:
+    return list(stage.places)[number]
 
 
 def dead() -> RayActorError:
     return RayActorError()
+
+
+def saved(home: Path, incarnation: int, text: str, batches: int) -> Save:
+    """A checkpoint as an incarnation leaves it."""
+    folder = checkpoint_folder(home, incarnation)
+    folder.mkdir(parents=True, exist_ok=True)
+    Generations(2).save(folder / "last.ckpt", lambda file: file.write(text.encode()), batches=batches)
+    found = find(folder)
+    assert found is not None
+    return found.save
 
 
 @pytest.fixture
@@ -98,20 +149,24 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch, devices=3)
+
+
+# ---------------------------------------------------------------------------------------------------- launching
+
+
 def test_a_job_is_launched_once_and_its_place_is_free_when_it_is_done(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
-        assert await stage.launch()
-        assert await stage.launch()
-        assert (len(stage.runs), await busy()) == (1, ["x"])
+        await stage.launch()
+        await stage.launch(within=0.05)
+        assert (len(stage.runs), place_of(stage).life) == (1, X1)
         stage.runs[0].set_result(None)
         await asyncio.sleep(0.01)
-        assert await busy() == []
+        assert stage.places.busy() == []
         assert stage.heard == []
-
-    async def busy() -> list[str]:
-        stage.keeper._is_open = True
-        return await stage.keeper.busy()
 
     asyncio.run(story())
 
@@ -130,89 +185,362 @@ def test_a_job_is_launched_once_and_its_place_is_free_when_it_is_done(stage: Sta
 def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: str, words: str) -> None:
     async def story() -> None:
         stage.spec(text)
-        assert await stage.launch()
+        await stage.launch()
 
     asyncio.run(story())
     [left] = stage.heard
-    assert (left.job, left.incarnation, left.cause) == ("x", 1, Cause.LOST)
+    assert (left.job, left.incarnation, left.cause) == ("x", 1, Cause.UNUSABLE)
     assert left.detail.startswith("its spec cannot be read: ")
     assert words in left.detail
     assert not stage.runs
 
 
-def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage) -> None:
+@pytest.mark.parametrize("note", ["1", "1 begun"])
+def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage, note: str) -> None:
     """A Keeper was killed between its note and its word to the worker: that is no fault of the job's."""
 
     async def story() -> None:
-        (stage.spec() / "launched").write_text("1")
-        assert await stage.launch(1)
+        (stage.spec() / "launched").write_text(note)
+        await stage.launch(1)
         assert stage.heard == [WorkerLeft("x", 1, Cause.RELEASED)]
         assert not stage.runs
-        assert await stage.launch(2)
+        await stage.launch(2)
+        assert len(stage.runs) == 1
+        assert stage.noted() == "2"
+
+    asyncio.run(story())
+
+
+@pytest.mark.promise("R12")
+def test_a_job_that_a_killed_keeper_launched_by_halves_is_launched_anew(three: Stage) -> None:
+    """One rank would wait for the other in vain."""
+
+    async def story() -> None:
+        (three.spec() / "launched").write_text("1 begun")
+        first = place_of(three).worker
+        place_of(three).take(first, X1)
+        await three.launch(devices=(0, 1))
+        assert (three.killed, three.heard) == ([first], [WorkerLeft("x", 1, Cause.RELEASED)])
+
+    asyncio.run(story())
+
+
+def test_a_job_that_a_killed_keeper_launched_is_left_alone(three: Stage) -> None:
+    async def story() -> None:
+        (three.spec() / "launched").write_text("1")
+        for number in (0, 1):
+            place_of(three, number).take(three.worker(), X1)
+        await three.launch(devices=(0, 1), within=0.05)
+        assert (three.killed, three.heard, three.runs) == ([], [], [])
+
+    asyncio.run(story())
+
+
+@pytest.mark.promise("R12")
+def test_workers_that_are_at_work_are_waited_for(stage: Stage) -> None:
+    """A job that leaves may have to train to the end of its epoch first: that is no reason to give up another."""
+
+    async def story() -> None:
+        stage.launcher = stage.new_launcher(ready_within=0.05)
+        stage.spec()
+        place_of(stage).take(place_of(stage).worker, Life("other", 1, "scheduler"))
+        await stage.launch(within=0.2)
+        assert (stage.runs, stage.heard, stage.noted()) == ([], [], "")
+        stage.places.vacate(place_of(stage))
+        await asyncio.sleep(0.05)
         assert len(stage.runs) == 1
 
     asyncio.run(story())
 
 
-def test_without_room_it_waits(stage: Stage) -> None:
+@pytest.mark.promise("R12", "F18")
+def test_all_ranks_or_none(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without a worker, or one whose worker does not answer: the scheduler hears which and why, and whoever
+    wants the devices that were there has them."""
+    monkeypatch.setattr(launching, "SILENT", 0.05)
+
     async def story() -> None:
-        stage.spec()
-        stage.keeper._places[0].job = ("other", 1, "scheduler")
-        assert not await stage.launch()
-        assert not (stage.folder / "jobs" / "x" / "launched").exists()
+        three.launcher = three.new_launcher(ready_within=0.15)
+        three.spec()
+        place_of(three, 1).take(None)
+        place_of(three, 1).trouble = "its node is gone"
+        await three.launch(devices=(0, 1), within=1.0)
+        assert three.heard == [Unready("x", 1, "device 1: its node is gone")]
+        hanging = place_of(three, 2).worker
+        hanging.job.answer = lambda: asyncio.get_running_loop().create_future()  # type: ignore[union-attr]
+        three.launcher.want([])
+        await three.launch(devices=(0, 2), within=1.0)
+        assert three.heard[1] == Unready("x", 1, "device 2: its worker has not answered for 0 s")
+        assert (three.killed, three.refilled) == ([hanging], [place_of(three, 2)])
+        assert (three.runs, place_of(three).reserved, three.noted()) == ([], False, "")
 
     asyncio.run(story())
 
 
-def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = Stage(tmp_path, monkeypatch, devices=3)
-    reopened = []
+@pytest.mark.promise("F19")
+def test_two_jobs_of_two_devices_on_three_never_wait_for_each_other_s_half(three: Stage) -> None:
+    async def story() -> None:
+        three.spec()
+        (three.folder / "jobs" / "y").mkdir()
+        (three.folder / "jobs" / "y" / "spec.json").write_text(json.dumps(SPEC))
+        three.launcher.want([Placement("x", 1, (0, 1)), Placement("y", 1, (1, 2))])
+        await asyncio.sleep(0.2)
+        assert {a.job for a in three.assignments} == {"x"} or {a.job for a in three.assignments} == {"y"}
+        assert len(three.runs) == 2
+        for run in three.runs:
+            run.set_result(None)
+        await asyncio.sleep(0.2)
+        assert sorted(a.job for a in three.assignments) == ["x", "x", "y", "y"]
 
-    async def reopen() -> None:
-        reopened.append(True)
+    asyncio.run(story())
 
-    monkeypatch.setattr(stage.keeper, "_reopen", reopen)
 
+def test_what_is_no_longer_placed_is_not_launched(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
-        other = stage.keeper._places[2]
-        other.job = ("other", 1, "scheduler")
-        workers = [place.worker for place in stage.keeper._places]
-        assert await stage.launch(devices=(0, 1))
-        stage.runs[0].set_exception(dead())
-        await asyncio.sleep(0.01)
-        assert stage.killed == [workers[1]]
+        place_of(stage).take(place_of(stage).worker, Life("other", 1, "scheduler"))
+        await stage.launch(within=0.03)
+        stage.launcher.want([])
+        stage.places.vacate(place_of(stage))
+        await asyncio.sleep(0.05)
+        assert not stage.runs
+
+    asyncio.run(story())
+
+
+@pytest.mark.promise("R5")
+def test_a_life_begins_with_what_was_accepted_and_nothing_else(stage: Stage) -> None:
+    """The first incarnation was given up, and saved once more before it died."""
+
+    async def story() -> None:
+        home = stage.spec()
+        accepted = saved(home, 1, "accepted", 40)
+        stage.saves.answer = lambda job: (accepted,)
+        saved(home, 1, "too late", 50)
+        await stage.launch(2)
+        own = find(checkpoint_folder(home, 2))
+        assert own is not None
+        assert (own.path.read_text(), own.save) == ("accepted", accepted)
+        saved(home, 1, "much too late", 60)
+        assert own.path.read_text() == "accepted"
+
+    asyncio.run(story())
+
+
+def full_disk(path: Path, text: str) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+@pytest.mark.promise("F7")
+def test_a_full_disk_keeps_one_job_waiting_and_nobody_else(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = files.write_whole
+    full = True
+
+    def now_and_then(path: Path, text: str) -> None:
+        (full_disk if full and path.parent.name == "x" else write)(path, text)
+
+    monkeypatch.setattr(launching, "write_whole", now_and_then)
+
+    async def story() -> None:
+        nonlocal full
+        three.launcher = three.new_launcher(ready_within=0.15)
+        three.spec()
+        (three.folder / "jobs" / "y").mkdir()
+        (three.folder / "jobs" / "y" / "spec.json").write_text(json.dumps(SPEC))
+        wanted = [Placement("x", 1, (0,)), Placement("y", 1, (1,))]
+        three.launcher.want(wanted)
+        await asyncio.sleep(0.5)
+        assert [a.job for a in three.assignments] == ["y"]
+        [unready] = three.heard
+        assert "No space left on device" in unready.detail
+        full = False
+        three.launcher.want(wanted)
+        await asyncio.sleep(0.1)
+        assert [a.job for a in three.assignments] == ["y", "x"]
+
+    asyncio.run(story())
+
+
+# ---------------------------------------------------------------------------------------------------- watching
+
+
+@pytest.mark.promise("R10", "F5")
+def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) -> None:
+    async def story() -> None:
+        home = three.spec()
+        other = place_of(three, 2)
+        other.take(other.worker, Life("other", 1, "scheduler"))
+        workers = [place.worker for place in three.places]
+        await three.launch(devices=(0, 1))
+        newest = saved(home, 1, "in the last moment", 70)
+        three.runs[0].set_exception(dead())
+        await asyncio.sleep(0.1)
+        assert three.killed == workers[:2]
+        assert three.refilled == [place_of(three), place_of(three, 1)]
         # The place is another worker's by the time that the one which was ended is heard of.
-        heir = stage.keeper._places[1].worker = stage.worker()
-        stage.keeper._places[1].job = ("y", 1, "scheduler")
-        stage.runs[1].set_exception(dead())
+        heir, theirs = three.worker(), Life("y", 1, "scheduler")
+        place_of(three, 1).take(heir, theirs)
+        three.runs[1].set_exception(dead())
         await asyncio.sleep(0.01)
-        assert (stage.keeper._places[1].worker, stage.keeper._places[1].job) == (heir, ("y", 1, "scheduler"))
-        assert (other.worker, other.job) == (workers[2], ("other", 1, "scheduler"))
+        assert (place_of(three, 1).worker, place_of(three, 1).life) == (heir, theirs)
+        assert (other.worker, other.life) == (workers[2], Life("other", 1, "scheduler"))
+        assert three.heard == [WorkerLeft("x", 1, Cause.LOST, "the worker's process died", newest)]
 
     asyncio.run(story())
-    assert stage.heard == [WorkerLeft("x", 1, Cause.LOST, detail="the worker's process died")]
-    assert reopened == [True]
+
+
+@pytest.mark.promise("R10")
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        (RayActorError(), Cause.LOST, "the worker's process died"),
+        (ActorDiedError(), Cause.LOST, "the worker's process died"),
+        (OutOfMemoryError("the node is low on memory"), Cause.LOST, "OOM: "),  # type: ignore[no-untyped-call]
+        (RayError("something else"), Cause.LOST, "something else"),
+    ],
+)
+def test_why_a_worker_is_gone(error: RayError, cause: Cause, words: str) -> None:
+    found, detail = epitaph(error)
+    assert found is cause
+    assert detail.startswith(words)
+
+
+@pytest.mark.promise("R10", "F20")
+def test_a_node_that_was_taken_away_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ActorDiedError, "preempted", True)
+    assert epitaph(ActorDiedError()) == (Cause.PREEMPTED, "its node was taken away")
+
+
+async def looked(stage: Stage, times: int, gone: float | None = 1.0) -> None:
+    for _ in range(times):
+        stage.watch.look(gone)
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.promise("R11", "F27")
+def test_a_worker_that_hangs_is_given_up_before_ten_seconds(stage: Stage) -> None:
+    async def story() -> None:
+        stage.spec()
+        await stage.launch()
+        worker = place_of(stage).worker
+        assert worker is not None
+        worker.job.answer = lambda: X1
+        await looked(stage, 30)
+        assert stage.killed == []
+        worker.job.answer = lambda: asyncio.get_running_loop().create_future()
+        await looked(stage, 1)  # its last answer was one look ago
+        await looked(stage, 7)
+        assert stage.killed == []
+        assert len(worker.job.calls) == 1 + 30 + 1  # one question at a time; one before it was launched
+        await looked(stage, 2)
+        assert stage.killed == [worker]
+        [left] = stage.heard
+        assert (left.cause, left.detail) == (Cause.LOST, "its worker on device 0 has not answered for 9 s")
+
+    asyncio.run(story())
+
+
+@pytest.mark.promise("R11", "F23")
+def test_a_worker_behind_a_broken_line_is_given_up_too(stage: Stage) -> None:
+    """Ray says for a minute that it is unavailable, which may be so."""
+
+    async def story() -> None:
+        stage.spec()
+        await stage.launch()
+        worker = place_of(stage).worker
+        assert worker is not None
+        worker.job.answer = lambda: ActorUnavailableError("cut off", None)
+        await looked(stage, 10)
+        assert (stage.killed, [left.cause for left in stage.heard]) == ([worker], [Cause.LOST])
+
+    asyncio.run(story())
+
+
+@pytest.mark.promise("F3", "R11")
+def test_a_keeper_that_stood_still_gives_nobody_up_for_that(stage: Stage) -> None:
+    async def story() -> None:
+        stage.spec()
+        await stage.launch()
+        worker = place_of(stage).worker
+        assert worker is not None
+        worker.job.answer = lambda: asyncio.get_running_loop().create_future()
+        await looked(stage, 8)
+        await looked(stage, 1, gone=None)
+        await looked(stage, 8)
+        assert stage.killed == []
+        await looked(stage, 2)
+        assert stage.killed == [worker]
+
+    asyncio.run(story())
+
+
+def test_a_clock_that_stands_still_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = awake.Awake(3.0)
+    now += 2.0
+    assert clock.since() == 2.0
+    now += 30.0
+    assert clock.since() is None
+    now += 1.0
+    assert clock.since() == 1.0
+
+
+@pytest.mark.promise("R11", "F5")
+def test_a_worker_that_another_keeper_launched_is_watched_by_asking(stage: Stage) -> None:
+    async def story() -> None:
+        place = place_of(stage)
+        worker: Any = place.worker
+        worker.job.answer = lambda: X1
+        place.take(worker, X1)
+        await looked(stage, 2)
+        assert place.life == X1
+        worker.job.answer = lambda: None
+        await looked(stage, 1)
+        assert place.has(worker)
+        assert place.life is None
+        place.take(worker, X1)
+        worker.job.answer = dead
+        await looked(stage, 1)
+        await asyncio.sleep(0.05)
+        assert (stage.killed, stage.heard) == (
+            [worker],
+            [WorkerLeft("x", 1, Cause.LOST, "the worker's process died")],
+        )
+
+    asyncio.run(story())
+
+
+def test_a_job_that_is_over_and_goes_on_is_ended_in_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        stage.over.answer = lambda lives: [True] * len(lives)
+        stage.spec()
+        await stage.launch()
+        worker = place_of(stage).worker
+        await stage.watch.reclaim(stage.scheduler, "scheduler")
+        assert stage.killed == []
+        monkeypatch.setattr(watching, "GRACE", -1.0)
+        await stage.watch.reclaim(stage.scheduler, "scheduler")
+        await asyncio.sleep(0.01)
+        assert (stage.killed, stage.refilled) == ([worker], [place_of(stage)])
+
+    asyncio.run(story())
+
+
+# ---------------------------------------------------------------------------------------------------- the Keeper
 
 
 def test_what_nobody_foresaw_does_not_end_its_watch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(keepers, "RETRY", 0.01)
-    write, failures = keepers._write, iter([OSError(28, "No space left on device"), RayError("away")])
-
-    def full(path: Path, text: str) -> None:
-        for error in failures:
-            raise error
-        write(path, text)
-
-    monkeypatch.setattr(keepers, "_write", full)
+    monkeypatch.setattr(keepers, "AWAY", 0.01)
+    failures = iter([KeyError("nobody foresaw it"), RayError("away"), TimeoutError()])
+    stage.scheduler.shares.answer = lambda devices: next(failures, None)
 
     async def story() -> None:
         stage.spec()
-        following = asyncio.create_task(stage.keeper._follow("scheduler", stage.folder))
+        following = asyncio.create_task(stage.keeper._look_after("scheduler", stage.launcher))
         for _ in range(200):
             await asyncio.sleep(0.01)
             if stage.runs:
@@ -221,44 +549,34 @@ def test_what_nobody_foresaw_does_not_end_its_watch(
 
     asyncio.run(story())
     assert len(stage.runs) == 1
-    assert "No space left on device" in caplog.text
+    assert "nobody foresaw it" in caplog.text
 
 
-def test_a_worker_that_cannot_be_replaced_is_tried_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keepers, "RETRY", 0.01)
-    answers = iter([RuntimeError("no"), RayError("no"), TimeoutError("no"), None])
+def test_a_worker_that_cannot_be_started_is_tried_again_and_keeps_nobody_else_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "RETRY", 0.01)
+    made = places.Places("pool", 2, 1, "cpu")
+    first, second = made
+    failures = iter([RayError("no"), RuntimeError("no")])
 
-    async def fails_at_first() -> None:
-        if (answer := next(answers)) is not None:
-            raise answer
+    async def tries(place: Place) -> None:
+        if place is first:
+            await asyncio.get_running_loop().create_future()  # its node is gone: Ray never says so
+        for error in failures:
+            raise error
+        place.take(SimpleNamespace())
 
-    monkeypatch.setattr(stage.keeper, "open", fails_at_first)
-    asyncio.run(stage.keeper.wake())
-    assert next(answers, "none left") == "none left"
-
-
-def test_a_job_that_is_over_and_goes_on_is_ended_in_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.over._answer = lambda lives: [True] * len(lives)
-    reopened = []
-
-    async def reopen() -> None:
-        reopened.append(True)
-
-    monkeypatch.setattr(stage.keeper, "_reopen", reopen)
+    monkeypatch.setattr(made, "_try_to_fill", tries)
 
     async def story() -> None:
-        stage.spec()
-        await stage.launch()
-        worker = stage.keeper._places[0].worker
-        await stage.keeper._reclaim(stage.scheduler, "scheduler")
-        assert stage.killed == []
-        monkeypatch.setattr(keepers, "GRACE", -1.0)
-        await stage.keeper._reclaim(stage.scheduler, "scheduler")
-        await asyncio.sleep(0.01)
-        assert stage.killed == [worker]
+        filling = [asyncio.create_task(made._fill(place)) for place in made]
+        await asyncio.sleep(0.1)
+        assert (first.worker is None, second.worker is None) == (True, False)
+        assert (made.free(0), made.free(1)) == ("its worker is starting", second)
+        filling[0].cancel()
 
     asyncio.run(story())
-    assert reopened == [True]
 
 
 def test_the_next_job_s_module_of_the_same_name_is_another_one(tmp_path: Path) -> None:
@@ -281,7 +599,7 @@ def test_the_next_job_s_module_of_the_same_name_is_another_one(tmp_path: Path) -
 
 def test_what_was_there_before_a_job_stays(tmp_path: Path) -> None:
     before = dict(sys.modules)
-    root = str(Path(keepers.__file__).parents[2])
+    root = str(Path(launching.__file__).parents[2])
     with modules_from([root]):
         import lightning_core.view.svg
     assert {name: module for name, module in sys.modules.items() if name in before} == before

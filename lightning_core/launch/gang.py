@@ -6,11 +6,22 @@ serves, on CPUs and on GPUs of which each worker sees one, and no strategy has t
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
+
+log = logging.getLogger(__name__)
+
+# How long a rank waits for the others in a collective, seconds. Ranks that have parted for good (one hangs, one waits
+# in another collective) fail after so long: torch's own default is half an hour.
+COLLECTIVE = 120.0
+# How long leaving a process group may take, seconds.
+LEAVE = 10.0
 
 
 class Rank(NamedTuple):
@@ -37,7 +48,8 @@ def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
     if rank.of == 1:
         return {}
     backend = "gloo" if kind == "cpu" else "nccl"
-    ddp = {"class_path": "lightning.pytorch.strategies.DDPStrategy", "init_args": {"process_group_backend": backend}}
+    arguments = {"process_group_backend": backend, "timeout": timedelta(seconds=COLLECTIVE)}
+    ddp = {"class_path": "lightning.pytorch.strategies.DDPStrategy", "init_args": arguments}
     return {"num_nodes": rank.of, "strategy": ddp}
 
 
@@ -67,6 +79,26 @@ def together(rank: Rank) -> Iterator[None]:
         import torch.distributed
 
         if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+            _leave_group()
         for name in told:
             os.environ.pop(name, None)
+
+
+def is_stuck() -> bool:
+    """Whether a process group could not be left, so that this process can join no other."""
+    return _leaving is not None and _leaving.is_alive()
+
+
+def _leave_group() -> None:
+    """Leaves the process group; one that fell apart may wait for its dead for ever."""
+    global _leaving
+    import torch.distributed
+
+    _leaving = threading.Thread(target=torch.distributed.destroy_process_group, name="leaving", daemon=True)
+    _leaving.start()
+    _leaving.join(LEAVE)
+    if is_stuck():
+        log.warning("the process group could not be left within %.0f s", LEAVE)
+
+
+_leaving: threading.Thread | None = None

@@ -9,22 +9,36 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lightning_core.launch.gang import ALONE, Rank, together, trainer_arguments
-from lightning_core.types import Target, WorkerLeft
+from lightning_core.launch.causes import cause_of, origin, story
+from lightning_core.launch.checkpoints import checkpoint_folder, find
+from lightning_core.launch.gang import ALONE, Rank, is_stuck, together, trainer_arguments
+from lightning_core.types import Cause, Target, WorkerLeft
+
+if TYPE_CHECKING:
+    from lightning_core.callbacks import CoreCallback
 
 log = logging.getLogger(__name__)
 
 # How long a scheduler that does not answer is told of a worker's end, seconds.
 PATIENCE = 60.0
 CHECKPOINT = "last.ckpt"
+# A rank that has lost the others says so this much later, seconds: one of them may know why, and its word comes first.
+AFTER_OTHERS = 3.0
+
+
+class Life(NamedTuple):
+    """One life of a job, and the scheduler's name that it is a job of."""
+
+    job: str
+    incarnation: int
+    scheduler: str
 
 
 @dataclass(frozen=True)
@@ -92,15 +106,19 @@ class Worker:
         try:
             left = self._train(assignment)
             _give_memory_back()
-            if assignment.rank.number == 0 or left.crashed:
+            if left.cause is Cause.LOST and assignment.rank.of > 1:
+                time.sleep(AFTER_OTHERS)
+            if assignment.rank.number == 0 or left.cause not in (Cause.DONE, Cause.RELEASED):
                 self._tell(assignment, left)
+            if is_stuck():
+                os._exit(1)  # in a process group that cannot be left: this process is of no use to other jobs
         finally:
             self._assignment = None
 
-    def job(self) -> tuple[str, int, str] | None:
-        """The job it has, its incarnation, and that job's scheduler; None while idle."""
+    def job(self) -> Life | None:
+        """The life of a job that it has; None while idle."""
         assignment = self._assignment
-        return None if assignment is None else (assignment.job, assignment.incarnation, assignment.scheduler)
+        return None if assignment is None else Life(assignment.job, assignment.incarnation, assignment.scheduler)
 
     def pid(self) -> int:
         """Of this process."""
@@ -113,48 +131,33 @@ class Worker:
         return f"GPU-{torch.cuda.get_device_properties(0).uuid}" if torch.cuda.is_available() else "cpu"
 
     def _train(self, assignment: Assignment) -> WorkerLeft:
-        from lightning_core.callbacks import CoreCallback, JobOver, Released
-        from lightning_core.callbacks.saving import write
+        """Trains a job to its end, or to where it leaves; never raises."""
+        from lightning_core.callbacks import CoreCallback
         from lightning_core.drivers.ray_actor import RayClient
-        from lightning_core.launch.configuration import build
         from lightning_core.launch.turnstile import TurnstileClient, core_of
 
-        job, incarnation, rank = assignment.job, assignment.incarnation, assignment.rank
-        folder = Path(assignment.folder)
+        rank, home = assignment.rank, Path(assignment.folder)
         core = core_of(assignment.devices[rank.number]) if assignment.kind == "cpu" else None
         turns = TurnstileClient(self._turnstile, core=core)
+        log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
-            log_file = folder / (f"log-{rank.number}.txt" if rank.number else "log.txt")
             with _printing_to(log_file), modules_from(assignment.paths), together(rank):
                 callback = CoreCallback(
-                    job,
+                    assignment.job,
                     target=assignment.target,
                     client=RayClient(assignment.scheduler),
                     turns=turns,
                     launched=True,
-                    incarnation=incarnation,
+                    incarnation=assignment.incarnation,
                     devices=assignment.devices,
-                    folder=folder,
+                    folder=checkpoint_folder(home, assignment.incarnation),
                     every=assignment.cell,
                 )
-                try:
-                    ranks = trainer_arguments(rank, assignment.kind)
-                    cli = build(assignment.config, assignment.kind, folder, callback, ranks)
-                    saved = folder / CHECKPOINT
-                    start = str(saved) if saved.exists() else assignment.config.get("ckpt_path")
-                    cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)
-                except Released:
-                    return WorkerLeft(job, incarnation, released=True)
-                except JobOver:
-                    pass
-                # Its state is kept; that it could not be is told, not hidden.
-                write(cli.trainer, saved)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # a person's class may raise anything
-            found = error if "cli" in locals() else origin(error)
-            return WorkerLeft(job, incarnation, crashed=True, detail=story(found))
+                return _fit(assignment, callback)
+        except Exception as error:  # of what lies around a training: a disk in trouble, say
+            return WorkerLeft(assignment.job, assignment.incarnation, Cause.LOST, story(error))
         finally:
             turns.close()
-        return WorkerLeft(job, incarnation)
 
     def _tell(self, assignment: Assignment, left: WorkerLeft) -> None:
         from lightning_core.drivers.ray_actor import RayClient
@@ -168,6 +171,57 @@ class Worker:
             except ConnectionError as error:
                 log.warning("%s: %s", assignment.job, error)
                 time.sleep(0.5)
+
+
+def _fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
+    from lightning_core.callbacks import Fenced, JobOver, Released
+    from lightning_core.callbacks.writing import NotSaved, write
+    from lightning_core.launch.configuration import build
+
+    rank, home = assignment.rank, Path(assignment.folder)
+    folder = checkpoint_folder(home, assignment.incarnation)
+    folder.mkdir(parents=True, exist_ok=True)
+    left = WorkerLeft(assignment.job, assignment.incarnation)
+    building, fenced = True, False
+    try:
+        ranks = trainer_arguments(rank, assignment.kind)
+        cli = build(assignment.config, assignment.kind, home, callback, ranks)
+        building = False
+        found = find(folder)  # what the Keeper has put there, and nothing else
+        start = assignment.config.get("ckpt_path") if found is None else str(found.path)
+        try:
+            cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)
+        except Released:
+            return replace(left, cause=Cause.RELEASED, saved=callback.saved)
+        except Fenced as word:  # nothing is saved, and nobody waits for its own word
+            fenced = True
+            return replace(left, cause=Cause.LOST, detail=str(word))
+        except JobOver:
+            pass
+        try:
+            left = replace(left, saved=write(cli.trainer, folder / CHECKPOINT))
+        except NotSaved as error:  # the training has come to its end all the same
+            log.warning("%s: its last state is not saved: %s", assignment.job, error)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # a person's class may raise anything
+        cause = cause_of(error, building=building)
+        return replace(left, cause=cause, detail=story(origin(error) if building else error, rank.number, rank.of))
+    finally:
+        if rank.number == 0 and not fenced:
+            _link(home / CHECKPOINT, folder / CHECKPOINT)
+    return left
+
+
+def _link(link: Path, to: Path) -> None:
+    """For people: the last state of a job, whichever incarnation saved it."""
+    if not to.exists():
+        return
+    beside = link.with_name(f"{link.name}.new")
+    try:
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(to.relative_to(link.parent))
+        os.replace(beside, link)
+    except OSError as error:
+        log.warning("%s does not point to the last checkpoint: %s", link, error)
 
 
 def _give_memory_back() -> None:
@@ -227,16 +281,3 @@ def _folder_of(module: ModuleType) -> str | None:
     if spec.submodule_search_locations:
         return str(Path(next(iter(spec.submodule_search_locations))).parent)
     return None if spec.origin is None else str(Path(spec.origin).parent)
-
-
-def origin(error: BaseException) -> BaseException:
-    """What was raised first, not who passed it on."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return error
-
-
-def story(error: BaseException) -> str:
-    """The traceback of an error; the last line is the error in one line."""
-    message = " ".join(str(error).split()) or "no message"
-    return f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"

@@ -1,0 +1,307 @@
+"""Where workers are: the pool's devices, and on each of them room for some warm processes.
+
+Rules
+
+1. One permanent placement group of one device for each device of the pool; workers take a hundredth of it each, so that
+   several are warm on one device. Who trains is decided by grants and turns, not by Ray.
+2. Groups, turnstiles and workers are detached and named: whoever comes after finds them again by their names.
+3. Each place is filled by itself: a device whose node is gone keeps nobody waiting but those who want that device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from lightning_core.drivers.ray_actor import NAMESPACE, Actor
+from lightning_core.launch.turnstile import Turnstile
+from lightning_core.launch.worker import Life, Worker
+
+log = logging.getLogger(__name__)
+
+# Part of a device's Ray resource that each process on it takes.
+PART = 0.01
+# How long the cluster may take to give a device to the pool, seconds.
+DEVICE = 10.0
+# How long a worker that was there before may take to say what it is at, and how soon a place that could not be filled
+# is tried again, seconds.
+SILENT = 8.0
+RETRY = 2.0
+# So often a worker may fail to start before whoever opens the pool is told.
+TRIES = 2
+
+
+class TurnstileActor:
+    """Hosts a device's turnstile on the device's node."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="lc-"))  # private to the user
+        self._turnstile = Turnstile(self._folder / "turn")
+
+    def path(self) -> str:
+        """Of the socket."""
+        return str(self._turnstile.path)
+
+    def close(self) -> None:
+        """Ends the turnstile."""
+        self._turnstile.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Place:
+    """Room for one warm worker on a device."""
+
+    def __init__(self, device: int, number: int) -> None:
+        self.device = device
+        self.number = number
+        self.worker: Actor | None = None
+        self.life: Life | None = None
+        """Of which job, that the worker has."""
+        self.settled = False
+        """Whether it is known what a worker that was here before the Keeper is at."""
+        self.filling = False
+        """Whether a worker for it is being looked for."""
+        self.reserved = False
+        """Whether it is kept for a job whose other places are still being asked."""
+        self.trouble = "its worker is starting"
+        """Why there is no worker, in words."""
+        self.failures = 0
+        """How often one could not be started since there was one."""
+        self.heard_of = False
+        """Whether the end of the worker's run will be heard of; if not, it is asked whether it is idle."""
+        self.silent = 0.0
+        """For how long the worker has not answered, seconds."""
+        self.over_since: float | None = None
+        """When the job was first seen to be over."""
+
+    @property
+    def name(self) -> str:
+        """Of the worker's actor, after the pool's name."""
+        return f"worker-{self.device}-{self.number}"
+
+    def has(self, worker: Actor) -> bool:
+        """Whether it still is this place's worker: it may have been ended on purpose, and another one be here."""
+        return self.worker is worker
+
+    def take(self, worker: Actor | None, life: Life | None = None, *, heard_of: bool = False) -> None:
+        """The worker that is here from now on, and what it is at."""
+        self.worker, self.life, self.heard_of = worker, life, heard_of
+        self.silent, self.over_since, self.failures = 0.0, None, 0
+
+
+class Places:
+    """All places of a pool.
+
+    Args:
+        name: of the pool; everything made here is named after it.
+        devices: of the pool.
+        slots: workers to keep warm on each.
+        kind: of the devices, ``"cpu"`` or ``"gpu"``.
+    """
+
+    def __init__(self, name: str, devices: int, slots: int, kind: str) -> None:
+        self.kind = kind
+        self.turnstiles = [""] * devices
+        """Path of each device's; empty until it is known."""
+        self.names = [f"{kind}{device}" for device in range(devices)]
+        """Of the devices: a GPU's is its UUID, once a worker has seen it."""
+        self.moved = asyncio.Event()
+        """Set whenever a worker comes, goes, or is idle."""
+        self._all = [Place(device, number) for device in range(devices) for number in range(slots)]
+        self._name = name
+        self._resource = "GPU" if kind == "gpu" else "device"
+        self._groups: list[Any] = []
+        self._opening = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._all)
+
+    def of(self, life: Life) -> list[Place]:
+        """Those whose workers have this life of a job."""
+        return [place for place in self._all if place.life == life]
+
+    def busy(self) -> list[Place]:
+        """Those whose workers have a job."""
+        return [place for place in self._all if place.life is not None]
+
+    def free(self, device: int) -> Place | str:
+        """A place on a device whose worker has nothing to do; in words why there is none, empty if all are at work."""
+        there = [place for place in self._all if place.device == device]
+        for place in there:
+            if place.worker is not None and place.life is None and not place.reserved:
+                return place
+        return next((place.trouble for place in there if place.worker is None), "")
+
+    async def open(self) -> None:
+        """Brings up, or finds again, each device's group, and begins to fill the places.
+
+        Raises:
+            RuntimeError: if no node has a device free.
+        """
+        async with self._opening:
+            if self._groups:
+                return
+            groups = await asyncio.to_thread(lambda: [self._find_group(k) for k in range(len(self.names))])
+            for group in groups:
+                if not await asyncio.to_thread(_has_or_had_a_device, group):
+                    raise RuntimeError(f"no free device: the cluster has no {self._resource} to give")
+            self._groups = groups
+            for place in self._all:
+                self.task(self._fill(place))
+
+    async def filled(self) -> None:
+        """Waits until there is a worker in each place.
+
+        Raises:
+            RuntimeError: if one could not be started, again and again.
+        """
+        while empty := [place for place in self._all if place.worker is None]:
+            for place in empty:
+                if place.failures >= TRIES:
+                    raise RuntimeError(place.trouble)
+            self.moved.clear()
+            await self.moved.wait()
+
+    async def settled(self) -> None:
+        """Waits until it is known of each place what a worker that was there before is at."""
+        while not all(place.settled for place in self._all):
+            self.moved.clear()
+            await self.moved.wait()
+
+    def vacate(self, place: Place) -> None:
+        """Its worker has put its job down."""
+        place.take(place.worker)
+        self.moved.set()
+
+    def end(self, place: Place, trouble: str) -> None:
+        """Ends a worker by force; another one comes when it can."""
+        if place.worker is not None:
+            ray.kill(place.worker)
+            place.take(None)
+            place.trouble = trouble
+            self.task(self._fill(place))
+        self.moved.set()
+
+    async def close(self) -> None:
+        """Ends workers, turnstiles and groups, also those of a Keeper before this one."""
+        for task in self._tasks:
+            task.cancel()
+        for place in self._all:
+            self._end(place.name)
+        for k in range(len(self.names)):
+            with contextlib.suppress(ValueError, RayError, TimeoutError):  # its process took the socket with it
+                turnstile = ray.get_actor(f"{self._name}-turnstile-{k}", namespace=NAMESPACE)
+                await asyncio.wait_for(turnstile.close.remote(), SILENT)
+            self._end(f"turnstile-{k}")
+            remove_placement_group(await asyncio.to_thread(self._find_group, k))
+
+    def task(self, work: Coroutine[Any, Any, None]) -> None:
+        """The loop itself would forget a task that nobody holds."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------------------------------------------------ filling
+
+    async def _fill(self, place: Place) -> None:
+        """Gives a place its worker: the one that was there before, or a new one."""
+        if place.filling:
+            return
+        place.filling = True
+        done = False
+        while not done or place.worker is None:
+            try:
+                await self._try_to_fill(place)
+                done = True
+            except Exception as error:  # whatever Ray says: the pool is not left without this worker for good
+                place.failures += 1
+                place.trouble = f"its worker could not be started: {' '.join(str(error).split()) or repr(error)}"
+                log.warning("%s: %s", place.name, place.trouble)
+                self.moved.set()
+                await asyncio.sleep(RETRY)
+        place.filling = False
+        self.moved.set()
+
+    async def _try_to_fill(self, place: Place) -> None:
+        if (before := self._actor(place.name)) is not None:
+            try:
+                place.take(before, await asyncio.wait_for(before.job.remote(), SILENT))
+            except (TimeoutError, RayError):
+                self._end(place.name)  # it hangs, or is dying: what it may have is lost
+        place.settled = True
+        self.moved.set()
+        turnstile = self._detached(TurnstileActor, f"turnstile-{place.device}", place.device).remote()
+        self.turnstiles[place.device] = await self._patiently(place, turnstile.path.remote())
+        if place.worker is None:
+            arguments = self.turnstiles[place.device], self.kind
+            worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(*arguments)
+            place.take(worker, await self._patiently(place, worker.job.remote()))
+        if self.kind == "gpu" and place.worker is not None:
+            self.names[place.device] = await asyncio.wait_for(place.worker.device.remote(), SILENT)
+
+    async def _patiently(self, place: Place, answer: Any) -> Any:
+        """Waits for a process that is being started: as long as that takes, for Ray never says that it cannot be."""
+        asked = asyncio.ensure_future(answer)
+        try:
+            while not (await asyncio.wait({asked}, timeout=RETRY))[0]:
+                place.trouble = await asyncio.to_thread(self._state, place.device) or "its worker is starting"
+            return await asked
+        finally:
+            asked.cancel()
+
+    def _state(self, device: int) -> str:
+        """What is wrong with a device, in words."""
+        table = placement_group_table(self._groups[device])
+        if table.get("state") == "CREATED":
+            return ""
+        reason = table.get("stats", {}).get("scheduling_state", "")
+        return f"its node is gone, and no other has a {self._resource} to give ({reason or table.get('state')})"
+
+    # ------------------------------------------------------------------------------------------------ Ray
+
+    def _actor(self, name: str) -> Actor | None:
+        try:
+            return ray.get_actor(f"{self._name}-{name}", namespace=NAMESPACE)
+        except ValueError:  # there is none
+            return None
+
+    def _end(self, name: str) -> None:
+        if (actor := self._actor(name)) is not None:
+            ray.kill(actor)
+
+    def _find_group(self, device: int) -> Any:
+        name = f"{self._name}-device-{device}"
+        try:
+            return ray.util.get_placement_group(name)
+        except ValueError:  # there is none yet
+            return placement_group([{self._resource: 1}], strategy="PACK", name=name, lifetime="detached")
+
+    def _detached(self, kind: type[Any], name: str, device: int, **options: Any) -> Any:
+        resources = {"num_gpus": PART} if self.kind == "gpu" else {"resources": {self._resource: PART}}
+        return ray.remote(kind).options(
+            name=f"{self._name}-{name}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[device]),
+            **resources,
+            **options,
+        )
+
+
+def _has_or_had_a_device(group: Any) -> bool:
+    """Waits for one; a group whose node is gone is not waited for."""
+    return bool(placement_group_table(group).get("state") == "RESCHEDULING" or group.wait(DEVICE))
