@@ -22,6 +22,7 @@ import yaml
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from lightning_core.drivers.files import write_whole
+from lightning_core.drivers.private import owner_only
 from lightning_core.drivers.ray_actor import NAMESPACE, NICE, Actor, start_scheduler
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import POLL, Watcher, follow
@@ -73,6 +74,8 @@ class Cluster:
                 if not ray.is_initialized():
                     self._own = True
                     start_local_ray(self._temp, self._kind, self.devices)
+                elif not has_token():
+                    log.warning("this Ray asks for no token: whoever reaches its ports can run code (RAY_AUTH_MODE)")
                 memory = self._temp / "keeper.json"
                 self._keeper = start_keeper(self._name, self.devices, self.slots, self._kind, memory)
                 answer(self._keeper.open.remote(), received)
@@ -138,6 +141,7 @@ class Cluster:
             before: the bundle of the run to go on with, as it was.
         """
         settings = self.settings(bundle)
+        check_folder(run_dir)
         keep_spec(bundle, run_dir)
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
         self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
@@ -154,7 +158,8 @@ class Cluster:
                 if busy:
                     log.warning("not gone after %.0f s, ended by force: %s", GRACE, ", ".join(busy))
             summary = Summary.of(settings, now, jobs, run_dir, received[0] if received else None, lost=lost)
-            summary.write(run_dir / "summary.json")
+            with owner_only():
+                summary.write(run_dir / "summary.json")
             call(scheduler, "close", until=until + CLOSE)
             return summary
         except RayTaskError as error:  # what the scheduler refuses, in its words
@@ -205,7 +210,8 @@ def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:
         if new[name].job != old[name].job:
             events.append(Amend(new[name].job))
         if new[name].to_dict() != old[name].to_dict():
-            (run_dir / "jobs" / name / "spec.json").write_text(json.dumps(new[name].for_worker(now.folder)))
+            with owner_only():
+                write_whole(run_dir / "jobs" / name / "spec.json", json.dumps(new[name].for_worker(now.folder)))
     return events
 
 
@@ -214,27 +220,42 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
 
     Ray turns a loopback address for the node into the machine's own, so its ports can be reached from outside: the
     token is the wall.
+
+    Raises:
+        BundleError: if the environment, or this Ray, wants none.
     """
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
+        raise BundleError([f"RAY_AUTH_MODE is {mode!r}: a Ray that is started here has a token; unset it"])
     os.environ |= NICE
     # Ray writes its token with the permissions of the process, and opens its own folder to everybody.
-    mask = os.umask(0o077)
-    try:
-        with kept_from_ray():
-            ray.init(
-                address="local",
-                namespace=NAMESPACE,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                resources={"device": devices} if kind == "cpu" else None,
-                object_store_memory=100 * 2**20,
-                _temp_dir=str(temp / "ray"),
-            )
-    finally:
-        os.umask(mask)
+    with owner_only(), kept_from_ray():
+        ray.init(
+            address="local",
+            namespace=NAMESPACE,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            resources={"device": devices} if kind == "cpu" else None,
+            object_store_memory=100 * 2**20,
+            _temp_dir=str(temp / "ray"),
+        )
+    if not has_token():  # a Ray that was imported before, and asks for none by itself
+        ray.shutdown()
+        raise BundleError(["this Ray came up without a token; set RAY_AUTH_MODE=token before Python starts"])
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
     if token.exists():
         token.chmod(0o600)
+
+
+def has_token() -> bool:
+    """Whether the Ray that this process has started or joined asks for a token.
+
+    What Ray goes by, not what the environment says: Ray looks there once, when it is imported.
+    """
+    from ray import _raylet
+
+    raylet: Any = _raylet
+    return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)
 
 
 def new_run_dir(wanted: Path | str | None) -> Path:
@@ -252,7 +273,15 @@ def new_run_dir(wanted: Path | str | None) -> Path:
 
 def keep_spec(bundle: Bundle, run_dir: Path) -> None:
     """Notes what is run, whole or not at all: the folder can be gone on with from now on."""
-    write_whole(run_dir / "bundle.yaml", yaml.safe_dump(bundle.to_dict(), sort_keys=False))
+    with owner_only():
+        write_whole(run_dir / "bundle.yaml", yaml.dump(bundle.to_dict(), Dumper=_WithoutAliases, sort_keys=False))
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    """Writes what is there twice twice: our own loader takes no more than so many aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def call(actor: Actor, method: str, *args: Any, until: float | None = None) -> Any:

@@ -29,6 +29,7 @@ from typing import Any
 
 from lightning_core.drivers.bridge import POOL
 from lightning_core.drivers.connect import is_alive, read_head, started
+from lightning_core.drivers.private import owner_only, private_folder
 from lightning_core.drivers.wire import SocketClient
 from lightning_core.journal import Journal, JournalError, replay
 from lightning_core.launch.signals import Interrupted, kept_from_ray, signals
@@ -104,7 +105,7 @@ def _start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: nothing is to be drained.
     told = os.environ | NICE | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-    with (folder / "head.log").open("ab") as log:
+    with owner_only(), (folder / "head.log").open("ab") as log:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, umask=0o077, env=told
         )
@@ -147,8 +148,10 @@ def _alone(folder: Path) -> Iterator[None]:
         HeadError: if somebody else is at it, or the folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (folder / "head.lock").open("w")
+        with owner_only():
+            lock = (private_folder(folder) / "head.lock").open("w")
+    except ValueError as error:
+        raise HeadError(str(error)) from None
     except OSError as error:
         raise HeadError(f"{folder}: cannot be written: {error.strerror}") from None
     with lock:

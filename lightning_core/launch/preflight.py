@@ -12,6 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from lightning_core.drivers.generations import Unsound, newest, opened
+from lightning_core.drivers.private import private_folder
 from lightning_core.launch.problems import BundleError, Findings
 
 # A run keeps the newest two of each job's checkpoints while it writes a third.
@@ -35,9 +37,14 @@ def check_plain(value: Any, found: Findings) -> None:
 
 
 def check_checkpoint_file(path: Path, found: Findings) -> None:
-    """Whether a checkpoint is there and whole, without importing torch."""
-    if not path.exists():
-        found.add(f"checkpoint {path} not found")
+    """Whether a checkpoint, or an older generation of it, is there and whole, without importing torch."""
+    if newest(path) is not None:
+        return
+    try:
+        with opened(path):
+            pass
+    except Unsound as finding:
+        found.add(f"checkpoint {path} not found" if not path.exists() else f"checkpoint {path}: {finding}")
         return
     try:
         size = path.stat().st_size
@@ -59,6 +66,8 @@ def check_checkpoint_content(path: Path, found: Findings) -> None:
     """Whether a checkpoint holds tensors and plain data alone, and is Lightning's. Nothing in it is run."""
     import torch
 
+    if (sound := newest(path)) is not None:
+        path = sound[0]  # it is loaded instead of one that is damaged
     try:
         # A checkpoint of code is code: it could do anything when it is loaded.
         if code := torch.serialization.get_unsafe_globals_in_checkpoint(path):
@@ -96,19 +105,21 @@ def check_gpus(devices: int, found: Findings) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Makes a run's folder and writes to it once.
+    """Makes a run's folder, the user's alone, and writes to it once.
 
     Raises:
-        BundleError: if that cannot be done.
+        BundleError: if that cannot be done, or if it would lead elsewhere.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise BundleError([f"{folder}: cannot be written to: {error.strerror or error}"]) from None
+    except ValueError as error:
+        raise BundleError([str(error)]) from None
 
 
 def folder_warnings(folder: Path, checkpoints: Sequence[Path] = ()) -> list[str]:

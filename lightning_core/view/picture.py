@@ -15,6 +15,7 @@ from lightning_core.types import BatchTarget, FloatArray, Verdict
 from lightning_core.view.gantt import colour
 from lightning_core.view.history import History
 from lightning_core.view.job_history import JobHistory
+from lightning_core.view.text import clean
 
 STEPS = 1200
 
@@ -52,7 +53,8 @@ def draw(journal: Journal, path: Path) -> None:
     below.set(yscale="log", xlabel="seconds (dotted: deadlines)", ylabel="loss over target loss")
     below.set_xlim(0, max(history.last, 1e-3))
     if history.jobs:
-        below.legend(loc="upper right", fontsize="small", ncols=2)
+        for text in below.legend(loc="upper right", fontsize="small", ncols=2).get_texts():
+            text.set_parse_math(False)  # a name is no formula
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -78,6 +80,4 @@ def _way_to_go(job: JobHistory) -> FloatArray:
 
 
 def _label(history: History, job: JobHistory) -> str:
-    # A name is plain text: no formulas.
-    words = history.label(job) + (f" ({job.verdict})" if job.ended is not None else "")
-    return words.replace("$", r"\$")
+    return clean(history.label(job)) + (f" ({job.verdict})" if job.ended is not None else "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from lightning_core.durations import format_duration
 from lightning_core.summary import Summary
 from lightning_core.types import BatchTarget, JobStatus, State, Verdict
+from lightning_core.view.faults import now_words
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -66,13 +67,21 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
 
 
 def _reason(job: JobStatus) -> str:
-    """Of the verdict, and of the grant while there still is one."""
+    """What befell it, the verdict's, and the grant's while there still is one."""
+    faults = now_words(job)
+    if job.state is State.RECOVERING:
+        return clean("; ".join(faults or [str(job.why)]))
     parts = [str(job.reason)] if job.verdict is not None else []
     if job.state is not State.ENDED and job.why != job.reason:
         parts.append(str(job.why))
+    parts += faults
     if job.rejected:
         parts.append(f"{job.rejected} bad losses kept out")
     return clean("; ".join(parts))
+
+
+def _ending(job: JobStatus) -> str:
+    return clean("; ".join([str(job.reason), *now_words(job)]))
 
 
 def _progress(job: JobStatus) -> str:
@@ -170,9 +179,8 @@ def print_summary(summary: Summary, stream: TextIO) -> None:
     for job in summary.jobs:
         finished = "-" if job.finished_at is None else format_duration(job.finished_at - job.submitted_at)
         deadline = format_duration(job.deadline - job.submitted_at)
-        rows.append(
-            (job.name, str(job.verdict), finished, deadline, _value(job), str(job.batches), clean(str(job.reason)))
-        )
+        name, reason = clean(job.name), clean(str(job.reason))
+        rows.append((name, str(job.verdict), finished, deadline, _value(job), str(job.batches), reason))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)

@@ -1,0 +1,381 @@
+"""What is promised of security (SECURITY.md): nothing of ours unpickles or evaluates, what is ours is private and stays
+in its place, and no word from outside is active where people read it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import re
+import stat
+import tomllib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lightning_core.drivers.private import owner_only, private_folder
+from lightning_core.journal import Journal
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.differences import differences
+from lightning_core.launch.preflight import check_folder
+from lightning_core.launch.problems import BundleError
+from lightning_core.scheduler import Scheduler
+from lightning_core.settings import Settings
+from lightning_core.summary import Summary
+from lightning_core.types import Cause, Cell, Job, LossTarget, Report, Submit, WorkerLeft
+from lightning_core.view.history import History
+from lightning_core.view.text import clean_lines
+from lightning_core.words import check_name, is_name
+from tests.conftest import ROOT
+from tests.test_report import harmless
+
+# ------------------------------------------------------------------------------------------------ our own code
+
+UNPICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+YAML_READERS = {
+    "load",
+    "load_all",
+    "full_load",
+    "unsafe_load",
+    "safe_load",
+    "safe_load_all",
+    "compose",
+    "parse",
+    "scan",
+}
+RUNS = {
+    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "subprocess.getoutput",
+    "subprocess.getstatusoutput", "tempfile.mktemp", "lightning.pytorch.cli.instantiate_class",
+    *(f"yaml.{name}" for name in YAML_READERS),
+}  # fmt: skip
+# What may stand somewhere all the same, and why.
+ALLOWED = {
+    ("callbacks/checkpoint_io.py", "import pickle"): "for the name of what torch raises when it refuses a checkpoint",
+}
+
+
+def dangers(code: str) -> Iterator[str]:
+    """What must not stand in our code, as often as it does."""
+    tree = ast.parse(code)
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
+            yield from (f"import {alias.name}" for alias in node.names if alias.name.split(".")[0] in UNPICKLES)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            if (node.module or "").split(".")[0] in UNPICKLES:
+                yield f"import {node.module}"
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        first, *rest = ast.unparse(node.func).split(".")
+        called = ".".join([names.get(first, first), *rest])
+        given = {word.arg: word.value.value if isinstance(word.value, ast.Constant) else "?" for word in node.keywords}
+        if called in RUNS:
+            yield called
+        if given.get("shell", False) is not False or given.get("allow_pickle", False) is not False:
+            yield f"{called}(shell=, allow_pickle=)"
+        if (called == "torch.load" or rest[-1:] == ["load_from_checkpoint"]) and given.get("weights_only") is not True:
+            yield f"{called} without weights_only=True"
+
+
+@pytest.mark.promise("S3", "S4", "S5")
+def test_nothing_of_ours_unpickles_or_evaluates() -> None:
+    files = [path for folder in ("lightning_core", "callbacks", "examples", "benchmarks")
+             for path in ROOT.glob(f"{folder}/**/*.py")]  # fmt: skip
+    assert len(files) > 100
+    found = {(str(path.relative_to(ROOT)), danger) for path in files for danger in dangers(path.read_text())}
+    assert found == ALLOWED.keys()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "import cloudpickle as p",
+        "from marshal import loads",
+        "import torch\ntorch.load(path)",
+        "from torch import load as read\nread(path, weights_only=False)",
+        "import torch\ntorch.load(path, weights_only=safe)",
+        "Model.load_from_checkpoint(path)",
+        "import yaml\nyaml.load(text, Loader=yaml.SafeLoader)",
+        "import yaml as y\ny.safe_load(text)",
+        "from yaml import unsafe_load\nunsafe_load(text)",
+        "eval(text)",
+        "exec(text)",
+        "compile(text, '', 'exec')",
+        "import os\nos.system(text)",
+        "from os import system\nsystem(text)",
+        "import subprocess as s\ns.run(text, shell=True)",
+        "import subprocess\nsubprocess.run(text, shell=wanted)",
+        "import tempfile\ntempfile.mktemp()",
+        "import numpy as np\nnp.load(path, allow_pickle=True)",
+        "from lightning.pytorch.cli import instantiate_class\ninstantiate_class((), config)",
+    ],
+)
+def test_what_is_looked_for_would_be_found(code: str) -> None:
+    assert len(list(dangers(code))) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch\ntorch.load(path, weights_only=True)",
+        "import yaml\nyaml.dump(content)",
+        "import re\nre.compile(text)",
+        "import subprocess\nsubprocess.run(words, shell=False)",
+        "import json\njson.load(file)",
+    ],
+)
+def test_what_is_harmless_is_not_found(code: str) -> None:
+    assert not list(dangers(code))
+
+
+# ------------------------------------------------------------------------------------------------ words from outside
+
+WORDS = (
+    "<script>alert(1)</script>",
+    '"onload="alert(1)',
+    "</script></title></style></svg>",
+    "--><img src=x onerror=alert(1)>",
+    "javascript:alert(1)",
+    r"$\foo$",
+    "a\x1b[2J\x1b]0;title\x07b",
+    "a\x9b31mb",
+    "done\r\n[INFO] all is well",
+    "=cmd|' /C calc'!A0",
+    "[bold red]x[/] {{7*7}} %s %(x)s",
+    "x\u202ey\u2066z\u200b",
+)
+CONTROLS = {*map(chr, range(32)), *map(chr, range(127, 160))} - {"\n"}
+
+
+def told(words: str) -> tuple[Scheduler, History]:
+    """A pool in which every word from outside is this one."""
+    scheduler, history = Scheduler(Settings()), History(Settings())
+
+    def take(event: Submit | Report | WorkerLeft, now: float) -> None:
+        history.take(event, now, scheduler.handle(event, now))
+
+    take(Submit((Job(words, 50.0, LossTarget(words, 0.5)), Job("b", 50.0, LossTarget("loss", 0.5)))), 0.0)
+    take(Report(words, 1, 1, 1, 20, 1.0, (Cell(1, 10, 1.0), Cell(2, 20, 0.9))), 5.0)
+    take(WorkerLeft(words, 1, Cause.RAISED, detail=f"Traceback\n  {words}\nValueError: {words}"), 6.0)
+    return scheduler, history
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("words", WORDS)
+def test_a_terminal_gets_words_alone(words: str, tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from lightning_core.view.board import Board
+    from lightning_core.view.progress import PlainView, print_summary
+    from lightning_core.view.why import why
+
+    scheduler, history = told(words)
+    jobs, out = scheduler.status(), io.StringIO()
+    PlainView(out).update(7.0, jobs)
+    print_summary(Summary.of(Settings(), 7.0, jobs, tmp_path), out)
+    for width in (60, 200):
+        Console(file=out, width=width, force_terminal=False).print(Board(7.0, jobs, words))
+    print("\n".join(why(history, words)), file=out)
+    text = out.getvalue()
+    assert "crashed" in text
+    assert not CONTROLS & set(text)
+    assert not [line for line in text.splitlines() if line.startswith("[INFO]")]
+    assert not {"\u202e", "\u2066", "\u200b"} & set(text)
+    if "[bold" in words:
+        assert "[bold red]" in text  # shown, not obeyed
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("words", WORDS)
+def test_a_report_and_a_picture_get_words_alone(words: str, tmp_path: Path) -> None:
+    from lightning_core.view.picture import draw
+    from lightning_core.view.report import page
+
+    _, history = told(words)
+    text = page(history, words)
+    harmless(text)
+    assert not CONTROLS & set(text)
+    with Journal.create(tmp_path / "journal.db", Settings()) as journal:
+        scheduler = Scheduler(Settings())
+        event = Submit((Job(words, 50.0, LossTarget("loss", 0.5)),))
+        journal.append(event, 0.0, scheduler.handle(event, 0.0))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no font has every letter
+            draw(journal, tmp_path / "run.svg")
+    drawn = (tmp_path / "run.svg").read_text()
+    assert not CONTROLS - {"\t"} & set(drawn)
+    assert "<script" not in drawn
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("words", WORDS)
+def test_the_lines_of_a_log_steer_no_terminal(words: str) -> None:
+    shown = clean_lines(f"before\n{words}\n\tafter\n")
+    assert shown.startswith("before\n")
+    assert shown.endswith("\n\tafter\n")
+    assert not CONTROLS - {"\t"} & set(shown)
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("words", WORDS)
+def test_an_error_is_one_line_of_words(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lightning_core.cli import main
+
+    with pytest.raises(BundleError) as caught:
+        Bundle.from_dict({"jobs": {words: {}}, words: words}, source=words)
+    for problem in caught.value.problems:
+        assert "\n" not in problem
+        assert not CONTROLS & set(problem)
+    assert main(["run", str(tmp_path / words.replace("/", ""))]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1 or "\r\n" in words
+    assert all(line.startswith("error: ") for line in said.splitlines())
+    assert not CONTROLS & set(said)
+
+
+@pytest.mark.promise("S8")
+def test_no_table_is_written_for_a_spreadsheet() -> None:
+    for path in ROOT.glob("lightning_core/**/*.py"):
+        assert not re.search(r"csv\.(writer|DictWriter)", path.read_text()), "cells must not begin with = + - @"
+
+
+# ------------------------------------------------------------------------------------------------ names and places
+
+
+@pytest.mark.promise("S7", "F16")
+@pytest.mark.parametrize("name", ["a", "vit-2.b_c", "7", "x" * 63, "contest", "null", "com"])
+def test_a_name(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.promise("S7")
+@pytest.mark.parametrize(
+    "name",
+    ["", "x" * 64, "x" * 10**6, "../x", "..", ".", "a/b", "a\\b", "-rf", "--help", ".hidden", "a\0b", "a\nb", "a b",
+     "a.", "CON", "con", "nul.txt", "Lpt1", "aux.tar.gz", "<script>", "j\u043eb", "\uff41", "a\u0301", "\u2170", "~",
+     "$HOME", "a:b", "*", 7, None, True, ["a"]],
+)  # fmt: skip
+def test_no_name(name: object) -> None:
+    assert not is_name(name)
+    with pytest.raises(ValueError, match="invalid job name") as caught:
+        check_name(name)
+    assert str(caught.value).isascii()  # what only looks like another letter is told apart
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.promise("S7")
+@pytest.mark.parametrize(
+    "place", ["", "jobs", "jobs/a", "jobs/a/spec.json", "jobs/a/checkpoints", "jobs/a/checkpoints/1", "journal.db"]
+)
+def test_nothing_is_written_through_a_link(tmp_path: Path, place: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / "run" / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(elsewhere)
+    with pytest.raises(BundleError, match=f"{link}: is a link to {elsewhere}; what is written here must stay here"):
+        check_folder(tmp_path / "run")
+    assert not list(elsewhere.iterdir())
+
+
+def test_links_of_a_job_s_own_are_its_business(tmp_path: Path) -> None:
+    own = tmp_path / "jobs" / "a" / "lightning_logs"
+    own.mkdir(parents=True)
+    (own / "last.ckpt").symlink_to("epoch=1.ckpt")
+    (tmp_path / "jobs" / "a" / "latest").symlink_to("lightning_logs")
+    check_folder(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ who may read it
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[None]:
+    """The mask of a careless user."""
+    before = os.umask(0)
+    yield
+    assert os.umask(before) == 0
+
+
+@pytest.mark.promise("S2")
+@pytest.mark.usefixtures("open_to_all")
+def test_what_is_made_is_the_user_s_alone(tmp_path: Path) -> None:
+    check_folder(tmp_path / "run")
+    assert mode(tmp_path / "run") == 0o700
+    with owner_only():
+        (tmp_path / "file").write_text("")
+    assert mode(tmp_path / "file") == 0o600
+    given = tmp_path / "given"
+    given.mkdir(mode=0o755)
+    private_folder(given)
+    assert mode(given) == 0o755  # whoever made it knows why
+
+
+@pytest.mark.promise("S2")
+@pytest.mark.usefixtures("open_to_all")
+def test_the_spec_of_a_run_is_the_user_s_alone(tmp_path: Path) -> None:
+    from lightning_core.launch.cluster import keep_spec, new_run_dir
+
+    job = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}
+    folder = new_run_dir(tmp_path / "run")
+    keep_spec(Bundle.from_dict({"jobs": {"a": job}, "allow_import": ["tests"]}), folder)
+    assert (mode(folder), mode(folder / "bundle.yaml")) == (0o700, 0o600)
+    again = Bundle.from_file(folder / "bundle.yaml")
+    assert again.allow_import == ("tests",)
+    assert again.jobs[0].job.name == "a"
+
+
+# ------------------------------------------------------------------------------------------------ secrets
+
+
+@pytest.mark.promise("S11")
+def test_a_secret_is_not_shown() -> None:
+    def bundle(value: object, job: str = "token-classification") -> Bundle:
+        model = {
+            "class_path": "tests.tiny.Line",
+            "init_args": {"api_key": value, "lr": 0.1, "deep": {"password": value}},
+        }
+        return Bundle.from_dict({"jobs": {job: {"model": model, "deadline": "9s", "target": {"batches": 1}}}})
+
+    assert differences(bundle("hunter2"), bundle("hunter3")) == [
+        "jobs.token-classification.model.init_args.api_key: changed (not shown here)",
+        "jobs.token-classification.model.init_args.deep.password: changed (not shown here)",
+    ]
+    with pytest.raises(BundleError) as caught:
+        bundle({"hunter2"})
+    assert "hunter2" not in str(caught.value)
+    assert "api_key" in str(caught.value)
+    with pytest.raises(BundleError, match="got 'hunter2'"):  # a job's name hides nothing
+        Bundle.from_dict({"jobs": {"token": {"model": "a.B", "deadline": "hunter2", "target": {"batches": 1}}}})
+
+
+# ------------------------------------------------------------------------------------------------ what we install
+
+
+def pinned(name: str) -> dict[str, str]:
+    lines = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", (ROOT / name).read_text(), flags=re.MULTILINE)
+    return {package.lower().replace("_", "-"): version for package, version in lines}
+
+
+@pytest.mark.promise("S10")
+def test_malicious_uploads_are_ruled_out() -> None:
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [Requirement(line) for lines in project["optional-dependencies"].values() for line in lines]
+    lightning = [requirement for requirement in wanted if requirement.name == "lightning"]
+    assert lightning
+    for requirement in lightning:
+        assert not {"2.6.2", "2.6.3"} & set(requirement.specifier.filter(["2.6.1", "2.6.2", "2.6.3", "2.6.6"]))
+        assert "2.6.6" in requirement.specifier
