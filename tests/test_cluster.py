@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,12 @@ def job(
 
 def bundle(policy: str = "lara", **jobs: Any) -> Bundle:
     return Bundle.from_dict({"policy": policy, "period": "0.5s", "jobs": jobs}, ROOT)
+
+
+def with_restarts(made: Bundle, job: str, restarts: int) -> Bundle:
+    """As often as that, and no more, the job comes back."""
+    specs = [replace(s, job=replace(s.job, restarts=restarts)) if s.job.name == job else s for s in made.jobs]
+    return replace(made, jobs=tuple(specs))
 
 
 def pid_of(actor: Any) -> int:
@@ -110,10 +117,11 @@ def test_a_job_that_cannot_be_built_crashes_alone(cluster: Cluster, tmp_path: Pa
 
 
 def test_a_worker_that_dies_is_noticed_and_replaced(cluster: Cluster, tmp_path: Path) -> None:
-    made = bundle("uniform", dead=job(die_at=20), good=job(target={"batches": 100}))
+    made = with_restarts(bundle("uniform", dead=job(die_at=20), good=job(target={"batches": 100})), "dead", 1)
     summary = made.run(run_dir=tmp_path / "first", cluster=cluster)
     assert [j.verdict for j in summary.jobs] == [Verdict.CRASHED, Verdict.MET]
-    assert str(summary.jobs[0].reason) == "the worker's process died"
+    assert "the worker's process died" in str(summary.jobs[0].reason)
+    assert summary.jobs[0].incarnation == 2
     again = bundle("fifo", good=job(target={"batches": 50})).run(run_dir=tmp_path / "second", cluster=cluster)
     assert again.exit_code == 0
 
@@ -180,6 +188,7 @@ def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluste
         b=job(pause=0.005, target={"batches": 400}),
         dead=job(pause=0.005, target={"batches": 10**6}, die_at=300),
     )
+    made = with_restarts(made, "dead", 0)
     before = ray.get(cluster.keeper.pids.remote())
     summary = made.run(run_dir=tmp_path / "first", cluster=cluster, watcher=Seen(kill))
     assert [j.verdict for j in summary.jobs] == [Verdict.MET, Verdict.MET, Verdict.CRASHED]
