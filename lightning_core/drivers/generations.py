@@ -125,10 +125,11 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], Manifest | None]]:
         raise Unsound("missing") from None
     except OSError as error:
         raise Unsound(f"cannot be read: {error.strerror}") from None
+    kind = os.fstat(descriptor)
+    if not stat.S_ISREG(kind.st_mode):
+        os.close(descriptor)
+        raise Unsound(f"cannot be read: it is {'a folder' if stat.S_ISDIR(kind.st_mode) else 'no file'}")
     with os.fdopen(descriptor, "rb") as file:
-        kind = os.fstat(descriptor)
-        if not stat.S_ISREG(kind.st_mode):
-            raise Unsound("is a folder" if stat.S_ISDIR(kind.st_mode) else "is not a file")
         manifest = read_manifest(path)
         if manifest is not None:
             if kind.st_size < manifest.size:
@@ -267,7 +268,7 @@ class Generations:
                 text.write(_as_text(manifest))
                 _sync(text)
                 self._move_up(path)
-                identity = _identity(part)
+                identity = _identity(part) + _identity(note)
                 os.replace(part, path)
                 os.replace(note, manifest_of(path))
         sync_folder(path.parent)
@@ -276,7 +277,7 @@ class Generations:
 
     def _move_up(self, path: Path) -> None:
         """Every generation becomes one older; the newest is still at its place too."""
-        if path.is_symlink() or not (self._untouched(path) or sound(path)):
+        if path.is_symlink() or not path.exists() or not (self._untouched(path) or sound(path)):
             return  # it would take the place of one that may be sound
         with suppress(Unsound):
             if read_manifest(generation(path, 1)) == read_manifest(path) and sound(generation(path, 1)):
@@ -287,9 +288,9 @@ class Generations:
         sync_folder(path.parent)
 
     def _untouched(self, path: Path) -> bool:
-        """Whether a file is the one that was written here last: then it need not be read again."""
+        """Whether file and manifest are those that were written here last: then they need not be read again."""
         try:
-            return self._own[path] == _identity(path)
+            return self._own[path] == _identity(path) + _identity(manifest_of(path))
         except (KeyError, OSError):
             return False
 

@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def check_plain(value: Any, found: Findings) -> None:
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             check_plain(inner, found.at(index))
-    elif type(value) not in (str, int, float, bool, type(None)) and not isinstance(value, date):
+    elif type(value) not in (str, int, float, bool, type(None)):
         found.add(f"{type(value)} cannot be sent to the worker; describe it by class_path and init_args")
 
 
