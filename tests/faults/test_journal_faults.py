@@ -207,8 +207,9 @@ def test_killed_while_it_replays_it_replays_again(
 def test_what_could_not_be_written_has_not_happened(place: str, tmp_path: Path, fail: Callable[[str], None]) -> None:
     host = Host(POOL, tmp_path / "j.db", clock := Clock())
     host.handle(STORY[0])
-    before = host.scheduler.status()
     clock.now += STEP
+    host.catch_up()
+    before = host.scheduler.status()
     fail(f"{place}:raise")
     with pytest.raises(FailpointError):
         host.handle(STORY[1])

@@ -1,0 +1,155 @@
+"""The guards of the promises, each with what is left when it is gone: the test of its promise must see that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+# Copied, for they are imported, or changed; the rest is only looked at.
+COPIED = ("lightning_core", "tests", "examples")
+LOOKED_AT = ("benchmarks", "docs", "callbacks", "README.md", "ARCHITECTURE.md", "SECURITY.md", "Makefile",
+             "pyproject.toml", "constraints.txt", "requirements.lock", "CHANGELOG.md", "LICENSE")  # fmt: skip
+PATIENCE = 300.0
+
+
+class Mutant(NamedTuple):
+    """A guard, and a test that must fail without it."""
+
+    row: str
+    file: str
+    guard: str
+    """Text that stands once in the file."""
+    gone: str
+    """What stands there instead."""
+    test: str
+    more: str = ""
+    """Of a test with parameters, those that show it (pytest's ``-k``)."""
+
+
+MUTANTS = (
+    Mutant(
+        "R1", "lightning_core/journal.py",
+        "with self._connection if self._durable else nullcontext():", "with nullcontext():",
+        "tests/faults/test_journal_faults.py::test_killed_at_every_place_and_event_it_goes_on_as_if_nothing_had_been",
+        "after_commit",
+    ),
+    Mutant(
+        "R1", "lightning_core/drivers/host.py",
+        "self.scheduler = replay(self._journal).scheduler", "pass",
+        "tests/faults/test_journal_faults.py::test_what_could_not_be_written_has_not_happened",
+    ),
+    Mutant(
+        "R2", "lightning_core/drivers/host.py",
+        "self.scheduler = recovered.scheduler", "self.scheduler = Scheduler(settings)",
+        "tests/faults/test_journal_faults.py::test_killed_while_it_replays_it_replays_again",
+    ),
+    Mutant(
+        "R3", "callbacks/mailbox.py",
+        "            except Exception as error:  # whatever a client raises is no reason for training to stop\n"
+        "                self._lose(error)",
+        "            except JoinRefused as error:\n                self._lose(error)",
+        "tests/test_callback.py::test_training_goes_on_without_a_scheduler_and_nothing_is_lost",
+    ),
+    Mutant(
+        "R4", "lightning_core/dealing.py",
+        "self._free[device] = max(0.0, self._free[device] - part)", "pass",
+        "tests/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
+    ),
+    Mutant(
+        "R5", "lightning_core/scheduler.py",
+        "if report.incarnation != table.incarnation[row]:", "if False:",
+        "tests/test_faults.py::test_a_life_that_is_over_is_refused_with_all_that_it_saved",
+    ),
+    Mutant(
+        "R8", "callbacks/saving.py",
+        "        loop._restarting = False\n", "",
+        "tests/test_release.py::test_a_stateful_loader_resumes_to_the_bit",
+    ),
+    Mutant(
+        "R9", "lightning_core/table.py",
+        "return np.maximum(self.begin[rows], self.back_at[rows])", "return self.begin[rows]",
+        "tests/test_reports.py::test_a_worker_that_dies_whenever_it_comes_is_not_launched_all_the_time",
+    ),
+    Mutant(
+        "R10", "lightning_core/faults.py",
+        "Cause.RAISED: job.retries,", "Cause.RAISED: None,",
+        "tests/test_faults.py::test_each_kind_of_fault_has_a_budget_of_its_own",
+    ),
+    Mutant(
+        "R15", "lightning_core/scheduler.py",
+        "and _countable(report):", "and True:",
+        "tests/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
+    ),
+    Mutant(
+        "S3", "lightning_core/codec.py",
+        "import json\n", "import json\nimport pickle\n",
+        "tests/test_package.py::test_nothing_of_ours_unpickles_or_evaluates",
+    ),
+    Mutant(
+        "S4", "callbacks/checkpoint_io.py",
+        "torch.load(file, map_location, weights_only=True)", "torch.load(file, map_location, weights_only=False)",
+        "tests/test_checkpoints.py::test_a_checkpoint_with_code_in_it_is_refused_and_nothing_runs",
+    ),
+    Mutant(
+        "S5", "lightning_core/launch/loading.py",
+        "if isinstance(key, str | int | float | bool | None) and key in seen:", "if False:",
+        "tests/test_bad_input.py::test_told_from_the_files_alone",
+    ),
+    Mutant(
+        "S6", "lightning_core/launch/class_paths.py",
+        "    if names[0] in REFUSED:", "    if False:",
+        "tests/test_bad_input.py::test_told_from_the_files_alone",
+    ),
+    Mutant(
+        "S7", "lightning_core/words.py",
+        "if not isinstance(name, str) or not _NAME.fullmatch(name):", "if not isinstance(name, str):",
+        "tests/test_bad_input.py::test_told_from_the_files_alone",
+    ),
+    Mutant(
+        "S8", "lightning_core/view/svg.py",
+        "return html.escape(clean(str(text)), quote=True)", "return str(text)",
+        "tests/test_report.py::test_words_from_outside_stay_words",
+    ),
+)  # fmt: skip
+
+
+def is_there(mutant: Mutant) -> str:
+    """What is wrong with an entry of the list; empty if nothing is."""
+    found = (ROOT / mutant.file).read_text().count(mutant.guard)
+    if found != 1:
+        return f"{mutant.row}: the guard stands {found} times in {mutant.file}, expected once: {mutant.guard!r}"
+    path, _, test = mutant.test.partition("::")
+    if not (ROOT / path).exists() or f"def {test}(" not in (ROOT / path).read_text():
+        return f"{mutant.row}: no test {mutant.test}"
+    return ""
+
+
+def without_guard(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the test of a mutant on a copy of the package, in ``folder``, from which the guard is gone."""
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    # As it is installed.
+    shutil.copytree(ROOT / "callbacks", folder / "lightning_core" / "callbacks")
+    for name in LOOKED_AT:
+        if (ROOT / name).exists():
+            (folder / name).symlink_to(ROOT / name)
+    file = folder / mutant.file.replace("callbacks/", "lightning_core/callbacks/")
+    file.write_text(file.read_text().replace(mutant.guard, mutant.gone))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "", mutant.test]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command += ["-k", mutant.more] if mutant.more else []
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def names() -> Iterator[str]:
+    """One for each mutant."""
+    for number, mutant in enumerate(MUTANTS):
+        yield f"{mutant.row}-{number}"

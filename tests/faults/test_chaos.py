@@ -1,0 +1,120 @@
+"""Small jobs on a pool whose parts are killed and stopped: all come to their end, and no prefix is broken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.launch.bundle import Bundle
+from lightning_core.types import JobStatus, Verdict
+from tests.conftest import ROOT
+from tests.faults.killer import Deed, Killer, kill, stop
+from tests.faults.prefixes import Limits, first_broken, history_of
+from tests.faults.trace import Trace, told
+
+PAUSE = 0.005
+
+
+def job(batches: int) -> dict[str, Any]:
+    return {
+        "seed_everything": 1,
+        "model": {"class_path": "tests.faults.jobs.SavedOften", "init_args": {"pause": PAUSE}},
+        "data": {"class_path": "tests.tiny.NoisyPoints"},
+        "trainer": {"logger": False},
+        "deadline": "5m",
+        "target": {"batches": batches},
+    }
+
+
+def pids(ask: Callable[[], Any]) -> Callable[[], list[int]]:
+    """Of an actor, if it answers."""
+    import ray
+
+    def found() -> list[int]:
+        try:
+            said = ray.get(ask(), timeout=2.0)
+        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError, ValueError):
+            return []
+        return said if isinstance(said, list) else [said]
+
+    return found
+
+
+class Frames:
+    """A watcher that keeps the last look."""
+
+    def __init__(self) -> None:
+        self.jobs: list[JobStatus] = []
+
+    def update(self, now: float, jobs: list[JobStatus]) -> None:
+        self.jobs = jobs
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+def chaos(
+    folder: Path, seed: int, batches: int, pause: tuple[float, float], most: int
+) -> tuple[list[JobStatus], Trace, float]:
+    """Runs four jobs on two devices while a killer is about; the jobs as they ended, what was done, and seconds."""
+    from lightning_core.launch.cluster import Cluster
+
+    names = ("a", "b", "c", "d")
+    bundle = Bundle.from_dict(
+        {"policy": "uniform", "period": "0.5s", "pool": {"devices": 2}, "jobs": {name: job(batches) for name in names}},
+        ROOT,
+    )
+    with Cluster(workers=4, devices=2) as cluster:
+        deeds: dict[str, Deed] = {
+            "worker": kill(pids(lambda: cluster.keeper.pids.remote())),
+            "scheduler": kill(pids(lambda: cluster.scheduler.pid.remote())),  # type: ignore[union-attr]
+            "keeper": kill(pids(lambda: cluster.keeper.pid.remote())),
+            "worker stopped": stop(pids(lambda: cluster.keeper.pids.remote()), 12.0),
+        }
+        frames, began = Frames(), time.monotonic()
+        with Killer(seed, deeds, pause, most) as killer:
+            summary = bundle.run(cluster=cluster, run_dir=folder / "run", watcher=frames)
+        took = time.monotonic() - began
+    return list(summary.jobs), Trace(seed, killer.actions, history_of(folder / "run" / "journal.db")), took
+
+
+def judged(jobs: list[JobStatus], trace: Trace, took: float, kept: Path) -> str:
+    """A figure in words.
+
+    Raises:
+        AssertionError: if a job did not come to its end, or a prefix of the journal is broken; the trace is kept.
+    """
+    broken = first_broken(trace.history, Limits())
+    ended = [job.verdict for job in jobs] == [Verdict.MET] * len(jobs)
+    if broken is not None or not ended:
+        trace.write(kept)
+    assert broken is None, f"{told(trace, broken)}\nkept in {kept}"
+    assert ended, f"{[(job.name, job.verdict, str(job.reason)) for job in jobs]}\n{told(trace, None)}\nkept in {kept}"
+    deeds = [action.what for action in trace.actions if action.whom != "nobody"]
+    counts = ", ".join(f"{deeds.count(what)} x {what}" for what in sorted(set(deeds)))
+    restarts, lost = sum(job.restarts for job in jobs), sum(job.lost for job in jobs)
+    return f"seed {trace.seed}, {took:.0f} s: {counts}; {restarts} restarts, {lost} batches done again, all targets met"
+
+
+@pytest.mark.promise("R4", "R9", "F5")
+def test_a_run_under_faults_comes_to_its_end(
+    local_ray: None, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    jobs, trace, took = chaos(tmp_path, seed=5, batches=600, pause=(2.0, 3.0), most=3)
+    record_property("figure", judged(jobs, trace, took, tmp_path / "trace.json"))
+    assert any(action.whom != "nobody" for action in trace.actions)
+
+
+@pytest.mark.nightly
+@pytest.mark.promise("R4", "R9", "F2", "F5", "F23")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_minute_of_faults(
+    local_ray: None, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    jobs, trace, took = chaos(tmp_path, seed=seed, batches=2500, pause=(2.0, 8.0), most=12)
+    record_property("figure", judged(jobs, trace, took, tmp_path / "trace.json"))
+    assert len(trace.actions) >= 6

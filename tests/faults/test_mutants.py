@@ -1,0 +1,22 @@
+"""Each promise's test is red when its guard is gone. Rows without a mutant are told in the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.mutants import MUTANTS, Mutant, is_there, names, without_guard
+
+
+def test_the_list_is_true() -> None:
+    """Guards and tests are where it says: otherwise it would prove nothing."""
+    assert [wrong for mutant in MUTANTS if (wrong := is_there(mutant))] == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", MUTANTS, ids=names())
+def test_without_its_guard_its_test_is_red(mutant: Mutant, tmp_path: Path) -> None:
+    done = without_guard(mutant, tmp_path)
+    assert done.returncode == 1, f"{mutant.test} passes without its guard:\n{done.stdout}{done.stderr}"
+    assert "import file mismatch" not in done.stdout
