@@ -85,7 +85,6 @@ FROM_FILES = {
     "101 aliases": Row(f"a: &a 1\nb: [{', '.join(['*a'] * 101)}]\n", [r"b.yaml:2:405: too many aliases \(limit 100\)"]),
     "its own part": Row("jobs: &a [*a]", ["b.yaml:1:11: alias .a is a part of what it stands for"]),
     "more than a megabyte": Row(f"# {'x' * 2**20}\n", ["b.yaml: larger than 1,048,576 bytes"]),
-    "no date": Row(jobs(begin="2026-02-30"), [r"b.yaml:6:12: cannot be read \(day is out of range for month\); quote"]),
     "no number": Row(jobs(begin="1" * 5000), [r"b.yaml:6:12: cannot be read \(Exceeds the limit .*; quote it if"]),
     "too many jobs": Row(
         "jobs:\n" + "".join(f"  j{n}: {{}}\n" for n in range(1001)),
@@ -154,7 +153,7 @@ FROM_FILES = {
     "negative": Row(jobs(deadline="-5s"), ["b.yaml:4:5: jobs.a.deadline: duration must be .* got '-5s'"]),
     "nan": Row(jobs(deadline=".nan"), ["jobs.a.deadline: duration must be .* got nan"]),
     "infinite": Row(jobs(deadline=".inf"), ["jobs.a.deadline: duration must be .* got inf"]),
-    "a date": Row(jobs(deadline="2026-11-21"), ["jobs.a.deadline: duration must be .* got datetime.date"]),
+    "a date": Row(jobs(deadline="2026-11-21"), ["jobs.a.deadline: duration must be .* got '2026-11-21'"]),
     "eleven years": Row(jobs(deadline="4018d"), ["jobs.a.deadline: duration must be at most 10 years, got '4018d'"]),
     "without units": Row(jobs(deadline="'90'"), ["jobs.a.deadline: duration must be .* got '90'"]),
     "null": Row(jobs(deadline=""), ["b.yaml:4:5: jobs.a.deadline: deadline is missing"]),

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,24 @@ class _ParsedOnly(LightningCLI):
 
 class _Built(LightningCLI):
     def _dump_config(self) -> None:
-        """Keeps what was parsed as plain data: the parser writes parts of it as YAML, and reads those again as such."""
-        mode = self.parser.parser_mode
-        self.parser.parser_mode = "yaml"
-        try:
-            super()._dump_config()
-        finally:
-            self.parser.parser_mode = mode
+        """What was parsed as plain data, for hyper-parameters.
+
+        Lightning has the parser write it as YAML and read that; on the way it would read each text as YAML once more.
+        """
+        self.config_dump = _plain(self.config.as_dict())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, type) or callable(value):
+        named = value if hasattr(value, "__qualname__") else type(value)
+        return f"{named.__module__ or 'builtins'}.{named.__qualname__}"
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def check_config(config: Mapping[str, Any], found: Findings, allow: Sequence[str] | None = None) -> None:

@@ -25,8 +25,8 @@ MOST_ALIASES = 100
 MOST_NODES = 20_000
 
 _MERGE = "tag:yaml.org,2002:merge"
-_INT, _FLOAT, _DATE = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
-_PLAIN = {_INT: "construct_yaml_int", _FLOAT: "construct_yaml_float", _DATE: "construct_yaml_timestamp"}
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_DATE, _TEXT = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:str"
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -88,16 +88,15 @@ class _StrictLoader(yaml.SafeLoader):
                 )
         return super().construct_mapping(node, deep)
 
-    def construct_plain(self, node: yaml.ScalarNode) -> Any:
-        """A number or a date; what only looks like one is told, and stays text."""
+    def construct_number(self, node: yaml.ScalarNode) -> int | float | str:
+        """What only looks like one is told, and stays text."""
         text = node.value
+        value: int | float
         try:
-            value = getattr(self, _PLAIN[node.tag])(node)
-        except ValueError as error:  # the 30th of February, a number of thousands of digits
+            value = self.construct_yaml_int(node) if node.tag == _INT else self.construct_yaml_float(node)
+        except ValueError as error:  # 0x_, or a number of thousands of digits
             self._complain(node.start_mark, f"cannot be read ({error}); quote it if it is text, got {text!r}")
-            return text
-        if node.tag == _DATE:
-            return value
+            return str(text)
         if ":" in text:
             words = f"YAML reads {text} as {value} (base 60); quote it, or write 12h30m for a duration"
             self._complain(node.start_mark, words)
@@ -114,8 +113,10 @@ class _StrictLoader(yaml.SafeLoader):
         self._problems.append(Source(f"{self._path}:{mark.line + 1}:{mark.column + 1}").problem(words))
 
 
-for _tag in _PLAIN:
-    _StrictLoader.add_constructor(_tag, _StrictLoader.construct_plain)
+_StrictLoader.add_constructor(_INT, _StrictLoader.construct_number)
+_StrictLoader.add_constructor(_FLOAT, _StrictLoader.construct_number)
+# A config travels as JSON, and LightningCLI has dates as text, too.
+_StrictLoader.add_constructor(_DATE, _StrictLoader.yaml_constructors[_TEXT])
 
 
 def _refused(words: str, event: Any) -> yaml.MarkedYAMLError:
