@@ -151,7 +151,7 @@ def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before
                 summary = cluster.run(bundle, run_dir, view_for(sys.stdout, settings.policy, settings.devices), before)
             print_summary(summary, sys.stdout)
             if summary.lost:
-                raise PoolLost("Ray's control process has died; the jobs have saved, and the journal is whole")
+                raise PoolLost("Ray's control process has died; what the jobs have saved, and the journal, are whole")
     except (PoolLost, Interrupted):
         print(goes_on, flush=True)
         raise

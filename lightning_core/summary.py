@@ -83,6 +83,8 @@ class Summary:
             "busy_s": busy,
             "device_use": busy / self.wall / self.devices if self.wall > 0 else 0.0,
             "rejected_losses": sum(job.rejected for job in self.jobs),
+            "restarts": sum(job.restarts for job in self.jobs),
+            "lost_batches": sum(job.lost for job in self.jobs),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,5 +114,8 @@ def _job(job: JobStatus) -> dict[str, Any]:
         "deadline": job.deadline - job.submitted_at,
         "busy": job.busy,
         "rejected_losses": job.rejected,
+        "restarts": job.restarts,
+        "lost_batches": job.lost,
+        "fault": None if job.fault is None else str(job.fault),
     }
     return body | {"traceback": job.detail} if job.detail else body

@@ -137,7 +137,8 @@ def test_verdicts_change_when_noticed_and_the_end_is_the_last() -> None:
     job = history.of("a")
     assert job.beliefs == [Belief(2.0, Verdict.AT_RISK, late), Belief(45.0, Verdict.MET, met)]
     assert (job.ended, history.wall, history.last) == (45.0, 45.0, 46.0)
-    assert [remark.words for remark in job.remarks] == ["the pool was down: its worker is gone"]
+    assert [remark.words for remark in job.remarks] == []
+    assert [fault.what for fault in job.faults] == ["the pool was lost, and its worker"]
     with pytest.raises(KeyError, match="no job 'b'; there are a"):
         history.of("b")
 

@@ -9,13 +9,14 @@ Rules
 3. A worker speaks as a live one does: it says that it is there, reports while it trains and when it stops, numbers what
    it says, saves and leaves when its devices are others, and comes back as the next incarnation.
 4. A training ends when its deadline has passed and its recording is over.
+5. A process that is lost takes with it what was not saved. Its job comes back as the scheduler says.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,11 @@ class Simulation:
         delays: what takes time beside training; None for none.
         journal: file to keep, made anew; None keeps nothing.
         check: whether the scheduler's invariants are looked at after every event.
+        losses: by job, when its process dies, scheduler time; nothing happens to one that has none then.
+        save_every: batches between two checkpoints; 0: a job is saved only where it leaves.
 
     Raises:
-        ValueError: if there is no job, or two have one name.
+        ValueError: if there is no job, two have one name, or one that is not there is lost.
 
     Example::
 
@@ -63,14 +66,21 @@ class Simulation:
         journal: Path | None = None,
         *,
         check: bool = False,
+        losses: Mapping[str, Sequence[float]] | None = None,
+        save_every: int = 0,
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
             raise ValueError("jobs: at least one job is needed")
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"jobs: {min(twice)!r} is there twice")
+        if strangers := set(losses or {}) - set(names):
+            raise ValueError(f"losses: there is no job {min(strangers)!r}")
+        if save_every < 0:
+            raise ValueError(f"save_every must be at least 0 batches, got {save_every}")
         self._settings = settings
         self._delays = delays or Delays()
+        self._save_every = save_every
         self._path = journal
         self._journal: Journal | None = None
         self._check = check
@@ -88,6 +98,9 @@ class Simulation:
         self._numbers = 0
         for when in sorted({given.submitted for given in jobs}):
             self._at(when, self._submit, tuple(given.job for given in jobs if given.submitted == when))
+        for name, times in (losses or {}).items():
+            for when in times:
+                self._at(when, self._lose, self._workers[name])
 
     def run(self, until: float = math.inf) -> Outcome:
         """Plays until nothing is left to happen; once.
@@ -241,13 +254,28 @@ class Simulation:
     def _left(self, worker: Worker) -> None:
         worker.leaving = False
         self._make_room(worker)
-        self._say(WorkerLeft(worker.name, worker.incarnation, Cause.RELEASED))
+        self._say(WorkerLeft(worker.name, worker.incarnation, Cause.RELEASED, saved=worker.save()))
+
+    def _lose(self, worker: Worker) -> None:
+        """Its process dies."""
+        if worker.over or not worker.ready:
+            return
+        self._stop(worker)
+        self._make_room(worker)
+        save = worker.set_back(self._save_every)
+        self._say(WorkerLeft(worker.name, worker.incarnation, Cause.LOST, "its process died", save))
 
     def _end(self, worker: Worker) -> None:
         """The job is over."""
         if worker.over:
             return
         worker.over = True
+        self._stop(worker)
+        if not worker.leaving:
+            self._make_room(worker)
+
+    def _stop(self, worker: Worker) -> None:
+        """It trains no more, and says nothing of it."""
         worker.advance(self._now)
         if worker.duty:
             for device in worker.at:
@@ -257,8 +285,6 @@ class Simulation:
         worker.duty = 0.0
         worker.entry = 0
         worker.ready = False
-        if not worker.leaving:
-            self._make_room(worker)
 
     def _make_room(self, worker: Worker) -> None:
         if worker.launched:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from hashlib import sha256
 
 from lightning_core.drivers.simulated import Delays, SimulatedJob
-from lightning_core.types import BatchTarget, Can, Cell, Report
+from lightning_core.types import BatchTarget, Can, Cell, Report, Save
 
 # Sums of times end in rounding: what is as close to a cell's position has reached it.
 ROUNDING = 1e-12
@@ -79,6 +80,17 @@ class Worker:
         self.busy_before += self.busy
         self.busy = 0.0
         self.set_pace(now, 0.0)
+
+    def save(self) -> Save:
+        """What it saves where it is now."""
+        return Save(self.batches, sha256(f"{self.name} {self.batches}".encode()).hexdigest())
+
+    def set_back(self, every: int) -> Save | None:
+        """It is where it was last saved; what it saved there, if it did."""
+        saved = max(self.began, self.batches // every * every if every else 0)
+        self.done = float(saved)
+        self.cells = bisect_right(self.positions, saved)
+        return self.save() if saved else None
 
     @property
     def batches(self) -> int:

@@ -82,9 +82,9 @@ class Board:
         for verdict in Verdict:
             if number := sum(job.verdict is verdict for job in self._jobs):
                 text.append(f"  {SYMBOLS[verdict]} {number} {verdict}", style=STYLES.get(verdict, "dim"))
-        for state in ("running", "queued", "held", "released", "paused"):
+        for state in ("running", "recovering", "queued", "held", "released", "paused"):
             if state in states:
-                text.append(f"  {states.count(state)} {state}", style="dim")
+                text.append(f"  {states.count(state)} {state}", style=RISK if state == "recovering" else "dim")
         return text
 
     def _held(self) -> list[Text]:
@@ -125,6 +125,8 @@ class Board:
             table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
         for row, job in zip(cells, jobs, strict=True):
             texts = {column: Text(words) for column, words in row.items()}
+            if job.state is State.RECOVERING:
+                texts["state"].style = RISK
             texts["verdict"].style = STYLES.get(job.verdict, "dim") if job.verdict is not None else "dim"
             texts["now to deadline"] = bar_of(self._now, job, bar)
             table.add_row(*(texts[column] for column in columns))

@@ -197,6 +197,11 @@ class _Chart:
             words = f"{remark.who}, after {format_duration(remark.time - self.start)}: {remark.words}"
             found.append(f'<path class="remark" d="M{number(x)} {STRIP - 2}l-4.5 -8h9z">'
                          f"<title>{escape(words)}</title></path>")  # fmt: skip
+        for fault in job.faults:
+            x = self.x(fault.time - self.start)
+            words = f"fault, after {format_duration(fault.time - self.start)}: {fault}"
+            found.append(f'<path class="fault" d="M{number(x - 4)} {STRIP - 10}l8 8m0 -8l-8 8">'
+                         f"<title>{escape(words)}</title></path>")  # fmt: skip
         return found
 
     def _share(self) -> list[str]:

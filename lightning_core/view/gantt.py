@@ -80,9 +80,8 @@ def gantt(history: History) -> str:
     end = max(history.wall, 1e-3)
     parts = ['<div class="lanes">']
     for device, lane in enumerate(lanes(history)):
-        parts.append(
-            f'<div class="device">device {device}</div><div class="lane">{_drawn(history, device, lane, end)}</div>'
-        )
+        drawn = _drawn(history, device, lane, end) + _faults(history, device, end)
+        parts.append(f'<div class="device">device {device}</div><div class="lane">{drawn}</div>')
     ticks = "".join(
         # The last one must not stick out.
         f'<span style="{f"left:{time / end:.2%}" if time < 0.95 * end else "right:0;transform:none"}">'
@@ -119,6 +118,30 @@ def _drawn(history: History, device: int, lane: dict[int, list[Stretch]], end: f
         f'<title id="device{device}">Device {device} was held by {escape(story)}</title>{"".join(parts)}</svg>'
         f'<div class="names" aria-hidden="true">{"".join(names)}</div>'
     )
+
+
+def _faults(history: History, device: int, end: float) -> str:
+    """Where a job that lived on the device had a fault, and when nobody decided."""
+    away = (
+        f'<i class="away" style="left:{since / end:.2%};width:{(min(until, end) - since) / end:.2%}" '
+        f'title="{escape(what)} for {format_duration(until - since)}"></i>'
+        for since, until, what in history.away
+        if since < end
+    )
+    lost = (
+        f'<i class="fault" style="left:{min(fault.time / end, 0.995):.2%}" '
+        f'title="{escape(history.label(job))}: {escape(fault)}"></i>'
+        for job in history.jobs
+        for fault in job.faults
+        if device in _home(job, fault.time)
+    )
+    return "".join([*away, *lost])
+
+
+def _home(job: JobHistory, time: float) -> tuple[int, ...]:
+    """Where it lived when that time came."""
+    before = [held.devices for held in job.grants if held.time < time]
+    return before[-1] if before else ()
 
 
 def swatch(history: History, job: JobHistory) -> str:

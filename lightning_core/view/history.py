@@ -22,10 +22,15 @@ from lightning_core.types import (
     Report,
     Resume,
     Submit,
+    Unready,
     WorkerLeft,
     WorkersLost,
 )
-from lightning_core.view.job_history import JobHistory, Remark
+from lightning_core.view.faults import Away
+from lightning_core.view.job_history import JobHistory
+
+# How late the scheduler may wake without anybody's being told, seconds: machines are busy.
+LATE = 1.5
 
 
 class History:
@@ -35,12 +40,14 @@ class History:
         settings: of the scheduler.
         jobs: every life of every job, in the order of submission.
         last: time of the last event.
+        away: when the pool decided nothing though it should have.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.jobs: list[JobHistory] = []
         self.last = 0.0
+        self.away: list[Away] = []
         self._newest: dict[str, JobHistory] = {}
 
     @classmethod
@@ -53,6 +60,7 @@ class History:
 
     def take(self, event: Event, now: float, answers: list[Answer]) -> None:
         """Takes in one event and what followed from it."""
+        self._look_for_gap(event, now)
         self.last = now = max(now, self.last)
         match event:
             case Submit(jobs):
@@ -64,13 +72,15 @@ class History:
             case WorkersLost():
                 for job_history in self._newest.values():
                     if job_history.ended is None:
-                        job_history.remarks.append(Remark(now, "worker", "the pool was down: its worker is gone"))
+                        job_history.pool_lost(now)
             case Amend() if (job_history := self._running(event.job.name)) is not None:
                 job_history.amend(event, now)
             case Cancel(name) | Pause(name) | Resume(name) if (job_history := self._running(name)) is not None:
                 job_history.command(event, now)
             case WorkerLeft() if (job_history := self._running(event.job)) is not None:
                 job_history.left(event, now)
+            case Unready() if (job_history := self._running(event.job)) is not None:
+                job_history.unready(event, now)
             case _:
                 pass
         for answer in answers:
@@ -96,6 +106,14 @@ class History:
         """Until the last job ended; until the last event while one has not."""
         ends = [job.ended for job in self.jobs]
         return max((end for end in ends if end is not None), default=self.last) if None not in ends else self.last
+
+    def _look_for_gap(self, event: Event, now: float) -> None:
+        """While a job trains, the scheduler wakes itself each period."""
+        due = self.last + self.settings.period + LATE
+        if isinstance(event, WorkersLost):
+            self.away.append(Away(self.last, now, "the pool was down"))
+        elif now > due and any(job.ended is None and job.grants and job.grants[-1].duty for job in self.jobs):
+            self.away.append(Away(self.last, now, "the scheduler did not answer"))
 
     def _submit(self, job: Job, now: float) -> None:
         before = self._newest.get(job.name)

@@ -13,6 +13,7 @@ from lightning_core.types import (
     Amend,
     Answer,
     BatchTarget,
+    Can,
     Cancel,
     Cause,
     Cell,
@@ -23,9 +24,11 @@ from lightning_core.types import (
     Pause,
     Report,
     Resume,
+    Unready,
     Verdict,
     WorkerLeft,
 )
+from lightning_core.view.faults import WELL, Fault, what_happened, work_since
 
 # Terms that an amendment does not change, or that are told apart.
 KEPT = ("deadline", "can", "device")
@@ -98,6 +101,7 @@ class JobHistory:
         grants: steps.
         beliefs: changes of its verdict; the end is the last one.
         remarks: what persons and workers did.
+        faults: what befell its workers.
         forecasts: some, over its training; see :func:`lightning_core.view.forecasts.fill_in`.
         ended: when, if it has.
         detail: the traceback of a job that crashed.
@@ -116,6 +120,7 @@ class JobHistory:
     grants: list[Held] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     forecasts: list[Forecast] = field(default_factory=list)
     ended: float | None = None
     detail: str = ""
@@ -125,6 +130,8 @@ class JobHistory:
     _version: int = 0
     _heard: float = 0.0
     _busy_before: float = 0.0
+    _saved: int = 0
+    _is_there: bool = False
     _next_cell: int = 1
     _waiting: dict[int, Cell] = field(default_factory=dict)
 
@@ -200,7 +207,12 @@ class JobHistory:
             self._incarnation = report.incarnation
             self._busy_before, self._next_cell = busy, 1
             self._waiting.clear()
+            if self.faults and self.faults[-1].back is None:
+                self._came_back(self.faults[-1], report.began, now)
             done = min(done, report.began)  # what was not saved is done again
+        self._is_there = True
+        if report.saved is not None:
+            self._saved = report.saved.batches
         self.evaluated = report.evaluated
         self._take_cells(report, now)
         busy = max(busy, self._busy_before + report.busy)
@@ -240,10 +252,16 @@ class JobHistory:
         if answer.version <= self._version:  # said before, or to a worker that is no longer this job's
             return
         self._version = answer.version
+        fault = self.faults[-1] if self.faults and self.faults[-1].time == now else None
         if isinstance(answer, End):
             self.ended = now
+            if fault is not None:
+                fault.over = str(answer.reason)
+                fault.batches, fault.work, fault.start, fault.restart = 0, 0.0, None, None
             self.beliefs.append(Belief(now, answer.verdict, answer.reason))
             return
+        if fault is not None and answer.reason.code == "recovering":
+            fault.pause = answer.reason.numbers[0]
         if answer.duty and not (self.grants and self.grants[-1].duty):
             self._heard = now  # it did nothing while it was held
         self.grants.append(Held(now, answer.duty, answer.devices, answer.reason))
@@ -268,9 +286,45 @@ class JobHistory:
     def left(self, event: WorkerLeft, now: float) -> None:
         if event.incarnation < self._incarnation:
             return
-        if event.cause not in (Cause.DONE, Cause.RELEASED):
+        if event.saved is not None:
+            self._saved = event.saved.batches
+        if event.cause in WELL:
+            self.remarks.append(Remark(now, "worker", _farewell(event.cause)))
+        else:
             self.detail = event.detail
-        self.remarks.append(Remark(now, "worker", _farewell(event)))
+            self._set_back(what_happened(event), now)
+        self._is_there = False
+
+    def unready(self, event: Unready, now: float) -> None:
+        if event.incarnation >= self._incarnation:
+            self.faults.append(Fault(now, f"its workers were not ready in time: {event.detail}"))
+
+    def pool_lost(self, now: float) -> None:
+        """Whoever had not saved and left before is gone."""
+        if self.launched and self._is_there:
+            self._set_back("the pool was lost, and its worker", now)
+        else:
+            self.remarks.append(Remark(now, "worker", "the pool was down"))
+        self._is_there = False
+
+    @property
+    def launched(self) -> bool:
+        """Whether the pool has started it, and starts it again."""
+        return Can.RELEASE in self.job.can and self.job.device is None
+
+    def _set_back(self, what: str, now: float) -> None:
+        done = self.progress[-1].batches if self.progress else 0
+        start = min(self._saved, done)
+        restarts = sum(fault.restart is not None for fault in self.faults) + 1
+        self.faults.append(Fault(now, what, done - start, work_since(self.progress, start), start, restarts))
+
+    def _came_back(self, fault: Fault, began: int, now: float) -> None:
+        fault.back = now
+        if fault.start is not None and self.progress:  # what was saved last may have been damaged
+            done = self.progress[-1].batches
+            fault.start, fault.batches = began, max(done - began, 0)
+            fault.work = work_since(self.progress, began) if fault.batches else 0.0
+        self.remarks.append(Remark(now, "worker", f"is there again, from batch {began}"))
 
 
 def _since(job: JobHistory, time: float) -> str:
@@ -293,7 +347,5 @@ def _command(event: Cancel | Pause | Resume) -> str:
             return "resume"
 
 
-def _farewell(event: WorkerLeft) -> str:
-    if event.cause not in (Cause.DONE, Cause.RELEASED):
-        return "died: " + (event.detail.strip().rsplit("\n", 1)[-1] or "no last words")
-    return "saved and left its device" if event.cause is Cause.RELEASED else "left: its training came to its end"
+def _farewell(cause: Cause) -> str:
+    return "saved and left its device" if cause is Cause.RELEASED else "left: its training came to its end"

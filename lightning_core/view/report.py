@@ -16,6 +16,7 @@ from lightning_core.durations import format_duration
 from lightning_core.journal import Journal
 from lightning_core.types import LossTarget, Verdict
 from lightning_core.view.chart import CLASSES, chart
+from lightning_core.view.faults import in_all
 from lightning_core.view.forecasts import fill_in
 from lightning_core.view.gantt import gantt, swatch, use
 from lightning_core.view.history import History
@@ -41,6 +42,7 @@ _LEGEND = (
      'width="11" height="13"/><text x="17" y="11">!</text><rect fill="#d55e00" x="23" width="11" height="13"/>'
      '<text x="28.500" y="11">✕</text>',
      "verdict: feasible, at risk, infeasible"),
+    ('<path class="fault" d="M12 3l8 8M20 3l-8 8"/>', "a fault: its worker was lost"),
     ('<path class="remark" d="M17 12l-5 -9h10z"/>', "a person, or the job's worker, did something"),
     ('<path class="share" d="M0 14V6H20V0H34V14z"/>', "share of its devices, 0 to 1"),
 )  # fmt: skip
@@ -77,7 +79,7 @@ def page(history: History, title: str = "") -> str:
         f'<p class="soft">{escape(title or "Training jobs with deadlines")}</p><h1>{headline}</h1>'
         f"<p>{_intro(history)}</p>{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{_overview(history)}</div>"
-        f"<h2>Who held the devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>"
+        f"<h2>Who held the devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_faults(history)}"
         f'<h2>Job by job</h2><div class=panel><ul class="legend">{_legend()}</ul></div>'
         f'<p class="soft">Times of a job count from its submission. Forecasts are those that the scheduler went by.</p>'
         f'<div class="cards">{cards}</div></main></body></html>'
@@ -121,7 +123,7 @@ def _overview(history: History) -> str:
             _reached(job),
             "-" if job.ended is None else format_duration(job.ended - job.submitted),
             format_duration(job.deadline - job.submitted),
-            f"<span>{escape(job.reason)}</span>",
+            f"<span>{escape(_ending(job))}</span>",
         )
         body.append("<tr>" + "".join(f'<td data-label="{n}"{" class=n" if n in _NUMBERS else ""}>{c}</td>'
                                      for n, c in zip(names, cells, strict=True)) + "</tr>")  # fmt: skip
@@ -129,6 +131,10 @@ def _overview(history: History) -> str:
 
 
 _NUMBERS = ("outcome", "reached", "finished", "deadline")
+
+
+def _ending(job: JobHistory) -> str:
+    return "; ".join([str(job.reason), *([in_all(job.faults)] if job.faults else [])])
 
 
 def _badge(verdict: Verdict | None) -> str:
@@ -150,6 +156,30 @@ def _who(history: History) -> str:
     return f'<div class="who">{"".join(jobs)}</div><p class="soft">The height is the part of the device\'s turns.</p>'
 
 
+def _faults(history: History) -> str:
+    """What befell jobs and pool, in the order of time; nothing if nothing did."""
+    found: list[tuple[float, str, str, str, str]] = []
+    for key, job in enumerate(history.jobs):
+        name = f'<span>{swatch(history, job)}<a href="#job{key}">{escape(history.label(job))}</a></span>'
+        found += [(f.time, name, escape(f.what), escape(f.lost), escape(f.done)) for f in job.faults]
+    for since, until, what in history.away:
+        lost = "no decision for " + format_duration(until - since)
+        found.append((since, "<span>the pool</span>", escape(what), lost, "it went on where its journal ended"))
+    if not found:
+        return ""
+    names = ("after", "job", "what happened", "what was lost", "what was done")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    body = []
+    for time, *cells in sorted(found):
+        first = f'<td class=n data-label="after">{format_duration(time)}</td>'
+        rest = "".join(f'<td data-label="{n}"><span>{c}</span></td>' for n, c in zip(names[1:], cells, strict=True))
+        body.append(f"<tr>{first}{rest}</tr>")
+    return (
+        f'<h2>Faults</h2><div class=panel><table class="stack"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
 def _legend() -> str:
     return "".join(
         f'<li><svg viewBox="0 0 34 14" aria-hidden="true">{sign}</svg><span>{words}</span></li>'
@@ -162,13 +192,15 @@ def _card(history: History, job: JobHistory, key: int) -> str:
     story = [row for row in rows(job) if row.what != "grant"]
     grants = [row for row in rows(job) if row.what == "grant"]
     shown = _table(grants[-MOST_GRANTS:], shares=True)
-    detail = f"<details><summary>traceback</summary><pre>{_lines(job.detail)}</pre></details>" if job.detail else ""
+    detail = (
+        f"<details><summary>traceback</summary><pre>{_lines(job.detail)}</pre></details>" if "\n" in job.detail else ""
+    )
     bad = f" {_count(job.rejected, 'bad loss').replace('losss', 'losses')} kept out." if job.rejected else ""
     hidden = f", of {len(grants)} the newest {MOST_GRANTS}" if len(grants) > MOST_GRANTS else ""
     return (
         f'<article class="card" id="job{key}"><header><h3>{swatch(history, job)}{escape(label)}</h3>'
         f"{_badge(job.verdict)}</header>"
-        f'<p class="soft">{escape(job.job.target)}: {escape(job.reason)}.{bad}</p>'
+        f'<p class="soft">{escape(job.job.target)}: {escape(_ending(job))}.{bad}</p>'
         f"{chart(job, label, history.last, key)}"
         f"<details><summary>verdicts and commands ({len(story)})</summary>{_table(story)}</details>"
         f"<details><summary>grants ({len(grants)}{hidden})</summary>{shown}</details>"

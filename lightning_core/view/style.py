@@ -62,6 +62,12 @@ pointer-events:none;font-weight:600}
 .deadline.old{stroke-opacity:.45;stroke-dasharray:3 3}
 .share{fill:var(--accent);fill-opacity:.75}
 .remark{fill:var(--ink)}
+path.fault{stroke:var(--bad);stroke-width:2.4;fill:none}
+.lane .fault{position:absolute;top:0;bottom:0;border-left:2px dashed var(--bad);padding:0}
+.lane .fault::before{content:"✕";position:absolute;left:-8px;top:0;width:14px;height:14px;border-radius:50%;
+line-height:14px;text-align:center;font-size:10px;font-weight:700;background:var(--badbg);color:#000}
+.lane .away{position:absolute;top:0;bottom:0;background:repeating-linear-gradient(45deg,var(--soft) 0 2px,
+transparent 2px 7px);opacity:.7}
 .chart g rect{fill:var(--nonebg)}
 .chart g text{fill:#000;text-anchor:middle;font-weight:700;font-size:11px}
 g.met rect,g.feasible rect{fill:var(--goodbg)!important}

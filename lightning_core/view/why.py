@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lightning_core.durations import format_duration
+from lightning_core.view.faults import in_all
 from lightning_core.view.history import History
 from lightning_core.view.job_history import JobHistory
 from lightning_core.view.text import clean
@@ -16,7 +17,7 @@ class Row(NamedTuple):
     time: float
     """Seconds since its submission."""
     what: str
-    """``submitted``, ``grant``, ``person``, ``worker``, or a verdict."""
+    """``submitted``, ``grant``, ``person``, ``worker``, ``fault``, or a verdict."""
     share: float | None
     """Of its devices, where a grant changed it."""
     devices: tuple[int, ...] | None
@@ -29,6 +30,7 @@ def rows(job: JobHistory) -> list[Row]:
     # At one time: first what was wanted, then what was believed, then what was given.
     found = [Row(0.0, "submitted", None, None, _terms(job))]
     found += [Row(remark.time - start, remark.who, None, None, clean(remark.words)) for remark in job.remarks]
+    found += [Row(fault.time - start, "fault", None, None, clean(str(fault))) for fault in job.faults]
     found += [Row(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
     found += [Row(g.time - start, "grant", g.duty, g.devices, clean(str(g.reason))) for g in job.grants]
     return sorted(found, key=lambda row: row.time)
@@ -54,6 +56,8 @@ def why(history: History, name: str) -> list[str]:
     verdict = "nothing can be said of it yet" if job.verdict is None else str(job.verdict)
     life = f", submitted under this name for the {job.life}. time" if job.life > 1 else ""
     lines = [f"{clean(job.name)}{life}: {clean(str(job.reason))} ({verdict})"]
+    if job.faults:
+        lines.append(in_all(job.faults))
     for after, what, share, device, reason in table:
         line = f"{after:>{widths[0]}}  {what:<{widths[1]}}  {share:>{widths[2]}}  {device:<{widths[3]}}  {reason}"
         lines.append(line.rstrip())

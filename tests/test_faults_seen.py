@@ -1,0 +1,216 @@
+"""What people are told of a fault, wherever they look: what happened, what was lost, what was done."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lightning_core.drivers.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.journal import Journal
+from lightning_core.scheduler import Scheduler
+from lightning_core.settings import Settings
+from lightning_core.types import (
+    BatchTarget,
+    Can,
+    Cause,
+    Event,
+    Job,
+    JobStatus,
+    Report,
+    Save,
+    State,
+    Submit,
+    Tick,
+    Unready,
+    WorkerLeft,
+    WorkersLost,
+)
+from lightning_core.view.board import Board
+from lightning_core.view.history import History
+from lightning_core.view.progress import PlainView
+from lightning_core.view.report import page
+from lightning_core.view.why import why
+from tests.driven import HOSTILE
+
+SAVED = Save(80, "0" * 64)
+DIED = "its process died"
+
+
+class Told:
+    """A scheduler, and a history that hears what it hears."""
+
+    def __init__(self, job: Job, cause: Cause | None = None, detail: str = DIED) -> None:
+        self.scheduler, self.history = Scheduler(Settings(policy="edf")), History(Settings(policy="edf"))
+        self.take(Submit((job,)), 0.0)
+        for number, batches in enumerate((0, 50, 100), 1):
+            self.take(Report("a", 1, number, 1, batches, 0.1 * batches), float(number))
+        if cause is not None:
+            self.take(WorkerLeft("a", 1, cause, detail, SAVED), 4.0)
+
+    def take(self, event: Event, now: float) -> None:
+        self.history.take(event, now, self.scheduler.handle(event, now))
+
+    def come_back(self, began: int = 80) -> None:
+        self.take(Tick(), 6.0)
+        self.take(Report("a", 2, 1, 1, began, 0.0, began=began), 7.0)
+        self.take(Report("a", 2, 2, 9, began + 20, 2.0, began=began), 9.0)
+
+    @property
+    def status(self) -> JobStatus:
+        return self.scheduler.status()[-1]
+
+    def board(self, width: int = 300) -> str:
+        out = io.StringIO()
+        now = self.history.last
+        Console(file=out, width=width, color_system=None).print(Board(now, [self.status], "edf", 1))
+        return out.getvalue()
+
+    def plain(self) -> str:
+        out = io.StringIO()
+        PlainView(out).update(self.history.last, [self.status])
+        return out.getvalue()
+
+    def why(self) -> str:
+        return "\n".join(why(self.history, "a"))
+
+    def report(self) -> str:
+        return re.sub("<[^>]+>", " ", page(self.history).partition("</style>")[2])
+
+
+def job(**terms: object) -> Job:
+    return Job("a", 600.0, BatchTarget(1000), **terms)  # type: ignore[arg-type]
+
+
+def test_while_it_recovers_everybody_who_looks_sees_it() -> None:
+    told = Told(job(), Cause.LOST)
+    assert told.status.state is State.RECOVERING
+    for text in (told.board(), told.plain()):
+        assert "recovering" in text
+        assert (
+            "its process died; it goes on from batch 80, 20 of its batches are to be done again, 2.0s of work" in text
+        )
+        assert "restart 1 after a pause of 1.1s" in text
+    assert "1 recovering" in told.board()
+    for text in (told.why(), told.report()):
+        assert "20 batches, 2.0s of work, to be done again" in text
+        assert "comes back from batch 80, restart 1, in 1.1s" in text
+
+
+def test_when_it_is_back_what_it_cost_is_still_told() -> None:
+    told = Told(job(), Cause.LOST)
+    told.come_back()
+    assert told.status.state is State.RUNNING
+    for text in (told.board(), told.plain()):
+        assert "came back once, 20 batches, 2.0s of work done again" in text
+    for text in (told.why(), told.report()):
+        assert "came back from batch 80, restart 1, after 3.0s" in text
+        assert "1 fault, 20 batches, 2.0s of work done again" in text
+    assert "is there again, from batch 80" in told.why()
+
+
+def test_a_checkpoint_that_was_damaged_costs_more_than_was_thought() -> None:
+    told = Told(job(), Cause.LOST)
+    told.come_back(began=30)
+    assert told.status.lost == 70
+    for text in (told.why(), told.report()):
+        assert "70 batches, 7.0s of work" in text
+        assert "came back from batch 30" in text
+
+
+@pytest.mark.parametrize(
+    ("terms", "cause", "detail", "what", "done"),
+    [
+        ({}, Cause.PREEMPTED, "", "its node was taken away", "comes back from batch 80, restart 1"),
+        ({"retries": 1}, Cause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "restart 1, in"),
+        ({}, Cause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "it does not come back"),
+        ({}, Cause.UNUSABLE, "no module 'x'", "it cannot be built: no module 'x'", "it does not come back"),
+        ({"restarts": 0}, Cause.LOST, "", "its worker died", "it does not come back"),
+        ({"can": frozenset({Can.TURNS, Can.HOLD})}, Cause.LOST, DIED, DIED, "it does not come back"),
+    ],
+)  # fmt: skip
+@pytest.mark.promise("R10")
+def test_each_cause_has_its_words(terms: dict[str, object], cause: Cause, detail: str, what: str, done: str) -> None:
+    told = Told(job(**terms), cause, detail)
+    for text in (told.why(), told.report()):
+        assert what in text.replace("&#x27;", "'")
+        assert done in text
+    if "not come back" in done:
+        assert told.status.state is State.ENDED
+        assert "done again" not in told.why()
+
+
+def test_workers_that_are_not_ready_in_time_are_told_with_what_is_done() -> None:
+    told = Told(job())
+    told.take(WorkerLeft("a", 1, Cause.RELEASED, saved=SAVED), 4.0)
+    told.take(Unready("a", 2, "rank 1 of 2 missing: NO_RESOURCES"), 64.0)
+    assert "its workers were not ready in time (rank 1 of 2 missing: NO_RESOURCES)" in told.board()
+    for text in (told.why(), told.report()):
+        assert "its workers were not ready in time: rank 1 of 2 missing: NO_RESOURCES" in text
+        assert "tried again in" in text
+
+
+def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() -> None:
+    killed, left = Told(job()), Told(job())
+    left.take(WorkerLeft("a", 1, Cause.RELEASED, saved=Save(100, "1" * 64)), 4.0)
+    for told in (killed, left):
+        told.take(WorkersLost(), 100.0)
+        assert "the pool was down" in told.report()
+    assert [fault.batches for fault in killed.history.of("a").faults] == [100]
+    assert "100 batches, 10.0s of work, to be done again" in killed.why()
+    assert left.history.of("a").faults == []
+    assert "no decision for 96.0s" in left.report()
+
+
+def test_a_scheduler_that_did_not_answer_is_told() -> None:
+    told = Told(job())
+    told.take(Tick(), 4.0)
+    assert told.history.away == []
+    told.take(Report("a", 1, 4, 1, 150, 15.0), 12.0)
+    assert [(since, until) for since, until, _ in told.history.away] == [(4.0, 12.0)]
+    assert "no decision for 8.0s" in told.report()
+
+
+def test_nobody_hears_of_faults_where_there_were_none() -> None:
+    told = Told(job())
+    assert "fault" not in told.why() + told.board() + told.plain()
+    assert "What was lost" not in told.report()
+    assert "Faults" not in told.report()
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+@pytest.mark.promise("S8")
+def test_what_a_dying_worker_says_steers_nothing(words: str) -> None:
+    told = Told(job(retries=1), Cause.RAISED, f"Traceback\n{words}")
+    for text in (told.why(), told.board(), told.plain()):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f\x80-\x9f\u202e]", text)
+    html = page(told.history)
+    assert "<script" not in html
+    assert 'title=""onload' not in html
+
+
+@pytest.mark.promise("R7", "F5")
+def test_what_is_told_is_what_the_scheduler_counted(tmp_path: Path) -> None:
+    """In a run with many losses, journal and scheduler say the same."""
+    cells = range(10, 4001, 10)
+    jobs = [
+        SimulatedJob(Job(name, 5000.0, BatchTarget(2000)), cells, [1.0 / n for n in cells], 8.0) for name in ("a", "b")
+    ]
+    losses = {"a": [30.0, 31.5, 60.0, 200.0], "b": [100.0, 300.0]}
+    delays = Delays(start=2.0, release=1.0)
+    path = tmp_path / "journal.db"
+    outcome = Simulation(Settings(resident=2), jobs, delays, path, check=True, losses=losses, save_every=100).run()
+    with Journal.open(path, read_only=True) as journal:
+        history = History.read(journal)
+    assert outcome.met == 2
+    told = {status.name: status for status in outcome.summary.jobs}
+    assert {name: len(history.of(name).faults) for name in told} == {name: s.restarts for name, s in told.items()}
+    assert sum(status.restarts for status in told.values()) >= 4
+    for name, status in told.items():
+        faults = history.of(name).faults
+        assert sum(fault.batches for fault in faults) == status.lost
+        assert all(fault.batches <= 100 + 8 for fault in faults)  # one interval, and what no report had told yet
+        assert all(fault.work == pytest.approx(fault.batches / 8.0, abs=0.3) for fault in faults)
