@@ -34,7 +34,7 @@ FIRST = ("job", "verdict", "time / deadline", "share", "state", "loss / target",
 NUMBERS = ("loss / target", "time / deadline", "share", "batches/s", "forecast end")
 BAR, REASON, LONGEST_BAR = 16, 24, 40
 LONGEST_NAME, SHORT_NAME, NARROW = 24, 14, 100
-MOST_DEVICES = 8
+MOST_DEVICES, MOST_FAULTS = 8, 3
 GAP = 2
 # The deadline stands here on every bar, so that one look down the column tells who is late.
 DEADLINE = 0.78
@@ -59,7 +59,8 @@ class Board:
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        above = 2 + min(self._devices, MOST_DEVICES + 1)
+        faults = self._faults()
+        above = 2 + min(self._devices, MOST_DEVICES + 1) + len(faults)
         jobs, more = self._fitting(console.height - above - 1 if self._one_screen else None)
         head, devices = self._header(), self._held()
         wide = Text("   ").join(devices)
@@ -67,6 +68,7 @@ class Board:
         lines.append(self._table(jobs, options))
         if more:
             lines.append(Text(more, style="dim"))
+        lines += faults
         for text in lines:
             if isinstance(text, Text):
                 text.no_wrap, text.overflow = True, "ellipsis"
@@ -98,6 +100,14 @@ class Board:
             idle = self._devices - len(held)
             found.append(Text(f"and {self._devices - MOST_DEVICES} devices more; {idle} of all are idle", style="dim"))
         return found
+
+    def _faults(self) -> list[Text]:
+        """Of who is about to come back a line of its own: the story is longer than a column."""
+        back = [job for job in self._jobs if job.state is State.RECOVERING]
+        return [
+            Text.assemble((f"✕ {clean(job.name)}: ", RISK), line(self._now, job)[COLUMNS.index("reason")])
+            for job in back[:MOST_FAULTS]
+        ]
 
     def _fitting(self, room: int | None) -> tuple[Sequence[JobStatus], str]:
         """As many jobs as there are lines: those that have ended make room first, then the last."""
