@@ -19,7 +19,8 @@ from lightning_core.types import STEP_LOSS, BatchTarget, Job, LossTarget, OnMiss
 from lightning_core.words import NAME_RULE, did_you_mean, is_name
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
-TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell")
+TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell",
+         "restarts", "retries")  # fmt: skip
 # Of what is played in its place by a simulation; a run takes no notice.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -79,6 +80,8 @@ class JobSpec:
             terms["begin"] = duration_text(job.begin)
         if job.work is not None:
             terms["work"] = duration_text(job.work)
+        if job.restarts is not None:
+            terms["restarts"] = job.restarts
         return {
             **self.config,
             **terms,
@@ -86,6 +89,7 @@ class JobSpec:
             "min_devices": job.min_devices,
             "max_devices": job.max_devices,
             "on_miss": str(job.on_miss),
+            "retries": job.retries,
             "cell": self.cell,
         }
 
@@ -127,6 +131,7 @@ def read_job(
     begin, work = term("begin", duration, 0.0), term("work", duration)
     weight, on_miss = term("weight", _positive, 1.0), term("on_miss", _on_miss, OnMiss.CONTINUE)
     cell = term("cell", whole, CELL)
+    restarts, retries = term("restarts", _times), term("retries", _times, 0)
     if deadline is not None and begin is not None and begin >= deadline:
         found.at("begin").add(f"must be before the deadline {value['deadline']}, got {value['begin']!r}")
     both = term("devices", whole)
@@ -151,6 +156,8 @@ def read_job(
         max_devices=most,
         on_miss=on_miss,
         work=work,
+        restarts=restarts,
+        retries=retries,
     )
     return JobSpec(job, config, cell, source)
 
@@ -278,6 +285,13 @@ def whole(value: Any, most: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
         limit = "of at least 1" if most is None else f"from 1 to {most}"
         raise ValueError(f"must be a whole number {limit}, got {value!r}")
+    return value
+
+
+def _times(value: Any) -> int:
+    """How often: a whole number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"must be a whole number of at least 0, got {value!r}")
     return value
 
 
