@@ -6,6 +6,8 @@ import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -65,7 +67,7 @@ def test_one_word_for_a_row(row: Row, results: list[str], word: str) -> None:
     assert result_of(row, [outcome(result) for result in results]) == word
 
 
-def test_the_worst_of_a_test_s_parameters_counts(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_worst_of_a_test_s_parameters_counts(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     record.write_text(json.dumps({"tests/old.py::test_old": outcome("passed")}))
     plugin = Promises(record)
@@ -77,7 +79,7 @@ def test_the_worst_of_a_test_s_parameters_counts(tmp_path: Path, request: pytest
                 user_properties=properties,
             )
         )  # fmt: skip
-    plugin.pytest_sessionfinish(request.session)
+    plugin.pytest_sessionfinish(cast(pytest.Session, SimpleNamespace(config=None)))
     found = read(record)
     assert found["tests/old.py::test_old"] == outcome("passed")
     new = found["tests/new.py::test_new"]
