@@ -34,6 +34,7 @@ def main(name: str, what: str, measure: Callable[..., Figures], **paths: Path | 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints columns, numbers to four figures."""
     cells = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
-    widths = [max(len(header[i]), *(len(row[i]) for row in cells)) for i in range(len(header))]
-    for row in [list(header), *cells]:
+    lines = [list(header), *cells]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for row in lines:
         print("  ".join(value.rjust(width) for value, width in zip(row, widths, strict=True)), flush=True)
