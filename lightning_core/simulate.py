@@ -52,6 +52,9 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
     made.add_argument("--devices", type=int, metavar="N", help="instead of the bundle's")
     made.add_argument("--delays", default="", metavar="NAME=SECONDS,...", help=f"of {', '.join(DELAYS)}")
+    made.add_argument("--lose", default="", metavar="JOB=TIME,...", help="when a job's worker dies, such as vit=20m")
+    made.add_argument("--save-every", type=int, default=0, metavar="N", help="batches from one checkpoint to the next "
+                      "(default: a job is saved only where it leaves)")  # fmt: skip
     made.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journals, summaries and reports")
     made.add_argument(
         "--json", type=Path, metavar="FILE", help="write what became of the jobs under each policy here too"
@@ -65,15 +68,20 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--seed must be at least 0, got {arguments.seed}")
     if arguments.json and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
-    delays = parse_delays(arguments.delays)
+    if arguments.save_every < 0:
+        raise ValueError(f"--save-every must be at least 0, got {arguments.save_every}")
+    delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
     bundle = read_bundle(arguments.bundle, arguments.curves, arguments.seed, arguments.devices)
+    names = [played.given.job.name for played in bundle.jobs]
+    if strangers := [name for name in losses if name not in names]:
+        raise ValueError(f"--lose: no job {strangers[0]!r}{did_you_mean(strangers[0], names)}")
     settings = _settings(bundle, parse_policies(arguments.policy or []))
     folder = _new_folder(arguments.run_dir)
     _introduce(bundle)
     outcomes = {}
     for name, one in settings.items():
         place = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
-        outcomes[name] = play(bundle, one, delays, place)
+        outcomes[name] = play(bundle, one, delays, place, losses, arguments.save_every)
     if len(outcomes) == 1:
         [outcome] = outcomes.values()
         print_summary(outcome.summary, sys.stdout)
@@ -135,6 +143,27 @@ def parse_delays(text: str) -> Delays:
     return Delays(**values)
 
 
+def parse_losses(text: str) -> dict[str, list[float]]:
+    """``vit=20m,vit=90s`` style: when workers of jobs die, seconds by job.
+
+    Raises:
+        ValueError: if a time is none.
+
+    Example::
+
+        >>> parse_losses("vit=20m,cnn=90s,vit=1h")
+        {'vit': [1200.0, 3600.0], 'cnn': [90.0]}
+    """
+    losses: dict[str, list[float]] = {}
+    for part in filter(None, text.split(",")):
+        name, _, time = part.rpartition("=")
+        try:
+            losses.setdefault(name, []).append(parse_duration(time))
+        except ValueError as error:
+            raise ValueError(f"--lose: {part!r}: {error}") from None
+    return losses
+
+
 def _settings(bundle: PlayedBundle, policies: Sequence[str]) -> dict[str, Settings]:
     """Of each policy, by its name; of the bundle's own if none is asked for."""
     if not policies:
@@ -143,10 +172,19 @@ def _settings(bundle: PlayedBundle, policies: Sequence[str]) -> dict[str, Settin
     return {text: with_policy(bundle.settings, parse_policy(text)) for text in policies}
 
 
-def play(bundle: PlayedBundle, settings: Settings, delays: Delays, folder: Path) -> Outcome:
+def play(
+    bundle: PlayedBundle,
+    settings: Settings,
+    delays: Delays,
+    folder: Path,
+    losses: Mapping[str, Sequence[float]] | None = None,
+    save_every: int = 0,
+) -> Outcome:
     """One policy's run, with journal, summary and report in a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    outcome = Simulation(settings, [job.given for job in bundle.jobs], delays, folder / "journal.db").run()
+    jobs = [job.given for job in bundle.jobs]
+    simulation = Simulation(settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every)
+    outcome = simulation.run()
     outcome.summary.write(folder / "summary.json")
     with Journal.open(folder / "journal.db") as journal:
         write_report(journal, folder / "report.html", folder.name)

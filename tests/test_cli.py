@@ -457,3 +457,14 @@ def test_a_reader_who_has_enough(command: str, run_dir: Path) -> None:
     assert done.returncode == 0
     assert "Broken pipe" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("deadline", ["0s", "-5m", "2020-01-01T00:00:00Z", "1e9d", "nan"])
+@pytest.mark.promise("F15")
+def test_a_deadline_that_is_past_is_refused_at_once(deadline: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = f"{{model: tests.tiny.Line, deadline: {deadline!r}, target: {{batches: 5}}}}"
+    Path("b.yaml").write_text(f"jobs: {{a: {job}}}")
+    said = Said(capsys, "run", "b.yaml", "--own", "--run-dir", "run")
+    assert said.code == 2
+    assert "jobs.a.deadline: duration must be" in said.err
+    assert not Path("run").exists()

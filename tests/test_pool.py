@@ -136,6 +136,7 @@ def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: 
     until(lambda: not any(job.devices for job in shell.jobs().values()))
 
 
+@pytest.mark.promise("F16")
 def test_people_steer(shell: Shell) -> None:
     shell.submit("a", "b", target={"batches": 100000}, deadline="30m")
     until(lambda: batches(shell, "a") > 20)

@@ -326,3 +326,45 @@ def test_policies_and_delays_as_they_are_written() -> None:
     ]  # fmt: skip
     assert parse_delays("switch=0.2,release=1m30s,report=.5") == Delays(switch=0.2, release=90.0, report=0.5)
     assert parse_delays("") == Delays()
+
+
+# ---------------------------------------------------------------------------------------------------- losses
+
+
+def test_workers_die_when_they_are_told_to_and_what_was_saved_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(
+        "jobs: {a: {deadline: 100s, target: {batches: 100}, curve: fast.csv, throughput: 10, restarts: 2}}"
+    )
+
+    def lost(every: str, lose: str, folder: str) -> tuple[int, dict[str, object]]:
+        words = ["simulate", "bundle.yaml", "--curves", "curves", "--lose", lose, "--save-every", every]
+        code = main([*words, "--run-dir", folder])
+        body: dict[str, object] = json.loads((Path(folder) / "summary.json").read_text())["jobs"]["a"]
+        return code, body
+
+    code, often = lost("20", "a=5s,a=9s", "often")
+    assert (code, often["verdict"], often["restarts"]) == (0, "met", 2)
+    assert 0 < int(str(often["lost_batches"])) < 40
+    assert "came back 2 times" in capsys.readouterr().out
+    code, never = lost("0", "a=5s,a=9s", "never")
+    assert int(str(never["lost_batches"])) > int(str(often["lost_batches"]))
+    code, over = lost("20", "a=3s,a=6s,a=10s", "over")
+    assert (code, over["verdict"]) == (3, "crashed")
+    assert "as often as it may" in str(over["reason"])
+    assert "Faults" in (Path("over") / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--lose", "b=5s"], "--lose: no job 'b'"),
+        (["--lose", "a=5"], "--lose: 'a=5': duration must be"),
+        (["--lose", "a"], "--lose: 'a': duration must be"),
+        (["--save-every", "-1"], "--save-every must be at least 0, got -1"),
+    ],
+)
+def test_losses_that_cannot_be_are_refused(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text("jobs: {a: {deadline: 9s, target: {batches: 9}, curve: fast.csv, throughput: 9}}")
+    assert main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out", *words]) == 2
+    assert problem in capsys.readouterr().err
+    assert not Path("out").exists()

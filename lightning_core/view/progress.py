@@ -179,7 +179,7 @@ def print_summary(summary: Summary, stream: TextIO) -> None:
     for job in summary.jobs:
         finished = "-" if job.finished_at is None else format_duration(job.finished_at - job.submitted_at)
         deadline = format_duration(job.deadline - job.submitted_at)
-        name, reason = clean(job.name), clean(str(job.reason))
+        name, reason = clean(job.name), _ending(job)
         rows.append((name, str(job.verdict), finished, deadline, _value(job), str(job.batches), reason))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
