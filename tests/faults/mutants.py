@@ -87,14 +87,54 @@ MUTANTS = (
         "tests/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
     ),
     Mutant(
+        "R6", "lightning_core/drivers/generations.py",
+        "same = hashlib.file_digest(file, \"sha256\").hexdigest() == manifest.sha256", "same = True",
+        "tests/test_checkpoints.py::test_a_damaged_file_is_replaced_by_the_one_before_it",
+    ),
+    Mutant(
+        "R7", "callbacks/saving.py",
+        "return self._folder is not None and time.monotonic() >= self._next", "return False",
+        "tests/faults/test_checkpoint_faults.py::test_a_kill_costs_one_interval_and_a_batch",
+    ),
+    Mutant(
+        "R11", "lightning_core/launch/watching.py",
+        "if place.silent > self._silent:", "if False:",
+        "tests/test_keeper.py::test_a_worker_that_hangs_is_given_up_before_ten_seconds",
+    ),
+    Mutant(
+        "R12", "lightning_core/launch/launching.py",
+        "if len(places) < len(found):", "if not places:",
+        "tests/test_keeper.py::test_all_ranks_or_none",
+    ),
+    Mutant(
+        "R13", "callbacks/writing.py",
+        "saved, number, words = strategy.broadcast((ours.saved, number, words))", "saved = ours.saved",
+        "tests/faults/test_checkpoint_faults.py::test_all_ranks_know_whether_the_first_could_save",
+    ),
+    Mutant(
+        "R14", "lightning_core/launch/signals.py",
+        "        received.append(number)\n", "",
+        "tests/faults/test_shutdown.py::test_the_first_signal_is_noted_and_the_second_leaves_at_once_with_all_below",
+    ),
+    Mutant(
+        "S1", "lightning_core/launch/cluster.py",
+        "if not has_token():  # a Ray", "if False:  # a Ray",
+        "tests/test_security.py::test_a_ray_that_asks_for_no_token_is_taken_down_again",
+    ),
+    Mutant(
+        "S2", "lightning_core/drivers/private.py",
+        "before = os.umask(0o077)", "before = os.umask(0o022)",
+        "tests/test_security.py::test_the_spec_of_a_run_is_the_user_s_alone",
+    ),
+    Mutant(
         "S3", "lightning_core/codec.py",
         "import json\n", "import json\nimport pickle\n",
-        "tests/test_package.py::test_nothing_of_ours_unpickles_or_evaluates",
+        "tests/test_security.py::test_nothing_of_ours_unpickles_or_evaluates",
     ),
     Mutant(
         "S4", "callbacks/checkpoint_io.py",
         "torch.load(file, map_location, weights_only=True)", "torch.load(file, map_location, weights_only=False)",
-        "tests/test_checkpoints.py::test_a_checkpoint_with_code_in_it_is_refused_and_nothing_runs",
+        "tests/test_checkpoints.py::test_a_checkpoint_with_code_runs_nothing",
     ),
     Mutant(
         "S5", "lightning_core/launch/loading.py",
