@@ -8,7 +8,6 @@ Checkpoints that cannot be lost, for any Trainer.
 from __future__ import annotations
 
 import logging
-import pickle
 import re
 import shutil
 import sys
@@ -232,9 +231,7 @@ def _load_file(path: Path, map_location: Any, *, need_manifest: bool) -> tuple[d
                 raise CheckpointError(
                     f"checkpoint {path} is refused: it contains {refused}. {_allow(refused)}"
                 ) from None
-            if isinstance(error, pickle.UnpicklingError):
-                raise Unsound(f"refused: {_torch_says(error)}") from None
-            raise Unsound(f"cannot be read: {_torch_says(error)}") from None
+            raise Unsound(f"cannot be read as tensors and plain data: {_torch_says(error)}") from None
 
 
 def _plain(content: Any) -> dict[str, Any]:
