@@ -642,6 +642,7 @@ def check_answer(row: Row, code: Any, errors: str, made: list[str]) -> None:
     assert not made
 
 
+@pytest.mark.promise("S5", "S6", "S7", "S12", "F15", "F16", "F17")
 @pytest.mark.parametrize("name", FROM_FILES)
 def test_told_from_the_files_alone(of_files: dict[str, list[Any]], name: str) -> None:
     code, errors, made, imported = of_files[name]
@@ -649,6 +650,7 @@ def test_told_from_the_files_alone(of_files: dict[str, list[Any]], name: str) ->
     assert not imported
 
 
+@pytest.mark.promise("S6", "F17")
 @pytest.mark.parametrize("name", FROM_CLASSES)
 def test_told_before_anything_starts(of_classes: dict[str, list[Any]], name: str) -> None:
     code, errors, made, imported = of_classes[name]

@@ -98,12 +98,12 @@ def test_random_text_is_read_or_refused(tmp_path: Path) -> None:
              "2026-02-30", "0b_", "._", "=", "1:2", ",", "#", "%", "@", "\t", "---", "...", "\\", "1" * 4400, "\u2028",
              "\xe9", "  ", "0x_", "!!binary ", "~", "1e999", "-.inf", "\r"]  # fmt: skip
     refused = 0
-    for _ in range(1500):
+    for _ in range(600):
         text = "".join(draw.choices(parts, k=draw.randint(1, 14)))
         content, found = read(tmp_path, text)  # nothing else is raised
         assert all(problem[0] == ":" for problem in found)
         refused += content is None
-    assert 300 < refused < 1400  # the texts are neither all sound nor all broken
+    assert 120 < refused < 560  # the texts are neither all sound nor all broken
 
 
 # ------------------------------------------------------------------------------------------------ how much work

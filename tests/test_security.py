@@ -8,10 +8,14 @@ import io
 import os
 import re
 import stat
+import subprocess
+import sys
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,6 +34,9 @@ from lightning_core.view.text import clean_lines
 from lightning_core.words import check_name, is_name
 from tests.conftest import ROOT
 from tests.test_report import harmless
+
+if TYPE_CHECKING:
+    from lightning_core.launch.cluster import Cluster
 
 # ------------------------------------------------------------------------------------------------ our own code
 
@@ -363,11 +370,6 @@ def test_a_secret_is_not_shown() -> None:
 # ------------------------------------------------------------------------------------------------ what we install
 
 
-def pinned(name: str) -> dict[str, str]:
-    lines = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", (ROOT / name).read_text(), flags=re.MULTILINE)
-    return {package.lower().replace("_", "-"): version for package, version in lines}
-
-
 @pytest.mark.promise("S10")
 def test_malicious_uploads_are_ruled_out() -> None:
     from packaging.requirements import Requirement
@@ -379,3 +381,152 @@ def test_malicious_uploads_are_ruled_out() -> None:
     for requirement in lightning:
         assert not {"2.6.2", "2.6.3"} & set(requirement.specifier.filter(["2.6.1", "2.6.2", "2.6.3", "2.6.6"]))
         assert "2.6.6" in requirement.specifier
+
+
+@pytest.mark.promise("S10")
+def test_the_lock_is_whole_and_agrees_with_what_is_asked_for() -> None:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+    from packaging.version import Version
+
+    text = (ROOT / "requirements.lock").read_text()
+    entries = re.split(r"\n(?=\S)", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    locked = {}
+    for entry in filter(str.strip, entries):
+        found = re.match(r"([a-z0-9.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n?)+)", entry)
+        assert found, entry[:80]
+        locked[canonicalize_name(found[1])] = Version(found[2])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(line for extra in ("lightning", "ray", "view", "tensorboard", "dev")
+                                         for line in extras[extra])]  # fmt: skip
+    asked += [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    for requirement in map(Requirement, asked):
+        assert locked[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    assert not {"file:", "git+", "http:"} & set(re.findall(r"file:|git\+|http:", text))
+    # What pip would install by itself on Linux with the CPU build is all there.
+    assert len(locked) > 80
+
+
+# ------------------------------------------------------------------------------------------------ Ray
+
+STRANGER = """
+from ray._raylet import GcsClient
+try:
+    print("inside", len(GcsClient(address=ADDRESS).internal_kv_keys(b"", None, 5)) > 0)
+except Exception as error:
+    print("outside", error)
+"""
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("mode", ["disabled", "DISABLED", "none"])
+def test_no_ray_of_ours_is_without_a_token(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning_core.launch import cluster
+
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    monkeypatch.setattr("ray.init", lambda **given: pytest.fail("it was started"))
+    with pytest.raises(BundleError, match=f"RAY_AUTH_MODE is '{mode}': a Ray that is started here has a token; unset"):
+        cluster.start_local_ray(tmp_path)
+
+
+@pytest.mark.promise("S1")
+def test_a_ray_that_asks_for_no_token_is_taken_down_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray looks at its mode once, when it is imported."""
+    from lightning_core.launch import cluster
+
+    done: list[str] = []
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setattr("ray.init", lambda **given: done.append("init"))
+    monkeypatch.setattr("ray.shutdown", lambda: done.append("shutdown"))
+    monkeypatch.setattr(cluster, "has_token", lambda: False)
+    with pytest.raises(BundleError, match="this Ray came up without a token"):
+        cluster.start_local_ray(tmp_path)
+    assert done == ["init", "shutdown"]
+
+
+@pytest.mark.promise("S1")
+def test_a_cluster_without_a_token_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from lightning_core.launch import cluster
+
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    for token, warned in ((False, True), (True, False)):
+        caplog.clear()
+        monkeypatch.setattr(cluster, "has_token", lambda token=token: token)
+        monkeypatch.setattr(cluster, "start_keeper", lambda *given: pytest.fail("far enough"))
+        with pytest.raises(pytest.fail.Exception):
+            cluster.Cluster(workers=1).__enter__()
+        assert ("this Ray asks for no token" in caplog.text) == warned
+
+
+@pytest.mark.cluster
+@pytest.mark.promise("S1")
+def test_strangers_are_kept_out(local_ray: None, record_property: Callable[[str, object], None]) -> None:
+    import psutil
+    import ray
+
+    from lightning_core.launch.cluster import has_token
+
+    assert has_token()
+    address = ray.get_runtime_context().gcs_address
+    hidden = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"}
+    plain = {key: value for key, value in os.environ.items() if key not in hidden} | {"HOME": "/nonexistent"}
+    answers = []
+    for known in (
+        {"RAY_AUTH_MODE": "disabled"},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.environ["RAY_AUTH_TOKEN"]},
+    ):
+        code = STRANGER.replace("ADDRESS", repr(address))
+        line = [sys.executable, "-c", code]
+        done = subprocess.run(line, env=plain | known, capture_output=True, text=True, timeout=60, check=True)
+        answers.append(done.stdout)
+    assert all(answer.startswith("outside RPC error: InvalidAuthToken") for answer in answers[:2]), answers
+    assert answers[2] == "inside True\n"
+
+    listening = [(process.name(), place.laddr) for process in psutil.Process().children(recursive=True)
+                 for place in process.net_connections("tcp") if place.status == "LISTEN"]  # fmt: skip
+    assert listening
+    agents = [place for name, place in listening if "Agent" in name]
+    for place in agents:  # what speaks HTTP
+        for header, expected in (({}, 401), ({"Authorization": f"Bearer {'0' * 64}"}, 403)):
+            for path in ("/", "/get_or_create_runtime_env", "/api/jobs/"):
+                connection = HTTPConnection(place.ip, place.port, timeout=10)
+                connection.request("POST" if "env" in path else "GET", path, headers=header)
+                assert connection.getresponse().status == expected, (place, path)
+                connection.close()
+    record_property("figure", f"{len(listening)} ports listen, {len(agents)} of them HTTP; all ask for the token")
+
+
+@pytest.mark.cluster
+@pytest.mark.promise("S2")
+def test_the_token_is_nowhere_and_a_run_is_the_user_s_alone(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import psutil
+    import ray
+
+    token = os.environ["RAY_AUTH_TOKEN"]
+    job = {"model": "tests.tiny.Line", "data": "tests.tiny.Points", "trainer": {"logger": False}, "deadline": "60s",
+           "target": {"batches": 5}, "cell": 1}  # fmt: skip
+    before = os.umask(0)
+    try:
+        made = Bundle.from_dict({"jobs": {"a": job}}, ROOT).run(run_dir=tmp_path / "run", cluster=cluster)
+    finally:
+        os.umask(before)
+    assert made.met == 1
+    session = Path(ray._private.worker._global_node.get_session_dir_path())  # type: ignore[attr-defined]
+    [top] = [folder for folder in session.parents if folder.name.startswith("lc-")]
+    assert mode(top) == 0o700  # Ray opens what is in it to all
+    written = list((tmp_path / "run").glob("**/*"))
+    assert {path.name for path in written} >= {"bundle.yaml", "journal.db", "summary.json", "jobs", "spec.json"}
+    for path in (tmp_path / "run", *written):
+        assert not mode(path) & 0o077, path
+    for path in (*written, *session.glob("**/*")):
+        if path.is_file():
+            assert token.encode() not in path.read_bytes(), path
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        assert token not in " ".join(process.cmdline())
+    assert token not in "".join(capfd.readouterr())
