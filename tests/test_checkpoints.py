@@ -333,6 +333,15 @@ def test_a_copy_in_host_memory_is_of_that_moment(tmp_path: Path) -> None:
     assert held["list"][1] == {"count": [1]}
 
 
+@pytest.mark.gpu
+def test_a_copy_of_what_is_on_a_gpu_is_in_host_memory() -> None:
+    weight = torch.arange(4.0, device="cuda")
+    held = to_host({"weight": weight, "part": weight[1:]})
+    weight.zero_()
+    assert {tensor.device.type for tensor in held.values()} == {"cpu"}
+    assert (held["weight"].tolist(), held["part"].tolist()) == ([0, 1, 2, 3], [1, 2, 3])
+
+
 def test_asynchronous_saves_are_all_written_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow(monkeypatch, 0.02)
     io = SafeCheckpointIO(asynchronous=True)
