@@ -28,7 +28,7 @@ from lightning_core.types import (
 )
 from lightning_core.view.forecasts import fill_in
 from lightning_core.view.history import History
-from lightning_core.view.job_history import Belief
+from lightning_core.view.moments import Belief
 from lightning_core.view.why import why
 from tests.driven import HOSTILE, grant, lived
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from lightning_core.durations import format_duration
 from lightning_core.types import BatchTarget, LossTarget, Verdict
-from lightning_core.view.job_history import Forecast, JobHistory
+from lightning_core.view.job_history import JobHistory
+from lightning_core.view.moments import Forecast
 from lightning_core.view.progress import SYMBOLS
 from lightning_core.view.svg import Scale, boxes, escape, line, number, steps, thin, time_ticks, time_words
 

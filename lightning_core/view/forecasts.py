@@ -8,7 +8,8 @@ from lightning_core.codec import decode_event
 from lightning_core.journal import Journal
 from lightning_core.scheduler import Scheduler
 from lightning_core.view.history import History
-from lightning_core.view.job_history import Forecast, JobHistory
+from lightning_core.view.job_history import JobHistory
+from lightning_core.view.moments import Forecast
 
 # Forecasts that are shown of a job, evenly over its training.
 MOMENTS = 8

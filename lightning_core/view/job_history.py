@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,60 +28,10 @@ from lightning_core.types import (
     WorkerLeft,
 )
 from lightning_core.view.faults import WELL, Fault, what_happened, work_since
+from lightning_core.view.moments import Belief, Forecast, Held, Point, Progress, Remark
 
 # Terms that an amendment does not change, or that are told apart.
 KEPT = ("deadline", "can", "device")
-
-
-class Point(NamedTuple):
-    """A loss observation."""
-
-    time: float
-    batches: int
-    loss: float
-    """The falling number behind what was logged (:meth:`lightning_core.types.LossTarget.falling`)."""
-
-
-class Progress(NamedTuple):
-    """What a worker had done."""
-
-    time: float
-    batches: int
-    busy: float
-
-
-class Held(NamedTuple):
-    """What a job might hold from this time on."""
-
-    time: float
-    duty: float
-    devices: tuple[int, ...]
-    reason: Reason
-
-
-class Belief(NamedTuple):
-    """What was believed of a job from this time on; in the end, what was known."""
-
-    time: float
-    verdict: Verdict
-    reason: Reason
-
-
-class Remark(NamedTuple):
-    """What a person wanted of the job, or what befell its worker."""
-
-    time: float
-    who: str
-    words: str
-
-
-class Forecast(NamedTuple):
-    """Made at a time, of the time at which the target would be reached; inf where it would not."""
-
-    time: float
-    early: float
-    likely: float
-    late: float
 
 
 @dataclass
