@@ -172,12 +172,12 @@ def test_a_scheduler_that_did_not_answer_is_told() -> None:
     told.take(Report("a", 1, 4, 1, 150, 15.0), 12.0)
     assert [(since, until) for since, until, _ in told.history.away] == [(4.0, 12.0)]
     assert "no decision for 8.0s" in told.report()
+    assert "the scheduler did not answer for 8.0s" in told.why()
 
 
 def test_nobody_hears_of_faults_where_there_were_none() -> None:
     told = Told(job())
     assert "fault" not in told.why() + told.board() + told.plain()
-    assert "What was lost" not in told.report()
     assert "Faults" not in told.report()
 
 

@@ -167,7 +167,7 @@ def _faults(history: History) -> str:
         found.append((since, "<span>the pool</span>", escape(what), lost, "it went on where its journal ended"))
     if not found:
         return ""
-    names = ("after", "job", "what happened", "what was lost", "what was done")
+    names = ("after", "job", "fault", "lost", "done")
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     body = []
     for time, *cells in sorted(found):

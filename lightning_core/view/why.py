@@ -17,7 +17,7 @@ class Row(NamedTuple):
     time: float
     """Seconds since its submission."""
     what: str
-    """``submitted``, ``grant``, ``person``, ``worker``, ``fault``, or a verdict."""
+    """``submitted``, ``grant``, ``person``, ``worker``, ``fault``, ``pool``, or a verdict."""
     share: float | None
     """Of its devices, where a grant changed it."""
     devices: tuple[int, ...] | None
@@ -48,7 +48,7 @@ def why(history: History, name: str) -> list[str]:
     """
     job = history.of(name)
     table = [("after", "what", "share", "device", "reason")]
-    for row in rows(job):
+    for row in sorted([*rows(job), *_away(history, job)], key=lambda row: row.time):
         share = "" if row.share is None else f"{row.share:.2f}"
         devices = "" if row.devices is None else ",".join(map(str, row.devices)) or "-"
         table.append((format_duration(row.time), row.what, share, devices, row.reason))
@@ -62,6 +62,16 @@ def why(history: History, name: str) -> list[str]:
         line = f"{after:>{widths[0]}}  {what:<{widths[1]}}  {share:>{widths[2]}}  {device:<{widths[3]}}  {reason}"
         lines.append(line.rstrip())
     return lines
+
+
+def _away(history: History, job: JobHistory) -> list[Row]:
+    """When nobody decided during its life."""
+    end = history.last if job.ended is None else job.ended
+    return [
+        Row(since - job.submitted, "pool", None, None, f"{what} for {format_duration(until - since)}")
+        for since, until, what in history.away
+        if job.submitted <= since < end
+    ]
 
 
 def _terms(job: JobHistory) -> str:
