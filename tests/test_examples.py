@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from lightning_core.launch.cluster import Cluster
 
 STEPS = {"vit": 300, "lstm": 1400, "cnn": 250, "resnet_narrow": 100, "resnet_wide": 60}
+# Nightly: they need as long as the others together.
+LONG = ("lstm", "vit")
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG)) for name in sorted(MODELS)]
+)
 def test_a_digit_model_reads_nine_of_ten(name: str) -> None:
     torch.set_num_threads(1)
     pl.seed_everything(1, verbose=False)

@@ -95,12 +95,25 @@ def same(one: Plan, other: Plan) -> bool:
     return all(np.array_equal(getattr(one, f.name), getattr(other, f.name), equal_nan=True) for f in fields(one))
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
 @pytest.mark.parametrize("name", sorted(MEMBERS))
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_every_policy_conforms(name: str, devices: int, data: st.DataObject) -> None:
+def test_every_policy_conforms(name: str, data: st.DataObject) -> None:
+    conforms(name, data)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(MEMBERS))
+@given(data=st.data())
+@settings(max_examples=500, deadline=None)
+def test_every_policy_conforms_at_length(name: str, data: st.DataObject) -> None:
+    conforms(name, data)
+
+
+def conforms(name: str, data: st.DataObject) -> None:
+    """What holds of every policy, whatever it is shown."""
     policy, twin = MEMBERS[name](), MEMBERS[name]()
+    devices = data.draw(st.sampled_from([1, 2, 4]))
     assert isinstance(policy, Policy)
     now = 0.0
     for _ in range(3):
