@@ -30,6 +30,7 @@ from lightning_core.codec import decode_event  # noqa: E402
 from lightning_core.journal import Journal  # noqa: E402
 from lightning_core.launch.bundle import Bundle  # noqa: E402
 from lightning_core.launch.cluster import Cluster  # noqa: E402
+from lightning_core.launch.signals import Interrupted, signals  # noqa: E402
 from lightning_core.policies.moore_hodgson import largest_feasible_set  # noqa: E402
 from lightning_core.summary import Summary  # noqa: E402
 from lightning_core.types import Report, Verdict  # noqa: E402
@@ -217,7 +218,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
     arguments = parser.parse_args(words)
     rows = []
     print("bringing up warm workers (each imports torch and Lightning once) ...", flush=True)
-    with Cluster(workers=len(arguments.model)) as cluster:
+    with signals(at_once=True), Cluster(workers=len(arguments.model)) as cluster:
         for seed in arguments.seed:
             folder = arguments.run_dir / f"seed-{seed}"
             shutil.rmtree(folder, ignore_errors=True)
@@ -246,4 +247,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Interrupted as left:
+        sys.exit(128 + left.number)
