@@ -1,0 +1,163 @@
+"""How long a launched job believes its scheduler's last word, and what it does when another life has its place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+
+from lightning_core import BatchTarget
+from lightning_core.callbacks import CoreCallback, Fenced, mailbox, steering
+from lightning_core.callbacks.joining import Connection
+from lightning_core.callbacks.mailbox import Mailbox
+from lightning_core.callbacks.ranks import Word
+from lightning_core.callbacks.steering import Steering
+from lightning_core.reasons import Reason
+from lightning_core.types import Directive, End, Grant, Report, Save, Verdict
+from tests.test_callback import Script, grant, until
+from tests.tiny import QUIET, Net, NoisyPoints
+
+SUPERSEDED = End("job", 0, Verdict.CANCELLED, Reason("superseded"))
+
+
+class Hung(Script):
+    """A scheduler that takes a call and does not answer, as one that was stopped."""
+
+    def __init__(self, directive: Directive) -> None:
+        super().__init__(directive)
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def report(self, report: Report) -> Directive | None:
+        self.answers.wait()
+        answer = super().report(report)
+        return SUPERSEDED if self.directive is SUPERSEDED else answer
+
+
+class Training:
+    """A launched job that trains in a thread of its own and saves all the time."""
+
+    def __init__(self, script: Script, folder: Path) -> None:
+        self.model = Net()
+        self.model.pause = 0.005
+        self.left: list[BaseException] = []
+        self._callback = CoreCallback(
+            "job", target=BatchTarget(10**9), client=script, launched=True, folder=folder, save_every=0.05
+        )
+        self._thread = threading.Thread(target=self._fit)
+        self._thread.start()
+
+    def _fit(self) -> None:
+        try:
+            pl.Trainer(**QUIET, max_epochs=-1, callbacks=[self._callback]).fit(self.model, datamodule=NoisyPoints())
+        except BaseException as error:
+            self.left.append(error)
+
+    @property
+    def batches(self) -> int:
+        return len(self.model.seen)
+
+    def stands_still(self, seconds: float = 0.5) -> bool:
+        before = self.batches
+        time.sleep(seconds)
+        return self.batches == before
+
+    def join(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def when(folder: Path) -> int:
+    return (folder / "last.ckpt").stat().st_mtime_ns
+
+
+@pytest.mark.promise("R3", "R5", "F23", "F33")
+@pytest.mark.parametrize("away", [False, True], ids=["hung", "away"])
+def test_a_launched_job_trains_on_for_its_lease_then_holds_until_there_is_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """A call that hangs is silence too. Meanwhile nothing is saved; what another life has done then is final."""
+    monkeypatch.setattr(steering, "LEASE", 2.5)
+    monkeypatch.setattr(mailbox, "MOST_RETRY", 0.5)
+    script = Hung(grant(1, 1.0))
+    training = Training(script, tmp_path)
+    until(lambda: (tmp_path / "last.ckpt").exists() and training.batches > 20)
+    if away:
+        script.away = True
+    else:
+        script.answers.clear()
+    silent = time.monotonic()
+    before = training.batches
+    until(lambda: training.batches > before + 3, 2.0)  # within the lease
+    until(lambda: training.stands_still(0.3))
+    assert 2.0 < time.monotonic() - silent < 5.0
+    saved = when(tmp_path)
+    assert training.stands_still()
+    assert when(tmp_path) == saved
+    script.away = False
+    script.answers.set()
+    until(lambda: not training.stands_still(0.2))
+    script.say(SUPERSEDED)
+    training.join()
+    [left] = training.left
+    assert isinstance(left, Fenced)
+
+
+@pytest.mark.promise("R5")
+def test_a_life_that_was_given_up_leaves_when_it_is_refused_and_saves_nothing_more(tmp_path: Path) -> None:
+    script = Hung(grant(1, 1.0))
+    training = Training(script, tmp_path)
+    until(lambda: (tmp_path / "last.ckpt").exists())
+    script.say(SUPERSEDED)
+    training.join()
+    [left] = training.left
+    assert isinstance(left, Fenced)
+    reported = [report.saved for report in script.reports if report.saved is not None]
+    assert reported
+    assert reported[-1].batches <= training.batches
+
+
+LEAVE = Grant("job", 2, 0.0, (), Reason("fixed_share"))
+HELD = grant(2, 0.0)
+MET = End("job", 2, Verdict.MET, Reason("target_met", (1.0,)))
+OVER = End("job", 2, Verdict.CANCELLED, Reason("cancelled"))
+
+
+@pytest.mark.promise("R5")
+@pytest.mark.parametrize(
+    ("directive", "fresh", "lapsed"),
+    [
+        (None, Word.GO, Word.HOLD),
+        (grant(2, 0.5), Word.GO, Word.HOLD),
+        (LEAVE, Word.LEAVE, Word.HOLD),
+        (HELD, Word.HOLD, Word.HOLD),
+        (MET, Word.STOP, Word.STOP),
+        (OVER, Word.OVER, Word.OVER),
+        (SUPERSEDED, Word.FENCED, Word.FENCED),
+    ],
+)
+def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fresh: Word, lapsed: Word) -> None:
+    for unheard, launched, word in ((59.0, True, fresh), (61.0, True, lapsed), (61.0, False, None)):
+        box: Any = SimpleNamespace(directive=directive, unheard_for=lambda: unheard, silent_for=float, turnstiles=())  # noqa: B023
+        steers = Steering("job", box, SimpleNamespace(), None, None, launched, (0,), True, lambda: False)
+        if word is not None:
+            assert steers._decide(save=False) is word
+        elif isinstance(directive, Grant) and directive.duty:
+            assert steers._decide(save=False) is Word.GO  # a script goes on by itself
+
+
+def test_a_checkpoint_is_told_at_once() -> None:
+    script = Script(grant(1, 1.0))
+    connection = Connection(script, 1)
+    box = Mailbox(lambda: connection, "job", period=30.0)
+    box.begin(0)
+    until(lambda: script.reports)
+    save = Save(40, "0" * 64)
+    box.tell_saved(save)
+    until(lambda: script.reports[-1].saved == save, 2.0)
+    box.close()
