@@ -11,7 +11,7 @@ define run_tests
 	@began=$$(date +%s); $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup demo test test-pure test-ray test-faults test-nightly reliability lint gpu-check
+.PHONY: setup demo test test-pure test-stories test-ray test-faults test-nightly reliability lint gpu-check
 
 setup: $(VENV)/.ready
 
@@ -29,16 +29,19 @@ lint: setup
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
-test: lint test-pure test-ray test-faults
-	@cat .seconds-test-pure .seconds-test-ray .seconds-test-faults
+test: lint test-pure test-stories test-ray test-faults
+	@cat .seconds-test-pure .seconds-test-stories .seconds-test-ray .seconds-test-faults
 
 # Coverage is counted where the core is tested; counting it in ten thousand stories and in live runs would take minutes.
 test-pure: setup
 	$(call run_tests,pure (of 120),-n 2 --dist loadfile -m 'not (gpu or nightly or cluster or stories or faults)' --cov --cov-report=)
 	$(RUN)/coverage report --include='$(CORE)' --fail-under=95
 
+test-stories: setup
+	$(call run_tests,stories (of 60),-n 2 -m 'stories and not nightly')
+
 test-ray: setup
-	$(call run_tests,Ray and stories (of 360),-m '(cluster or stories) and not (gpu or nightly or faults)')
+	$(call run_tests,Ray (of 300),-m 'cluster and not (gpu or nightly or faults)')
 
 test-faults: setup
 	$(call run_tests,faults (of 120),-m 'faults and not (gpu or nightly)')

@@ -642,7 +642,7 @@ def check_answer(row: Row, code: Any, errors: str, made: list[str]) -> None:
     assert not made
 
 
-@pytest.mark.promise("S5", "S6", "S7", "S12", "F15", "F16", "F17")
+@pytest.mark.promise("F15", "F16", "F17", "S5", "S6", "S7", "S12")
 @pytest.mark.parametrize("name", FROM_FILES)
 def test_told_from_the_files_alone(of_files: dict[str, list[Any]], name: str) -> None:
     code, errors, made, imported = of_files[name]

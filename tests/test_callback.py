@@ -137,6 +137,7 @@ def test_the_loss_is_what_it_was_before_lightning_divided_it() -> None:
     assert runs[4][1] == pytest.approx(runs[1][1], rel=0.5)
 
 
+@pytest.mark.promise("R15", "F10")
 def test_bad_losses_are_kept_out_counted_and_do_not_hurt() -> None:
     script = Script(grant(1, 1.0))
     fit(steered(script), Line(bad_after=20))
@@ -183,6 +184,7 @@ def test_a_plain_script_goes_on_when_its_job_is_ended(caplog: pytest.LogCaptureF
     assert "deadline passed" in caplog.text
 
 
+@pytest.mark.promise("R3", "F23")
 def test_training_goes_on_without_a_scheduler_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     script = Script(grant(1, 1.0))
     script.away = True
@@ -208,6 +210,7 @@ def test_a_logged_metric_is_a_target() -> None:
     assert trainer.global_step < 5000
 
 
+@pytest.mark.promise("F11")
 def test_a_metric_that_is_never_logged_is_told_with_those_that_are() -> None:
     callback = steered(Script(grant(1, 1.0)), LossTarget("trian_loss", 0.1))
     with pytest.raises(MisconfigurationException, match="'trian_loss' was never logged; logged so far: train_loss"):

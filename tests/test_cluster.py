@@ -99,6 +99,7 @@ def test_jobs_meet_their_targets_in_turns_and_the_journal_replays(cluster: Clust
     assert saved["global_step"] >= 400
 
 
+@pytest.mark.promise("R10", "F31")
 def test_a_job_that_raises_takes_nobody_with_it(cluster: Cluster, tmp_path: Path) -> None:
     made = bundle("uniform", bad=job(raise_at=20), good=job(target={"batches": 100}))
     summary = made.run(run_dir=tmp_path, cluster=cluster)
@@ -126,6 +127,7 @@ def test_a_worker_that_dies_is_noticed_and_replaced(cluster: Cluster, tmp_path: 
     assert again.exit_code == 0
 
 
+@pytest.mark.promise("F11")
 def test_a_metric_never_logged_is_told_with_those_that_were(cluster: Cluster, tmp_path: Path) -> None:
     made = bundle(a=job(target={"metric": "vall_loss", "at_most": 0.1}, data="ValidatedPoints"))
     [status] = made.run(run_dir=tmp_path, cluster=cluster).jobs
@@ -139,6 +141,7 @@ def test_bad_losses_are_shown(cluster: Cluster, tmp_path: Path) -> None:
     assert status.rejected == 3
 
 
+@pytest.mark.promise("R2", "F1")
 def test_the_scheduler_killed_in_the_middle_comes_back_and_nobody_notices(cluster: Cluster, tmp_path: Path) -> None:
     """SIGKILL: it answers again within 10 s, training goes on meanwhile, and the journal replays over the gap."""
     import ray
@@ -197,6 +200,7 @@ def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluste
     assert ray.get(cluster.keeper.pids.remote())[:2] == before[:2]
 
 
+@pytest.mark.promise("R2")
 def test_the_scheduler_s_process_imports_neither_torch_nor_lightning() -> None:
     code = (
         "import sys, lightning_core.drivers.ray_actor;"

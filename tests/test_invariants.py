@@ -187,7 +187,7 @@ TOLD = settings(deadline=None, derandomize=True, database=None, suppress_health_
 
 
 @pytest.mark.stories
-@pytest.mark.promise("R4")
+@pytest.mark.promise("F14", "R4", "R15")
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_whatever_comes_the_invariants_hold(policy: str, record_property: Callable[[str, object], None]) -> None:
     @settings(TOLD, max_examples=math.ceil(STORIES / len(POLICIES)))

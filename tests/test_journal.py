@@ -106,6 +106,7 @@ def test_a_fresh_process_replays_to_the_same_digest(tmp_path: Path) -> None:
     assert '"identical": true' in done.stdout
 
 
+@pytest.mark.promise("R21", "F30")
 def test_one_changed_event_is_noticed(tmp_path: Path) -> None:
     lived(tmp_path / "j.db").close()
     with Journal.open(tmp_path / "j.db") as journal:
@@ -128,6 +129,7 @@ def _halved(event: Event) -> Event:
     return Report(event.job, 1, event.number, event.version, event.batches, event.busy / 2, cells)
 
 
+@pytest.mark.promise("R2")
 def test_a_host_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
     before = lived(tmp_path / "j.db")
     status, now = before.scheduler.status(), before.now()
@@ -139,6 +141,7 @@ def test_a_host_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
     after.close()
 
 
+@pytest.mark.promise("F15")
 def test_time_passes_while_nobody_is_there(tmp_path: Path) -> None:
     lived(tmp_path / "j.db").close()
     hour_ago = time.time() - 3600
@@ -275,6 +278,7 @@ def test_whoever_only_reads_a_journal_changes_nothing(tmp_path: Path) -> None:
         assert len(list(journal.entries())) > seen
 
 
+@pytest.mark.promise("R21", "F30")
 def test_a_journal_is_never_overwritten(tmp_path: Path) -> None:
     Journal.create(tmp_path / "j.db", LARA).close()
     with pytest.raises(JournalError, match="there is a journal already"):
@@ -288,6 +292,7 @@ def test_an_empty_journal_opens(tmp_path: Path) -> None:
         assert journal.digest == replay(journal).digest == digest
 
 
+@pytest.mark.promise("R21", "F30")
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

@@ -187,6 +187,7 @@ def test_from_another_machine_by_the_address_of_its_ray(shell: Shell) -> None:
     until(lambda: shell.jobs()["far"].verdict is Verdict.CRASHED, 5)
 
 
+@pytest.mark.promise("S1")
 @pytest.mark.nightly
 def test_a_wrong_token_is_told_in_words(shell: Shell) -> None:
     """Ray itself takes twenty seconds to give up."""
@@ -199,6 +200,7 @@ def test_a_wrong_token_is_told_in_words(shell: Shell) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.promise("F22")
 def test_a_pool_that_was_down_goes_on(shell: Shell) -> None:
     shell.submit("long", target={"batches": 100000})
     before = until(lambda: (job := shell.jobs()["long"]).batches > 50 and job)
@@ -215,6 +217,7 @@ def test_a_pool_that_was_down_goes_on(shell: Shell) -> None:
     shell.command("cancel", "long")
 
 
+@pytest.mark.promise("R3", "F25")
 def test_a_script_outlives_the_head(shell: Shell) -> None:
     script = shell.script("survivor", batches=3000)
     until(lambda: batches(shell, "survivor") > 50)

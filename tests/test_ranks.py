@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import torch
 from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, JobOver, Released
 from lightning_core.callbacks.ranks import COST, REACT, batches_between
+from lightning_core.launch.gang import Rank, free_port, trainer_arguments
 from lightning_core.reasons import Reason
-from lightning_core.types import Directive, End, Grant, Verdict
+from lightning_core.types import Cause, Directive, End, Grant, Verdict
 from tests.conftest import ROOT
+from tests.faults import parted
 from tests.test_callback import Script, grant, until
 from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
 
@@ -35,6 +38,7 @@ def test_agreeing_costs_little_and_reacts_soon(broadcast: float, batch: float) -
     assert between * batch <= max(REACT, batch, 1.001 * broadcast / COST + batch)
 
 
+@pytest.mark.promise("R13")
 def test_ranks_hold_and_go_on_together(stories: Stories) -> None:
     first, second = stories["hold"]
     assert first["steps"] == second["steps"] > 0
@@ -50,6 +54,7 @@ def test_ranks_of_a_launched_job_leave_together_when_it_is_over(stories: Stories
     assert (first["left"], second["left"]) == ("JobOver", "JobOver")
 
 
+@pytest.mark.promise("R8", "R13")
 def test_released_ranks_come_back_to_the_bit(stories: Stories) -> None:
     whole, away, back = (stories[scenario] for scenario in ("whole", "release", "return"))
     assert [rank["left"] for rank in away] == ["Released", "Released"]
@@ -78,6 +83,43 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Stories:
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
     return {scenario: [rank[scenario] for rank in ranks] for scenario in SCENARIOS}
+
+
+@pytest.mark.promise("R10", "R13", "F26")
+def test_ranks_that_part_say_so_soon_and_the_first_to_know_why_says_that(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """One hangs, or waits in another collective, or raises; the processes are as good as new for the next job."""
+    (tmp_path / "ports").write_text(" ".join(str(free_port()) for _ in parted.SCENARIOS))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.faults.parted", str(tmp_path)]
+    pair = [subprocess.Popen([*command, str(rank)], cwd=ROOT, env=environment) for rank in (0, 1)]
+    try:
+        assert [process.wait(120) for process in pair] == [0, 0]
+    finally:
+        for process in pair:
+            process.kill()
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    for how in ("hangs", "elsewhere"):
+        assert [rank[how]["cause"] for rank in (first, second)] == [Cause.LOST, Cause.LOST]
+        assert first[how]["words"].startswith("its ranks fell apart, says rank 0 of 2: ")
+        assert first[how]["seconds"] < parted.TIMEOUT + 5
+    assert (first["raises"]["cause"], second["raises"]["cause"]) == (Cause.LOST, Cause.RAISED)
+    assert second["raises"]["words"] == "ValueError: rank 1 has had enough"
+    assert first["raises"]["seconds"] < parted.TIMEOUT + 2
+    assert [rank["whole"]["cause"] for rank in (first, second)] == [Cause.DONE, Cause.DONE]
+    assert not any(rank[how]["stuck"] for rank in (first, second) for how in parted.SCENARIOS)
+    seconds = {how: first[how]["seconds"] for how in parted.SCENARIOS}
+    words = (
+        "time-out 5 s; a rank hangs: {hangs:.1f} s, in another collective: {elsewhere:.1f} s, raises: {raises:.1f} s"
+    )
+    record_property("figure", words.format(**seconds))
+
+
+def test_no_collective_of_a_launched_job_waits_for_longer_than_two_minutes(tmp_path: Path) -> None:
+    arguments = trainer_arguments(Rank(0, 2, port=1), "cpu")
+    assert 0 < arguments["strategy"]["init_args"]["timeout"].total_seconds() <= 120
+    assert trainer_arguments(Rank(), "cpu") == {}
 
 
 # ---------------------------------------------------------------------------------------------- in each of the ranks

@@ -135,6 +135,7 @@ class Returning(Line):
         return [torch.optim.SGD([parameter], lr=0.05) for parameter in self.parameters()]
 
 
+@pytest.mark.promise("R15", "F10")
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -151,6 +152,7 @@ def test_a_loss_that_is_no_number_is_told_once(value: Any, words: str, caplog: p
     assert not cells(script)
 
 
+@pytest.mark.promise("F10")
 @pytest.mark.parametrize(
     ("loss", "words"),
     [

@@ -107,6 +107,7 @@ def assert_same(run: Run, whole: Run) -> None:
 EPOCHS = {"max_epochs": 3, "num_sanity_val_steps": 2}
 
 
+@pytest.mark.promise("R7", "R8")
 @pytest.mark.parametrize(
     ("releases", "left_at", "options", "model"),
     [
@@ -136,6 +137,7 @@ def test_a_stateful_loader_resumes_to_the_bit(
     assert_same(run, whole)
 
 
+@pytest.mark.promise("R7", "R8")
 @pytest.mark.parametrize(
     ("releases", "left_at", "options", "model", "placed"),
     [

@@ -173,6 +173,7 @@ def test_the_fan_has_a_blade_for_each_forecast(history: History) -> None:
     assert len(read.all("path", "likely")) > 1
 
 
+@pytest.mark.promise("S8")
 @pytest.mark.parametrize("words", HOSTILE)
 def test_words_from_outside_stay_words(words: str) -> None:
     history = History(Settings())

@@ -99,6 +99,7 @@ def test_a_loss_target_is_met_by_the_mean_of_the_window_and_not_by_one_lucky_cel
     assert end.verdict is Verdict.MET
 
 
+@pytest.mark.promise("F33")
 def test_a_report_under_an_old_grant_is_answered_with_the_newest(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 90),)), 0.0)
     scheduler.handle(Submit((batches("b", 50),)), 1.0)
@@ -222,6 +223,7 @@ def test_cancelled(scheduler: Scheduler) -> None:
     assert scheduler.handle(Cancel("nobody"), 2.0) == []
 
 
+@pytest.mark.promise("F14")
 def test_strangers_are_answered_and_not_remembered(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a"),)), 0.0)
     [unknown] = scheduler.handle(report("b", 1, batches=100), 1.0)
@@ -232,6 +234,7 @@ def test_strangers_are_answered_and_not_remembered(scheduler: Scheduler) -> None
     assert scheduler.status()[0].batches == 0
 
 
+@pytest.mark.promise("F16")
 def test_submitting_twice_changes_nothing(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 50),)), 0.0)
     before = scheduler.directive("a")
@@ -246,6 +249,7 @@ def test_time_does_not_go_backwards(scheduler: Scheduler) -> None:
     assert [job.submitted_at for job in scheduler.status()] == [10.0, 10.0]
 
 
+@pytest.mark.promise("R15", "F10")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -1.0])
 def test_bad_losses_are_kept_out_and_counted(scheduler: Scheduler, bad: float) -> None:
     scheduler.handle(Submit((loss("a", at_most=0.5),)), 0.0)
@@ -276,6 +280,7 @@ _SENT = [
 ]
 
 
+@pytest.mark.promise("R16", "F12")
 @given(order=st.lists(st.sampled_from(range(len(_SENT))), min_size=1, max_size=30))
 @settings(max_examples=60, deadline=None)
 def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[int]) -> None:
