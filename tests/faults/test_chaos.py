@@ -100,6 +100,7 @@ def judged(jobs: list[JobStatus], trace: Trace, took: float, kept: Path) -> str:
     return f"seed {trace.seed}, {took:.0f} s: {counts}; {restarts} restarts, {lost} batches done again, all targets met"
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("R4", "R9", "F5")
 def test_a_run_under_faults_comes_to_its_end(
     local_ray: None, tmp_path: Path, record_property: Callable[[str, object], None]
