@@ -153,7 +153,7 @@ class Worker:
                     folder=checkpoint_folder(home, assignment.incarnation),
                     every=assignment.cell,
                 )
-                return _fit(assignment, callback)
+                return fit(assignment, callback)
         except Exception as error:  # of what lies around a training: a disk in trouble, say
             return WorkerLeft(assignment.job, assignment.incarnation, Cause.LOST, story(error))
         finally:
@@ -173,7 +173,13 @@ class Worker:
                 time.sleep(0.5)
 
 
-def _fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
+def fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
+    """Builds a job, and trains it from where the life before it was saved; why it ended.
+
+    Args:
+        assignment: what to train.
+        callback: that joins its Trainer to the scheduler.
+    """
     from lightning_core.callbacks import Fenced, JobOver, Released
     from lightning_core.callbacks.writing import NotSaved, write
     from lightning_core.launch.configuration import build
