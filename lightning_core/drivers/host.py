@@ -5,6 +5,8 @@ A host is not thread-safe; its driver sees to it that one call at a time comes i
 
 from __future__ import annotations
 
+import math
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,13 @@ from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import Answer, Directive, Event, Tick
 
 Clock = Callable[[], float]
+# A disk that is full is full for the next event too. Each one that fails costs a replay, so the next is tried after so
+# many seconds at least, and so many times what the replay took: meanwhile there is time to answer questions.
+REFUSE, RARELY = 1.0, 10.0
+
+
+class NotKeptError(RuntimeError):
+    """An event has not been taken in, for it could not be kept; whoever sent it tries again."""
 
 
 class Host:
@@ -28,6 +37,8 @@ class Host:
 
     def __init__(self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic) -> None:
         self._clock = clock
+        self._trouble = ""
+        self._refuses_until = -math.inf
         self._journal: Journal | None = None
         past = 0.0
         if journal is not None and journal.exists():
@@ -75,16 +86,28 @@ class Host:
             self._journal = None
 
     def _handle(self, event: Event, now: float) -> list[Answer]:
+        if (left := self._refuses_until - self._clock()) > 0:
+            raise NotKeptError(f"{self._trouble}; nothing is taken in for {left:.0f} s")
         try:
             answers = self.scheduler.handle(event, now)
             reach("host.decided")
             if self._journal is not None:
                 self._journal.append(event, now, answers)
+        except (sqlite3.Error, OSError) as error:
+            began = self._clock()
+            self._go_back()
+            self._trouble = f"the journal cannot be written: {error}"
+            self._refuses_until = self._clock() + max(REFUSE, RARELY * (self._clock() - began))
+            raise NotKeptError(self._trouble) from error
         except Exception:
-            if self._journal is not None:
-                self.scheduler = replay(self._journal).scheduler  # what is not in the journal has not happened
+            self._go_back()
             raise
         return answers
+
+    def _go_back(self) -> None:
+        """What is not in the journal has not happened."""
+        if self._journal is not None:
+            self.scheduler = replay(self._journal).scheduler
 
 
 def _last_written(journal: Path) -> float:

@@ -1,0 +1,49 @@
+"""What every driver of a live scheduler shares, when its disk is in trouble."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.drivers import host as hosts
+from lightning_core.drivers.host import Host, NotKeptError
+from lightning_core.journal import Journal, replay
+from lightning_core.settings import Settings
+from lightning_core.types import BatchTarget, Job, Report, Submit
+
+
+@pytest.mark.promise("F7", "R19")
+def test_a_full_disk_refuses_events_and_answers_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One replay for each time that it is tried, not for each event; when there is room again it goes on."""
+    now = 0.0
+    host = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: now)
+    host.handle(Submit((Job("a", 900.0, BatchTarget(5000)),)))
+    append, replays, full = Journal.append, [], True
+
+    def appended(journal: Journal, *event: Any) -> None:
+        if full:
+            raise sqlite3.OperationalError("database or disk is full")
+        append(journal, *event)
+
+    def counted(journal: Journal) -> Any:
+        replays.append(now)
+        return replay(journal)
+
+    monkeypatch.setattr(Journal, "append", appended)
+    monkeypatch.setattr(hosts, "replay", counted)
+    for number in range(1, 51):
+        now += 0.1
+        with pytest.raises(NotKeptError, match="the journal cannot be written: database or disk is full"):
+            host.handle(Report("a", 1, number, 1, 10 * number, 0.1 * number))
+        assert host.scheduler.status()[0].batches == 0  # what is not kept has not happened
+    assert 3 <= len(replays) <= 6
+    full = False
+    now += 2.0
+    host.handle(Report("a", 1, 51, 1, 510, 5.1))
+    assert host.scheduler.status()[0].batches == 510
+    host.close()
+    with Journal.open(tmp_path / "journal.db") as journal:
+        assert replay(journal).digest == journal.digest
