@@ -29,7 +29,7 @@ from lightning_core.launch.follow import POLL, Watcher, follow
 from lightning_core.launch.keeper import start_keeper
 from lightning_core.launch.preflight import check_folder
 from lightning_core.launch.problems import BundleError
-from lightning_core.launch.signals import Interrupted, end_below, kept_from_ray, signals
+from lightning_core.launch.signals import Interrupted, below, end, kept_from_ray, signals
 from lightning_core.settings import Settings
 from lightning_core.summary import PoolLost, Summary
 from lightning_core.types import Amend, Cancel, Close, Event, WorkersLost
@@ -63,6 +63,7 @@ class Cluster:
         self._name = f"pool-{uuid.uuid4().hex[:8]}"
         self._temp = Path(tempfile.mkdtemp(prefix="lc-"))
         self._own = False
+        self._by_force = False
         self._lost_since: float | None = None
         self._keeper: Actor | None = None
         self.scheduler: Actor | None = None
@@ -85,9 +86,9 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._own and self.is_lost():
-            end_below()  # nobody answers, and to be asked to end each of them would wait for long
-        elif self._keeper is not None:
+        mine = below(str(self._temp)) if self._own else {}
+        # Who does not answer is not asked to end: all of it ends with its Ray.
+        if self._keeper is not None and not (self._own and (self._by_force or self.is_lost())):
             try:
                 ray.get(self._keeper.close.remote(), timeout=CLOSE if self._own else GRACE)
             except (RayError, GetTimeoutError) as error:
@@ -96,6 +97,7 @@ class Cluster:
             ray.kill(self._keeper)
         if self._own:
             ray.shutdown()
+            end(mine)  # who was still starting has not heard of it
         shutil.rmtree(self._temp, ignore_errors=True)
 
     def is_lost(self) -> bool:
@@ -156,6 +158,7 @@ class Cluster:
                 busy = self._wait_until_idle(scheduler, watcher, until)
                 now, jobs = call(scheduler, "status", until=until + CLOSE)
                 if busy:
+                    self._by_force = True
                     log.warning("not gone after %.0f s, ended by force: %s", GRACE, ", ".join(busy))
             summary = Summary.of(settings, now, jobs, run_dir, received[0] if received else None, lost=lost)
             with owner_only():

@@ -13,11 +13,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from lightning_core.drivers.connect import started
 
 LEAVE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A terminal that is closed sends its signal twice, by the kernel and by the shell: that is one wish.
@@ -114,8 +116,8 @@ def kept_from_ray() -> Iterator[None]:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     # What Ray's handler raises may be swallowed where it hits: each number that came is written here as well.
     came, noted = socket.socketpair()
-    for end in (came, noted):
-        end.setblocking(False)
+    for side in (came, noted):
+        side.setblocking(False)
     woken = signal.set_wakeup_fd(noted.fileno(), warn_on_full_buffer=False)
     try:
         yield
@@ -128,6 +130,7 @@ def kept_from_ray() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
         with came, noted, suppress(BlockingIOError):
             if signal.SIGTERM in came.recv(1000):
+                signal.alarm(0)  # Ray's crash handler has seen it, and would end this process three seconds later
                 raise Interrupted(signal.SIGTERM)
 
 
@@ -135,32 +138,44 @@ def leave_at_once(code: int) -> None:
     """Ends this process with an exit code, and by force all below it; nothing is put away."""
     if sys.stdout.isatty():  # a live view has hidden it
         os.write(sys.stdout.fileno(), _SHOW_CURSOR.encode())
-    end_below()
+    end(below())
     os._exit(code)
 
 
-def end_below() -> None:
-    """Kills every process that this one has started, and those that they have."""
-    for pid in _below(os.getpid()):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def below(mark: str = "") -> dict[int, int]:
+    """The processes that this one has started and those that they have, parents first: when each of them was.
 
-
-def _below(root: int) -> list[int]:
-    """Parents before their children: who is dead starts nobody."""
+    Args:
+        mark: what the command line of a process of our own must hold, or it and all below it are left out.
+    """
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
+        with suppress(OSError):  # it has just ended
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has just ended
-            continue
-        children.setdefault(parent, []).append(int(stat.parent.name))
-    found, ahead = [], [root]
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found: dict[int, int] = {}
+    ahead = [pid for pid in children.get(os.getpid(), []) if mark in _command_line(pid)]
     while ahead:
-        mine = children.get(ahead.pop(0), [])
-        found += mine
-        ahead += mine
+        pid = ahead.pop(0)
+        if (when := started(pid)) is not None:
+            found[pid] = when
+        ahead += children.get(pid, [])
     return found
+
+
+def end(processes: Mapping[int, int]) -> None:
+    """Kills those that still run. Parents first: who is dead starts nobody."""
+    for pid, when in processes.items():
+        if started(pid) == when:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
