@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "R7", "callbacks/saving.py",
-        "return self._folder is not None and time.monotonic() >= self._next", "return False",
+        "self._next = now + max(self._every, RARELY * (now - began))", "self._next = now + 60.0",
         "tests/faults/test_checkpoint_faults.py::test_a_kill_costs_one_interval_and_a_batch",
     ),
     Mutant(
@@ -170,8 +172,8 @@ def is_there(mutant: Mutant) -> str:
     return ""
 
 
-def without_guard(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the test of a mutant on a copy of the package, in ``folder``, from which the guard is gone."""
+def without_guard(mutant: Mutant, folder: Path) -> tuple[int, str]:
+    """Runs a mutant's test on a copy of the package, in ``folder``, without the guard: its exit code and words."""
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     # As it is installed.
@@ -184,9 +186,16 @@ def without_guard(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[s
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "", mutant.test]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command += ["-k", mutant.more] if mutant.more else []
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            said, _ = running.communicate(timeout=PATIENCE)
+        finally:
+            with suppress(ProcessLookupError):  # nothing that the test has started outlives it
+                os.killpg(running.pid, signal.SIGKILL)
+    return running.returncode, said
 
 
 def names() -> Iterator[str]:

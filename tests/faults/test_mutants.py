@@ -17,6 +17,5 @@ def test_the_list_is_true() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutant", MUTANTS, ids=names())
 def test_without_its_guard_its_test_is_red(mutant: Mutant, tmp_path: Path) -> None:
-    done = without_guard(mutant, tmp_path)
-    assert done.returncode == 1, f"{mutant.test} passes without its guard:\n{done.stdout}{done.stderr}"
-    assert "import file mismatch" not in done.stdout
+    code, said = without_guard(mutant, tmp_path)
+    assert code == 1, f"{mutant.test} passes without its guard:\n{said}"
