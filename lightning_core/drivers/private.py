@@ -34,9 +34,8 @@ def private_folder(folder: Path) -> Path:
         ValueError: if one is.
         OSError: if it cannot be made.
     """
-    if links := [
-        path for path in (folder, *(path for form in OURS for path in folder.glob(form))) if path.is_symlink()
-    ]:
-        raise ValueError(f"{links[0]}: is a link to {os.readlink(links[0])}; what is written here must stay here")
+    for path in (folder, *(path for form in OURS for path in folder.glob(form))):
+        if path.is_symlink():
+            raise ValueError(f"{path}: is a link to {os.readlink(path)}; what is written here must stay here")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
