@@ -676,6 +676,11 @@ def test_what_a_stale_incarnation_writes_later_is_never_seen(tmp_path: Path) -> 
     assert begins_with(adopt(tmp_path, 3, {*accepted, *life(tmp_path, 1, 40)[1:]})) == 10
 
 
+def test_an_incarnation_begins_with_nothing_of_a_later_one(tmp_path: Path) -> None:
+    accepted = [*life(tmp_path, 1, 10), *life(tmp_path, 3, 30)]
+    assert begins_with(adopt(tmp_path, 2, accepted)) == 10
+
+
 @pytest.mark.promise("F29")
 def test_damaged_ones_are_passed_over(tmp_path: Path) -> None:
     one, two = life(tmp_path, 1, 10, 20), life(tmp_path, 2, 30, 40)
