@@ -204,6 +204,7 @@ class Choosy(pl.LightningModule):
         kind: type = int,
         anything: Any = None,
         words: str = "",
+        token: str = "",
     ) -> None:
         super().__init__()
         self.given = (number, rate, flag, numbers, table, call, kind, anything, words)
@@ -278,7 +279,7 @@ def test_what_was_read_is_what_the_worker_builds(tmp_path: Path, read_elsewhere:
     assert made.model.given == expected
     kept = made.config_dump["model"]["init_args"]
     assert kept == {
-        **given, "number": 7, "rate": 0.001, "flag": True, "call": "math.sqrt", "kind": "builtins.int"
+        **given, "number": 7, "rate": 0.001, "flag": True, "call": "math.sqrt", "kind": "builtins.int", "token": "",
     }  # fmt: skip
     assert not read_elsewhere
 

@@ -22,9 +22,10 @@ import pytest
 from lightning_core.drivers.private import owner_only, private_folder
 from lightning_core.journal import Journal
 from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.configuration import check_config
 from lightning_core.launch.differences import differences
 from lightning_core.launch.preflight import check_folder
-from lightning_core.launch.problems import BundleError
+from lightning_core.launch.problems import BundleError, Findings, Source
 from lightning_core.scheduler import Scheduler
 from lightning_core.settings import Settings
 from lightning_core.summary import Summary
@@ -357,10 +358,18 @@ def test_a_secret_is_not_shown() -> None:
         "jobs.token-classification.model.init_args.api_key: changed (not shown here)",
         "jobs.token-classification.model.init_args.deep.password: changed (not shown here)",
     ]
-    with pytest.raises(BundleError) as caught:
-        bundle({"hunter2"})
-    assert "hunter2" not in str(caught.value)
-    assert "api_key" in str(caught.value)
+    found = Findings(Source("b"))
+    found.at("model", "init_args", "api_key", "inner").add("expected int, got 'hunter2'")
+    found.at("model", "init_args", "lr").add("expected int, got 'hunter2'")
+    given = {"kind": "no.such", "token": "hunter2"}  # the parser says again all that it was given
+    check_config({"model": {"class_path": "tests.test_loading.Choosy", "init_args": given}}, found)
+    assert found.problems[:2] == [
+        "b: model.init_args.api_key.inner: expected int, got what is not shown here",
+        "b: model.init_args.lr: expected int, got 'hunter2'",
+    ]
+    assert len(found.problems) == 3
+    assert "'token': '...'" in found.problems[2]
+    assert "hunter2" not in found.problems[2]
     with pytest.raises(BundleError, match="got 'hunter2'"):  # a job's name hides nothing
         Bundle.from_dict({"jobs": {"token": {"model": "a.B", "deadline": "hunter2", "target": {"batches": 1}}}})
 

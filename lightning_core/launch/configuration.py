@@ -22,6 +22,7 @@ from lightning.pytorch.cli import LightningCLI
 
 from lightning_core.launch.class_paths import REFUSED
 from lightning_core.launch.problems import Findings
+from lightning_core.words import is_secret
 
 # How the parser calls our way to read a text.
 AS_READ = "lightning_core"
@@ -68,7 +69,18 @@ def check_config(config: Mapping[str, Any], found: Findings, allow: Sequence[str
             _cli(_ParsedOnly, {**config, "seed_everything": False}, {}, exit_on_error=False)
     except (ArgumentError, ValueError, TypeError) as error:
         parts, words = plain_words(str(error))
+        for secret in _secrets(config):  # the parser says again all that it was given
+            words = words.replace(secret, "...")
         found.at(*parts).add(words)
+
+
+def _secrets(value: Any, path: tuple[object, ...] = ()) -> Iterator[str]:
+    if isinstance(value, Mapping | list | tuple):
+        inside = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, inner in inside:
+            yield from _secrets(inner, (*path, key))
+    elif isinstance(value, str) and value and is_secret(path):
+        yield value
 
 
 def as_read(text: str) -> bool | int | float | str:
