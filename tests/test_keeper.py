@@ -197,12 +197,17 @@ def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: st
 
 @pytest.mark.parametrize("note", ["1", "1 begun"])
 def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage, note: str) -> None:
-    """A Keeper was killed between its note and its word to the worker: that is no fault of the job's."""
+    """A Keeper was killed between its note and its word to the worker: that is no fault of the job's.
+
+    Or the worker died while there was no Keeper: that is told as any other death.
+    """
 
     async def story() -> None:
         (stage.spec() / "launched").write_text(note)
+        newest = saved(stage.folder / "jobs" / "x", 1, "unseen", 30)
         await stage.launch(1)
-        assert stage.heard == [WorkerLeft("x", 1, Cause.RELEASED)]
+        unseen = WorkerLeft("x", 1, Cause.LOST, "its worker died unseen", newest)
+        assert stage.heard == [unseen if note == "1" else WorkerLeft("x", 1, Cause.RELEASED)]
         assert not stage.runs
         await stage.launch(2)
         assert len(stage.runs) == 1

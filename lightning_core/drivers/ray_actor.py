@@ -24,6 +24,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lightning_core.drivers.door import Door
 from lightning_core.drivers.host import Host
@@ -328,6 +329,11 @@ def _lock(path: Path) -> int:
             time.sleep(0.1)
 
 
+def here() -> NodeAffinitySchedulingStrategy:
+    """On this node and no other: the pool's folder is here, and nodes that come and go must not take them along."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
 def start_scheduler(
     name: str, settings: Settings, folder: Path, socket: str = "", on_verdict: Mapping[str, Any] | None = None
 ) -> Actor:
@@ -341,6 +347,7 @@ def start_scheduler(
         max_restarts=-1,
         max_task_retries=0,
         num_cpus=0,
+        scheduling_strategy=here(),
     ).remote(settings.to_dict(), str(folder), socket, on_verdict)
 
 

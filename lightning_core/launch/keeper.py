@@ -24,7 +24,7 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.drivers.files import write_whole
-from lightning_core.drivers.ray_actor import NAMESPACE, Actor
+from lightning_core.drivers.ray_actor import NAMESPACE, Actor, here
 from lightning_core.launch.launching import READY_WITHIN, Launcher
 from lightning_core.launch.places import SILENT, Places
 from lightning_core.launch.watching import Watch
@@ -186,6 +186,7 @@ def start_keeper(name: str, devices: int, slots: int, kind: str, memory: Path, *
         "get_if_exists": True,
         "max_restarts": -1,
         "num_cpus": 0,
+        "scheduling_strategy": here(),
     }
     actor: Any = ray.remote(Keeper)
     return actor.options(**options).remote(name, devices, slots, kind, str(memory), **patience)

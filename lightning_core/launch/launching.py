@@ -122,10 +122,12 @@ class Launcher:
             self._whole.add(life)  # of a Keeper before this one
             return None
         if number >= life.incarnation:
-            # It was launched, and nobody has it: its worker has just left, or a Keeper died with it half launched.
             for place in have:
                 self._places.end(place, f"{life.job} was launched by halves")
-            await tell(life.scheduler, WorkerLeft(life.job, life.incarnation, Cause.RELEASED))
+            if half:  # a Keeper died at it: the job is none the worse for that
+                await tell(life.scheduler, WorkerLeft(life.job, life.incarnation, Cause.RELEASED))
+            else:  # its worker has just left, and said so; or it died while there was no Keeper
+                await self._watch.mourn(life, Cause.LOST, "its worker died unseen")
             return None
         try:
             alone = await asyncio.to_thread(self._assignment, placement, home)

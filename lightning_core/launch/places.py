@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -227,7 +227,7 @@ class Places:
                 done = True
             except Exception as error:  # whatever Ray says: the pool is not left without this worker for good
                 place.failures += 1
-                place.trouble = f"its worker could not be started: {' '.join(str(error).split()) or repr(error)}"
+                place.trouble = await asyncio.to_thread(self._state, place.device) or _words(error)
                 log.warning("%s: %s", place.name, place.trouble)
                 self.moved.set()
                 await asyncio.sleep(RETRY)
@@ -262,8 +262,11 @@ class Places:
             asked.cancel()
 
     def _state(self, device: int) -> str:
-        """What is wrong with a device, in words."""
-        table = placement_group_table(self._groups[device])
+        """What is wrong with a device, in words; empty if nobody can say."""
+        try:
+            table = placement_group_table(self._groups[device])
+        except Exception:  # only words are lost
+            return ""
         if table.get("state") == "CREATED":
             return ""
         reason = table.get("stats", {}).get("scheduling_state", "")
@@ -300,6 +303,15 @@ class Places:
             **resources,
             **options,
         )
+
+
+def _words(error: Exception) -> str:
+    """Why a worker could not be started; of a process that died in that, Ray knows no more than its number."""
+    if isinstance(error, ActorUnavailableError):
+        return "its node does not answer"
+    if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
+        return "its worker could not be started: a process died"
+    return f"its worker could not be started: {' '.join(str(error).split()) or repr(error)}"
 
 
 def _has_or_had_a_device(group: Any) -> bool:

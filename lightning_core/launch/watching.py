@@ -117,7 +117,7 @@ class Watch:
             if (asked := self._asked.pop(rank, None)) is not None:
                 asked.cancel()
             self._places.end(rank, detail if rank is place else f"it was a rank of {life.job}, which lost another")
-        self._places.task(self._mourn(life, cause, detail))
+        self._places.task(self.mourn(life, cause, detail))
 
     async def _ask(self, place: Place, worker: Actor) -> None:
         try:
@@ -136,7 +136,8 @@ class Watch:
         if place.has(worker):
             self.lose(place, *epitaph(error))
 
-    async def _mourn(self, life: Life, cause: Cause, detail: str) -> None:
+    async def mourn(self, life: Life, cause: Cause, detail: str) -> None:
+        """Tells the scheduler of a life that is gone, and what it saved last."""
         folder = self._folder()
         saved = None if folder is None else await asyncio.to_thread(_last_save, home_of(folder, life.job), life)
         await tell(life.scheduler, WorkerLeft(life.job, life.incarnation, cause, detail, saved))

@@ -1,0 +1,93 @@
+"""A pool over several nodes that are lost. Run as ``python -m tests.faults.nodes FOLDER``, in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster as Nodes
+
+from lightning_core.drivers.ray_actor import NAMESPACE
+from lightning_core.launch import cluster as clusters
+from lightning_core.launch.keeper import start_keeper
+from tests.faults.test_workers import Story, Told, begun, job, told
+
+# Instead of a minute.
+READY_WITHIN = 15.0
+
+
+def end(node: Any) -> None:
+    """As a machine that is switched off: its raylet is killed, and reaped, or its workers would live on."""
+    [raylet] = node.all_processes["raylet"]
+    raylet.process.kill()
+    raylet.process.wait()
+
+
+def drain(node: Any, address: str) -> None:
+    """Notice that a node will be taken away."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    words_of: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
+    reason = words_of.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline = int(1000 * (time.time() + 5))
+    accepted, words = raylet.GcsClient(address=address).drain_node(node.node_id, reason, "spot", deadline)
+    assert accepted, words
+
+
+def node_of(story: Story, name: str, nodes: dict[str, Any]) -> Any:
+    """On which a job's first worker is."""
+    [device] = story.jobs[name].devices
+    table = ray.util.placement_group_table(ray.util.get_placement_group(f"{story.cluster._name}-device-{device}"))
+    return nodes[table["bundles_to_node_id"][0]]
+
+
+def main(folder: Path) -> None:
+    found: dict[str, Any] = {}
+    setattr(clusters, "start_keeper", functools.partial(start_keeper, ready_within=READY_WITHIN))  # noqa: B010
+    own = tempfile.mkdtemp(prefix="lc-")  # Ray's usual folder tells everybody here which cluster is the newest
+    machines: Any = Nodes(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": own}
+    )
+    device = {"num_cpus": 1, "resources": {"device": 1}}
+    nodes = {node.node_id: node for node in (machines.add_node(**device) for _ in range(2))}
+    ray.init(address=machines.address, namespace=NAMESPACE, log_to_driver=False)
+
+    def tell(story: Story) -> Told:
+        yield from story.until(lambda jobs: jobs and min(job.batches for job in jobs.values()) > 20)
+        lost = node_of(story, "a", nodes)
+        end(lost)
+        began = time.monotonic()
+        yield from story.until(lambda jobs: jobs["a"].incarnation == 2, 20)
+        found["lost"] = time.monotonic() - began
+        found["words"] = str(story.jobs["a"].fault)
+        yield from story.until(lambda jobs: "not ready" in str(jobs["a"].fault), 90)
+        found["unready"] = str(story.jobs["a"].fault)
+        found["other"] = story.jobs["b"].incarnation
+        machines.add_node(**device)
+        yield from story.until(begun(2, "a"), 90)
+
+        taken = node_of(story, "b", nodes)
+        drain(taken, machines.address)
+        time.sleep(1.0)
+        end(taken)
+        began = time.monotonic()
+        yield from story.until(lambda jobs: jobs["b"].incarnation == 2, 20)
+        found["taken"] = time.monotonic() - began
+        found["preempted"] = str(story.jobs["b"].fault)
+
+    with clusters.Cluster(workers=2, devices=2) as pool:
+        told(pool, folder / "run", tell, a=job(), b=job())
+    (folder / "found.json").write_text(json.dumps(found))
+    sys.stdout.flush()
+    os._exit(0)  # what is left of Ray ends with the group
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
