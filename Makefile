@@ -51,7 +51,7 @@ test-nightly: setup
 
 # Runs every test that holds a promise, the long ones too, and writes docs/reliability.md from what they say.
 reliability: setup
-	$(RUN)/python -m pytest -q -m 'promise and not gpu' --record docs/reliability.json
+	$(RUN)/python -m pytest -q -m 'promise and not gpu' --record=docs/reliability.json
 	$(RUN)/python -m tests.faults.table
 
 bench-%: setup

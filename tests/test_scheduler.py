@@ -243,6 +243,7 @@ def test_submitting_twice_changes_nothing(scheduler: Scheduler) -> None:
     assert scheduler.directive("nobody") is None
 
 
+@pytest.mark.promise("F9")
 def test_time_does_not_go_backwards(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 50),)), 10.0)
     scheduler.handle(Submit((batches("b", 50),)), 5.0)

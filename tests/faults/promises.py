@@ -1,7 +1,7 @@
 """Gathers what tests say of the promises: which they hold, whether they passed, and what they measured.
 
 A test names its rows with ``@pytest.mark.promise("R6", "F6")`` and its figure with
-``record_property("figure", "50 kills, the newest verified checkpoint loaded 50 times")``. With ``--record FILE`` the
+``record_property("figure", "50 kills, the newest verified checkpoint loaded 50 times")``. With ``--record=FILE`` the
 outcomes go into that file; those of tests that did not run this time stay.
 """
 
