@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left")
     run.add_argument("--accept-changes", action="store_true", help="with --resume: take an edited bundle as it is now")
     run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
+    steering.add_allow_import(run)
     steering.add_pool(run)
 
     plan = command("plan", _plan, "will a bundle fit, and what would make it fit?")
@@ -118,6 +119,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return _resume(arguments)
     client = None if arguments.own else connect(arguments.pool)
     bundle = Bundle.from_file(arguments.bundle, **steering.devices_of(client))
+    if arguments.allow_import:
+        bundle = bundle.importing_only(arguments.allow_import)
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
     return _run_here(bundle, arguments) if client is None else steering.run_in_pool(client, bundle, arguments)

@@ -21,6 +21,7 @@ from lightning_core.journal import Journal
 from lightning_core.settings import Settings
 from lightning_core.summary import EXIT_MET, PoolLost, Summary
 from lightning_core.types import Amend, Cancel, Event, JobStatus, Pause, Resume, State
+from lightning_core.view.text import clean_lines
 from lightning_core.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ def add_pool(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool", default=AUTO, metavar="WHERE", help="folder of a pool, or host:port of its Ray")
 
 
+def add_allow_import(parser: argparse.ArgumentParser) -> None:
+    """The option that limits what class paths may name."""
+    words = "module that class paths may name, and no others; again for more"
+    parser.add_argument("--allow-import", action="append", default=[], metavar="MODULE", help=words)
+
+
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands, each with its arguments."""
     up = command("up", _up, "bring up a pool that outlives this shell")
@@ -57,6 +64,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
     submit = command("submit", _submit, "hand jobs to the pool and return")
     submit.add_argument("bundle", type=Path, metavar="JOB.yaml", help="a bundle, or a file of one job")
+    add_allow_import(submit)
     status = command("status", _status, "the pool and its jobs")
     status.add_argument("--watch", action="store_true", help="until all jobs have ended, or Ctrl-C")
     status.add_argument("--all", action="store_true", help="jobs that ended long ago too")
@@ -147,6 +155,8 @@ def _submit(arguments: argparse.Namespace) -> int:
 
     client = _client(arguments)
     bundle = Bundle.from_file(arguments.bundle, **devices_of(client))
+    if arguments.allow_import:
+        bundle = bundle.importing_only(arguments.allow_import)
     _launch(client, bundle)
     print(f"submitted: {', '.join(spec.job.name for spec in bundle.jobs)}; `lightning-core status` shows them")
     return EXIT_MET
@@ -305,7 +315,7 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _print(text: bytes) -> None:
-    sys.stdout.write(text.decode(errors="replace"))
+    sys.stdout.write(clean_lines(text.decode(errors="replace")))
     sys.stdout.flush()
 
 

@@ -343,6 +343,18 @@ def test_a_job_that_is_not_there(command: list[str], pool: Pool, capsys: pytest.
     assert "\r" not in said.err
 
 
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("command", [["submit"], ["run"], ["run", "--own"]])
+def test_imports_that_are_not_allowed(
+    pool: Pool, tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "jobs: {a: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {batches: 9}}}\n"
+    (tmp_path / "b.yaml").write_text(text)
+    said = Said(capsys, *command, str(tmp_path / "b.yaml"), "--allow-import", "torch", "--allow-import", "lightning")
+    assert said.code == 2
+    assert "'tests.tiny.Line' is not in allow_import, torch, lightning" in said.err
+
+
 def test_a_deadline_that_is_none(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("soon", "-5s", "0s", "nan"):
         said = Said(capsys, "deadline", "--", "train", words)
@@ -353,8 +365,8 @@ def test_a_deadline_that_is_none(pool: Pool, capsys: pytest.CaptureFixture[str])
 def test_what_a_job_printed(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     folder = pool.folder / "jobs" / "train"
     folder.mkdir(parents=True)
-    (folder / "log.txt").write_bytes(b"one\ntwo\n\xff three\n")
-    assert Said(capsys, "logs", "train").out == "one\ntwo\n� three\n"
+    (folder / "log.txt").write_bytes(b"one\x1b[2J\ntwo\n\xff three\n")
+    assert Said(capsys, "logs", "train").out == "one[2J\ntwo\n� three\n"
     assert Said(capsys, "logs", "train", "-n", "1").out == "� three\n"
     assert Said(capsys, "logs", "train", "-n", "0").out == ""
     pool.do(pool.actor.event(Cancel("train")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_core.drivers.wire import SocketClient
+
+log = logging.getLogger(__name__)
 
 # How long the helper may take to join a Ray, seconds.
 BRIDGE_PATIENCE = 60.0
@@ -124,6 +127,10 @@ def _bridge(address: str) -> Path:
         if known.process.poll() is None:
             return known.door
         _close_bridge(key)
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
+        log.warning(
+            "RAY_AUTH_MODE=%s: the Ray at %s may ask nobody for a token; whoever reaches it owns it", mode, address
+        )
     folder = Path(tempfile.mkdtemp(prefix="lc-"))
     errors = folder / "errors"
     command = [sys.executable, "-m", "lightning_core.drivers.bridge", address, str(folder / "door")]
