@@ -205,7 +205,7 @@ def test_one_held_in_the_middle_is_saved_where_it_stands(tmp_path: Path) -> None
     with pytest.raises(Released):
         fit(launched(tmp_path, script), model)
     assert stored(tmp_path)["global_step"] == script.reports[-1].batches
-    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "last.ckpt.json"]
 
 
 def test_one_held_in_its_validation_leaves_after_the_next_training_batch(tmp_path: Path) -> None:
