@@ -197,7 +197,8 @@ def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluste
     assert [j.verdict for j in summary.jobs] == [Verdict.MET, Verdict.MET, Verdict.CRASHED]
     again = bundle("fifo", a=job(target={"batches": 50})).run(run_dir=tmp_path / "second", cluster=cluster)
     assert again.exit_code == 0
-    assert ray.get(cluster.keeper.pids.remote())[:2] == before[:2]
+    after = ray.get(cluster.keeper.pids.remote())
+    assert len(set(before) & set(after)) == 2  # all but the one that died
 
 
 @pytest.mark.promise("R2")
