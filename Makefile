@@ -41,10 +41,10 @@ test-stories: setup
 	$(call run_tests,stories (of 60),-n 2 -m 'stories and not nightly')
 
 test-ray: setup
-	$(call run_tests,Ray (of 300),-m 'cluster and not (gpu or nightly or faults)')
+	$(call run_tests,Ray (of 360),-m 'cluster and not (gpu or nightly or faults)')
 
 test-faults: setup
-	$(call run_tests,faults (of 120),-m 'faults and not (gpu or nightly)')
+	$(call run_tests,faults (of 120),-n 2 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)')
 
 test-nightly: setup
 	$(call run_tests,nightly,-m 'nightly and not gpu')

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -229,32 +228,6 @@ def test_a_run_is_never_written_over_another(cluster: Cluster, tmp_path: Path) -
     (tmp_path / "something").write_text("mine")
     with pytest.raises(BundleError, match="is not empty"):
         bundle(a=job()).run(run_dir=tmp_path, cluster=cluster)
-
-
-def test_terminated_from_the_shell(tmp_path: Path) -> None:
-    """A Ray of its own; the summary is written, the code is right, no worker is left behind; it can go on."""
-    (tmp_path / "b.yaml").write_text(json.dumps({"jobs": {"a": job(pause=0.01, target={"batches": 10**6})}}))
-    command = [sys.executable, "-m", "lightning_core.cli", "run", "b.yaml", "--run-dir", "run"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
-    lines: list[str] = []
-
-    def read() -> None:
-        assert process.stdout is not None
-        for text in process.stdout:
-            lines.append(text)
-            if "running" in text and process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                return
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    reader.join(120)
-    rest, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, "".join(lines) + rest
-    body = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert body["jobs"]["a"]["batches"] > 0
-    assert "run --resume" in rest
 
 
 def test_states_are_told_as_they_are(cluster: Cluster, tmp_path: Path) -> None:

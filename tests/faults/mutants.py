@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "R6", "lightning_core/drivers/generations.py",
         "same = hashlib.file_digest(file, \"sha256\").hexdigest() == manifest.sha256", "same = True",
-        "tests/test_checkpoints.py::test_a_damaged_file_is_replaced_by_the_one_before_it",
+        "tests/faults/test_checkpoints.py::test_a_damaged_file_is_replaced_by_the_one_before_it",
     ),
     Mutant(
         "R7", "callbacks/saving.py",
@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "S4", "callbacks/checkpoint_io.py",
         "torch.load(file, map_location, weights_only=True)", "torch.load(file, map_location, weights_only=False)",
-        "tests/test_checkpoints.py::test_a_checkpoint_with_code_runs_nothing",
+        "tests/faults/test_checkpoints.py::test_a_checkpoint_with_code_runs_nothing",
     ),
     Mutant(
         "S5", "lightning_core/launch/loading.py",

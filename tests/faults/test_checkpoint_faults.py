@@ -33,8 +33,8 @@ from lightning_core.drivers.generations import newest, sound
 from lightning_core.launch import SafeCheckpointIO
 from lightning_core.launch.checkpoints import FILE, adopt, checkpoint_folder, find
 from lightning_core.launch.gang import Rank, free_port, together
+from tests.faults.test_checkpoints import Broken, cut, flip, state
 from tests.test_callback import Script, grant
-from tests.test_checkpoints import Broken, cut, flip, state
 from tests.test_release import launched, release
 from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
 

@@ -170,7 +170,8 @@ def test_a_killed_a_hung_and_a_broken_gang(
 
 
 @pytest.mark.promise("R2", "R3", "F3", "F4")
-@pytest.mark.parametrize("standstill", [STANDSTILL, pytest.param(30.0, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("standstill", [STANDSTILL, 30.0])
 def test_nobody_is_given_up_for_a_standstill_nor_forgotten_in_a_restart(
     three: Cluster, tmp_path: Path, record_property: Callable[[str, object], None], standstill: float
 ) -> None:

@@ -78,7 +78,7 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Stories:
     """What each rank wrote down of each scenario; one pair of processes lives through them all."""
     folder = tmp_path_factory.mktemp("ranks")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.test_ranks", str(folder)]
+    command = [sys.executable, "-m", "tests.faults.test_ranks", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]

@@ -291,7 +291,7 @@ def test_a_type_that_is_allowed_loads_and_one_that_is_not_is_told_of_when_it_is_
     io, path = SafeCheckpointIO(), tmp_path / "a.ckpt"
     for _ in range(2):
         io.save_checkpoint({"mine": Mine()}, path)
-    words = "torch.serialization.add_safe_globals([tests.test_checkpoints.Mine])"
+    words = "torch.serialization.add_safe_globals([tests.faults.test_checkpoints.Mine])"
     assert [words in record.getMessage() for record in caplog.records] == [True]  # once
     with pytest.raises(CheckpointError, match=re.escape(words)):
         io.load_checkpoint(path)
@@ -598,7 +598,7 @@ def test_a_job_does_not_leave_with_what_it_could_not_come_back_from(
         fit(core, callbacks=[Odd(), ReleasedAtOnce(core)])
     assert core.saved is not None
     assert core.saved.batches >= 15
-    assert "could not be loaded again: it contains tests.test_checkpoints.Mine" in caplog.text
+    assert "could not be loaded again: it contains tests.faults.test_checkpoints.Mine" in caplog.text
 
 
 class ReleasedAtOnce(pl.Callback):
