@@ -17,6 +17,7 @@ from lightning_core.types import (
     Cause,
     Cell,
     Close,
+    DevicesGone,
     End,
     Event,
     Grant,
@@ -43,6 +44,7 @@ _PLAIN: dict[str, type[Any]] = {
     "report": Report,
     "worker_left": WorkerLeft,
     "unready": Unready,
+    "devices_gone": DevicesGone,
     "workers_lost": WorkersLost,
     "close": Close,
     "cancel": Cancel,
@@ -111,6 +113,8 @@ def decode_event(text: str) -> Event:
         return Amend(job_from_dict(body["job"]), body["deadline"])
     if kind == "report":
         body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
+    if kind == "devices_gone":
+        body["devices"] = tuple(body["devices"])
     if kind == "worker_left":
         body["cause"] = Cause(body["cause"])
     if body.get("saved") is not None:

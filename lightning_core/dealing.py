@@ -56,6 +56,7 @@ class Dealer:
         stays: whether the process cannot leave its home now, a list of ``n``.
         size: devices that each job takes, a list of ``n``.
         launched: whether the process counts against the slots, a list of ``n``.
+        gone: devices that no launched process can be on.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class Dealer:
         stays: Sequence[bool],
         size: Sequence[int],
         launched: Sequence[bool],
+        gone: frozenset[int] = frozenset(),
     ) -> None:
         n = len(home)
-        self._slots = n if slots is None else slots
+        self._slots = [0 if device in gone else n if slots is None else slots for device in range(devices)]
         self._home = list(home)
         self._stays = stays
         self._size = size
@@ -193,7 +195,7 @@ class Dealer:
         return [d for d in self._all if d in home or not self._full(d) or self._last(d, row) >= 0]
 
     def _full(self, device: int) -> bool:
-        return len(self._warm[device]) >= self._slots
+        return len(self._warm[device]) >= self._slots[device]
 
     def _last(self, device: int, newcomer: int) -> int:
         """Who makes room: of those that hold nothing and can leave the last in the order; -1 if nobody."""

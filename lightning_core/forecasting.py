@@ -17,7 +17,7 @@ LOW, MID, HIGH = 2, 9, 16
 SPEED_WANDERS, PERSON_ERRS = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 
 
-def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: IntArray) -> JobView:
+def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: IntArray, devices: int) -> JobView:
     """Work left: exact for batches up to the speed, forecast with its uncertainty for a loss.
 
     Args:
@@ -25,6 +25,7 @@ def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: In
         estimator: has seen all cells.
         settings: of the scheduler.
         rows: of the jobs that have not ended.
+        devices: that there are for them.
     """
     batches = table.batches[rows].astype(np.float64)
     exact = table.exact[rows]
@@ -64,7 +65,7 @@ def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: In
         obeys=table.obeys[rows],
         weight=table.weight[rows],
         size=table.size[rows],
-        devices=settings.devices,
+        devices=devices,
     )
 
 

@@ -14,7 +14,14 @@ ONE_DEVICE = (0,)
 
 
 def deal(
-    table: JobTable, settings: Settings, rows: IntArray, plan: Plan, apart: BoolArray, out: BoolArray, now: float
+    table: JobTable,
+    settings: Settings,
+    rows: IntArray,
+    plan: Plan,
+    apart: BoolArray,
+    out: BoolArray,
+    gone: frozenset[int],
+    now: float,
 ) -> tuple[FloatArray, list[Devices] | None]:
     """Who holds what, and where each may live.
 
@@ -25,6 +32,7 @@ def deal(
         plan: of the policy, over these rows.
         apart: which of them hold nothing now.
         out: which may not live anywhere.
+        gone: devices that no launched job may live on.
         now: scheduler time.
 
     Returns:
@@ -32,15 +40,18 @@ def deal(
     """
     launched = table.launched[rows]
     roomy = settings.resident is None or int(launched.sum()) <= settings.resident
-    if settings.devices == 1 and roomy and not apart.any() and is_simple(plan):
+    if settings.devices == 1 and roomy and not gone and not apart.any() and is_simple(plan):
         return deal_one(plan), None
-    homes = [() if gone else table.home[row] for row, gone in zip(rows.tolist(), out.tolist(), strict=True)]
+    homes = [() if leaves else table.home[row] for row, leaves in zip(rows.tolist(), out.tolist(), strict=True)]
+    if gone:
+        homes = [() if here and not gone.isdisjoint(home) else home for home, here in zip(homes, launched, strict=True)]
     for at in np.flatnonzero(table.pinned[rows]).tolist():
         device = table.jobs[int(rows[at])].device
         homes[at] = homes[at] or (() if device is None else (device,))
     since = table.trained_at[rows]
     stays = (table.pinned[rows] | (np.isfinite(since) & (now - since < settings.stay))).tolist()
-    dealer = Dealer(settings.devices, settings.slots, homes, stays, table.size[rows].tolist(), launched.tolist())
+    size = table.size[rows].tolist()
+    dealer = Dealer(settings.devices, settings.slots, homes, stays, size, launched.tolist(), gone)
     return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
 
 
@@ -51,6 +62,7 @@ def grant(
     duty: FloatArray,
     homes: list[Devices] | None,
     apart: BoolArray,
+    gone: frozenset[int],
     closing: bool,
     now: float,
 ) -> list[Grant]:
@@ -63,6 +75,7 @@ def grant(
         duty: as dealt, shape ``(n,)``.
         homes: as dealt; None for all on the one device there is.
         apart: which of them hold nothing now.
+        gone: devices that no launched job may live on.
         closing: whether the pool is being taken down.
         now: scheduler time.
 
@@ -74,6 +87,11 @@ def grant(
     leftover = served & (plan.duty == 0) & ~table.late[rows]
     codes[leftover] = index("left_over")
     numbers = plan.numbers
+    if gone:
+        lived = np.array([not gone.isdisjoint(table.home[row]) for row in rows.tolist()])
+        short = ~served & table.launched[rows] & ((plan.duty > 0) | lived)
+        numbers = numbers.copy()
+        codes[short], numbers[short] = index("device_gone"), (len(gone), 0.0)
     if apart.any():
         numbers = numbers.copy()
         waits = np.where(table.begin[rows[apart]] > now, index("not_begun"), index("recovering"))
@@ -94,7 +112,7 @@ def grant(
     for at in np.flatnonzero(moved).tolist():
         row = int(rows[at])
         home = ONE_DEVICE if homes is None else homes[at]
-        if table.home[row] and not home and not apart[at]:
+        if table.home[row] and not home and not apart[at] and codes[at] != index("device_gone"):
             codes[at] = index("makes_room")
         table.home[row] = home
         table.housed[row] = bool(home)

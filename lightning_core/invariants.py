@@ -9,7 +9,7 @@ from lightning_core.table import JobTable
 from lightning_core.types import End
 
 
-def check(table: JobTable, settings: Settings, next_round: float | None, now: float) -> None:
+def check(table: JobTable, settings: Settings, gone: frozenset[int], next_round: float | None, now: float) -> None:
     """Raises AssertionError if an invariant is broken."""
     n = len(table)
     # Lists: a look at one number of an array costs ten times as much.
@@ -33,6 +33,7 @@ def check(table: JobTable, settings: Settings, next_round: float | None, now: fl
         _holds(not (duty and stands_still[row]), f"{name}: trains, and is paused or held")
         _holds(not pinned[row] or table.jobs[row].device in home, f"{name}: on {home}, lives elsewhere")
         _holds(not (home and resting[row]), f"{name}: at home while it is to stay away after a fault")
+        _holds(not launched[row] or gone.isdisjoint(home), f"{name}: on {home}, of which {set(gone)} are gone")
         _holds(housed[row] == bool(home), f"{name}: housed and at home nowhere, or the reverse")
         for device in home:
             load[device] += duty

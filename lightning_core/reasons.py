@@ -52,6 +52,7 @@ WORDS = {
     "slower": "waits for its slice: comes on {0:.2g} times as fast as it must",
     "out_of_reach": "given up for now: alone until its deadline it would not reach its target by forecast",
     "halved": "dropped for others that are nearer to their targets: it is {0:.2g} times away from its own",
+    "device_gone": "waits for a device: no worker can be had on {0:.0f} of the pool's",
     "likeliest": "no job is likely to make it, this is among the likeliest: {1:.0%}",
     # verdicts
     "too_early": "too early to tell",

@@ -30,6 +30,7 @@ from lightning_core.types import (
     Cancel,
     Cause,
     Close,
+    DevicesGone,
     Directive,
     End,
     Event,
@@ -90,6 +91,8 @@ class Scheduler:
         self._now = 0.0
         self._next_round: float | None = None
         self._closing = False
+        self.gone: frozenset[int] = frozenset()
+        """Devices on which no worker can be had for now."""
         self._changed: list[Answer] = []
 
     # ------------------------------------------------------------------------------------------------ the door
@@ -120,6 +123,9 @@ class Scheduler:
                 self._unready(event, now)
             case WorkersLost():
                 self._workers_lost(now)
+            case DevicesGone(devices):
+                self.gone = frozenset(devices)
+                self._round(now)
             case Close():
                 self._closing = True
                 self._round(now)
@@ -322,7 +328,8 @@ class Scheduler:
         if not len(rows):
             self._next_round = None
             return
-        view = forecast(table, self._estimator, self.settings, rows)
+        devices = max(self.settings.devices - len(self.gone), 1)  # the last one may come back
+        view = forecast(table, self._estimator, self.settings, rows, devices)
         begun = table.wakes(rows) <= now
         apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows])
         if self._closing:
@@ -332,8 +339,8 @@ class Scheduler:
         table.finish[rows[~planned]] = np.nan
         self._changed += judge(table, self.settings, rows[planned], view.exact[planned], plan.finish[planned], now)
         out = table.evicted[rows] | (self._closing & table.launched[rows]) | (table.back_at[rows] > now)
-        duty, homes = deal(table, self.settings, rows, plan, apart, out, now)
-        self._changed += grant(table, rows, plan, duty, homes, apart, self._closing, now)
+        duty, homes = deal(table, self.settings, rows, plan, apart, out, self.gone, now)
+        self._changed += grant(table, rows, plan, duty, homes, apart, self.gone, self._closing, now)
         self._next_round = self._next(rows, planned, begun, now)
 
     def _next(self, rows: IntArray, planned: BoolArray, begun: BoolArray, now: float) -> float | None:
@@ -426,7 +433,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raises AssertionError if an invariant is broken; tests call it after every step."""
-        check(self._table, self.settings, self._next_round, self._now)
+        check(self._table, self.settings, self.gone, self._next_round, self._now)
 
 
 def _countable(report: Report) -> bool:

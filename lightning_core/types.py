@@ -331,6 +331,19 @@ class Unready:
 
 
 @dataclass(frozen=True, slots=True)
+class DevicesGone:
+    """On these devices of the pool no worker can be had for now; replaces what was said of that before.
+
+    Args:
+        devices: their numbers; none if all are there.
+        detail: why, in words.
+    """
+
+    devices: tuple[int, ...]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersLost:
     """All workers of this pool are gone (it was down): launched jobs come back from what they saved."""
 
@@ -387,7 +400,9 @@ class Tick:
     """Time has passed: the scheduler asked to be woken (or the driver woke it)."""
 
 
-Event = Submit | Report | WorkerLeft | Unready | WorkersLost | Close | Cancel | Pause | Resume | Amend | Tick
+Event = (
+    Submit | Report | WorkerLeft | Unready | DevicesGone | WorkersLost | Close | Cancel | Pause | Resume | Amend | Tick
+)
 
 
 # Directives are tuples, not dataclasses: a round makes one for each changed job, and a tuple costs a third of a

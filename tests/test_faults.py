@@ -13,6 +13,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cause,
+    DevicesGone,
     End,
     Grant,
     Job,
@@ -176,6 +177,42 @@ def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_devi
     [end] = [answer for answer in answers if isinstance(answer, End)]
     assert str(end.reason) == "its workers were not ready 5 times: no worker on device 1"
     scheduler.check()
+
+
+@pytest.mark.promise("F21", "R12")
+def test_on_a_device_that_is_gone_nobody_is_launched() -> None:
+    """Its jobs go elsewhere, at the price of a moment; who has no room waits, says why, and does not give out."""
+    scheduler = Scheduler(Settings(policy="edf", devices=2, resident=2))
+    scheduler.handle(Submit((job(), job("b", 2000.0), job("both", 3000.0, min_devices=2, max_devices=2))), 0.0)
+    for name in "ab":
+        scheduler.handle(report(10, name=name), 1.0)
+    assert [home for _, _, home in scheduler.placements()] == [(0,), (1,)]
+    scheduler.handle(lost(), 2.0)
+    scheduler.handle(DevicesGone((0,), "device 0: its node is gone"), 2.0)
+    scheduler.handle(Tick(), 10.0)
+    assert scheduler.placements() == [Placement("a", 2, (1,))]
+    scheduler.check()
+    scheduler.handle(DevicesGone(()), 500.0)
+    assert {placement.job: placement.devices for placement in scheduler.placements()} == {"a": (1,), "b": (0,)}
+
+
+def test_with_no_device_left_all_wait_and_say_so() -> None:
+    scheduler = Scheduler(Settings(policy="edf"))
+    scheduler.handle(Submit((job(),)), 0.0)
+    scheduler.handle(DevicesGone((0,), "device 0: its node is gone"), 1.0)
+    assert scheduler.placements() == []
+    [status] = scheduler.status()
+    assert str(status.why) == "waits for a device: no worker can be had on 1 of the pool's"
+    scheduler.handle(DevicesGone(()), 500.0)
+    assert scheduler.placements() == [Placement("a", 1, (0,))]
+    scheduler.check()
+
+
+def test_a_script_trains_on_where_no_worker_can_be_had() -> None:
+    scheduler = Scheduler(Settings(policy="edf"))
+    scheduler.handle(Submit((job(can=frozenset({Can.TURNS, Can.HOLD}), device=0),)), 0.0)
+    scheduler.handle(DevicesGone((0,)), 1.0)
+    assert scheduler.status()[0].share == 1.0
 
 
 def test_workers_that_came_after_all_are_not_missed(scheduler: Scheduler) -> None:

@@ -17,6 +17,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cause,
+    DevicesGone,
     Event,
     Job,
     JobStatus,
@@ -173,6 +174,19 @@ def test_a_scheduler_that_did_not_answer_is_told() -> None:
     assert [(since, until) for since, until, _ in told.history.away] == [(4.0, 12.0)]
     assert "no decision for 8.0s" in told.report()
     assert "the scheduler did not answer for 8.0s" in told.why()
+
+
+def test_a_device_without_a_worker_is_told() -> None:
+    told = Told(job(), Cause.LOST)
+    told.take(DevicesGone((0,), "device 0: its node is gone"), 5.0)
+    told.take(Tick(), 6.5)
+    for text in (told.why(), told.report()):
+        assert "device 0: its node is gone" in text
+    assert "not yet back" in told.why()
+    assert "waits for a device" in told.board()
+    told.take(DevicesGone(()), 35.0)
+    assert "back after 30.0s" in told.why()
+    assert "the device for 30.0s" in told.report()
 
 
 def test_nobody_hears_of_faults_where_there_were_none() -> None:

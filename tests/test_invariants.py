@@ -20,6 +20,7 @@ from lightning_core.types import (
     Cause,
     Cell,
     Close,
+    DevicesGone,
     Event,
     Job,
     LossTarget,
@@ -123,7 +124,8 @@ class Teller:
             case 24 | 25:
                 return Amend(self.job(name, devices), (None, 0.5, 20.0)[self.dice(3)])
             case 26:
-                return (Close(), WorkersLost())[self.dice(2)]
+                gone = tuple(device for device in range(devices) if self.dice(3) == 0)
+                return (Close(), WorkersLost(), DevicesGone(gone, "its node"), DevicesGone(()))[self.dice(4)]
             case 27 | 28:
                 return Submit((self.job(name, devices),))
         return Tick()

@@ -71,7 +71,7 @@ class Stage:
             event=self.told,
             over=self.over,
             saves=self.saves,
-            shares=Method(lambda devices: None),
+            shares=Method(lambda devices, gone: None),
             placements=Method(self._placements),
         )
         self.launcher = self.new_launcher()
@@ -541,7 +541,7 @@ def test_what_nobody_foresaw_does_not_end_its_watch(
     monkeypatch.setattr(keepers, "RETRY", 0.01)
     monkeypatch.setattr(keepers, "AWAY", 0.01)
     failures = iter([KeyError("nobody foresaw it"), RayError("away"), TimeoutError()])
-    stage.scheduler.shares.answer = lambda devices: next(failures, None)
+    stage.scheduler.shares.answer = lambda devices, gone: next(failures, None)
 
     async def story() -> None:
         stage.spec()
@@ -580,6 +580,44 @@ def test_a_worker_that_cannot_be_started_is_tried_again_and_keeps_nobody_else_wa
         assert (first.worker is None, second.worker is None) == (True, False)
         assert (made.free(0), made.free(1)) == ("its worker is starting", second)
         filling[0].cancel()
+
+    asyncio.run(story())
+
+
+@pytest.mark.promise("F21", "R12")
+def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while one is being started, nor while another place there has one."""
+    monkeypatch.setattr(places, "RETRY", 0.01)
+    made = places.Places("pool", 2, 2, "cpu")
+    states = {0: "", 1: ""}
+    monkeypatch.setattr(made, "_state", states.get)
+    there: list[asyncio.Future[Any]] = []
+
+    async def tries(place: Place) -> None:
+        there.append(asyncio.get_running_loop().create_future())
+        place.take(await made._patiently(place, there[-1]))
+
+    monkeypatch.setattr(made, "_try_to_fill", tries)
+
+    async def story() -> None:
+        [filling] = [asyncio.create_task(made._fill(place)) for place in list(made)[2:3]]
+        list(made)[3].bare = True
+        await asyncio.sleep(0.05)
+        assert made.gone() == {}
+        states[1] = "its node is gone"
+        await asyncio.sleep(0.05)
+        assert made.gone() == {1: "its node is gone"}
+        states[1] = ""
+        await asyncio.sleep(0.03)
+        assert made.gone() == {}
+        monkeypatch.setattr(places, "SLOW", 0.0)
+        await asyncio.sleep(0.05)
+        assert made.gone() == {1: "its worker is starting"}
+        there[0].set_result(SimpleNamespace())
+        await filling
+        assert made.gone() == {}
 
     asyncio.run(story())
 

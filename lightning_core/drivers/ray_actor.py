@@ -38,6 +38,7 @@ from lightning_core.types import (
     Amend,
     Answer,
     Cancel,
+    DevicesGone,
     Directive,
     Event,
     Job,
@@ -215,10 +216,19 @@ class SchedulerActor:
 
     # ------------------------------------------------------------------------------------------------ for the Keeper
 
-    async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
-        """The pool's devices: of each its name and the path of its turnstile. Told again and again: it may be new."""
+    async def shares(self, devices: Sequence[tuple[str, str]], gone: Sequence[tuple[int, str]]) -> None:
+        """The pool's devices, told again and again: who hears it may be new.
+
+        Args:
+            devices: of each its name and the path of its turnstile.
+            gone: on which of them no worker can be had, by their numbers, and why.
+        """
         await self._ready()
         self._scripts.devices = list(devices)
+        scheduler = self._host.scheduler
+        ours = {number: words for number, words in gone if number < scheduler.settings.devices}
+        if ours.keys() != scheduler.gone:
+            self._handle(DevicesGone(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items())))
 
     async def over(self, lives: Sequence[tuple[str, int]]) -> list[bool]:
         """Of each job and incarnation, whether nobody should train it any more."""

@@ -155,7 +155,8 @@ class Keeper:
             try:
                 actor = ray.get_actor(scheduler, namespace=NAMESPACE)
                 shared = list(zip(self._places.names, self._places.turnstiles, strict=True))
-                await asyncio.wait_for(actor.shares.remote(shared), LATE)
+                gone = list(self._places.gone().items())
+                await asyncio.wait_for(actor.shares.remote(shared, gone), LATE)
                 known = await asyncio.wait_for(actor.placements.remote(known, NEWS), NEWS + LATE)
                 launcher.want(known or [])
                 await asyncio.wait_for(self._watch.reclaim(actor, scheduler), LATE)

@@ -40,6 +40,8 @@ SILENT = 8.0
 RETRY = 2.0
 # So often a worker may fail to start before whoever opens the pool is told.
 TRIES = 2
+# How long a worker may take to start before its device counts as gone, seconds.
+SLOW = 60.0
 
 
 class TurnstileActor:
@@ -78,6 +80,8 @@ class Place:
         """Why there is no worker, in words."""
         self.failures = 0
         """How often one could not be started since there was one."""
+        self.bare = False
+        """Whether nobody can say when there will be one."""
         self.heard_of = False
         """Whether the end of the worker's run will be heard of; if not, it is asked whether it is idle."""
         self.silent = 0.0
@@ -98,6 +102,7 @@ class Place:
         """The worker that is here from now on, and what it is at."""
         self.worker, self.life, self.heard_of = worker, life, heard_of
         self.silent, self.over_since, self.failures = 0.0, None, 0
+        self.bare = self.bare and worker is None
 
 
 class Places:
@@ -143,6 +148,12 @@ class Places:
             if place.worker is not None and place.life is None and not place.reserved:
                 return place
         return next((place.trouble for place in there if place.worker is None), "")
+
+    def gone(self) -> dict[int, str]:
+        """Devices on which no worker can be had for now, each with the reason in words."""
+        numbers = range(len(self.names))
+        there = {place.device for place in self._all if place.worker is not None or not place.bare}
+        return {k: next(p.trouble for p in self._all if p.device == k) for k in numbers if k not in there}
 
     async def open(self) -> None:
         """Brings up, or finds again, each device's group, and begins to fill the places.
@@ -227,6 +238,7 @@ class Places:
                 done = True
             except Exception as error:  # whatever Ray says: the pool is not left without this worker for good
                 place.failures += 1
+                place.bare = True
                 place.trouble = await asyncio.to_thread(self._state, place.device) or _words(error)
                 log.warning("%s: %s", place.name, place.trouble)
                 self.moved.set()
@@ -254,9 +266,13 @@ class Places:
     async def _patiently(self, place: Place, answer: Any) -> Any:
         """Waits for a process that is being started: as long as that takes, for Ray never says that it cannot be."""
         asked = asyncio.ensure_future(answer)
+        waited = 0.0
         try:
             while not (await asyncio.wait({asked}, timeout=RETRY))[0]:
-                place.trouble = await asyncio.to_thread(self._state, place.device) or "its worker is starting"
+                gone = await asyncio.to_thread(self._state, place.device)
+                waited += RETRY
+                place.bare = bool(gone) or waited > SLOW
+                place.trouble = gone or "its worker is starting"
             return await asked
         finally:
             asked.cancel()

@@ -86,6 +86,27 @@ class Away(NamedTuple):
     what: str
 
 
+@dataclass
+class Gone:
+    """A device of the pool on which no worker could be had.
+
+    Attributes:
+        device: its number.
+        since: scheduler time.
+        what: why.
+        until: when there was one again; None if there is none yet.
+    """
+
+    device: int
+    since: float
+    what: str
+    until: float | None = None
+
+    def __str__(self) -> str:
+        until = "not yet back" if self.until is None else f"back after {format_duration(self.until - self.since)}"
+        return f"no worker can be had ({self.what}); {until}"
+
+
 def what_happened(event: WorkerLeft) -> str:
     """To a worker that left by a fault.
 
@@ -127,17 +148,18 @@ def lost_words(batches: int, seconds: float | None) -> str:
 
 def now_words(job: JobStatus) -> list[str]:
     """What befell a job, as far as whoever looks at it now should know."""
+    waits = [str(job.why)] if job.why.code == "device_gone" and job.state is not State.ENDED else []
     if job.fault is None:
-        return []
+        return waits
     if job.state is State.ENDED or (job.state is not State.RECOVERING and job.fault.code != "unready"):
-        return [came_back(job)] if job.restarts else []
+        return waits + ([came_back(job)] if job.restarts else [])
     parts = [str(job.fault)]
     again = job.fault.numbers[1] if len(job.fault.numbers) > 1 else 0
     if again and job.throughput:
         parts[0] += f", {format_duration(again / job.throughput)} of work"
     if job.restarts:
         parts.append(f"restart {job.restarts}" + _when(job.why))
-    return parts
+    return parts + waits
 
 
 def came_back(job: JobStatus) -> str:

@@ -121,12 +121,19 @@ def _drawn(history: History, device: int, lane: dict[int, list[Stretch]], end: f
 
 
 def _faults(history: History, device: int, end: float) -> str:
-    """Where a job that lived on the device had a fault, and when nobody decided."""
+    """Where a job that lived on the device had a fault, when nobody decided, and when no worker could be had."""
     away = (
         f'<i class="away" style="left:{since / end:.2%};width:{(min(until, end) - since) / end:.2%}" '
         f'title="{escape(what)} for {format_duration(until - since)}"></i>'
         for since, until, what in history.away
         if since < end
+    )
+    gone = (
+        f'<i class="away" style="left:{gone.since / end:.2%};'
+        f'width:{((end if gone.until is None else min(gone.until, end)) - gone.since) / end:.2%}" '
+        f'title="{escape(str(gone))}"></i>'
+        for gone in history.gone
+        if gone.device == device and gone.since < end
     )
     lost = (
         f'<i class="fault" style="left:{min(fault.time / end, 0.995):.2%}" '
@@ -135,7 +142,7 @@ def _faults(history: History, device: int, end: float) -> str:
         for fault in job.faults
         if device in _home(job, fault.time)
     )
-    return "".join([*away, *lost])
+    return "".join([*away, *gone, *lost])
 
 
 def _home(job: JobHistory, time: float) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from lightning_core.types import (
     Amend,
     Answer,
     Cancel,
+    DevicesGone,
     Event,
     Job,
     Pause,
@@ -26,7 +27,7 @@ from lightning_core.types import (
     WorkerLeft,
     WorkersLost,
 )
-from lightning_core.view.faults import Away
+from lightning_core.view.faults import Away, Gone
 from lightning_core.view.job_history import JobHistory
 
 # How late the scheduler may wake without anybody's being told, seconds: machines are busy.
@@ -41,6 +42,7 @@ class History:
         jobs: every life of every job, in the order of submission.
         last: time of the last event.
         away: when the pool decided nothing though it should have.
+        gone: devices on which no worker could be had, and when.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -48,6 +50,7 @@ class History:
         self.jobs: list[JobHistory] = []
         self.last = 0.0
         self.away: list[Away] = []
+        self.gone: list[Gone] = []
         self._newest: dict[str, JobHistory] = {}
 
     @classmethod
@@ -69,6 +72,8 @@ class History:
             case Report():
                 if job_history := self._newest.get(event.job):
                     job_history.report(event, now)
+            case DevicesGone():
+                self._gone(event, now)
             case WorkersLost():
                 for job_history in self._newest.values():
                     if job_history.ended is None:
@@ -106,6 +111,12 @@ class History:
         """Until the last job ended; until the last event while one has not."""
         ends = [job.ended for job in self.jobs]
         return max((end for end in ends if end is not None), default=self.last) if None not in ends else self.last
+
+    def _gone(self, event: DevicesGone, now: float) -> None:
+        lasting = {gone.device: gone for gone in self.gone if gone.until is None}
+        for device in lasting.keys() - set(event.devices):
+            lasting[device].until = now
+        self.gone += [Gone(device, now, event.detail) for device in event.devices if device not in lasting]
 
     def _look_for_gap(self, event: Event, now: float) -> None:
         """While a job trains, the scheduler wakes itself each period."""

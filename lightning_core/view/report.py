@@ -165,6 +165,10 @@ def _faults(history: History) -> str:
     for since, until, what in history.away:
         lost = "no decision for " + format_duration(until - since)
         found.append((since, "<span>the pool</span>", escape(what), lost, "it went on where its journal ended"))
+    for gone in history.gone:
+        lost = "the device" + ("" if gone.until is None else f" for {format_duration(gone.until - gone.since)}")
+        done = "its jobs go on elsewhere" + ("" if gone.until is None else ", and there again")
+        found.append((gone.since, "<span>the pool</span>", escape(gone.what), lost, done))
     if not found:
         return ""
     names = ("after", "job", "fault", "lost", "done")

@@ -71,6 +71,10 @@ def _away(history: History, job: JobHistory) -> list[Row]:
         Row(since - job.submitted, "pool", None, None, f"{what} for {format_duration(until - since)}")
         for since, until, what in history.away
         if job.submitted <= since < end
+    ] + [
+        Row(gone.since - job.submitted, "pool", None, (gone.device,), clean(str(gone)))
+        for gone in history.gone
+        if job.submitted <= gone.since <= end
     ]
 
 
