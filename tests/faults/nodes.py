@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster as Nodes
 from lightning_core.drivers.ray_actor import NAMESPACE
 from lightning_core.launch import cluster as clusters
 from lightning_core.launch.keeper import start_keeper
-from tests.faults.test_workers import Story, Told, begun, job, told
+from tests.faults.test_workers import Story, Told, job, told
 
 # Instead of a minute.
 READY_WITHIN = 15.0
@@ -41,11 +41,11 @@ def drain(node: Any, address: str) -> None:
     assert accepted, words
 
 
-def node_of(story: Story, name: str, nodes: dict[str, Any]) -> Any:
-    """On which a job's first worker is."""
+def node_of(story: Story, name: str) -> str:
+    """The node that a job is on, by its id."""
     [device] = story.jobs[name].devices
     table = ray.util.placement_group_table(ray.util.get_placement_group(f"{story.cluster._name}-device-{device}"))
-    return nodes[table["bundles_to_node_id"][0]]
+    return str(table["bundles_to_node_id"][0])
 
 
 def main(folder: Path) -> None:
@@ -61,24 +61,28 @@ def main(folder: Path) -> None:
 
     def tell(story: Story) -> Told:
         yield from story.until(lambda jobs: jobs and min(job.batches for job in jobs.values()) > 20)
-        lost = node_of(story, "a", nodes)
+        lost = nodes[node_of(story, "a")]
         end(lost)
         began = time.monotonic()
         yield from story.until(lambda jobs: jobs["a"].incarnation == 2, 20)
         found["lost"] = time.monotonic() - began
         found["words"] = str(story.jobs["a"].fault)
-        yield from story.until(lambda jobs: "not ready" in str(jobs["a"].fault), 90)
-        found["unready"] = str(story.jobs["a"].fault)
-        found["other"] = story.jobs["b"].incarnation
-        machines.add_node(**device)
-        yield from story.until(begun(2, "a"), 90)
+        # One of them trains on the node that is left, the other waits for a device.
+        yield from story.until(lambda jobs: any("no worker can be had" in str(job.why) for job in jobs.values()), 90)
+        found["waits after"] = time.monotonic() - began
+        yield from story.until(lambda jobs: any(job.state == "running" for job in jobs.values()))
+        new = machines.add_node(**device)
+        nodes[new.node_id] = new
+        yield from story.until(lambda jobs: all(job.state == "running" for job in jobs.values()), 90)
+        found["restarts"] = {name: job.restarts for name, job in story.jobs.items()}
+        life = story.jobs["b"].incarnation
 
-        taken = node_of(story, "b", nodes)
+        taken = nodes[node_of(story, "b")]
         drain(taken, machines.address)
         time.sleep(1.0)
         end(taken)
         began = time.monotonic()
-        yield from story.until(lambda jobs: jobs["b"].incarnation == 2, 20)
+        yield from story.until(lambda jobs: jobs["b"].incarnation == life + 1, 20)
         found["taken"] = time.monotonic() - began
         found["preempted"] = str(story.jobs["b"].fault)
 

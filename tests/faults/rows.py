@@ -78,9 +78,7 @@ FAULTS = {
     "F22": Row(
         "the node of the scheduler vanishes", "the pool comes up again where its folder is; nobody moves it elsewhere"
     ),
-    "F23": Row(
-        "the line between scheduler and worker is cut", "processes are stopped, which is as silent; no link is cut"
-    ),
+    "F23": Row("the line between scheduler and worker is cut"),
     "F24": Row("Ctrl-C, SIGTERM, SIGHUP, SIGKILL of the command; twice; while it starts or saves"),
     "F25": Row("Ray's head is killed", "with Ray's own fault tolerance switched on: not tried"),
     "F26": Row("ranks fall apart"),
