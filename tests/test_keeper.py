@@ -71,7 +71,8 @@ class Stage:
             event=self.told,
             over=self.over,
             saves=self.saves,
-            shares=Method(lambda devices, gone: None),
+            shares=Method(lambda devices: None),
+            gone=Method(lambda devices: None),
             placements=Method(self._placements),
         )
         self.launcher = self.new_launcher()
@@ -541,7 +542,7 @@ def test_what_nobody_foresaw_does_not_end_its_watch(
     monkeypatch.setattr(keepers, "RETRY", 0.01)
     monkeypatch.setattr(keepers, "AWAY", 0.01)
     failures = iter([KeyError("nobody foresaw it"), RayError("away"), TimeoutError()])
-    stage.scheduler.shares.answer = lambda devices, gone: next(failures, None)
+    stage.scheduler.shares.answer = lambda devices: next(failures, None)
 
     async def story() -> None:
         stage.spec()
@@ -620,6 +621,45 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
         assert made.gone() == {}
 
     asyncio.run(story())
+
+
+@pytest.mark.promise("F20")
+def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsewhere(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told once for each change, also to a scheduler that could not be told at first."""
+    monkeypatch.setattr(keepers, "LOOK", 0.01)
+    draining: dict[str, int] = {}
+    table: dict[str, Any] = {"state": "CREATED", "bundles_to_node_id": {0: "old"}}
+    monkeypatch.setattr("lightning_core.launch.places.ray_state.get_draining_nodes", lambda: draining)
+    monkeypatch.setattr(places, "placement_group_table", lambda group: table)
+    stage.places._groups = [object()]
+    failures = iter([RayError("away")])
+
+    def answer(devices: object) -> None:
+        for error in failures:
+            raise error
+
+    stage.scheduler.gone.answer = answer
+
+    async def story() -> None:
+        looking = asyncio.create_task(stage.keeper._look_at_devices("scheduler"))
+        changes: tuple[Callable[[], None], ...] = (
+            lambda: None,
+            lambda: draining.update(old=1),
+            draining.clear,
+            lambda: table.update(state="RESCHEDULING"),
+            lambda: table.update(state="CREATED", bundles_to_node_id={0: "new"}),
+        )
+        for change in changes:
+            change()
+            await asyncio.sleep(0.1)
+        looking.cancel()
+
+    asyncio.run(story())
+    none: list[Any] = []
+    away = [(0, "its node is being taken away")]
+    assert [devices for (devices,) in stage.scheduler.gone.calls] == [none, none, away, none]
 
 
 def test_the_next_job_s_module_of_the_same_name_is_another_one(tmp_path: Path) -> None:

@@ -216,17 +216,16 @@ class SchedulerActor:
 
     # ------------------------------------------------------------------------------------------------ for the Keeper
 
-    async def shares(self, devices: Sequence[tuple[str, str]], gone: Sequence[tuple[int, str]]) -> None:
-        """The pool's devices, told again and again: who hears it may be new.
-
-        Args:
-            devices: of each its name and the path of its turnstile.
-            gone: on which of them no worker can be had, by their numbers, and why.
-        """
+    async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
+        """The pool's devices: of each its name and the path of its turnstile. Told again and again: it may be new."""
         await self._ready()
         self._scripts.devices = list(devices)
+
+    async def gone(self, devices: Sequence[tuple[int, str]]) -> None:
+        """On which devices no worker can be had, by their numbers, and why."""
+        await self._ready()
         scheduler = self._host.scheduler
-        ours = {number: words for number, words in gone if number < scheduler.settings.devices}
+        ours = {number: words for number, words in devices if number < scheduler.settings.devices}
         if ours.keys() != scheduler.gone:
             self._handle(DevicesGone(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items())))
 

@@ -27,7 +27,7 @@ from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.ray_actor import NAMESPACE, Actor, here
 from lightning_core.launch.launching import READY_WITHIN, Launcher
 from lightning_core.launch.places import SILENT, Places
-from lightning_core.launch.watching import Watch
+from lightning_core.launch.watching import LOOK, Watch
 from lightning_core.types import Placement
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Keeper:
         self._places = Places(name, devices, slots, kind)
         self._watch = Watch(self._places, lambda: self._folder, silent)
         self._watching: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
         self._launcher: Launcher | None = None
         if self._memory.exists():  # Ray has started it again: it takes up its work without being asked
             ray.get_runtime_context().current_actor.wake.remote()
@@ -140,11 +140,15 @@ class Keeper:
     def _follow(self, scheduler: str, folder: Path) -> None:
         self._folder = folder
         self._launcher = Launcher(self._places, self._watch, scheduler, folder, self._ready_within)
-        self._following = asyncio.get_running_loop().create_task(self._look_after(scheduler, self._launcher))
+        loop = asyncio.get_running_loop()
+        self._following = [
+            loop.create_task(self._look_after(scheduler, self._launcher)),
+            loop.create_task(self._look_at_devices(scheduler)),
+        ]
 
     def _stop_following(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._following:
+            task.cancel()
         if self._launcher is not None:
             self._launcher.close()
 
@@ -155,8 +159,7 @@ class Keeper:
             try:
                 actor = ray.get_actor(scheduler, namespace=NAMESPACE)
                 shared = list(zip(self._places.names, self._places.turnstiles, strict=True))
-                gone = list(self._places.gone().items())
-                await asyncio.wait_for(actor.shares.remote(shared, gone), LATE)
+                await asyncio.wait_for(actor.shares.remote(shared), LATE)
                 known = await asyncio.wait_for(actor.placements.remote(known, NEWS), NEWS + LATE)
                 launcher.want(known or [])
                 await asyncio.wait_for(self._watch.reclaim(actor, scheduler), LATE)
@@ -167,6 +170,23 @@ class Keeper:
                 log.exception("the Keeper could not do all that %s wants", scheduler)
                 known = None
                 await asyncio.sleep(RETRY)
+
+    async def _look_at_devices(self, scheduler: str) -> None:
+        """Tells a scheduler which devices are gone, or will be, as soon as that changes."""
+        told: dict[int, str] | None = None
+        while True:
+            try:
+                await self._places.look()
+                if (gone := self._places.gone()) != told:
+                    actor = ray.get_actor(scheduler, namespace=NAMESPACE)
+                    await asyncio.wait_for(actor.gone.remote(list(gone.items())), LATE)
+                    told = gone
+            except (RayError, ValueError, TimeoutError):  # it is being restarted, or stands still
+                told = None
+            except Exception:  # whatever it is, the next look may tell more
+                log.exception("what has become of the devices is not known")
+                await asyncio.sleep(RETRY)
+            await asyncio.sleep(LOOK)
 
 
 def start_keeper(name: str, devices: int, slots: int, kind: str, memory: Path, **patience: float) -> Actor:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.state import state as ray_state
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -127,6 +128,7 @@ class Places:
         self._name = name
         self._resource = "GPU" if kind == "gpu" else "device"
         self._groups: list[Any] = []
+        self._leaving: dict[int, str] = {}  # devices whose nodes will be taken away, and those nodes
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -150,10 +152,35 @@ class Places:
         return next((place.trouble for place in there if place.worker is None), "")
 
     def gone(self) -> dict[int, str]:
-        """Devices on which no worker can be had for now, each with the reason in words."""
-        numbers = range(len(self.names))
-        there = {place.device for place in self._all if place.worker is not None or not place.bare}
-        return {k: next(p.trouble for p in self._all if p.device == k) for k in numbers if k not in there}
+        """Devices on which nobody should be launched for now, each with the reason in words."""
+        found = {}
+        for device in range(len(self.names)):
+            there = [place for place in self._all if place.device == device]
+            if device in self._leaving:
+                found[device] = "its node is being taken away"
+            elif all(place.worker is None and place.bare for place in there):
+                found[device] = there[0].trouble
+        return found
+
+    async def look(self) -> None:
+        """Looks whether nodes will be taken away: who is on them has a moment to save and to leave."""
+        self._leaving = await asyncio.to_thread(self._look)
+
+    def _look(self) -> dict[int, str]:
+        draining = ray_state.get_draining_nodes()
+        if not draining and not self._leaving:
+            return {}
+        found: dict[int, str] = {}
+        for device, group in enumerate(self._groups):
+            table = placement_group_table(group)
+            node = table["bundles_to_node_id"][0] if table.get("state") == "CREATED" else None
+            before = self._leaving.get(device)
+            # Once it is gone Ray lists it no more; its devices are back when they are somewhere else.
+            if node is not None and node in draining:
+                found[device] = node
+            elif before is not None and node in (before, None):
+                found[device] = before
+        return found
 
     async def open(self) -> None:
         """Brings up, or finds again, each device's group, and begins to fill the places.

@@ -18,10 +18,12 @@ from ray.cluster_utils import Cluster as Nodes
 from lightning_core.drivers.ray_actor import NAMESPACE
 from lightning_core.launch import cluster as clusters
 from lightning_core.launch.keeper import start_keeper
-from tests.faults.test_workers import Story, Told, job, told
+from tests.faults.test_workers import Story, Told, job, story_free, told
 
 # Instead of a minute.
 READY_WITHIN = 15.0
+# Of a node that will be taken away, seconds.
+NOTICE = 20.0
 
 
 def end(node: Any) -> None:
@@ -36,7 +38,7 @@ def drain(node: Any, address: str) -> None:
     raylet: Any = importlib.import_module("ray._raylet")
     words_of: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
     reason = words_of.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    deadline = int(1000 * (time.time() + 5))
+    deadline = int(1000 * (time.time() + NOTICE))
     accepted, words = raylet.GcsClient(address=address).drain_node(node.node_id, reason, "spot", deadline)
     assert accepted, words
 
@@ -59,6 +61,11 @@ def main(folder: Path) -> None:
     nodes = {node.node_id: node for node in (machines.add_node(**device) for _ in range(2))}
     ray.init(address=machines.address, namespace=NAMESPACE, log_to_driver=False)
 
+    def another(story: Story) -> Told:
+        new = machines.add_node(**device)
+        nodes[new.node_id] = new
+        yield from story.until(lambda jobs: all(job.state == "running" for job in jobs.values()), 90)
+
     def tell(story: Story) -> Told:
         yield from story.until(lambda jobs: jobs and min(job.batches for job in jobs.values()) > 20)
         lost = nodes[node_of(story, "a")]
@@ -71,15 +78,23 @@ def main(folder: Path) -> None:
         yield from story.until(lambda jobs: any("no worker can be had" in str(job.why) for job in jobs.values()), 90)
         found["waits after"] = time.monotonic() - began
         yield from story.until(lambda jobs: any(job.state == "running" for job in jobs.values()))
-        new = machines.add_node(**device)
-        nodes[new.node_id] = new
-        yield from story.until(lambda jobs: all(job.state == "running" for job in jobs.values()), 90)
+        yield from another(story)
         found["restarts"] = {name: job.restarts for name, job in story.jobs.items()}
-        life = story.jobs["b"].incarnation
 
+        # With notice enough: it saves, leaves, and waits for a device, with nothing lost.
+        leaves = nodes[node_of(story, "b")]
+        drain(leaves, machines.address)
+        began = time.monotonic()
+        yield from story.until(lambda jobs: "no worker can be had" in str(jobs["b"].why) and story_free(story, "b"), 20)
+        found["left"] = time.monotonic() - began
+        end(leaves)
+        yield from another(story)
+        found["b"] = (story.jobs["b"].restarts, story.jobs["b"].lost)
+
+        # With hardly any: it comes back from what it saved last, and nobody counts.
+        life = story.jobs["b"].incarnation
         taken = nodes[node_of(story, "b")]
         drain(taken, machines.address)
-        time.sleep(1.0)
         end(taken)
         began = time.monotonic()
         yield from story.until(lambda jobs: jobs["b"].incarnation == life + 1, 20)

@@ -70,10 +70,7 @@ FAULTS = {
     "F17": Row("a malformed bundle"),
     "F18": Row("workers that can never be ready"),
     "F19": Row("two jobs of two devices on a pool of three"),
-    "F20": Row(
-        "a node is taken away with notice",
-        "Ray's mark is read when the worker has died; a notice is not acted upon ahead",
-    ),
+    "F20": Row("a node is taken away with notice"),
     "F21": Row("a node vanishes"),
     "F22": Row(
         "the node of the scheduler vanishes", "the pool comes up again where its folder is; nobody moves it elsewhere"

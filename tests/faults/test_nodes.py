@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-@pytest.mark.promise("R10", "R11", "F5", "F20", "F21")
+@pytest.mark.promise("R7", "R10", "R11", "F5", "F20", "F21")
 def test_a_lost_node_is_known_in_ten_seconds_and_one_that_was_taken_away_is_no_loss(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -30,9 +30,13 @@ def test_a_lost_node_is_known_in_ten_seconds_and_one_that_was_taken_away_is_no_l
     assert found["lost"] < 10
     assert "its worker on device" in found["words"]
     assert found["restarts"] == {"a": 1, "b": 0}
+    assert found["left"] < 10
+    assert found["b"] == [0, 0]
     assert found["taken"] < 10
     assert found["preempted"].startswith("its node was taken away")
-    words = "a node lost: told after {lost:.1f} s; taken away: {taken:.1f} s"
+    words = (
+        "a node lost: told after {lost:.1f} s; with notice: left after {left:.1f} s, without: told after {taken:.1f} s"
+    )
     record_property("figure", words.format(**found))
 
 
