@@ -93,7 +93,7 @@ class Started:
     def nobody_left(self, seconds: float = ALL_ENDED, but: str = NOBODY) -> float:
         """After how many seconds nobody but those was left."""
         start = time.monotonic()
-        while there := {pid: line for pid, line in self.left().items() if but not in line}:
+        while there := {pid: line for pid, line in self.left().items() if but not in line.lower()}:
             assert time.monotonic() - start < seconds, there
             time.sleep(0.1)
         return time.monotonic() - start
