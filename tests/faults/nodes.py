@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from ray.cluster_utils import Cluster as Nodes
 from lightning_core.drivers.ray_actor import NAMESPACE
 from lightning_core.launch import cluster as clusters
 from lightning_core.launch.keeper import start_keeper
-from tests.faults.test_workers import Story, Told, job, story_free, told
+from tests.faults.test_workers import Story, Told, job, process_of, story_free, told
 
 # Instead of a minute.
 READY_WITHIN = 15.0
@@ -91,11 +92,14 @@ def main(folder: Path) -> None:
         yield from another(story)
         found["b"] = (story.jobs["b"].restarts, story.jobs["b"].lost)
 
-        # With hardly any: it comes back from what it saved last, and nobody counts.
+        # Nobody hears of it in time: it comes back from what it saved last, and nobody counts.
         life = story.jobs["b"].incarnation
-        taken = nodes[node_of(story, "b")]
+        taken, keeper = nodes[node_of(story, "b")], process_of(story.cluster.keeper)
+        os.kill(keeper, signal.SIGSTOP)
         drain(taken, machines.address)
         end(taken)
+        time.sleep(2.0)
+        os.kill(keeper, signal.SIGCONT)
         began = time.monotonic()
         yield from story.until(lambda jobs: jobs["b"].incarnation == life + 1, 20)
         found["taken"] = time.monotonic() - began
