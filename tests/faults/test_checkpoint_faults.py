@@ -182,7 +182,10 @@ def check_after(path: Path, before: int | None, died: bool) -> None:
 
 
 @pytest.mark.promise("R6", "F6")
-@pytest.mark.parametrize("beginning", BEGINNINGS)
+@pytest.mark.parametrize(
+    "beginning",
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name not in ("one", "newest damaged"))) for name in BEGINNINGS],
+)
 def test_killed_before_every_call_of_a_save(quick: Path, beginning: str, record_property: Figure) -> None:
     """R6, F6: between any two calls, of which there are no more in the end."""
     call = 0

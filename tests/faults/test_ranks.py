@@ -85,9 +85,10 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Stories:
     return {scenario: [rank[scenario] for rank in ranks] for scenario in SCENARIOS}
 
 
-PARTING = [("elsewhere", "raises", "whole"), pytest.param(("hangs", "whole"), marks=pytest.mark.nightly)]
+PARTING = [("elsewhere", "raises", "whole"), ("hangs", "whole")]
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("R10", "R13", "F26")
 @pytest.mark.parametrize("ways", PARTING, ids="-".join)
 def test_ranks_that_part_say_so_soon_and_the_first_to_know_why_says_that(
