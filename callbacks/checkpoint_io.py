@@ -105,31 +105,40 @@ class SafeCheckpointIO(CheckpointIO):
             self._later = Later()
         self._later.save(lambda: to_host(checkpoint), lambda held: self.write(held, Path(path)), Path(path))
 
-    def write(self, checkpoint: dict[str, Any], path: Path, batches: int | None = None) -> Manifest:
+    def write(
+        self, checkpoint: dict[str, Any], path: Path, batches: int | None = None, *, strict: bool = False
+    ) -> Manifest:
         """Saves a checkpoint now.
 
         Args:
             checkpoint: what to save.
             path: of a local file.
             batches: that were done, for the manifest; ``global_step`` unless given.
+            strict: whether one that would not be loaded takes nobody's place.
 
         Raises:
             OSError: if it cannot be written.
+            CheckpointError: with ``strict``, if it would not be loaded.
         """
+
+        def look(part: Path) -> None:
+            refused = ", ".join(refused_types(part))
+            if refused and strict:
+                raise CheckpointError(f"{path} could not be loaded again: it contains {refused}")
+            if refused and refused not in self._warned:
+                self._warned.add(refused)
+                log.warning("checkpoint %s contains %s and will not be loaded. %s", path, refused, _allow(refused))
+
         step = checkpoint.get("global_step")
         step = step if type(step) is int else None
-        manifest = self._files.save(
+        return self._files.save(
             path,
             lambda file: torch.save(checkpoint, file),
             step=step,
             batches=step if batches is None else batches,
             size=lambda: size_of(checkpoint),
+            look=look,
         )
-        refused = ", ".join(refused_types(path))
-        if refused and refused not in self._warned:
-            self._warned.add(refused)
-            log.warning("checkpoint %s contains %s and will not be loaded. %s", path, refused, _allow(refused))
-        return manifest
 
     @override
     def load_checkpoint(

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_core.types import Save
 
-from .checkpoint_io import SafeCheckpointIO, refused_types
+from .checkpoint_io import CheckpointError, SafeCheckpointIO
 
 # Of this Lightning: whether plugins are told how to load.
 _CAN_SAY = "weights_only" in inspect.signature(CheckpointIO.load_checkpoint).parameters
@@ -41,11 +41,11 @@ class _OfOneRank(CheckpointIO):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
-            manifest = self._io.write(checkpoint, Path(path), self._batches)
-            if refused := refused_types(path):
-                # It must not leave on the strength of a file from which it could not come back.
-                raise OSError(errno.EINVAL, f"{path} could not be loaded again: it contains {', '.join(refused)}")
+            manifest = self._io.write(checkpoint, Path(path), self._batches, strict=True)
             self.saved = Save(self._batches, manifest.sha256)
+        except CheckpointError as error:
+            # It must not leave on the strength of a file from which it could not come back.
+            self.error = OSError(errno.EINVAL, str(error))
         except Exception as error:
             self.error = error
 

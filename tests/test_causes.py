@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from lightning_core.launch.causes import cause_of, story
+from lightning_core.launch.causes import cause_of, origin, story
 from lightning_core.launch.configuration import build
 from lightning_core.types import Cause
 from tests.tiny import Line
@@ -55,6 +55,21 @@ def test_what_the_config_says_and_what_its_code_does(
         build({"data": DATA, **config}, "cpu", tmp_path, pl.Callback())
     assert cause_of(caught.value, building=True) is cause
     assert words in story(caught.value) + capsys.readouterr().err
+
+
+def test_an_error_that_is_its_own_cause_has_an_end() -> None:
+    def loop() -> None:
+        try:
+            raise ValueError("first")
+        except ValueError as error:
+            raise error from error
+
+    with pytest.raises(ValueError, match="first") as caught:
+        loop()
+    assert origin(caught.value) is caught.value
+    one, two = KeyError("one"), KeyError("two")
+    one.__cause__, two.__cause__ = two, one
+    assert origin(one) is two
 
 
 def raised(error: BaseException, context: BaseException | None = None) -> BaseException:

@@ -446,6 +446,32 @@ def test_a_worker_that_hangs_is_given_up_before_ten_seconds(stage: Stage) -> Non
     asyncio.run(story())
 
 
+@pytest.mark.promise("R11", "F27")
+def test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on(
+    three: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        three.spec()
+        await three.launch(devices=(0, 1))
+        workers = [place.worker for place in three.places]
+        other = place_of(three, 2)
+        other.take(other.worker, Life("other", 1, "scheduler"))
+        for worker in workers:
+            assert worker is not None
+            worker.job.answer = lambda: asyncio.get_running_loop().create_future()
+        await looked(three, 8)
+        other.silent = 0.0
+        await looked(three, 2)
+        assert three.killed == workers[:2]
+        assert [left.job for left in three.heard] == ["x"]
+        monkeypatch.setattr(three.places, "is_leaving", lambda device: True)
+        await looked(three, 8)
+        assert three.killed == workers
+        assert [(left.job, left.cause) for left in three.heard[1:]] == [("other", Cause.PREEMPTED)]
+
+    asyncio.run(story())
+
+
 @pytest.mark.promise("R11", "F23")
 def test_a_worker_behind_a_broken_line_is_given_up_too(stage: Stage) -> None:
     """Ray says for a minute that it is unavailable, which may be so."""
@@ -606,7 +632,9 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
         [filling] = [asyncio.create_task(made._fill(place)) for place in list(made)[2:3]]
         list(made)[3].bare = True
         await asyncio.sleep(0.05)
-        assert made.gone() == {}
+        assert made.gone() == {0: "its worker is starting"}  # where nothing is known yet
+        for place in list(made)[:2]:
+            place.bare = False
         states[1] = "its node is gone"
         await asyncio.sleep(0.05)
         assert made.gone() == {1: "its node is gone"}
@@ -614,6 +642,11 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
         await asyncio.sleep(0.03)
         assert made.gone() == {}
         monkeypatch.setattr(places, "SLOW", 0.0)
+        await asyncio.sleep(0.05)
+        assert made.gone() == {1: "its worker is starting"}
+        # One that has failed is not believed to be back before it is.
+        list(made)[2].failures = 1
+        monkeypatch.setattr(places, "SLOW", 1e9)
         await asyncio.sleep(0.05)
         assert made.gone() == {1: "its worker is starting"}
         there[0].set_result(SimpleNamespace())

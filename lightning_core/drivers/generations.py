@@ -43,6 +43,10 @@ class Unsound(ValueError):
     """A file is not what its manifest says; the message says how."""
 
 
+class Unreadable(Unsound):
+    """A file is there, and the disk does not give it: it may, later."""
+
+
 class Manifest(NamedTuple):
     """What is known of a file since it was written."""
 
@@ -89,7 +93,7 @@ def read_manifest(path: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unsound(f"its manifest cannot be read: {error.strerror}") from None
+        raise Unreadable(f"its manifest cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise Unsound("its manifest is damaged") from None
     if not isinstance(found, dict):
@@ -124,7 +128,7 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], Manifest | None]]:
     except FileNotFoundError:
         raise Unsound("missing") from None
     except OSError as error:
-        raise Unsound(f"cannot be read: {error.strerror}") from None
+        raise Unreadable(f"cannot be read: {error.strerror}") from None
     kind = os.fstat(descriptor)
     if not stat.S_ISREG(kind.st_mode):
         os.close(descriptor)
@@ -137,7 +141,7 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], Manifest | None]]:
             try:
                 same = hashlib.file_digest(file, "sha256").hexdigest() == manifest.sha256
             except OSError as error:
-                raise Unsound(f"cannot be read: {error.strerror}") from None
+                raise Unreadable(f"cannot be read: {error.strerror}") from None
             if not same or kind.st_size != manifest.size:
                 raise Unsound("does not match its manifest")
             file.seek(0)
@@ -222,6 +226,7 @@ class Generations:
         step: int | None = None,
         batches: int | None = None,
         size: Callable[[], int] | None = None,
+        look: Callable[[Path], object] | None = None,
     ) -> Manifest:
         """Writes a file; the one that is there becomes the generation before it.
 
@@ -231,6 +236,7 @@ class Generations:
             step: for the manifest.
             batches: for the manifest.
             size: about how many bytes will be written; asked if they could not be.
+            look: at the file when it is whole, and not yet at its place; what it raises keeps it from that.
 
         Raises:
             OSError: if it cannot be written; the message says where, and how much room there is. Every generation that
@@ -239,7 +245,7 @@ class Generations:
         try:
             _make_folder(path.parent)
             sweep(path.parent)
-            return self._save(path, write, step, batches)
+            return self._save(path, write, step, batches, look)
         except OSError as error:
             self._own.pop(path, None)
             raise OSError(error.errno, f"{path} cannot be saved: {_words(error, path.parent, size)}") from error
@@ -252,7 +258,12 @@ class Generations:
             manifest_of(place).unlink(missing_ok=True)
 
     def _save(
-        self, path: Path, write: Callable[[IO[bytes]], object], step: int | None, batches: int | None
+        self,
+        path: Path,
+        write: Callable[[IO[bytes]], object],
+        step: int | None,
+        batches: int | None,
+        look: Callable[[Path], object] | None,
     ) -> Manifest:
         with _unfinished(path) as (part, file):
             sink = _Hashing(file)
@@ -264,6 +275,8 @@ class Generations:
                 raise
             manifest = Manifest(sink.hash.hexdigest(), sink.size, step, batches)
             _sync(file)
+            if look is not None:
+                look(part)
             with _unfinished(manifest_of(path)) as (note, text):
                 text.write(_as_text(manifest))
                 _sync(text)

@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+from lightning_core.launch.checkpoints import OutOfReach
 from lightning_core.types import Cause
 
 # What somebody who looks for it searches for.
@@ -38,7 +39,7 @@ def cause_of(error: BaseException, *, building: bool) -> Cause:
         building: whether Trainer, model and data were still being built.
     """
     first = origin(error)
-    if isinstance(first, MemoryError) or is_of_peers(first):
+    if isinstance(first, MemoryError | OutOfReach) or is_of_peers(first):
         return Cause.LOST
     return Cause.UNUSABLE if building and not _was_theirs(first) else Cause.RAISED
 
@@ -53,7 +54,11 @@ def is_of_peers(error: BaseException) -> bool:
 
 def origin(error: BaseException) -> BaseException:
     """What was raised first, not who passed it on."""
-    while (cause := error.__cause__ or error.__context__) is not None:
+    seen = {id(error)}
+    while (cause := error.__context__ if error.__cause__ is None else error.__cause__) is not None:
+        if id(cause) in seen:  # `raise error from error`
+            break
+        seen.add(id(cause))
         error = cause
     return error
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from lightning_core.drivers.generations import (
     Manifest,
+    Unreadable,
     Unsound,
     check,
     generation,
@@ -43,6 +44,12 @@ FILE = "last.ckpt"
 # How many generations an incarnation takes over: if the newest is damaged later, the other one is there.
 TAKEN = 2
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+# Files that the disk does not give, and what it says.
+Unread = list[tuple[Path, Unreadable]]
+
+
+class OutOfReach(OSError):
+    """A checkpoint is there, and the disk does not give it: whoever began without it would displace it."""
 
 
 class Saved(NamedTuple):
@@ -72,9 +79,14 @@ def find(folder: Path) -> Saved | None:
 
     Args:
         folder: of the incarnation's checkpoints.
+
+    Raises:
+        OutOfReach: if there is none, but one that cannot be read now.
     """
-    for path, manifest in _sound(folder):
+    unread: Unread = []
+    for path, manifest in _sound(folder, unread):
         return Saved(path, Save(manifest.batches or 0, manifest.sha256))
+    _all_were_read(unread)
     return None
 
 
@@ -93,18 +105,20 @@ def adopt(job_folder: Path, incarnation: int, accepted: Collection[str]) -> Path
         The checkpoint in the incarnation's own folder; None if there is none to begin with.
 
     Raises:
-        OSError: if it cannot be put there.
+        OSError: if it cannot be put there, or what is accepted can not be read now.
         ValueError: if the incarnation is not positive, or the folder is a link.
     """
     own = checkpoint_folder(job_folder, incarnation)
     own.mkdir(parents=True, exist_ok=True)
-    found = find(own)
+    found, unread = find(own), Unread()
     if found is None:
-        for age, (path, manifest) in enumerate(islice(_accepted(job_folder, incarnation, accepted), TAKEN)):
+        chosen = _accepted(job_folder, incarnation, accepted, unread)
+        for age, (path, manifest) in enumerate(islice(chosen, TAKEN)):
             _take(path, manifest, generation(own / FILE, age))
         sync_folder(own.parent)
         found = find(own)
     if found is None:
+        _all_were_read(unread)
         return None
     for number, folder in _incarnations(job_folder):
         if number < incarnation - 1:
@@ -112,13 +126,15 @@ def adopt(job_folder: Path, incarnation: int, accepted: Collection[str]) -> Path
     return found.path
 
 
-def _accepted(job_folder: Path, incarnation: int, accepted: Collection[str]) -> Iterator[tuple[Path, Manifest]]:
+def _accepted(
+    job_folder: Path, incarnation: int, accepted: Collection[str], unread: Unread
+) -> Iterator[tuple[Path, Manifest]]:
     """Sound and accepted checkpoints of earlier incarnations, the newest first, each content once."""
     seen: set[str] = set()
     for number, folder in _incarnations(job_folder):
         if number >= incarnation:
             continue
-        for path, manifest in _sound(folder):
+        for path, manifest in _sound(folder, unread):
             if manifest.sha256 not in accepted:
                 log.warning("%s is passed over: the scheduler has not accepted it", path)
             elif manifest.sha256 not in seen:
@@ -138,8 +154,8 @@ def _take(path: Path, manifest: Manifest, place: Path) -> None:
         raise OSError(f"{path} changed while it was taken over: {finding}") from None
 
 
-def _sound(folder: Path) -> Iterator[tuple[Path, Manifest]]:
-    """Sound checkpoints of one incarnation, the newest first."""
+def _sound(folder: Path, unread: Unread) -> Iterator[tuple[Path, Manifest]]:
+    """Sound checkpoints of one incarnation, the newest first; those that the disk does not give are noted."""
     if folder.is_symlink() or folder.parent.is_symlink():
         log.warning("%s is passed over: it is a link", folder)
         return
@@ -149,13 +165,20 @@ def _sound(folder: Path) -> Iterator[tuple[Path, Manifest]]:
                 raise Unsound("it is a link")
             yield path, check(path)
         except Unsound as finding:
+            if isinstance(finding, Unreadable):
+                unread.append((path, finding))
             if path.exists():
                 log.warning("%s is passed over: %s", path, finding)
 
 
+def _all_were_read(unread: Unread) -> None:
+    for path, finding in unread:
+        raise OutOfReach(f"{path} {finding}")
+
+
 def _incarnations(job_folder: Path) -> list[tuple[int, Path]]:
     """Folders of incarnations, the newest first."""
-    with suppress(OSError):
+    with suppress(FileNotFoundError):
         found = [entry for entry in os.scandir(job_folder / FOLDER) if entry.is_dir(follow_symlinks=False)]
         numbered = [(int(entry.name), Path(entry.path)) for entry in found if _NUMBER.fullmatch(entry.name)]
         return sorted(numbered, reverse=True)

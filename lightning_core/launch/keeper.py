@@ -69,6 +69,8 @@ class Keeper:
         self._watching: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []
         self._launcher: Launcher | None = None
+        self._opening = asyncio.Lock()
+        self._took_up = False  # what the Keeper before it was at, if there was one
         if self._memory.exists():  # Ray has started it again: it takes up its work without being asked
             ray.get_runtime_context().current_actor.wake.remote()
 
@@ -129,13 +131,17 @@ class Keeper:
     # ------------------------------------------------------------------------------------------------ within
 
     async def _open(self) -> None:
-        await self._places.open()
-        if self._watching is None:
-            self._watching = asyncio.get_running_loop().create_task(self._watch.run())
+        async with self._opening:
+            await self._places.open()
+            if self._watching is None:
+                self._watching = asyncio.get_running_loop().create_task(self._watch.run())
+            if self._took_up:
+                return
             if self._memory.exists():
                 await self._places.settled()
                 scheduler, folder = json.loads(self._memory.read_text())
                 self._follow(scheduler, Path(folder))
+            self._took_up = True
 
     def _follow(self, scheduler: str, folder: Path) -> None:
         self._folder = folder

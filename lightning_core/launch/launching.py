@@ -90,7 +90,7 @@ class Launcher:
     async def _admit(self, placement: Placement, life: Life) -> None:
         """Sees to it that a job gets its workers, or that the scheduler hears why not."""
         awake = Awake(AGAIN + SILENT + STOOD_STILL)
-        waited = 0.0
+        waited, told = 0.0, ""
         while True:
             self._places.moved.clear()
             try:
@@ -98,8 +98,10 @@ class Launcher:
             except (RayError, ValueError):  # the scheduler is being restarted, or no more
                 missing = ""
             except Exception as error:  # a full disk, say
-                log.exception("%s could not be launched", life.job)
                 missing = " ".join(str(error).split()) or type(error).__name__
+                if missing != told:
+                    log.exception("%s could not be launched", life.job)
+                told = missing
             if missing is None:
                 return
             gone = awake.since() or 0.0

@@ -39,6 +39,7 @@ DEVICE = 10.0
 # is tried again, seconds.
 SILENT = 8.0
 RETRY = 2.0
+MOST_RETRY = 30.0
 # So often a worker may fail to start before whoever opens the pool is told.
 TRIES = 2
 # How long a worker may take to start before its device counts as gone, seconds.
@@ -81,7 +82,7 @@ class Place:
         """Why there is no worker, in words."""
         self.failures = 0
         """How often one could not be started since there was one."""
-        self.bare = False
+        self.bare = True
         """Whether nobody can say when there will be one."""
         self.heard_of = False
         """Whether the end of the worker's run will be heard of; if not, it is asked whether it is idle."""
@@ -161,6 +162,10 @@ class Places:
             elif all(place.worker is None and place.bare for place in there):
                 found[device] = there[0].trouble
         return found
+
+    def is_leaving(self, device: int) -> bool:
+        """Whether its node is being taken away."""
+        return device in self._leaving
 
     async def look(self) -> None:
         """Looks whether nodes will be taken away: who is on them has a moment to save and to leave."""
@@ -269,7 +274,7 @@ class Places:
                 place.trouble = await asyncio.to_thread(self._state, place.device) or _words(error)
                 log.warning("%s: %s", place.name, place.trouble)
                 self.moved.set()
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(min(RETRY * place.failures, MOST_RETRY))
         place.filling = False
         self.moved.set()
 
@@ -298,7 +303,7 @@ class Places:
             while not (await asyncio.wait({asked}, timeout=RETRY))[0]:
                 gone = await asyncio.to_thread(self._state, place.device)
                 waited += RETRY
-                place.bare = bool(gone) or waited > SLOW
+                place.bare = bool(gone) or waited > SLOW or place.failures > 0
                 place.trouble = gone or "its worker is starting"
             return await asked
         finally:

@@ -60,7 +60,10 @@ class Watch:
         awake = Awake(LOOK + STOOD_STILL)
         while True:
             await asyncio.sleep(LOOK)
-            self.look(awake.since())
+            try:
+                self.look(awake.since())
+            except Exception:  # whatever it is, nobody else would find out who hangs
+                log.exception("the workers could not be looked at")
 
     def look(self, gone: float | None) -> None:
         """Asks everybody who has no question to answer; gives up who owes an answer for too long.
@@ -69,11 +72,13 @@ class Watch:
             gone: seconds since the last look; None if this process stood still meanwhile.
         """
         for place in self._places.busy():
-            assert place.worker is not None  # it has a job
+            if place.worker is None:
+                continue  # ended a moment ago, as a rank of a job that is given up
             place.silent = 0.0 if gone is None else place.silent + gone
             if place.silent > self._silent:
                 where = f"on device {place.device}"
-                self.lose(place, Cause.LOST, f"its worker {where} has not answered for {place.silent:.0f} s")
+                cause = Cause.PREEMPTED if self._places.is_leaving(place.device) else Cause.LOST
+                self.lose(place, cause, f"its worker {where} has not answered for {place.silent:.0f} s")
             elif place not in self._asked:
                 asked = asyncio.ensure_future(self._ask(place, place.worker))
                 self._asked[place] = asked

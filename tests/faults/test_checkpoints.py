@@ -28,7 +28,7 @@ from lightning_core.callbacks.writing import NotSaved
 from lightning_core.drivers import generations
 from lightning_core.drivers.generations import Generations, Unsound, check, newest, sound
 from lightning_core.launch import SafeCheckpointIO
-from lightning_core.launch.checkpoints import FILE, adopt, checkpoint_folder, find
+from lightning_core.launch.checkpoints import FILE, OutOfReach, adopt, checkpoint_folder, find
 from lightning_core.types import Save
 from tests.test_callback import Script, grant, until
 from tests.test_preflight import problems_of
@@ -601,6 +601,19 @@ def test_a_job_does_not_leave_with_what_it_could_not_come_back_from(
     assert "could not be loaded again: it contains tests.faults.test_checkpoints.Mine" in caplog.text
 
 
+@pytest.mark.promise("R6")
+def test_what_could_not_be_loaded_takes_nobody_s_place(tmp_path: Path) -> None:
+    """A kill right after it would else leave the job with nothing to come back from."""
+    place, io = tmp_path / FILE, SafeCheckpointIO()
+    for number in (1, 2):
+        io.write({"global_step": number}, place)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="could not be loaded again"):
+            io.write({"global_step": 3, "odd": Mine()}, place, strict=True)
+    assert [io.load_checkpoint(path)["global_step"] for path in (place, f"{place}.1")] == [2, 1]
+    assert sorted(os.listdir(tmp_path)) == [FILE, f"{FILE}.1", f"{FILE}.1.json", f"{FILE}.json"]
+
+
 class ReleasedAtOnce(pl.Callback):
     """Has the job released after its first batch."""
 
@@ -679,6 +692,32 @@ def test_what_a_stale_incarnation_writes_later_is_never_seen(tmp_path: Path) -> 
 def test_an_incarnation_begins_with_nothing_of_a_later_one(tmp_path: Path) -> None:
     accepted = [*life(tmp_path, 1, 10), *life(tmp_path, 3, 30)]
     assert begins_with(adopt(tmp_path, 2, accepted)) == 10
+
+
+@pytest.mark.promise("R6", "F8")
+@pytest.mark.parametrize("name", [FILE, f"{FILE}.json"])
+def test_what_the_disk_does_not_give_now_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Who began anew would displace it. One that is older and readable will do."""
+    one, two = life(tmp_path, 1, 10), life(tmp_path, 2, 20, 30)
+    broken = {checkpoint_folder(tmp_path, 2) / name}
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def opens(path: Any, *more: Any, **options: Any) -> Any:
+            if Path(path) in broken:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            return real(path, *more, **options)
+
+        return opens
+
+    monkeypatch.setattr(os, "open", failing(os.open))
+    monkeypatch.setattr(Path, "open", failing(Path.open))
+    with pytest.raises(OutOfReach, match="Input/output error"):
+        adopt(tmp_path, 3, two[:1])
+    assert begins_with(adopt(tmp_path, 3, {*one, two[0]})) == 10
+    broken.clear()
+    assert begins_with(adopt(tmp_path, 4, two[:1])) == 30
 
 
 @pytest.mark.promise("F29")
