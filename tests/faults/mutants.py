@@ -104,6 +104,22 @@ MUTANTS = (
         "tests/test_keeper.py::test_a_worker_that_hangs_is_given_up_before_ten_seconds",
     ),
     Mutant(
+        "R11", "lightning_core/launch/watching.py",
+        "            if place.worker is None:\n                continue",
+        "            assert place.worker is not None\n            if False:\n                continue",
+        "tests/test_keeper.py::test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on",
+    ),
+    Mutant(
+        "R6", "callbacks/checkpoint_io.py",
+        "if refused and strict:", "if False:",
+        "tests/faults/test_checkpoints.py::test_what_could_not_be_loaded_takes_nobody_s_place",
+    ),
+    Mutant(
+        "R12", "lightning_core/dealing.py",
+        "0 if device in gone else n if slots is None else slots", "n if slots is None else slots",
+        "tests/test_faults.py::test_on_a_device_that_is_gone_nobody_is_launched",
+    ),
+    Mutant(
         "R12", "lightning_core/launch/launching.py",
         "if len(places) < len(found):", "if not places:",
         "tests/test_keeper.py::test_all_ranks_or_none",
