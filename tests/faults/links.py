@@ -18,9 +18,8 @@ import ray
 from ray.cluster_utils import Cluster as Nodes
 
 from lightning_core.drivers.ray_actor import NAMESPACE
-from lightning_core.launch import cluster as clusters
-from tests.faults.nodes import node_of
-from tests.faults.test_workers import Story, Told, begun, job, told
+from tests.faults.nodes import live_through, node_of
+from tests.faults.test_workers import Story, Told, begun
 
 NEAR, FAR = "10.99.0.1", "10.99.0.2"
 # Shorter and longer than a worker may be silent (8 s), seconds.
@@ -116,11 +115,7 @@ def main(folder: Path) -> None:
         found["again"] = time.monotonic() - mended
         found["lives"] = {job.name: job.incarnation for job in story.jobs.values()}
 
-    with clusters.Cluster(workers=2, devices=2) as pool:
-        told(pool, folder / "run", tell, a=job(), b=job())
-    (folder / "found.json").write_text(json.dumps(found))
-    sys.stdout.flush()
-    os._exit(0)  # what is left of Ray ends with the group
+    live_through(tell, folder, found)
 
 
 if __name__ == "__main__":

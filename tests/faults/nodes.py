@@ -10,8 +10,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 from ray.cluster_utils import Cluster as Nodes
@@ -49,6 +50,15 @@ def node_of(story: Story, name: str) -> str:
     [device] = story.jobs[name].devices
     table = ray.util.placement_group_table(ray.util.get_placement_group(f"{story.cluster._name}-device-{device}"))
     return str(table["bundles_to_node_id"][0])
+
+
+def live_through(tell: Callable[[Story], Told], folder: Path, found: dict[str, Any]) -> NoReturn:
+    """Two jobs on two devices of the Ray that was joined; what the story has found is written down."""
+    with clusters.Cluster(workers=2, devices=2) as pool:
+        told(pool, folder / "run", tell, a=job(), b=job())
+    (folder / "found.json").write_text(json.dumps(found))
+    sys.stdout.flush()
+    os._exit(0)  # what is left of Ray ends with the group
 
 
 def main(folder: Path) -> None:
@@ -105,11 +115,7 @@ def main(folder: Path) -> None:
         found["taken"] = time.monotonic() - began
         found["preempted"] = str(story.jobs["b"].fault)
 
-    with clusters.Cluster(workers=2, devices=2) as pool:
-        told(pool, folder / "run", tell, a=job(), b=job())
-    (folder / "found.json").write_text(json.dumps(found))
-    sys.stdout.flush()
-    os._exit(0)  # what is left of Ray ends with the group
+    live_through(tell, folder, found)
 
 
 if __name__ == "__main__":
