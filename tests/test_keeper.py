@@ -656,6 +656,31 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
     asyncio.run(story())
 
 
+def test_a_keeper_that_could_not_take_up_its_work_tries_it_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once() -> None:
+        pass
+
+    monkeypatch.setattr(stage.places, "open", at_once)
+    monkeypatch.setattr(stage.places, "settled", at_once)
+    memory = stage.folder / "keeper.json"
+    memory.write_text("")
+
+    async def story() -> None:
+        with pytest.raises(json.JSONDecodeError):
+            await stage.keeper.busy()
+        memory.write_text(json.dumps(["scheduler", str(stage.folder)]))
+        assert await stage.keeper.busy() == []
+        following = stage.keeper._following
+        assert following
+        await stage.keeper.busy()
+        assert stage.keeper._following is following  # once
+        for task in [*following, stage.keeper._watching]:
+            assert task is not None
+            task.cancel()
+
+    asyncio.run(story())
+
+
 @pytest.mark.promise("F20")
 def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsewhere(
     stage: Stage, monkeypatch: pytest.MonkeyPatch

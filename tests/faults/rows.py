@@ -21,7 +21,10 @@ PROMISES = {
     "R4": Row("No device has two owners, and none is oversold, in any prefix of any journal"),
     "R5": Row("One life of a job at a time: what an older one reports or saves is refused, and it leaves"),
     "R6": Row("The newest verified checkpoint always loads, whenever a save is killed or the disk is full"),
-    "R7": Row("A kill costs one interval between saves and a batch at most, a release nothing"),
+    "R7": Row(
+        "A kill costs one interval between saves (fifty times a save's time, if that is longer) and a batch at most,"
+        " a release nothing"
+    ),
     "R8": Row("Released and back, a run goes on to the bit, where its loader can say where it is"),
     "R9": Row("No job stays in a passing state longer than its time-out"),
     "R10": Row("Each kind of fault has its own budget: lost, taken away, raised, unusable; others are not affected"),

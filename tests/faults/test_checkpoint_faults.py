@@ -433,7 +433,9 @@ def test_a_kill_costs_one_interval_and_a_batch(tmp_path: Path, record_property: 
         assert found is not None
         worst = max(worst, done - found.save.batches)
     at_most = every / 0.01 + 1  # no batch is shorter than 0.01 s
-    record_property("figure", f"{worst} batches lost at most, where an interval and a batch are {at_most:.0f}")
+    record_property(
+        "figure", f"{worst} batches lost at most, where an interval that does not grow and a batch are {at_most:.0f}"
+    )
     assert worst <= at_most
 
 
