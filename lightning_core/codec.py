@@ -86,7 +86,8 @@ def job_from_dict(value: dict[str, Any]) -> Job:
     """
     body = dict(value)
     target, on_miss, can = target_from_dict(body["target"]), OnMiss(body["on_miss"]), map(Can, body["can"])
-    return Job(**body | {"target": target, "on_miss": on_miss, "can": frozenset(can)})
+    sizes, rates = (tuple(body.get(key, ())) for key in ("sizes", "rates"))
+    return Job(**body | {"target": target, "on_miss": on_miss, "can": frozenset(can), "sizes": sizes, "rates": rates})
 
 
 def encode_event(event: Event) -> str:

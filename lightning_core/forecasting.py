@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from lightning_core.protocols import Estimator
 from lightning_core.settings import Settings
 from lightning_core.table import AT_RISK, FEASIBLE, INFEASIBLE, UNKNOWN, JobTable
-from lightning_core.types import NORMAL, BoolArray, FloatArray, IntArray, JobView, Notice
+from lightning_core.types import NORMAL, BoolArray, FloatArray, IntArray, JobView, Notice, OnMiss
 
 # Cells of a whole evaluation (a validation metric): each is an average already, and there are few.
 EVALUATIONS_TO_JUDGE = 4
@@ -17,7 +19,15 @@ LOW, MID, HIGH = 2, 9, 16
 SPEED_WANDERS, PERSON_ERRS = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 
 
-def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: IntArray, devices: int) -> JobView:
+def forecast(
+    table: JobTable,
+    estimator: Estimator,
+    settings: Settings,
+    rows: IntArray,
+    devices: int,
+    chooses_sizes: bool = False,
+    now: float = 0.0,
+) -> JobView:
     """Work left: exact for batches up to the speed, forecast with its uncertainty for a loss.
 
     Args:
@@ -26,6 +36,9 @@ def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: In
         settings: of the scheduler.
         rows: of the jobs that have not ended.
         devices: that there are for them.
+        chooses_sizes: whether the policy says on how many devices each trains. Work is then what it is on the number on
+            which the job is fastest.
+        now: scheduler time.
     """
     batches = table.batches[rows].astype(np.float64)
     exact = table.exact[rows]
@@ -40,7 +53,11 @@ def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: In
             column[forecast] = np.sqrt(passage[:, at] * passage[:, at + 1]) - batches[forecast]
     # An unfinished job has work left, whatever its curve says.
     left, low, mid, high = (np.maximum(column, 1.0) for column in (left, low, mid, high))
-    throughput = table.throughput(rows)
+    speedups = [table.speedups[row] for row in rows.tolist()] if chooses_sizes else []
+    if chooses_sizes:
+        throughput = np.array([speed.rate(speed.best(devices) or 1) for speed in speedups])
+    else:
+        throughput = table.throughput(rows)
     quantiles = left / throughput[:, None]
     low, work, high = (column / throughput for column in (low, mid, high))
     table.work_low[rows], table.work_mid[rows], table.work_high[rows] = low, work, high
@@ -48,6 +65,15 @@ def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: In
     unknown = np.isnan(work)
     work[unknown] = table.expected[rows[unknown]]
     quantiles[unknown] = work[unknown, None] * PERSON_ERRS
+    more: dict[str, Any] = {}
+    if chooses_sizes:
+        more["speedup"] = np.empty(len(rows), np.object_)
+        more["speedup"][:] = speedups
+        more["holds"] = table.duty[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
+        more["fixed"] = np.where(table.fixed_until[rows] > now, table.good_size[rows], 0)
+        more["resize"] = table.costs(rows, settings.resize)
+        more["goes_on"] = np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()])
+        more |= {"submitted": table.submitted[rows], "heard": table.heard[rows], "stint": table.trained_at[rows]}
     return JobView(
         place=rows,
         deadline=table.deadline[rows],
@@ -66,6 +92,8 @@ def forecast(table: JobTable, estimator: Estimator, settings: Settings, rows: In
         weight=table.weight[rows],
         size=table.size[rows],
         devices=devices,
+        quantum=settings.quantum,
+        **more,
     )
 
 

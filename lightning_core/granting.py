@@ -49,9 +49,13 @@ def deal(
         device = table.jobs[int(rows[at])].device
         homes[at] = homes[at] or (() if device is None else (device,))
     since = table.trained_at[rows]
-    stays = (table.pinned[rows] | (np.isfinite(since) & (now - since < settings.stay))).tolist()
-    size = table.size[rows].tolist()
-    dealer = Dealer(settings.devices, settings.slots, homes, stays, size, launched.tolist(), gone)
+    begun = np.isfinite(since) & (now - since < settings.stay)
+    size = table.size[rows]
+    if plan.size is not None:  # whether it is worth it the policy has thought of
+        size = plan.size
+        begun &= size == [len(home) for home in homes]
+    stays = (table.pinned[rows] | begun).tolist()
+    dealer = Dealer(settings.devices, settings.slots, homes, stays, size.tolist(), launched.tolist(), gone)
     return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
 
 
@@ -100,7 +104,8 @@ def grant(
         if closing:
             codes[apart & table.launched[rows]] = index("closing")
         numbers[apart, 0] = table.wakes(rows[apart]) - now
-    changed = np.abs(duty - table.duty[rows]) > 1e-9
+    capped = np.zeros(len(rows), np.bool_) if plan.capped is None else plan.capped & served
+    changed = (np.abs(duty - table.duty[rows]) > 1e-9) | (capped != table.capped[rows])
     if homes is None:
         moved = ~table.housed[rows]
     else:
@@ -109,22 +114,28 @@ def grant(
     new = ~changed & (codes != table.code[rows])
     table.duty[rows] = np.where(changed, duty, table.duty[rows])  # what was granted, to the bit
     table.code[rows] = codes
+    table.capped[rows] = capped
     for at in np.flatnonzero(moved).tolist():
         row = int(rows[at])
         home = ONE_DEVICE if homes is None else homes[at]
         if table.home[row] and not home and not apart[at] and codes[at] != index("device_gone"):
             codes[at] = index("makes_room")
+        leaves = table.launched[row] and table.last_report[row] and table.home[row]
         table.home[row] = home
         table.housed[row] = bool(home)
         table.trained_at[row] = np.inf
+        table.resizing_since[row] = now if leaves and served[at] else np.nan
+        if served[at]:
+            table.size[row] = len(home)
+    table.resizing_since[rows[~served]] = np.nan
     directives, names, lives = table.directives, table.names, table.home
     grants = []
     spot = np.flatnonzero(changed)
     table.obeys[rows[spot]] = False
-    for row, part, code, pair in zip(
-        rows[spot].tolist(), duty[spot].tolist(), codes[spot].tolist(), numbers[spot].tolist(), strict=True
+    for row, part, code, pair, most in zip(
+        *(x[spot].tolist() for x in (rows, duty, codes, numbers, capped)), strict=True
     ):
-        granted = Grant(names[row], directives[row][1] + 1, part, lives[row], Reason(CODES[code], tuple(pair)))
+        granted = Grant(names[row], directives[row][1] + 1, part, lives[row], Reason(CODES[code], tuple(pair)), most)
         directives[row] = granted
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]

@@ -24,7 +24,7 @@ from lightning_core.failpoints import reach
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import Answer, Event
 
-SCHEMA = 4
+SCHEMA = 5
 
 
 class JournalError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from lightning_core.types import (
     Directive,
@@ -60,6 +60,13 @@ class Policy(Protocol):
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         """Shares for all the jobs together; called with at least one job."""
+
+
+@runtime_checkable
+class ChoosesSizes(Protocol):
+    """A policy that says on how many devices each job trains; it is shown how fast each is on how many."""
+
+    chooses_sizes: Literal[True]
 
 
 @runtime_checkable

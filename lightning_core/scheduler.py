@@ -19,7 +19,7 @@ from lightning_core.faults import MOST, MOST_UNREADY, WORDS, final, pause, sound
 from lightning_core.forecasting import forecast, judge
 from lightning_core.granting import deal, grant
 from lightning_core.invariants import check
-from lightning_core.protocols import LooksAtCurves
+from lightning_core.protocols import ChoosesSizes, LooksAtCurves
 from lightning_core.reasons import Reason, index
 from lightning_core.settings import Settings
 from lightning_core.table import INFEASIBLE, MISSED, UNKNOWN, JobTable
@@ -87,6 +87,7 @@ class Scheduler:
         self._banks = [self._estimator]
         if isinstance(self._policy, LooksAtCurves):
             self._banks += self._policy.banks
+        self._chooses_sizes = isinstance(self._policy, ChoosesSizes)
         self._table = JobTable(self.settings.window)
         self._now = 0.0
         self._next_round: float | None = None
@@ -157,6 +158,8 @@ class Scheduler:
             if before is not None:  # versions and incarnations of a name only grow
                 version, incarnation = table.directives[before].version, int(table.incarnation[before]) + 1
             size = min(job.max_devices, self.settings.devices)
+            if job.sizes:
+                size = max((n for n in job.sizes if n <= size), default=size)
             grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
             row = table.add(job, now, size, grant, incarnation)
             if size < job.min_devices:
@@ -177,7 +180,7 @@ class Scheduler:
             self._changed.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
             return
         if table.active[row] and report.number > table.last_report[row] and _countable(report):
-            table.progress(row, report)
+            table.progress(row, report, now)
             table.obeys[row] = report.version >= table.directives[row].version
             table.accept(row, report.saved)
             self._take_cells(row, report)
@@ -244,7 +247,7 @@ class Scheduler:
         if over is not None:
             self._end(row, now, Verdict.CRASHED, over)
             return
-        table.set_back(row, WORDS[cause], text)
+        table.set_back(row, WORDS[cause], now, text)
         if cause is not Cause.PREEMPTED:
             table.back_at[row] = now + pause(job.name, int(table.in_a_row[row]))
 
@@ -257,6 +260,7 @@ class Scheduler:
         if not table.launched[row] or not table.home[row] or table.last_report[row]:
             return  # it was taken back already, or they came after all
         table.unready[row] += 1
+        table.resize_failed(row, now)
         if table.unready[row] >= MOST_UNREADY:
             tries = float(table.unready[row])
             self._end(row, now, Verdict.CRASHED, Reason("unschedulable", (tries,), event.detail))
@@ -270,7 +274,7 @@ class Scheduler:
         self._closing = False
         for row in table.active_rows().tolist():
             if table.launched[row] and table.last_report[row]:
-                table.set_back(row, "pool_lost")
+                table.set_back(row, "pool_lost", now)
             elif table.launched[row]:
                 table.come_back(row)
             else:  # a plain script joins again by itself, under its name
@@ -329,7 +333,7 @@ class Scheduler:
             self._next_round = None
             return
         devices = max(self.settings.devices - len(self.gone), 1)  # the last one may come back
-        view = forecast(table, self._estimator, self.settings, rows, devices)
+        view = forecast(table, self._estimator, self.settings, rows, devices, self._chooses_sizes, now)
         begun = table.wakes(rows) <= now
         apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows])
         if self._closing:
@@ -376,12 +380,22 @@ class Scheduler:
         waiting = codes.copy()
         among = np.flatnonzero(planned)
         order, fill = among, True
+        size = capped = None
         if len(among):
             part = self._policy.plan(view.only(among), now)
             order, fill = among[part.order], part.fill
+            if part.size is not None:
+                # Nothing is filled up behind such a plan: who goes on late wants the least that it can train on.
+                duty[late] = 1.0
+                size = np.array([speed.sizes[0] for speed in view.speedup], np.int64)
+                size[among] = part.size
+            if part.capped is not None:
+                capped = np.zeros(n, np.bool_)
+                capped[among] = part.capped
             duty[among], finish[among], numbers[among] = part.duty, part.finish, part.numbers
             codes[among], waiting[among] = part.codes, part.waiting
-        return Plan(np.concatenate([order, late, np.flatnonzero(apart)]), duty, finish, codes, waiting, numbers, fill)
+        order = np.concatenate([order, late, np.flatnonzero(apart)])
+        return Plan(order, duty, finish, codes, waiting, numbers, fill, size, capped)
 
     # ------------------------------------------------------------------------------------------------ to look at
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -30,6 +31,8 @@ class Settings:
         resident: launched jobs that stay warm in memory at most, over all devices; None for all.
         stay: seconds that a job trains where it is before it may be moved: a move costs some, so a stay must be long
             against it.
+        quantum: the least part of a device that can be metered out; 1 if devices are given whole.
+        resize: seconds that a resize is taken to cost until one has been measured.
 
     Raises:
         ValueError: if a name is unknown or an argument out of its range.
@@ -45,6 +48,8 @@ class Settings:
     devices: int = 1
     resident: int | None = None
     stay: float = 10.0
+    quantum: float = 1.0
+    resize: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.period > 0:
@@ -59,6 +64,10 @@ class Settings:
             raise ValueError(f"resident must be at least one job a device ({self.devices}), got {self.resident}")
         if not self.stay >= 0:
             raise ValueError(f"stay must be at least 0 seconds, got {self.stay}")
+        if not 0 < self.quantum <= 1:
+            raise ValueError(f"quantum must be above 0 and at most 1 device, got {self.quantum}")
+        if not 0 <= self.resize < math.inf:
+            raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
         self.make_policy()
         self.make_estimator()
 

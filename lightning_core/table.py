@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_core.durations import FARTHEST
 from lightning_core.reasons import Reason
+from lightning_core.speedup import SpeedUp
 from lightning_core.types import (
     BatchTarget,
     BoolArray,
@@ -34,6 +35,8 @@ BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.
 MEMORY = 30.0
 # A worker that was busy for so many seconds before it was lost was not lost by what lost the one before it.
 CALM = 60.0
+# For so many seconds a job is not resized again after a resize that failed.
+FIXED = 60.0
 # Checkpoints that a job may go on from: the newest, and one before it.
 GENERATIONS = 2
 
@@ -52,7 +55,9 @@ class JobTable:
     submitted: FloatArray
     begin: FloatArray
     weight: FloatArray
-    size: IntArray  # devices that it takes
+    size: IntArray  # devices that it takes; of one that can be resized, as of its last grant
+    good_size: IntArray  # on which it has trained last, 0 if it has not
+    fixed_until: FloatArray  # it is not resized before, after a resize that failed
     expected: FloatArray  # seconds of work by a person's estimate, NaN if there is none
     holds: BoolArray  # is held when its deadline has passed
     pinned: BoolArray  # cannot leave its device
@@ -71,6 +76,12 @@ class JobTable:
     lost: IntArray  # batches that had to be done again
     last_report: IntArray
     obeys: BoolArray  # its worker has reported under its newest grant, or there is none
+    heard: FloatArray  # when it last told its progress
+    timed_version: IntArray  # of the grant since whose first report its pace is measured, -1 if it is not
+    timed_at: FloatArray
+    timed_batches: IntArray
+    resizing_since: FloatArray  # when it was sent to other devices, NaN if it trains
+    resize: FloatArray  # seconds that this costs it, NaN until measured
     batches: IntArray
     busy: FloatArray
     busy_before: FloatArray  # of earlier incarnations
@@ -84,6 +95,7 @@ class JobTable:
     rejected: IntArray  # losses, by this incarnation's worker
     rejected_cells: IntArray  # by us, and by the workers before
     duty: FloatArray
+    capped: BoolArray
     code: IntArray
     housed: BoolArray  # may live on some device
     trained_at: FloatArray  # since when it has trained where it lives, inf if not yet
@@ -107,6 +119,7 @@ class JobTable:
         self.details: dict[int, str] = {}
         self.faults: dict[int, Reason] = {}
         self.saves: list[tuple[Save, ...]] = []
+        self.speedups: list[SpeedUp] = []
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
 
@@ -128,6 +141,7 @@ class JobTable:
         self.recent.append(deque(maxlen=self._window))
         self.waiting.append({})
         self.saves.append(())
+        self.speedups.append(SpeedUp(job.sizes or (size,), job.rates))
         self.active[row] = True
         self.submitted[row] = now
         self.size[row] = size
@@ -137,7 +151,9 @@ class JobTable:
         self.obeys[row] = True
         self.next_cell[row] = 1
         self.trained_at[row] = np.inf
-        self.code[row] = -1
+        self.timed_version[row] = self.code[row] = -1
+        self.resizing_since[row] = np.nan
+        self.resize[row] = np.nan if job.resize is None else job.resize
         self.loss[row] = np.nan
         self.set_terms(row, job, now + job.deadline)
         return row
@@ -171,10 +187,12 @@ class JobTable:
         self.rejected_cells[row] += self.rejected[row]
         self.rejected[row] = 0
         self.trained_at[row] = np.inf
+        self.timed_version[row] = -1
         self.waiting[row].clear()
 
-    def set_back(self, row: int, code: str, text: str = "") -> None:
+    def set_back(self, row: int, code: str, now: float, text: str = "") -> None:
         """The job has lost its worker by a fault, and comes back from what it saved."""
+        self.resize_failed(row, now)
         start = self.saves[row][0].batches if self.saves[row] else 0
         again = max(int(self.batches[row]) - start, 0)
         self.faults[row] = Reason(code, (float(start), float(again)), text)
@@ -183,6 +201,12 @@ class JobTable:
         self.restarts[row] += 1
         self.recovering[row] = True
         self.come_back(row)
+
+    def resize_failed(self, row: int, now: float) -> None:
+        """If the job was on its way to other devices, it stays for a while with as many as it had trained on."""
+        if not isnan(self.resizing_since[row]) and self.good_size[row]:
+            self.fixed_until[row] = now + FIXED
+        self.resizing_since[row] = np.nan
 
     def count(self, row: int, cause: Cause) -> int:
         """How often the job has had this fault, now once more; of what nobody counts, 0."""
@@ -204,7 +228,7 @@ class JobTable:
     def active_rows(self) -> IntArray:
         return np.flatnonzero(self.active[: len(self)])
 
-    def progress(self, row: int, report: Report) -> None:
+    def progress(self, row: int, report: Report, now: float) -> None:
         """Cumulative counts of one incarnation; batches from before it began cost it no time."""
         batches, busy, began = report.batches, report.busy, report.began
         if not self.last_report[row]:
@@ -224,6 +248,35 @@ class JobTable:
         self.busy[row] += more_busy
         self.rejected[row] = max(int(self.rejected[row]), report.rejected)
         self.evaluated[row] = report.evaluated
+        self.heard[row] = now
+        if timed and not isnan(self.resizing_since[row]):
+            took = now - float(self.resizing_since[row])
+            self.resize[row] = took if isnan(self.resize[row]) else 0.5 * (took + self.resize[row])
+            self.resizing_since[row] = np.nan
+        if timed:
+            self.good_size[row] = len(self.home[row])
+        self._time(row, report.version, now)
+
+    def _time(self, row: int, version: int, now: float) -> None:
+        """Learns how fast the job is with what it was granted, from one report under a grant to the next."""
+        batches, directive = int(self.batches[row]), self.directives[row]
+        held = float(self.duty[row]) * len(self.home[row])
+        if version != directive.version or not held or not (self.capped[row] or self.duty[row] == 1.0):
+            self.timed_version[row] = -1
+            return
+        if self.timed_version[row] == version:
+            more, seconds = batches - int(self.timed_batches[row]), now - float(self.timed_at[row])
+            if more < 1 or seconds <= 0:
+                return
+            self.speedups[row].observe(held, more, seconds)
+        self.timed_version[row], self.timed_at[row], self.timed_batches[row] = version, now, batches
+
+    def costs(self, rows: IntArray, usual: float) -> FloatArray:
+        """Seconds that a resize costs each: measured, or as much as the others', or ``usual``; shape ``(n,)``."""
+        known = self.resize[: len(self)]
+        known = known[~np.isnan(known)]
+        guess = float(np.mean(known)) if len(known) else usual
+        return np.where(np.isnan(self.resize[rows]), guess, self.resize[rows])
 
     def add_cell(self, row: int, batches: int, loss: float) -> None:
         """A loss observation further on than all before it."""

@@ -11,8 +11,9 @@ Rules
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from lightning_core.reasons import Reason
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+ObjectArray = npt.NDArray[np.object_]
 
 # A forecast is so many quantiles, at these levels: shape ``(20,)``, evenly spread.
 LEVELS: FloatArray = (np.arange(20) + 0.5) / 20
@@ -189,14 +191,17 @@ class Job:
         begin: seconds from submission before which it does not start.
         weight: how many jobs of weight 1 it counts for when not all can make it.
         min_devices: it never trains on fewer.
-        max_devices: nor on more. The scheduler settles on one size when the job is submitted: as many as the pool has,
-            up to ``max_devices``.
+        max_devices: nor on more. Unless it can be resized the scheduler settles on one size when the job is submitted:
+            as many as the pool has, up to ``max_devices``.
         on_miss: what becomes of it when its deadline passes.
         can: what its process is able to do; plans respect it. A plain script cannot be released.
         device: the pool's device that its process lives on and cannot leave; None where the scheduler chooses.
         work: seconds that a person expects it to need alone on its devices, until better is known.
         restarts: how often it comes back after its worker was lost; None for always.
         retries: how often it comes back after its own code raised.
+        sizes: numbers of devices that it can train on, growing; empty if it cannot be resized.
+        rates: batches a second on each of ``sizes``, if they are known before; empty: they are learned.
+        resize: seconds that it loses when it is moved or resized, if they are known before.
 
     Raises:
         ValueError: if the name is empty or a number out of its range.
@@ -215,6 +220,9 @@ class Job:
     work: float | None = None
     restarts: int | None = None
     retries: int = 0
+    sizes: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
+    resize: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -234,6 +242,17 @@ class Job:
         for rule, count in (("restarts", self.restarts), ("retries", self.retries)):
             if count is not None and count < 0:
                 raise ValueError(f"{rule} must be at least 0, got {count}")
+        sizes = (self.min_devices - 1, *self.sizes, self.max_devices + 1) if self.sizes else ()
+        if any(one >= next_one for one, next_one in pairwise(sizes)):
+            raise ValueError(
+                f"sizes must grow and lie within {self.min_devices} to {self.max_devices} devices, got {self.sizes}"
+            )
+        if self.rates and len(self.rates) != len(self.sizes):
+            raise ValueError(f"rates must be one for each of {len(self.sizes)} sizes, got {len(self.rates)}")
+        if not all(0 < rate < math.inf for rate in self.rates):
+            raise ValueError(f"rates must be positive and finite, got {self.rates}")
+        if self.resize is not None and not 0 <= self.resize < math.inf:
+            raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
 
 
 class Cell(NamedTuple):
@@ -417,6 +436,8 @@ class Grant(NamedTuple):
     devices: tuple[int, ...]
     """Where it may keep its memory and train. None, or others than it is on: it saves and leaves."""
     reason: Reason
+    capped: bool = False
+    """Whether it must not take more than its duty, though nobody else may need it."""
 
 
 class End(NamedTuple):
@@ -470,6 +491,14 @@ class Placement(NamedTuple):
     devices: tuple[int, ...]
 
 
+def _nothing() -> FloatArray:
+    return np.zeros(0)
+
+
+def _nobody() -> ObjectArray:
+    return np.zeros(0, np.object_)
+
+
 @dataclass(frozen=True, slots=True)
 class JobView:
     """The jobs to plan as a policy sees them, one row a job in the order of submission: arrays of shape ``(n,)``.
@@ -492,6 +521,19 @@ class JobView:
         weight: how many jobs of weight 1 it counts for.
         size: devices that it trains on, all of them whole if more than one.
         devices: of the pool, one number.
+
+    Only for a policy that chooses sizes (:class:`~lightning_core.protocols.ChoosesSizes`), else empty:
+
+    Attributes:
+        speedup: how fast each is on how many devices, :class:`~lightning_core.speedup.SpeedUp` objects.
+        submitted: scheduler time.
+        heard: when its progress was last heard of, scheduler time.
+        holds: devices that it trains on now, as a number: a part of one, or several; 0 if none.
+        stint: since when it has trained where it is, scheduler time; inf if it does not.
+        resize: seconds that a resize costs it.
+        fixed: the only number of devices that it may train on for now, 0 if it may choose.
+        goes_on: whether it goes on after its deadline.
+        quantum: the least part of a device that can be metered out, one number; 1 where devices are given whole.
     """
 
     place: IntArray
@@ -510,6 +552,15 @@ class JobView:
     weight: FloatArray
     size: IntArray
     devices: int = 1
+    speedup: ObjectArray = field(default_factory=_nobody)
+    submitted: FloatArray = field(default_factory=_nothing)
+    heard: FloatArray = field(default_factory=_nothing)
+    holds: FloatArray = field(default_factory=_nothing)
+    stint: FloatArray = field(default_factory=_nothing)
+    resize: FloatArray = field(default_factory=_nothing)
+    fixed: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    goes_on: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    quantum: float = 1.0
 
     def __len__(self) -> int:
         return len(self.deadline)
@@ -517,7 +568,7 @@ class JobView:
     def only(self, rows: IntArray) -> JobView:
         """These rows alone."""
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        some = {name: x[rows] for name, x in columns.items() if isinstance(x, np.ndarray)}
+        some = {name: x[rows] for name, x in columns.items() if isinstance(x, np.ndarray) and len(x)}
         return JobView(**columns | some)
 
 
@@ -537,6 +588,8 @@ class Plan:
         waiting: why a job that is not served waits.
         numbers: what the reasons' words speak of, shape ``(n, 2)``.
         fill: whether what is left over goes to whoever can use it.
+        size: devices that each should train on, at least 1; None for as many as they do.
+        capped: who must not take more than its duty; None for nobody.
     """
 
     order: IntArray
@@ -546,6 +599,8 @@ class Plan:
     waiting: IntArray
     numbers: FloatArray
     fill: bool = True
+    size: IntArray | None = None
+    capped: BoolArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

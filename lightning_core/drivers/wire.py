@@ -32,7 +32,7 @@ from lightning_core.types import (
     WorkerLeft,
 )
 
-PROTOCOL = 2
+PROTOCOL = 3
 CALL_TIMEOUT = 10.0
 # By process, pool and job, the incarnation it has: so that a process that comes back is known again.
 _joined: dict[tuple[int, str, str], int] = {}
