@@ -125,6 +125,7 @@ def grant(
         table.housed[row] = bool(home)
         table.trained_at[row] = np.inf
         table.resizing_since[row] = now if leaves and served[at] else np.nan
+        table.resizing_from[row] = table.incarnation[row]
         if served[at]:
             table.size[row] = len(home)
     table.resizing_since[rows[~served]] = np.nan

@@ -53,6 +53,13 @@ WORDS = {
     "out_of_reach": "given up for now: alone until its deadline it would not reach its target by forecast",
     "halved": "dropped for others that are nearer to their targets: it is {0:.2g} times away from its own",
     "device_gone": "waits for a device: no worker can be had on {0:.0f} of the pool's",
+    "full_speed": "at full speed until its speed is known",
+    "on_ramp": "has what ends it in time: {0:.3g} devices, with {1:t} left",
+    "not_resized": "stays on {0:.0f} devices: {1:t} that a change would cost are more than it would bring",
+    "back_to_size": "stays on {0:.0f} devices, for the last change of their number failed",
+    "planned_later": "can make it later on {0:.0f} devices: {1:t} of them are planned",
+    "beyond_reach": "cannot end in time: on {0:.0f} devices it would be {1:t} late",
+    "outbid": "given up for now: it would take {0:t} of a device, which bring others home",
     "likeliest": "no job is likely to make it, this is among the likeliest: {1:.0%}",
     # verdicts
     "too_early": "too early to tell",

@@ -81,6 +81,7 @@ class JobTable:
     timed_at: FloatArray
     timed_batches: IntArray
     resizing_since: FloatArray  # when it was sent to other devices, NaN if it trains
+    resizing_from: IntArray  # the incarnation that was sent
     resize: FloatArray  # seconds that this costs it, NaN until measured
     batches: IntArray
     busy: FloatArray
@@ -249,7 +250,7 @@ class JobTable:
         self.rejected[row] = max(int(self.rejected[row]), report.rejected)
         self.evaluated[row] = report.evaluated
         self.heard[row] = now
-        if timed and not isnan(self.resizing_since[row]):
+        if timed and not isnan(self.resizing_since[row]) and self.incarnation[row] > self.resizing_from[row]:
             took = now - float(self.resizing_since[row])
             self.resize[row] = took if isnan(self.resize[row]) else 0.5 * (took + self.resize[row])
             self.resizing_since[row] = np.nan

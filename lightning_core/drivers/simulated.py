@@ -54,6 +54,8 @@ class SimulatedJob:
         loss: of each cell, positive; of a metric that should grow, how far it is from its best. Shape ``(n,)``.
         throughput: batches a second alone on its devices.
         submitted: when, scheduler time.
+        rates: batches a second on each of the job's ``sizes``, if it can be resized.
+        restart: seconds that it takes to train again wherever it comes back; None for the pool's usual ``start``.
 
     Raises:
         ValueError: if there is no cell, or a number is out of its range.
@@ -64,9 +66,17 @@ class SimulatedJob:
     loss: FloatArray | Sequence[float]
     throughput: float
     submitted: float = 0.0
+    rates: Sequence[float] = ()
+    restart: float | None = None
 
     def __post_init__(self) -> None:
         name = self.job.name
+        if len(self.rates) != len(self.job.sizes):
+            raise ValueError(f"{name}: needs a rate for each of {len(self.job.sizes)} sizes, got {len(self.rates)}")
+        if not all(0 < rate < math.inf for rate in self.rates):
+            raise ValueError(f"{name}: rates must be positive and finite, got {self.rates}")
+        if self.restart is not None and not 0 <= self.restart < math.inf:
+            raise ValueError(f"{name}: restart must be at least 0 seconds and finite, got {self.restart}")
         if not 0 < self.throughput < math.inf:
             raise ValueError(f"{name}: throughput must be positive and finite, got {self.throughput}")
         if not 0 <= self.submitted < math.inf:

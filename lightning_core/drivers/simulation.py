@@ -330,7 +330,8 @@ class Simulation:
             for device in on:
                 device.warm += 1
             worker.at, worker.incarnation = at, incarnation
-            self._at(self._now + self._delays.start, self._begin, worker)
+            took = worker.restart if worker.batches and worker.restart is not None else self._delays.start
+            self._at(self._now + took, self._begin, worker)
 
     def _outcome(self) -> Outcome:
         folder = Path() if self._path is None else self._path.parent

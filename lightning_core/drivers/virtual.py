@@ -25,8 +25,8 @@ class Worker:
     __slots__ = (
         "at", "began", "busy", "busy_before", "busy_since", "cells", "deadline", "done", "done_since", "duty",
         "earlier", "entry", "goal", "incarnation", "job", "launched", "leaving", "losses", "name", "number", "over",
-        "positions", "rate", "ready", "recorded", "reported", "seen", "since", "speed", "switches", "throughput",
-        "until", "version",
+        "positions", "rate", "rates", "ready", "recorded", "reported", "restart", "seen", "since", "speed", "switches",
+        "throughput", "until", "version",
     )  # fmt: skip
 
     def __init__(self, given: SimulatedJob) -> None:
@@ -40,6 +40,8 @@ class Worker:
         self.losses = [float(loss) for loss in given.loss]
         self.recorded = len(self.positions)
         self.throughput = float(given.throughput)
+        self.rates = dict(zip(job.sizes, map(float, given.rates), strict=True))
+        self.restart = given.restart
         # Its process: where it is, or is about to be; whether it can train; what it was told.
         self.at: Devices = ()
         self.ready = self.leaving = self.over = False
@@ -67,7 +69,7 @@ class Worker:
 
     def set_pace(self, since: float, speed: float) -> None:
         """From then on it trains this part of the time; it has advanced until now."""
-        self.speed, self.rate = speed, speed * self.throughput
+        self.speed, self.rate = speed, speed * self.rates.get(len(self.at), self.throughput)
         self.since, self.done_since, self.busy_since = since, self.done, self.busy
 
     def begin(self, now: float) -> None:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 
 from lightning_core.policies.classic import Edf, Fifo, Fixed, Uniform
+from lightning_core.policies.decor import Decor
 from lightning_core.policies.greedy import EasiestFirst, LeastResourcesFirst
 from lightning_core.policies.guarded_edf import GuardedEdf
 from lightning_core.policies.index_edf import IndexEdf
@@ -30,6 +31,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "guarded_edf": GuardedEdf,
     "index_edf": IndexEdf,
     "triage": Triage,
+    "decor": Decor,
 }
 
 
@@ -46,6 +48,7 @@ def summaries() -> dict[str, str]:
 
 __all__ = [
     "POLICIES",
+    "Decor",
     "EasiestFirst",
     "Edf",
     "Fifo",

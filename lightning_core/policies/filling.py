@@ -45,6 +45,10 @@ class Free:
         for at in range(first, last):
             self.devices[at] -= devices
 
+    def least(self, end: float) -> float:
+        """Devices that are free all the time until then."""
+        return min(devices for begin, devices in zip(self.times, self.devices, strict=True) if begin < end)
+
     def _cut(self, when: float) -> int:
         at = bisect_right(self.times, when) - 1
         if self.times[at] == when:
@@ -74,15 +78,21 @@ class Need:
         holds: devices that it has now, 0 if none.
         resize: seconds that it loses when their number changes.
         weight: how many jobs of weight 1 it counts for.
+        part: of one device, with which its controller brings it home; 0 if it is to be planned here.
+        patience: seconds that it may be late by forecast before it gets more devices than it has.
+        may_shrink: whether it may have fewer devices than it has.
     """
 
     work: float
     end: float
-    sizes: tuple[float, ...]
+    sizes: tuple[int, ...]
     speed: SpeedUp
     holds: float = 0.0
     resize: float = 0.0
     weight: float = 1.0
+    part: float = 0.0
+    patience: float = 0.0
+    may_shrink: bool = True
 
 
 class Laid(NamedTuple):
@@ -98,39 +108,37 @@ class Laid(NamedTuple):
     done: float
     area: float
 
-    def now(self) -> float:
-        """Devices that it should have at once."""
-        return self.first
-
-    @property
-    def first(self) -> float:
-        return self.stretches[0].devices if self.stretches else 0.0
+    def at_once(self, now: float) -> float:
+        """Devices that it should have now."""
+        begin, _, devices = self.stretches[0]
+        return devices if begin <= now else 0.0
 
 
-def useful_sizes(speed: SpeedUp, devices: int) -> tuple[float, ...]:
+def useful_sizes(speed: SpeedUp, devices: int) -> tuple[int, ...]:
     """Sizes that fit so many devices, without those that are no faster than a smaller one."""
-    sizes: list[float] = []
+    sizes: list[int] = []
     best = 0.0
     for size in speed.sizes:
         if size > devices:
             break
         rate = speed.rate(size)
         if rate > best * (1 + EXACT) or not sizes:
-            sizes.append(float(size))
+            sizes.append(size)
             best = rate
     return tuple(sizes)
 
 
-def lay(need: Need, free: Free, most: float) -> Laid | None:
-    """The job on ``most`` devices, or what is left of them; None if it would not end in time."""
+def lay(need: Need, free: Free, most: float, patience: float = 0.0) -> Laid | None:
+    """The job on ``most`` devices, or what is left of them; None if it would not end in time, or so much later."""
+    latest = need.end + patience
     left, area, before, stretches = need.work, 0.0, need.holds, list[Stretch]()
     edges = zip(free.times, [*free.times[1:], math.inf], free.devices, strict=True)
     for begin, edge, devices in edges:
-        stop = min(edge, need.end)
+        stop = min(edge, latest)
         if begin >= stop:
             break
         limit = min(most, devices) + EXACT
-        size = max((size for size in need.sizes if size <= limit), default=0.0)
+        size = max((size for size in need.sizes if size <= limit), default=0)
         if not size:
             before = 0.0
             continue
@@ -152,8 +160,14 @@ def lay(need: Need, free: Free, most: float) -> Laid | None:
 
 def lay_on_fewest(need: Need, free: Free) -> Laid | None:
     """The job on as few devices as bring it home in time; None if none do."""
+    if need.part:
+        now = free.times[0]
+        if free.least(need.end) >= need.part - EXACT:
+            return Laid((Stretch(now, need.end, need.part),), need.end, need.part * (need.end - now))
     for most in need.sizes:
-        if (laid := lay(need, free, most)) is not None:
+        if most < need.holds and not need.may_shrink:
+            continue
+        if (laid := lay(need, free, most, need.patience if most == need.holds else 0.0)) is not None:
             return laid
     return None
 

@@ -1,8 +1,8 @@
 """The devices that end a known amount of work at its deadline (DECOR-NN's controller).
 
 The set point is a ramp: a straight line of progress from where the job is to all of it at the time at which it should
-end. A proportional-integral law holds the job to it. ``mode="paper"`` is what is printed, its eq. 3 to 5, gains given by
-hand. The default knows how fast the job is on how many devices (:mod:`lightning_core.speedup`), so that
+end. A proportional-integral law holds the job to it. ``mode="paper"`` is what is printed, its eq. 3 to 5, with gains
+given by hand. The default knows how fast the job is on how many devices (:mod:`lightning_core.speedup`), so that
 
 - most of the answer is fed forward: the devices at which progress has the ramp's slope;
 - the gains come from the job: with e the error in points, g points a second that one more device brings, b = g K T and
@@ -87,7 +87,7 @@ class Rule:
         mode: ``"default"`` or ``"paper"``.
         gain: devices for each point of error (the paper's K), of the paper's mode.
         eta: part of each error that the integral takes in, of the paper's mode.
-        ramp: ``"rebased"`` or ``"origin"``: where the ramp begins when a deadline is changed. The paper's is the latter.
+        ramp: ``"rebased"`` or ``"origin"``: where the ramp begins when a deadline is changed; printed is the latter.
 
     Raises:
         ValueError: if one is out of its range.
