@@ -19,6 +19,7 @@ from lightning_core.durations import parse_duration
 from lightning_core.protocols import Client, Turns
 from lightning_core.types import Directive, Job, OnMiss, Save, Target
 
+from .elastic import Share, slots
 from .fit import Fit, Options
 from .meter import LossMeter
 from .saving import Saver
@@ -51,6 +52,7 @@ class CoreCallback(pl.Callback):
             when the job is over unmet, and saved and left by :class:`Released` when it is granted no device, or others.
         incarnation: of a launched job: which of its lives this is.
         devices: of a launched job: where this one trains.
+        cores: of a launched job: of its device, if that is a CPU.
         folder: of a launched job: where ``last.ckpt`` is saved.
         save_every: of a launched job: least seconds between two saves for fear of a power cut.
         every: least batches in a loss cell.
@@ -98,6 +100,7 @@ class CoreCallback(pl.Callback):
         launched: bool = False,
         incarnation: int = 1,
         devices: tuple[int, ...] = (0,),
+        cores: int = 1,
         folder: Path | None = None,
         save_every: float = 300.0,
         every: int = 10,
@@ -120,7 +123,7 @@ class CoreCallback(pl.Callback):
             on_miss=OnMiss(on_miss),
         )
         self._options = Options(
-            wanted, pool, stop_when_met, client, turns, launched, incarnation, devices, every, growth
+            wanted, pool, stop_when_met, client, turns, launched, incarnation, devices, cores, every, growth
         )
         self._folder, self._save_every = folder, save_every
         # These complain now rather than in fit.
@@ -149,7 +152,9 @@ class CoreCallback(pl.Callback):
         if first is not self and stage == "fit":
             log.warning("%s: one CoreCallback is enough, this one does nothing", self._options.job.name)
         if not self._aside:
-            self._saver = Saver(self._folder, self._save_every)
+            of = slots() if self._options.launched else 0
+            share = Share(trainer, pl_module, of) if of else None
+            self._saver = Saver(self._folder, self._save_every, share)
         if not self._aside and self._options.launched:
             self._saver.look_after(trainer)
             # A new epoch is saved before the first hook of it. A list of its own: this one is being walked through.
@@ -175,6 +180,7 @@ class CoreCallback(pl.Callback):
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._fit is not None:
+            self._saver.before_epoch(trainer)
             self._fit.epoch_begins(trainer)
 
     @override

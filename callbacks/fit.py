@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning_core.protocols import Client, Turns
 from lightning_core.types import Can, Cause, End, Job, LossTarget, Outlook, WorkerLeft
 
+from .elastic import slots
 from .joining import Connect, Connection, Join, name_of
 from .mailbox import Mailbox
 from .meter import LossMeter
@@ -44,6 +45,7 @@ class Options:
     launched: bool
     incarnation: int
     devices: tuple[int, ...]
+    cores: int
     every: int
     growth: float
 
@@ -63,6 +65,7 @@ class Fit:
         self._launched = options.launched
         self._saver = saver
         self._automatic = pl_module.automatic_optimization
+        self._by_step = options.launched and slots() > 0
         self._batches = 0
         self._begun = False
         self._told: Outlook | None = None
@@ -82,7 +85,7 @@ class Fit:
         self._pace: Pace = GpuPace() if device.type == "cuda" else HostPace()
         ranks = Ranks(trainer.global_rank, device) if trainer.world_size > 1 else None
         self.steering = Steering(
-            self._name, self.box, self._pace, ranks, options.turns, options.launched, options.devices,
+            self._name, self.box, self._pace, ranks, options.turns, options.launched, options.devices, options.cores,
             options.stop_when_met, lambda: trainer.received_sigterm,
         )  # fmt: skip
 
@@ -102,7 +105,7 @@ class Fit:
         """After a training batch."""
         # Lightning divides the loss by it, and may change it from epoch to epoch.
         accumulated = trainer.accumulate_grad_batches if self._automatic else 1
-        if accumulated == 1:
+        if accumulated == 1 and not self._by_step:
             self._batches += 1
         else:
             self._batches = trainer.global_step

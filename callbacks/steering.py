@@ -13,6 +13,7 @@ from lightning_core.protocols import Turns
 from lightning_core.types import Directive, End, Grant, Verdict
 
 from .joining import FORSAKEN
+from .limit import Limit
 from .mailbox import Mailbox
 from .pace import Pace
 from .ranks import Ranks, Word
@@ -62,13 +63,14 @@ class Steering:
         turns: the device's turnstile; None: looked up when a grant names a device.
         launched: whether a launcher runs this Trainer: it leaves when told to.
         devices: that it trains on, of a launched job.
+        cores: of its device, if that is a CPU.
         stop_when_met: whether to stop when the target is met.
         told_to_end: whether somebody wants the process to end: Lightning sees to it after a batch, so it must not hold.
     """
 
     def __init__(
         self, job: str, box: Mailbox | None, pace: Pace, ranks: Ranks | None, turns: Turns | None,
-        launched: bool, devices: tuple[int, ...], stop_when_met: bool, told_to_end: Callable[[], bool],
+        launched: bool, devices: tuple[int, ...], cores: int, stop_when_met: bool, told_to_end: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.leaving = False
         """Whether to save and leave as soon as that is exact."""
@@ -85,6 +87,8 @@ class Steering:
         self._cores: set[int] | None = None
         self._launched = launched
         self._devices = sorted(devices)
+        self._cores_each = cores
+        self._limit = Limit(job, cores, pace.on_host)
         self._stop_when_met = stop_when_met
         self._told_to_end = told_to_end
         self._obeyed: Directive | None = None
@@ -106,21 +110,24 @@ class Steering:
         The turn is given up here, with the batch already loaded, and not when the last one ended: what lies between
         two batches belongs to the turn of whoever does it.
         """
-        turns = self._turns
         if self._ranks is None and self._has_news():
             self.obey(save=False)
-            turns = self._turns
+        while (ahead := self._limit.ahead()) > 0:
+            self._end_turn(again=False)
+            self._pause(ahead)
+        turns = self._turns_now()
         if turns is not None and self._in_turn and turns.spent():
             self._end_turn(again=True)
         if not self._in_turn:
             while turns is not None and not turns.take(self._duty, LOOK):
                 if self._has_news():
                     self.obey(save=False)
-                    turns = self._turns
+                    turns = self._turns_now()
                 elif self._must_go_on():
                     break
             self._in_turn = True
             self._pace.begin()
+            self._limit.begin()
 
     def after_batch(self, save: bool) -> None:
         """After a batch: the newest directive, if there is one; with several processes, when they are to agree."""
@@ -162,6 +169,7 @@ class Steering:
             self._end_turn(again=False)
         finally:
             self._part_from_turns()
+            self._limit.close()
         return self._pace.busy()
 
     # ------------------------------------------------------------------------------------------------ how
@@ -215,6 +223,8 @@ class Steering:
         match directive:
             case Grant():
                 self._duty = directive.duty or self._duty
+                if self._ranks is None:
+                    self._set_limit(directive.duty if directive.capped and directive.duty else None)
                 if not self._launched and directive.devices and self._ranks is None:
                     self._go_to(directive.devices[0])
             case End(verdict=Verdict.MET):
@@ -224,18 +234,38 @@ class Steering:
                 self._end_turn(again=False)
                 self._part_from_turns()  # nobody grants it anything any more; the script goes on
 
+    def _turns_now(self) -> Turns | None:
+        """None where it needs none: the kernel sees to its part."""
+        return None if self._limit.by_kernel else self._turns
+
+    def _set_limit(self, part: float | None) -> None:
+        before = self._limit.by_kernel
+        self._limit.set(part)
+        if self._limit.by_kernel != before:
+            self._end_turn(again=False)  # it takes none any more, or needs one again
+            if not before and self._turns is not None:
+                self._turns.bind()
+
+    def _pause(self, seconds: float) -> None:
+        """Stands still, unless there is news."""
+        assert self._box is not None  # what limits it arrived there
+        self._box.wait(self._obeyed, seconds)
+        if self._has_news():
+            self.obey(save=False)
+
     def _go_to(self, device: int) -> None:
         """Takes turns where the pool wants a script to: on the device that it found it on."""
         assert self._box is not None  # grants arrive there
         known, paths = self._own_turns, self._box.turnstiles
         if (known is None or known[0] != device) and device < len(paths) and paths[device]:
-            from lightning_core.launch.turnstile import TurnstileClient, core_of
+            from lightning_core.launch.turnstile import TurnstileClient, cores_of
 
             self._end_turn(again=False)
             self._part_from_turns()
             if self._pace.on_host:
                 self._cores = os.sched_getaffinity(0)
-            self._turns = TurnstileClient(Path(paths[device]), core=core_of(device) if self._pace.on_host else None)
+            bound = cores_of(device, self._cores_each) if self._pace.on_host else None
+            self._turns = TurnstileClient(Path(paths[device]), cores=bound)
             self._own_turns = device, self._turns
 
     def _part_from_turns(self) -> None:
@@ -254,5 +284,6 @@ class Steering:
         if self._in_turn:
             self._in_turn = False
             self._pace.end()
+            self._limit.end()
         if self._turns is not None:
             self._turns.give(again=again, duty=self._duty)

@@ -150,7 +150,7 @@ def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before
     print(f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {resident} warm workers ...", flush=True)
     try:
         with signals(at_once=True):
-            with Cluster(workers=resident, kind=bundle.kind, devices=settings.devices) as cluster:
+            with Cluster(resident, bundle.kind, settings.devices, settings.cores) as cluster:
                 summary = cluster.run(bundle, run_dir, view_for(sys.stdout, settings.policy, settings.devices), before)
             print_summary(summary, sys.stdout)
             if summary.lost:

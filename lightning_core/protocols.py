@@ -133,5 +133,8 @@ class Turns(Protocol):
     def give(self, *, again: bool, duty: float = 0.0) -> None:
         """Gives the turn back; ``again`` asks for the next one in the same breath."""
 
+    def bind(self) -> None:
+        """Keeps the training thread on the device, where cores are the device; the first turn does so too."""
+
     def close(self) -> None:
         """Leaves for good."""

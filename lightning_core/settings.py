@@ -31,6 +31,7 @@ class Settings:
         resident: launched jobs that stay warm in memory at most, over all devices; None for all.
         stay: seconds that a job trains where it is before it may be moved: a move costs some, so a stay must be long
             against it.
+        cores: of each device, in a pool of CPUs.
         quantum: the least part of a device that can be metered out; 1 if devices are given whole.
         resize: seconds that a resize is taken to cost until one has been measured.
 
@@ -48,6 +49,7 @@ class Settings:
     devices: int = 1
     resident: int | None = None
     stay: float = 10.0
+    cores: int = 1
     quantum: float = 1.0
     resize: float = 1.0
 
@@ -64,6 +66,8 @@ class Settings:
             raise ValueError(f"resident must be at least one job a device ({self.devices}), got {self.resident}")
         if not self.stay >= 0:
             raise ValueError(f"stay must be at least 0 seconds, got {self.stay}")
+        if self.cores < 1:
+            raise ValueError(f"cores must be at least 1 a device, got {self.cores}")
         if not 0 < self.quantum <= 1:
             raise ValueError(f"quantum must be above 0 and at most 1 device, got {self.quantum}")
         if not 0 <= self.resize < math.inf:

@@ -53,6 +53,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up = command("up", _up, "bring up a pool that outlives this shell")
     up.add_argument("--devices", type=int, default=1, metavar="N", help="to share (default 1)")
     up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="of the devices (default cpu: a core each)")
+    up.add_argument("--cores", type=int, default=1, metavar="N", help="of each device of a pool of CPUs (default 1)")
     up.add_argument("--resident", type=int, metavar="N", help="launched jobs in memory at most (default two a device)")
     up.add_argument("--policy", default=Settings().policy, metavar="NAME", help=f"default {Settings().policy}")
     up.add_argument("--folder", type=Path, metavar="DIR", help=f"of the pool (default {home()})")
@@ -106,15 +107,18 @@ def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.launch.on_verdict import read_on_verdict
     from lightning_core.launch.preflight import check_gpus
     from lightning_core.launch.problems import BundleError, Findings, Source, require
-    from lightning_core.launch.sharing import parse_policy
+    from lightning_core.launch.sharing import Pool, of_pool, parse_policy
 
     require("torch", "lightning", "ray", "jsonargparse")
     devices = arguments.devices
     if not 1 <= devices <= 64:
         raise ValueError(f"--devices must be 1 to 64, got {devices}")
     policy = parse_policy(arguments.policy)
+    if arguments.kind == "gpu" and arguments.cores != 1:
+        raise ValueError("--cores is of a pool of CPUs; remove it")
     resident = 2 * devices if arguments.resident is None else arguments.resident
-    settings = Settings(policy=policy.pop("name"), policy_args=policy, devices=devices, resident=resident)
+    shared = Pool(arguments.kind, devices, arguments.cores, resident)
+    settings = of_pool(Settings(policy=policy.pop("name"), policy_args=policy), shared)
     found = Findings(Source("up"))
     if arguments.kind == "gpu":
         check_gpus(devices, found.at("--kind"))

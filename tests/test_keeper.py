@@ -57,7 +57,7 @@ class Stage:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int = 1, slots: int = 1) -> None:
         self.folder = folder
-        self.keeper = Keeper("pool", devices, slots, "cpu", str(folder / "keeper.json"))
+        self.keeper = Keeper("pool", devices, slots, "cpu", 1, str(folder / "keeper.json"))
         self.places, self.watch = self.keeper._places, self.keeper._watch
         self.keeper._folder = folder
         self.runs: list[asyncio.Future[None]] = []

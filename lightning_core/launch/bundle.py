@@ -232,13 +232,15 @@ class Bundle:
             return cluster.run(bundle, folder, watcher)
         devices = self.settings.devices
         resident = self.settings.resident or max(len(self.jobs), devices)
-        with Cluster(workers=resident, kind=self.kind, devices=devices) as own:
+        with Cluster(workers=resident, kind=self.kind, devices=devices, cores=self.settings.cores) as own:
             return own.run(bundle, folder, watcher)
 
     def to_dict(self) -> dict[str, Any]:
         """As a bundle file with everything inline; :meth:`from_dict` reads it."""
         settings = self.settings
         pool: dict[str, Any] = {"devices": settings.devices, "kind": self.kind}
+        if settings.cores > 1:
+            pool["cores"] = settings.cores
         if settings.resident is not None:
             pool["resident"] = settings.resident
         estimator = {"name": settings.estimator} if settings.estimator else {}

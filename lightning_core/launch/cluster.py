@@ -52,14 +52,16 @@ class Cluster:
         workers: processes to keep warm, shared out evenly over the devices: the most jobs that are in memory at once.
         kind: of the devices.
         devices: of the pool.
+        cores: of each of them, if they are CPUs.
     """
 
-    def __init__(self, workers: int, kind: str = "cpu", devices: int = 1) -> None:
+    def __init__(self, workers: int, kind: str = "cpu", devices: int = 1, cores: int = 1) -> None:
         if workers < devices or devices < 1:
             raise ValueError(f"workers must be at least one a device ({devices} of them), got {workers}")
         self.devices = devices
         self.slots = math.ceil(workers / devices)
         self._kind = kind
+        self._cores = cores
         self._name = f"pool-{uuid.uuid4().hex[:8]}"
         self._temp = Path(tempfile.mkdtemp(prefix="lc-"))
         self._own = False
@@ -78,7 +80,7 @@ class Cluster:
                 elif not has_token():
                     log.warning("this Ray asks for no token: whoever reaches its ports can run code (RAY_AUTH_MODE)")
                 memory = self._temp / "keeper.json"
-                self._keeper = start_keeper(self._name, self.devices, self.slots, self._kind, memory)
+                self._keeper = start_keeper(self._name, self.devices, self.slots, self._kind, self._cores, memory)
                 answer(self._keeper.open.remote(), received)
         except BaseException:
             self.__exit__()

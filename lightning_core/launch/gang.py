@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ class Rank(NamedTuple):
     of: int = 1
     address: str = "127.0.0.1"
     port: int = 0
+    slots: int = 0
+    """Micro-batches of a step, which all ranks share, if the number of ranks may change; else 0."""
 
 
 ALONE = Rank()
@@ -41,6 +43,32 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def slots_of(config: Mapping[str, Any], most: int) -> int:
+    """How many micro-batches a step of a job has that can be resized: as on its largest number of devices.
+
+    Args:
+        config: of LightningCLI.
+        most: devices that the job takes at most, whatever the pool has.
+
+    Example::
+
+        >>> slots_of({"trainer": {"accumulate_grad_batches": 2}}, 3)
+        6
+    """
+    return most * int((config.get("trainer") or {}).get("accumulate_grad_batches") or 1)
+
+
+def sizes(slots: int, least: int, most: int) -> tuple[int, ...]:
+    """Numbers of devices that can share a step of so many micro-batches.
+
+    Example::
+
+        >>> sizes(6, 1, 3), sizes(8, 2, 8)
+        ((1, 2, 3), (2, 4, 8))
+    """
+    return tuple(size for size in range(least, most + 1) if slots % size == 0)
 
 
 def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
@@ -57,29 +85,34 @@ def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
 def together(rank: Rank) -> Iterator[None]:
     """The environment in which the ranks of a job find each other, while it trains.
 
-    The process group is taken down at the end: ``fit`` leaves it, and the worker's next job may have another size.
+    Those of a job that can be resized, be it one alone, also learn there of how many micro-batches a step is. The
+    process group is taken down at the end: ``fit`` leaves it, and the worker's next job may have another size.
     """
-    if rank.of == 1:
-        yield
-        return
-    told = {
-        "MASTER_ADDR": rank.address,
-        "MASTER_PORT": str(rank.port),
-        "RANK": str(rank.number),
-        "WORLD_SIZE": str(rank.of),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": str(rank.number),
-        "TORCHELASTIC_RUN_ID": str(rank.port),  # by this Lightning knows that somebody else starts the processes
-    }
+    told = {}
+    if rank.slots:
+        from lightning_core.callbacks.elastic import SLOTS
+
+        told[SLOTS] = str(rank.slots)
+    if rank.of > 1:
+        told |= {
+            "MASTER_ADDR": rank.address,
+            "MASTER_PORT": str(rank.port),
+            "RANK": str(rank.number),
+            "WORLD_SIZE": str(rank.of),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(rank.number),
+            "TORCHELASTIC_RUN_ID": str(rank.port),  # by this Lightning knows that somebody else starts the processes
+        }
     os.environ.update(told)
     try:
         yield
     finally:
-        import torch.distributed
+        if rank.of > 1:
+            import torch.distributed
 
-        if torch.distributed.is_initialized():
-            _leave_group()
+            if torch.distributed.is_initialized():
+                _leave_group()
         for name in told:
             os.environ.pop(name, None)
 

@@ -230,8 +230,8 @@ def _open_pool(
 
     with joined(head) as ray:
         scheduler = start_scheduler(POOL, settings, folder, head["socket"], on_verdict)
-        slots = settings.slots or 1
-        keeper = start_keeper("pool", settings.devices, slots, head["kind"], Path(head["temp"]) / "keeper.json")
+        slots, memory = settings.slots or 1, Path(head["temp"]) / "keeper.json"
+        keeper = start_keeper("pool", settings.devices, slots, head["kind"], settings.cores, memory)
         try:
             answer(scheduler.pid.remote(), received)
             answer(keeper.open.remote(), received)

@@ -46,6 +46,7 @@ class Keeper:
         devices: of the pool.
         slots: workers to keep warm on each.
         kind: of the devices, ``"cpu"`` or ``"gpu"``.
+        cores: of each device, if they are CPUs.
         memory: path of a file in which it notes whom it serves, for the Keeper after it.
         ready_within: how long all workers of a job may take to be ready, seconds.
         silent: how long a worker at work may not answer, seconds.
@@ -57,6 +58,7 @@ class Keeper:
         devices: int,
         slots: int,
         kind: str,
+        cores: int,
         memory: str,
         ready_within: float = READY_WITHIN,
         silent: float = SILENT,
@@ -64,7 +66,7 @@ class Keeper:
         self._memory = Path(memory)
         self._ready_within = ready_within
         self._folder: Path | None = None
-        self._places = Places(name, devices, slots, kind)
+        self._places = Places(name, devices, slots, kind, cores)
         self._watch = Watch(self._places, lambda: self._folder, silent)
         self._watching: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []
@@ -195,7 +197,7 @@ class Keeper:
             await asyncio.sleep(LOOK)
 
 
-def start_keeper(name: str, devices: int, slots: int, kind: str, memory: Path, **patience: float) -> Actor:
+def start_keeper(name: str, devices: int, slots: int, kind: str, cores: int, memory: Path, **patience: float) -> Actor:
     """A named, detached Keeper that Ray starts again whenever it dies; the one of that name if there is one.
 
     Args:
@@ -203,6 +205,7 @@ def start_keeper(name: str, devices: int, slots: int, kind: str, memory: Path, *
         devices: of the pool.
         slots: workers to keep warm on each.
         kind: of the devices.
+        cores: of each, if they are CPUs.
         memory: path of its notes.
         **patience: ``ready_within`` and ``silent`` of the :class:`Keeper`, seconds.
     """
@@ -216,4 +219,4 @@ def start_keeper(name: str, devices: int, slots: int, kind: str, memory: Path, *
         "scheduling_strategy": here(),
     }
     actor: Any = ray.remote(Keeper)
-    return actor.options(**options).remote(name, devices, slots, kind, str(memory), **patience)
+    return actor.options(**options).remote(name, devices, slots, kind, cores, str(memory), **patience)

@@ -115,10 +115,12 @@ class Places:
         devices: of the pool.
         slots: workers to keep warm on each.
         kind: of the devices, ``"cpu"`` or ``"gpu"``.
+        cores: of each device, if they are CPUs.
     """
 
-    def __init__(self, name: str, devices: int, slots: int, kind: str) -> None:
+    def __init__(self, name: str, devices: int, slots: int, kind: str, cores: int = 1) -> None:
         self.kind = kind
+        self._cores = cores
         self.turnstiles = [""] * devices
         """Path of each device's; empty until it is known."""
         self.names = [f"{kind}{device}" for device in range(devices)]
@@ -289,7 +291,7 @@ class Places:
         turnstile = self._detached(TurnstileActor, f"turnstile-{place.device}", place.device).remote()
         self.turnstiles[place.device] = await self._patiently(place, turnstile.path.remote())
         if place.worker is None:
-            arguments = self.turnstiles[place.device], self.kind
+            arguments = self.turnstiles[place.device], self.kind, self._cores
             worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(*arguments)
             place.take(worker, await self._patiently(place, worker.job.remote()))
         if self.kind == "gpu" and place.worker is not None:

@@ -9,10 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 from lightning_core.launch.jobs import duration, whole
 from lightning_core.launch.problems import BundleError, Findings
+from lightning_core.launch.quota import QUANTUM
 from lightning_core.settings import Settings
 
 BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "allow_import", "jobs")
-POOL_KEYS = ("devices", "kind", "resident")
+POOL_KEYS = ("devices", "kind", "cores", "resident")
 MOST_DEVICES = 64
 MOST_JOBS = 1000
 
@@ -61,8 +62,8 @@ def read_parts(content: Any, found: Findings, there: int | None = None) -> Parts
             found.at("jobs").add(f"must be at most {MOST_JOBS} jobs, got {len(jobs)}")
             jobs = {}
         named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
-    kind, devices, resident = read_pool(content.get("pool"), found.at("pool"), there)
-    return Parts(content, named, kind, devices, read_settings(content, devices, resident, found))
+    pool = read_pool(content.get("pool"), found.at("pool"), there)
+    return Parts(content, named, pool.kind, pool.devices, read_settings(content, pool, found))
 
 
 def parse_policy(text: str) -> dict[str, Any]:
@@ -125,7 +126,23 @@ def read_allow_import(value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_settings(content: Mapping[str, Any], devices: int, resident: int | None, found: Findings) -> Settings | None:
+class Pool(NamedTuple):
+    """What a bundle file says of its devices."""
+
+    kind: Kind
+    devices: int
+    """The most there can be where the number is wrong."""
+    cores: int
+    resident: int | None
+
+
+def of_pool(settings: Settings, pool: Pool) -> Settings:
+    """The same for a pool of these devices: a part of a CPU can be had, in steps of so much of a core."""
+    quantum = QUANTUM / pool.cores if pool.kind == "cpu" else 1.0
+    return replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores, quantum=quantum)
+
+
+def read_settings(content: Mapping[str, Any], pool: Pool, found: Findings) -> Settings | None:
     default = Settings()
     period = found.at("period").read(duration, content["period"]) if "period" in content else default.period
     under = found.at("policy").read(lambda value: with_policy(default, value), content.get("policy", {}))
@@ -134,7 +151,7 @@ def read_settings(content: Mapping[str, Any], devices: int, resident: int | None
     )
     if under is None or settings is None or period is None:
         return None
-    return replace(settings, period=period, devices=devices, resident=resident)
+    return of_pool(replace(settings, period=period), pool)
 
 
 def _with_estimator(settings: Settings, value: Any) -> Settings:
@@ -152,8 +169,8 @@ def _named(value: Any, default: str) -> tuple[str, dict[str, Any]]:
     return str(args.pop("name", default)), args
 
 
-def read_pool(value: Any, found: Findings, there: int | None = None) -> tuple[Kind, int, int | None]:
-    """Kind, devices and how many jobs stay warm; the most devices there can be where the number is wrong.
+def read_pool(value: Any, found: Findings, there: int | None = None) -> Pool:
+    """Kind, devices and how many jobs stay warm.
 
     Args:
         value: what the file says.
@@ -178,4 +195,7 @@ def read_pool(value: Any, found: Findings, there: int | None = None) -> tuple[Ki
     if devices is not None and resident is not None and resident < devices:
         found.at("resident").add(f"must be at least one job a device ({devices}), got {resident}")
         resident = None
-    return kind, devices or MOST_DEVICES, resident
+    cores = found.at("cores").read(whole, value["cores"]) if value.get("cores") is not None else 1
+    if kind == "gpu" and "cores" in value:
+        found.at("cores").add("is of a pool of CPUs; remove it")
+    return Pool(kind, devices or MOST_DEVICES, cores or 1, resident)

@@ -24,6 +24,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from lightning_core.drivers.wire import process_watch
@@ -192,15 +193,15 @@ class TurnstileClient:
     Args:
         path: of the turnstile's socket.
         quantum: seconds that a turn lasts while others wait, one batch at least.
-        core: to bind the training thread to, where a CPU core is the device. Unbound, a process wakes up for its turn
-            on whatever core is free, with cold caches: its batches then take 10 to 20 % longer (measured).
+        cores: to bind the training thread to, where they are the device. Unbound, a process wakes up for its turn on
+            whatever core is free, with cold caches: its batches then take 10 to 20 % longer (measured).
     """
 
-    def __init__(self, path: Path, quantum: float = 0.048, core: int | None = None) -> None:
+    def __init__(self, path: Path, quantum: float = 0.048, cores: Collection[int] | None = None) -> None:
         self.held = False
         self._path = path
         self._quantum = quantum
-        self._core = core
+        self._cores = cores
         self._asked = False
         self._asking = 0
         self._began = 0.0
@@ -210,9 +211,7 @@ class TurnstileClient:
         self._connect()
 
     def take(self, duty: float, timeout: float) -> bool:
-        if self._core is not None:
-            os.sched_setaffinity(0, {self._core})  # of this thread alone
-            self._core = None
+        self.bind()
         if self._socket is None:
             self._connect()
         if not self._asked:
@@ -245,6 +244,11 @@ class TurnstileClient:
         else:
             self._asked = False
             self._send(_GIVE, duty)
+
+    def bind(self) -> None:
+        if self._cores is not None:
+            os.sched_setaffinity(0, self._cores)  # of this thread, and of those that it starts
+            self._cores = None
 
     def close(self) -> None:
         self.held = self._asked = False
@@ -285,9 +289,9 @@ class TurnstileClient:
         self.close()
 
 
-def core_of(device: int) -> int:
-    """The core that is a CPU pool's device: the last ones first, since the first is everybody's."""
-    return _CORES[-1 - device % len(_CORES)]
+def cores_of(device: int, cores: int = 1) -> set[int]:
+    """The cores that are a CPU pool's device: the last ones first, since the first is everybody's."""
+    return {_CORES[-1 - (device * cores + core) % len(_CORES)] for core in range(cores)}
 
 
 def _waiting_file(path: Path) -> Path:

@@ -78,9 +78,12 @@ class Worker:
     Args:
         turnstile: path of the socket of the device's turnstile.
         kind: of the device.
+        cores: of the device, if it is a CPU.
     """
 
-    def __init__(self, turnstile: str, kind: str) -> None:
+    def __init__(self, turnstile: str, kind: str, cores: int = 1) -> None:
+        if cores > 1:  # threads that wait for each other must not burn the cores that the job was granted
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Imported once and kept: most of what a cold start costs.
         import torch
 
@@ -94,6 +97,7 @@ class Worker:
         if kind == "gpu" and torch.cuda.device_count() != 1:
             raise RuntimeError(f"a worker must see one GPU, sees {torch.cuda.device_count()}")
         self._turnstile = Path(turnstile)
+        self._cores = cores
         self._lock = threading.Lock()
         self._assignment: Assignment | None = None
 
@@ -134,11 +138,11 @@ class Worker:
         """Trains a job to its end, or to where it leaves; never raises."""
         from lightning_core.callbacks import CoreCallback
         from lightning_core.drivers.ray_actor import RayClient
-        from lightning_core.launch.turnstile import TurnstileClient, core_of
+        from lightning_core.launch.turnstile import TurnstileClient, cores_of
 
         rank, home = assignment.rank, Path(assignment.folder)
-        core = core_of(assignment.devices[rank.number]) if assignment.kind == "cpu" else None
-        turns = TurnstileClient(self._turnstile, core=core)
+        bound = cores_of(assignment.devices[rank.number], self._cores) if assignment.kind == "cpu" else None
+        turns = TurnstileClient(self._turnstile, cores=bound)
         log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
             with _printing_to(log_file), modules_from(assignment.paths), together(rank):
@@ -150,6 +154,7 @@ class Worker:
                     launched=True,
                     incarnation=assignment.incarnation,
                     devices=assignment.devices,
+                    cores=self._cores,
                     folder=checkpoint_folder(home, assignment.incarnation),
                     every=assignment.cell,
                 )

@@ -1,0 +1,102 @@
+"""No more than it was granted, though nobody else may need what is left: of a CPU by the kernel, else by pausing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning_core.launch.quota import Quota
+
+log = logging.getLogger(__name__)
+
+# A pause makes up for so many seconds at most: what was used before may have been another grant's.
+LONGEST = 1.0
+
+
+class Limit:
+    """One training's.
+
+    The kernel limits the whole process tree, data loaders too, where there is a control group to be had. Elsewhere the
+    training thread pauses after a batch for as long as it was ahead of its part; that is said once.
+
+    Args:
+        job: its name.
+        cores: of the device.
+        on_host: whether the CPU does the work.
+        clock: in seconds.
+    """
+
+    def __init__(self, job: str, cores: int, on_host: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._job = job
+        self._cores = cores
+        self._on_host = on_host
+        self._clock = clock
+        self._part: float | None = None
+        self._quota: Quota | None = None
+        self._paces = not on_host
+        self._since = self._used = 0.0
+        self._began: float | None = None
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether the kernel holds the training to its part: it needs no turns then."""
+        return self._part is not None and self._quota is not None
+
+    def set(self, part: float | None) -> None:
+        """From now on it may use this part of its device; None: all that it can get.
+
+        Torch takes as many threads as it may use cores.
+        """
+        if part == self._part:
+            return
+        if part is not None and self._quota is None and not self._paces:
+            self._open()
+        before, self._part = self._part, part
+        if self._quota is not None:
+            self._quota.limit(None if part is None else part * self._cores)
+        elif part is not None and (before is None or self._paces):
+            self._since, self._used = self._clock(), 0.0
+            self._began = None if self._began is None else self._since
+        if self._on_host and self._cores > 1:
+            import torch
+
+            torch.set_num_threads(max(1, math.ceil((1.0 if part is None else part) * self._cores - 1e-9)))
+
+    def begin(self) -> None:
+        """The training goes on."""
+        if self._began is None:
+            self._began = self._clock()
+
+    def end(self) -> None:
+        """The training stands still."""
+        if self._began is not None:
+            self._used += self._clock() - self._began
+            self._began = None
+
+    def ahead(self) -> float:
+        """Seconds that the training must stand still to have used no more than its part; 0 if it need not."""
+        if self._part is None or self._quota is not None:
+            return 0.0
+        now = self._clock()
+        used = self._used + (0.0 if self._began is None else now - self._began)
+        ahead = used / self._part - (now - self._since)
+        if ahead < -LONGEST:  # it was kept waiting by others: what it missed then it does not make up for in one go
+            self._since = now - used / self._part - LONGEST
+        return min(max(ahead, 0.0), LONGEST)
+
+    def close(self) -> None:
+        """Takes the limit off."""
+        self.set(None)
+        if self._quota is not None:
+            self._quota.close()
+            self._quota = None
+
+    def _open(self) -> None:
+        from lightning_core.launch.quota import open_quota
+
+        self._quota = open_quota(tell=lambda why: log.warning("%s: %s; it is paced instead", self._job, why))
+        self._paces = self._quota is None
