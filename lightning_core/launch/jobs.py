@@ -13,9 +13,10 @@ import numpy as np
 from lightning_core.codec import job_to_dict, target_to_dict
 from lightning_core.durations import parse_duration
 from lightning_core.launch.class_paths import check_spelling
+from lightning_core.launch.gang import sizes, slots_of
 from lightning_core.launch.preflight import check_plain
 from lightning_core.launch.problems import BundleError, Findings, Source, require
-from lightning_core.types import STEP_LOSS, BatchTarget, Job, LossTarget, OnMiss, Target
+from lightning_core.types import STEP_LOSS, BatchTarget, Can, Job, LossTarget, OnMiss, Target
 from lightning_core.words import NAME_RULE, did_you_mean, is_name
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
@@ -34,6 +35,7 @@ LAUNCHERS_KEYS = {
 LIGHTNINGS_CHECKPOINTS = ("last", "best", "hpc", "registry")
 
 CELL = 10
+_CAN = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE})
 TEN_YEARS = 10 * 365.25 * 86400.0
 
 
@@ -146,6 +148,7 @@ def read_job(
         found.at(key).add(f"must be at most the pool's {devices}, or the job can never be scheduled, got {least}")
     if len(found.problems) > before:
         return None
+    several = sizes_of(config, least, most)
     job = Job(
         name,
         deadline,
@@ -156,10 +159,22 @@ def read_job(
         max_devices=most,
         on_miss=on_miss,
         work=work,
+        can=_CAN | {Can.RESIZE} if several else _CAN,
         restarts=restarts,
         retries=retries,
+        sizes=several,
     )
     return JobSpec(job, config, cell, source)
+
+
+def sizes_of(config: Mapping[str, Any], least: int, most: int) -> tuple[int, ...]:
+    """Numbers of devices that a job can train on with the same global batch; none if that is only one."""
+    trainer = config.get("trainer")
+    accumulated = (trainer.get("accumulate_grad_batches") or 1) if isinstance(trainer, Mapping) else 1
+    if isinstance(accumulated, bool) or not isinstance(accumulated, int) or accumulated < 1:
+        return ()
+    found = sizes(slots_of(config, most), least, most)
+    return found if len(found) > 1 else ()
 
 
 def _config(

@@ -31,7 +31,7 @@ from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.ray_actor import NAMESPACE
 from lightning_core.drivers.specs import home_of
 from lightning_core.launch.checkpoints import adopt
-from lightning_core.launch.gang import Rank, free_port
+from lightning_core.launch.gang import Rank, free_port, slots_of
 from lightning_core.launch.places import SILENT, Place, Places
 from lightning_core.launch.watching import Watch, tell
 from lightning_core.launch.worker import Assignment, Life
@@ -164,7 +164,7 @@ class Launcher:
             return "a worker died while the others were asked"
         port = free_port() if len(places) > 1 else 0
         for number, place in enumerate(places):
-            worker, rank = place.worker, Rank(number, len(places), port=port)
+            worker, rank = place.worker, alone.rank._replace(number=number, of=len(places), port=port)
             assert worker is not None  # it has just answered
             place.take(worker, life, heard_of=True)
             running = worker.run.remote(replace(alone, rank=rank))
@@ -193,10 +193,11 @@ class Launcher:
 
     def _assignment(self, placement: Placement, home: Path) -> Assignment:
         spec = specs.read(home)
+        job = job_from_dict(spec["job"])
         return Assignment(
             job=placement.job,
             incarnation=placement.incarnation,
-            target=job_from_dict(spec["job"]).target,
+            target=job.target,
             config=spec["config"],
             cell=spec["cell"],
             scheduler=self._scheduler,
@@ -204,6 +205,7 @@ class Launcher:
             paths=tuple(spec["paths"]),
             kind=self._places.kind,
             devices=placement.devices,
+            rank=Rank(slots=slots_of(spec["config"], job.max_devices) if job.sizes else 0),
         )
 
 
