@@ -12,7 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import Can, Cause, End, Job, LossTarget, Outlook, WorkerLeft
+from lightning_core.types import BatchTarget, Can, Cause, End, Job, LossTarget, Outlook, WorkerLeft
 
 from .elastic import slots
 from .joining import Connect, Connection, Join, name_of
@@ -73,10 +73,11 @@ class Fit:
         if trainer.is_global_zero:
             connect = _connect(trainer, pl_module, options)
             if options.launched:
-                self.box = Mailbox(connect, self._name, curious=bool(trainer.loggers))
+                self.box = Mailbox(connect, self._name, curious=bool(trainer.loggers), listens=True)
             else:
                 self.box = Mailbox(connect, self._name, patience=FAREWELL / 2, curious=True)
         target = options.job.target
+        self._last = target.batches if isinstance(target, BatchTarget) else 0
         falling = target.falling if isinstance(target, LossTarget) and target.at_least is not None else None
         deliver = (lambda cell: None) if self.box is None else self.box.add
         self._meter = LossMeter(deliver, options.every, options.growth, falling)
@@ -85,8 +86,8 @@ class Fit:
         self._pace: Pace = GpuPace() if device.type == "cuda" else HostPace()
         ranks = Ranks(trainer.global_rank, device) if trainer.world_size > 1 else None
         self.steering = Steering(
-            self._name, self.box, self._pace, ranks, options.turns, options.launched, options.devices, options.cores,
-            options.stop_when_met, lambda: trainer.received_sigterm,
+            self._name, self.box, self._pace, ranks, options.turns, options.launched, options.devices,
+            options.stop_when_met, lambda: trainer.received_sigterm, options.cores,
         )  # fmt: skip
 
     def begin(self, trainer: pl.Trainer) -> None:
@@ -114,6 +115,8 @@ class Fit:
             if (complaint := self._reading.batch(trainer, outputs, accumulated, self._batches)) is not None:
                 log.warning("%s: %s", self._name, complaint)
             box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
+            if self._batches == self._last:
+                box.hurry()  # the pool waits for it
             if box.outlook is not self._told:
                 self._told = box.outlook
                 tell(trainer, self._told)  # type: ignore[arg-type]  # what was never known cannot be new

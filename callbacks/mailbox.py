@@ -3,7 +3,8 @@
 The training thread stores its progress and reads the newest directive known: attributes, no lock. One daemon thread
 joins the pool and keeps one call in flight, about five a second, each with all that has gathered, and fewer while
 nothing moves: calls of those that wait for their turn would cost the one whose turn it is. While the job is held it
-waits for news with one long call instead.
+waits for news with one long call instead. A launched job always does so, in a second thread: it is told to go elsewhere
+while it trains, and others wait for what it leaves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import deque
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import JoinRefused
-from lightning_core.types import Cell, Directive, Outlook, Report, Save, Verdict, WorkerLeft
+from lightning_core.types import Cell, Directive, Grant, Outlook, Report, Save, Verdict, WorkerLeft
 
 from .joining import Connect, Connection
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # A scheduler that is away is asked again after so many seconds, then twice as many, and so on to the most.
 RETRY, MOST_RETRY = 0.5, 4.0
+# Seconds that one call for news lasts while the job trains.
+HEAR = 2.0
 # Seconds between two questions for the forecast.
 ASK = 5.0
 
@@ -38,10 +41,17 @@ class Mailbox:
         period: seconds between two reports; twice that while there is no progress.
         patience: seconds that one call for news lasts while the job is held.
         curious: whether to ask for the forecast too; its user is told when the verdict changes.
+        listens: whether a second thread waits for news while the first reports; the client must bear two calls at once.
     """
 
     def __init__(
-        self, connect: Connect, job: str, period: float = 0.2, patience: float = 10.0, curious: bool = False
+        self,
+        connect: Connect,
+        job: str,
+        period: float = 0.2,
+        patience: float = 10.0,
+        curious: bool = False,
+        listens: bool = False,
     ) -> None:
         self.progress: tuple[int, float, int] | None = None
         """Batches since the job began; busy seconds and losses kept out since this worker did. Stored as one."""
@@ -79,6 +89,8 @@ class Mailbox:
         self._retry = RETRY
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
         self._thread.start()
+        if listens:
+            threading.Thread(target=self._hear, name=f"news of {job}", daemon=True).start()
 
     def begin(self, batches: int) -> None:
         """The run begins, or goes on after so many batches."""
@@ -95,11 +107,15 @@ class Mailbox:
             if self.directive is known:
                 self._news.wait(timeout)
 
+    def hurry(self) -> None:
+        """What there is to report is reported at once."""
+        self._hurry.set()
+
     def tell_saved(self, save: Save) -> None:
         """There is a new checkpoint; the scheduler hears of it at once."""
         if save != self.saved:
             self.saved = save
-            self._hurry.set()
+            self.hurry()
 
     def unheard_for(self) -> float:
         """Seconds since the scheduler's last word, whether or not it is known to be away: it may hang, or this process
@@ -158,6 +174,17 @@ class Mailbox:
             if not self._parked() and not self._hurry.wait(self._period) and self.progress == self._sent:
                 self._hurry.wait(self._period)
             self._hurry.clear()
+
+    def _hear(self) -> None:
+        while not self._closing:
+            connection = self._connection
+            if connection is None or self._lost_at is not None:
+                time.sleep(self._period)  # the other thread finds the way back
+                continue
+            try:
+                self._take(connection.client.wait(self._job, self._version(), HEAR))
+            except Exception:  # the other thread will tell
+                time.sleep(RETRY)
 
     def _connected(self) -> Connection:
         known = self._connection
@@ -240,5 +267,8 @@ class Mailbox:
         self._heard_at = time.monotonic()
         if directive is not None:
             with self._news:
+                known = self.directive
+                if not self._anew and isinstance(known, Grant) and 0 < directive.version < known.version:
+                    return  # the other thread was told more
                 self.directive = directive
                 self._news.notify_all()

@@ -13,7 +13,7 @@ from enum import IntEnum
 import torch
 
 # Seconds of training between two agreements.
-REACT = 0.25
+REACT = 0.05
 # Part of the training's time that agreeing may cost.
 COST = 0.01
 
@@ -39,7 +39,7 @@ def batches_between(broadcast: float, batch: float) -> int:
     Example::
 
         >>> batches_between(broadcast=2e-4, batch=1e-3), batches_between(broadcast=2e-4, batch=2.0)
-        (250, 1)
+        (50, 1)
     """
     return max(1, int(REACT / batch), math.ceil(broadcast / (COST * batch)))
 

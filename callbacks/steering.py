@@ -63,14 +63,14 @@ class Steering:
         turns: the device's turnstile; None: looked up when a grant names a device.
         launched: whether a launcher runs this Trainer: it leaves when told to.
         devices: that it trains on, of a launched job.
-        cores: of its device, if that is a CPU.
         stop_when_met: whether to stop when the target is met.
         told_to_end: whether somebody wants the process to end: Lightning sees to it after a batch, so it must not hold.
+        cores: of its device, if that is a CPU.
     """
 
     def __init__(
         self, job: str, box: Mailbox | None, pace: Pace, ranks: Ranks | None, turns: Turns | None,
-        launched: bool, devices: tuple[int, ...], cores: int, stop_when_met: bool, told_to_end: Callable[[], bool],
+        launched: bool, devices: tuple[int, ...], stop_when_met: bool, told_to_end: Callable[[], bool], cores: int = 1,
     ) -> None:  # fmt: skip
         self.leaving = False
         """Whether to save and leave as soon as that is exact."""

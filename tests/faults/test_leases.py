@@ -38,6 +38,10 @@ class Hung(Script):
         answer = super().report(report)
         return SUPERSEDED if self.directive is SUPERSEDED else answer
 
+    def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+        self.answers.wait()
+        return super().wait(job, version, timeout)
+
 
 class Training:
     """A launched job that trains in a thread of its own and saves all the time."""
@@ -143,8 +147,9 @@ OVER = End("job", 2, Verdict.CANCELLED, Reason("cancelled"))
 )
 def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fresh: Word, lapsed: Word) -> None:
     for unheard, launched, word in ((59.0, True, fresh), (61.0, True, lapsed), (61.0, False, None)):
+        pace: Any = SimpleNamespace(on_host=True)
         box: Any = SimpleNamespace(directive=directive, unheard_for=lambda: unheard, silent_for=float, turnstiles=())  # noqa: B023
-        steers = Steering("job", box, SimpleNamespace(), None, None, launched, (0,), True, lambda: False)
+        steers = Steering("job", box, pace, None, None, launched, (0,), True, lambda: False)
         if word is not None:
             assert steers._decide(save=False) is word
         elif isinstance(directive, Grant) and directive.duty:
