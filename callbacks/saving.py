@@ -14,26 +14,33 @@ Rules
 4. The file is written as :class:`~.checkpoint_io.SafeCheckpointIO` does, by the first rank; the others learn whether it
    could be. One that could not is no reason for training to end: it goes on, is tried again after a growing pause, and
    does not leave before it is saved.
+5. A job that can be resized goes on with another number of ranks from everything that is saved of it: rule 2 holds if
+   every training loader's state is any number of ranks' (``any_ranks``), else rule 3. What Lightning counts in batches
+   of a rank is counted anew when it is loaded.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.fabric.utilities.data import sized_len
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from lightning_core.types import Save
 
 from . import randomness
 from .checkpoint_io import SafeCheckpointIO
+from .elastic import Share
 from .writing import ItsOwn, NotSaved, write
 
 log = logging.getLogger(__name__)
@@ -52,18 +59,20 @@ class Saver:
     Args:
         folder: of the job's incarnation; the file in it is ``last.ckpt``.
         every: least seconds between two saves for fear of a power cut.
+        share: this rank's of every step, if the job can be resized.
 
     Raises:
         ValueError: if ``every`` is not positive.
     """
 
-    def __init__(self, folder: Path | None, every: float) -> None:
+    def __init__(self, folder: Path | None, every: float, share: Share | None = None) -> None:
         if not every > 0:
             raise ValueError(f"save_every must be positive, got {every}")
         self.saved: Save | None = None
         """The newest checkpoint."""
         self._folder = folder
         self._every = every
+        self._share = share
         self._next = time.monotonic() + every
         self._misses = 0
         self._io = SafeCheckpointIO()
@@ -72,6 +81,8 @@ class Saver:
         self._not_before = 0
         self._state: dict[str, Any] | None = None
         self._found: dict[str, Any] | None = None
+        self._set_up_before = False
+        self._resized_within = False
 
     # ------------------------------------------------------------------------------------------------ saving
 
@@ -86,8 +97,8 @@ class Saver:
         """
         if _batch(trainer) < self._not_before:
             return
-        if not exact_after(trainer):
-            self._misses += 1
+        if not exact_after(trainer, resizable=self._share is not None):
+            self._misses += not trainer.fit_loop._should_accumulate()  # no place yet is not no place
             return
         fetcher: Any = trainer.fit_loop._data_fetcher
         announce = fetcher._start_profiler
@@ -113,7 +124,12 @@ class Saver:
         if self._folder is None:
             return True
         began = time.monotonic()
-        self._state = {"new_epoch": new_epoch, "random": _of_all_ranks(trainer, randomness.collect())}
+        self._state = {
+            "new_epoch": new_epoch,
+            "random": _of_all_ranks(trainer, randomness.collect()),
+            "accumulated": trainer.accumulate_grad_batches,
+            "any_ranks": all(_any_ranks(loader) for loader, _ in _loaders(trainer) if _placed(loader)),
+        }
         try:
             self.saved = write(trainer, self._folder / FILE, self._io)
         except NotSaved as error:
@@ -153,20 +169,57 @@ class Saver:
             trainer.strategy.checkpoint_io = ItsOwn(self._folder, theirs)
 
     def take_from(self, checkpoint: dict[str, Any]) -> None:
-        """Keeps what :meth:`add_to` added."""
+        """Keeps what :meth:`add_to` added; of a job that was resized, changes what is counted in batches of a rank.
+
+        Raises:
+            MisconfigurationException: if it cannot be told how many of them a step was.
+        """
         self._found = checkpoint.get(KEY)
+        if self._share is None:
+            return
+        fit, found, now = checkpoint["loops"]["fit_loop"], self._found or {}, self._share.batches
+        within = _within_epoch(fit)
+        before = found.get("accumulated") or (_accumulated(fit, now) if within else now)
+        if before == now:
+            return
+        for of in "total", "current":
+            counts = fit["epoch_loop.batch_progress"][of]
+            more = round(counts["processed"] * now / before) - counts["processed"]
+            for key in counts:  # a user's own checkpoint may be from within a batch, begun or not yet ended
+                counts[key] += more
+        self._resized_within = within
+        if not within and not found["any_ranks"]:
+            fit["state_dict"].pop("combined_loader", None)  # in the new epoch, such a loader begins anew
 
     def before_loaders(self, trainer: pl.Trainer) -> None:
         """Random state of an epoch that is about to start: making its loader's iterator draws from it."""
+        # A model that asks how long the training will be has them made before anything is loaded.
+        self._set_up_before = trainer.fit_loop._combined_loader is not None
+        if self._share is not None:
+            self._share.schedules(trainer)
         if self._found is not None and self._found["new_epoch"]:
             self._restore(trainer, self._found)
 
     def before_training(self, trainer: pl.Trainer) -> None:
-        """Random state of the middle of an epoch; or, for a new one, counters that begin at its first batch."""
+        """Random state of the middle of an epoch; or, for a new one, counters that begin at its first batch.
+
+        Raises:
+            MisconfigurationException: if the job was resized where one of its loaders cannot go on.
+        """
         found, self._found = self._found, None
+        loop = trainer.fit_loop
+        if self._share is not None:
+            self._share.validations(trainer)
+        if self._resized_within and not all(_any_ranks(loader) for loader, _ in _loaders(trainer)):
+            raise MisconfigurationException(
+                "the checkpoint is from the middle of an epoch on another number of devices, and not every training "
+                "loader can go on from there: use ElasticLoader, or a checkpoint from the end of an epoch"
+            )
+        if self._set_up_before and (found is not None or loop._combined_loader_states_to_load):
+            loop._load_combined_loader_states()
+            iter(cast(Any, loop._data_fetcher))
         if found is None:
             return
-        loop = trainer.fit_loop
         # Until the epoch ends Lightning would hold that it is restarting, and skip the schedules that go by a metric.
         loop._restarting = False
         if not found["new_epoch"]:
@@ -176,10 +229,21 @@ class Saver:
         loop.epoch_loop.restarting = False
         loop.epoch_progress.current.ready = loop.epoch_progress.current.completed + 1
 
-    @staticmethod
-    def _restore(trainer: pl.Trainer, found: dict[str, Any]) -> None:
-        if len(found["random"]) == trainer.world_size:
-            randomness.restore(found["random"][trainer.global_rank])
+    def before_epoch(self, trainer: pl.Trainer) -> None:
+        """Its loaders may be new ones."""
+        if self._share is not None:
+            self._share.validations(trainer)
+
+    def _restore(self, trainer: pl.Trainer, found: dict[str, Any]) -> None:
+        """Each rank goes on with its own random state, a new one with what it draws from that of another."""
+        states, rank = found["random"], trainer.global_rank
+        if len(states) == trainer.world_size or self._share is not None:
+            randomness.restore(states[rank % len(states)])
+        if rank >= len(states) and self._share is not None:
+            seed = int(torch.randint(2**31, ())) + rank
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
 
 
 def _batch(trainer: pl.Trainer) -> int:
@@ -187,8 +251,8 @@ def _batch(trainer: pl.Trainer) -> int:
     return trainer.fit_loop.epoch_loop.total_batch_idx
 
 
-def exact_after(trainer: pl.Trainer) -> bool:
-    """Whether a job saved after the batch that is ending goes on exactly (rule 2)."""
+def exact_after(trainer: pl.Trainer, *, resizable: bool = False) -> bool:
+    """Whether a job saved after the batch that is ending goes on exactly (rules 2 and 5)."""
     loop = trainer.fit_loop
     epoch, fetcher = loop.epoch_loop, loop._data_fetcher
     if fetcher is None or isinstance(fetcher, _DataLoaderIterDataFetcher) or getattr(fetcher, "batches", None):
@@ -196,7 +260,7 @@ def exact_after(trainer: pl.Trainer) -> bool:
     if trainer.world_size > 1 and getattr(trainer, "_val_check_time_interval", None) is not None:
         return False  # each rank's clock says for itself whether validation is due
     return (
-        all(_placed(loader) for loader, _ in _loaders(trainer))
+        all(_placed(loader) and (_any_ranks(loader) or not resizable) for loader, _ in _loaders(trainer))
         and not epoch._num_ready_batches_reached()
         and not epoch._should_accumulate()
         and not epoch._should_check_val_fx(fetcher)
@@ -206,6 +270,35 @@ def exact_after(trainer: pl.Trainer) -> bool:
 def _placed(loader: Any) -> bool:
     """Whether a loader can say where it is."""
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+
+
+def _any_ranks(loader: Any) -> bool:
+    """Whether what a loader says of where it is holds for any number of ranks."""
+    return bool(getattr(loader, "any_ranks", False))
+
+
+def _within_epoch(fit: dict[str, Any]) -> bool:
+    """Whether a checkpoint, of which this is the loop's part, is from the middle of an epoch."""
+    epoch = fit["epoch_progress"]["current"]
+    return epoch["started"] > epoch["processed"] and not fit["epoch_loop.batch_progress"]["is_last_batch"]
+
+
+def _accumulated(fit: dict[str, Any], now: int) -> int:
+    """How many batches of a rank were a step, in a checkpoint that does not say.
+
+    Raises:
+        MisconfigurationException: if it cannot be told.
+    """
+    batches = fit["epoch_loop.batch_progress"]["current"]["processed"]
+    steps = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["current"]["completed"]
+    if batches // now == steps:
+        return now
+    if steps and batches % steps == 0:
+        return int(batches // steps)
+    raise MisconfigurationException(
+        "the checkpoint is from the middle of a step of the optimiser, on another number of devices: "
+        f"{batches} batches and {steps} steps"
+    )
 
 
 def _cut_short(trainer: pl.Trainer) -> bool:

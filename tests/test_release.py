@@ -169,6 +169,28 @@ def test_at_the_end_of_an_epoch_any_loader_does(
     assert_same(run, whole)
 
 
+class Estimating(Net):
+    """Asks how long the training will be, for which Lightning makes its loaders before anything is loaded."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
+        steps = int(self.trainer.estimated_stepping_batches)
+        by_step = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=steps)
+        return [optimizer], [{"scheduler": by_step, "interval": "step"}]
+
+
+@pytest.mark.promise("R8")
+@pytest.mark.parametrize(("placed", "left_at"), [(True, [3, 13]), (False, [10, 20])])
+def test_one_that_estimates_its_steps_resumes_to_the_bit_too(tmp_path: Path, placed: bool, left_at: list[int]) -> None:
+    def make() -> tuple[Net, Any]:
+        return Estimating(), NoisyPoints(placed)
+
+    whole = Run(tmp_path / "whole", (), make, **EPOCHS)
+    run = Run(tmp_path / "run", (3, 13), make, **EPOCHS)
+    assert run.left_at == left_at
+    assert_same(run, whole)
+
+
 def stored(folder: Path) -> dict[str, Any]:
     """The file, read as one that is not trusted."""
     checkpoint: dict[str, Any] = torch.load(folder / "last.ckpt", weights_only=True)

@@ -103,9 +103,16 @@ def together(rank: Rank) -> Iterator[None]:
             "LOCAL_WORLD_SIZE": "1",
             "GROUP_RANK": str(rank.number),
             "TORCHELASTIC_RUN_ID": str(rank.port),  # by this Lightning knows that somebody else starts the processes
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
     os.environ.update(told)
+    store = None
     try:
+        if rank.of > 1 and rank.number == 0:
+            from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+            # Now, and not when the model is built: whoever finds nobody there looks again after half a second only.
+            store = TCPStore(rank.address, rank.port, is_master=True, wait_for_workers=False)
         yield
     finally:
         if rank.of > 1:
@@ -113,6 +120,7 @@ def together(rank: Rank) -> Iterator[None]:
 
             if torch.distributed.is_initialized():
                 _leave_group()
+        del store
         for name in told:
             os.environ.pop(name, None)
 
