@@ -71,7 +71,8 @@ class CoreCallback(pl.Callback):
     .. note::
         A launched job leaves in the middle of an epoch if all its training loaders have ``state_dict``, else at the
         end, and goes on bit for bit on the same kind of device. Means of logged training values over that epoch are
-        Lightning's, which counts them from the return.
+        Lightning's, which counts them from the return. One whose number of devices may change leaves in the middle of
+        an epoch if any number of ranks can load what its loaders say (``any_ranks``), as of :class:`ElasticLoader`.
 
     .. note::
         With several processes (DDP) rank 0 speaks for all. They hold, stop and leave together, after a training batch

@@ -276,7 +276,7 @@ class _Order(DistributedSampler[list[int]]):
             order = np.random.default_rng((self.seed, self.epoch, self.again)).permutation(samples)
         for batch in range(self.done, len(self)):
             number, own = divmod(batch, slots // ranks)
-            yield [int(order[at]) for at in self._slot(step, number, own * ranks + rank)]
+            yield order[self._slot(step, number, own * ranks + rank)].tolist()
 
     def _step(self) -> tuple[int, int, int]:
         """Samples in all, samples of a slot, slots of a step."""
