@@ -1,0 +1,92 @@
+"""Three small models of different make, on noise in memory, for runs that are to end at their deadlines."""
+
+from __future__ import annotations
+
+import lightning.pytorch as pl
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from lightning_core.callbacks import ElasticLoader
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+SIDE, CLASSES = 16, 10
+
+
+class _Patches(nn.Module):
+    """Cuts images into a sequence of patches for a transformer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, width, 4, stride=4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.embed(images).flatten(2).transpose(1, 2)
+
+
+class _Mean(nn.Module):
+    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
+        return sequence.mean(1)
+
+
+def perceptron(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(3 * SIDE**2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, CLASSES),
+    )  # fmt: skip
+
+
+def convolutions(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Conv2d(width, width, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(width, CLASSES),
+    )  # fmt: skip
+
+
+def transformer(width: int) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.Sequential(_Patches(width), encoder, _Mean(), nn.Linear(width, CLASSES))
+
+
+# How to make each, and how wide it is.
+MODELS = {"perceptron": (perceptron, 1024), "convolutions": (convolutions, 24), "transformer": (transformer, 64)}
+
+
+class Classifier(pl.LightningModule):
+    """One of the models.
+
+    Args:
+        kind: a name in :data:`MODELS`.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        make, width = MODELS[kind]
+        self.net = make(width)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        images, labels = batch
+        return nn.functional.cross_entropy(self.net(images), labels)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class Images(pl.LightningDataModule):
+    """Noise with labels.
+
+    Args:
+        batch_size: what one device trains at once.
+    """
+
+    def __init__(self, batch_size: int = 64) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def train_dataloader(self) -> ElasticLoader:
+        draw = torch.Generator().manual_seed(0)
+        images = torch.randn(6400, 3, SIDE, SIDE, generator=draw)
+        labels = torch.randint(CLASSES, (6400,), generator=draw)
+        return ElasticLoader(TensorDataset(images, labels), batch_size=self.batch_size)
