@@ -21,7 +21,8 @@ class _Patches(nn.Module):
         self.embed = nn.Conv2d(3, width, 4, stride=4)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.embed(images).flatten(2).transpose(1, 2)
+        embedded: torch.Tensor = self.embed(images)
+        return embedded.flatten(2).transpose(1, 2)
 
 
 class _Mean(nn.Module):

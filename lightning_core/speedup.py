@@ -16,6 +16,8 @@ MEMORY = 60.0
 # Of one device's time of a batch, the part that more devices do not shorten, until it is known better: rather too much,
 # so that fewer devices are tried early, while an error can be mended. Parts of one device are nearly in proportion.
 FIXED, FIXED_IN_PARTS = 0.4, 0.02
+# No batch is taken to be shorter, seconds.
+TINY = 1e-9
 # For how many seconds of observation that belief counts.
 BELIEF = 0.5
 # Seconds of observation on so many whole devices after which they speak for themselves as much as the fit does.
@@ -71,7 +73,7 @@ class SpeedUp:
             batches: positive.
             seconds: positive.
         """
-        x, t, keep = 1.0 / devices, seconds / batches, math.exp(-seconds / MEMORY)
+        x, t, keep = 1.0 / devices, max(seconds / batches, TINY), math.exp(-seconds / MEMORY)
         weight = seconds / t**2
         fresh = (seconds, weight, weight * x, weight * x * x, weight * t, weight * x * t)
         self._sums = tuple(keep * old + new for old, new in zip(self._sums, fresh, strict=True))  # type: ignore[assignment]
@@ -86,6 +88,8 @@ class SpeedUp:
 
         Beyond the sizes whose rates were given, the nearest smaller one counts: what is more is not used.
         """
+        if devices <= 0:
+            return 0.0
         if self._known:
             if devices < self.sizes[0]:
                 return devices * self._known[self.sizes[0]] / self.sizes[0]
@@ -93,7 +97,7 @@ class SpeedUp:
         if not self._sums[0]:
             return math.nan
         self._fit()
-        fitted = 1.0 / (self._a / devices + self._b)
+        fitted = 1.0 / max(self._a / devices + self._b, TINY)
         if (seen := self._seen.get(round(devices))) is None or round(devices) != devices:
             return fitted
         batches, seconds = seen

@@ -35,6 +35,8 @@ BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.
 MEMORY = 30.0
 # A worker that was busy for so many seconds before it was lost was not lost by what lost the one before it.
 CALM = 60.0
+# A pace is measured over so many seconds at least: reports may arrive on each other's heels.
+LEAST_TIMED = 0.15
 # For so many seconds a job is not resized again after a resize that failed.
 FIXED = 60.0
 # Checkpoints that a job may go on from: the newest, and one before it.
@@ -251,7 +253,9 @@ class JobTable:
         self.evaluated[row] = report.evaluated
         self.heard[row] = now
         if timed and not isnan(self.resizing_since[row]) and self.incarnation[row] > self.resizing_from[row]:
-            took = now - float(self.resizing_since[row])
+            rate = self.speedups[row].rate(len(self.home[row]))
+            trained = min(report.busy, timed / rate) if rate > 0 else 0.0  # since it was there; the rest is the cost
+            took = max(now - float(self.resizing_since[row]) - trained, 0.0)
             self.resize[row] = took if isnan(self.resize[row]) else 0.5 * (took + self.resize[row])
             self.resizing_since[row] = np.nan
         if timed:
@@ -267,7 +271,7 @@ class JobTable:
             return
         if self.timed_version[row] == version:
             more, seconds = batches - int(self.timed_batches[row]), now - float(self.timed_at[row])
-            if more < 1 or seconds <= 0:
+            if more < 1 or seconds < LEAST_TIMED:
                 return
             self.speedups[row].observe(held, more, seconds)
         self.timed_version[row], self.timed_at[row], self.timed_batches[row] = version, now, batches
