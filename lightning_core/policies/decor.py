@@ -19,12 +19,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from lightning_core.durations import FARTHEST
 from lightning_core.policies.filling import EXACT, Laid, Need, fill, useful_sizes
 from lightning_core.policies.ramp import Controller, Mode, RampKind, Rule, State
+from lightning_core.policies.spending import ends as ends_on
+from lightning_core.policies.spending import spend
 from lightning_core.reasons import index
 from lightning_core.types import LEVELS, JobView, Plan
 
@@ -75,6 +78,7 @@ class Decor:
         level: float = 0.7,
         least_stint: float = 2.0,
         worth: float = 5.0,
+        idle: Literal["keep", "spend"] = "keep",
     ) -> None:
         self.rule = Rule(alpha, period, mode, gain, eta, ramp)
         if not 0 < level < 1:
@@ -85,6 +89,7 @@ class Decor:
         self.level = level
         self.least_stint = least_stint
         self.worth = worth
+        self.idle = idle
         self._controllers: dict[int, Controller] = {}  # by place
 
     def plan(self, jobs: JobView, now: float) -> Plan:
@@ -95,10 +100,12 @@ class Decor:
             for row, place in enumerate(places)
         }
         needs = [self._need(jobs, row, now) for row in range(n)]
-        laid = fill(needs, jobs.devices, now)
-        wishes = [self._wish(jobs, row, needs[row], laid[row], now) for row in range(n)]
+        laid, free = fill(needs, jobs.devices, now)
+        sizes = spend(needs, laid, free, grow=self.idle == "spend", worth=self.worth)
+        wishes = [self._wish(jobs, row, needs[row], laid[row], sizes[row], now) for row in range(n)]
         ends = [need.end if need is not None else float(jobs.deadline[row]) for row, need in enumerate(needs)]
-        order = sorted(range(n), key=lambda row: (wishes[row].rank, ends[row], row))
+        changes = [self._changes(jobs, row, wishes[row]) for row in range(n)]
+        order = sorted(range(n), key=lambda row: (wishes[row].rank, changes[row], ends[row], row))
         capped = [wish.duty < 1.0 and wish.rank == 0 for wish in wishes]
         codes = np.array([index(wish.code) for wish in wishes])
         waits = np.where(np.array([wish.rank == 0 for wish in wishes]), index("no_room"), codes)
@@ -114,6 +121,14 @@ class Decor:
             capped=np.array(capped),
         )
 
+    @staticmethod
+    def _changes(jobs: JobView, row: int, wish: _Wish) -> int:
+        """Who keeps its devices is dealt them first, and who gets more last: so nobody is moved for others' sake."""
+        if jobs.quantum < 1.0:
+            return 0
+        wanted, holds = wish.duty * wish.size, jobs.holds[row]
+        return 0 if wanted == holds else 1 if wanted < holds else 2
+
     # ------------------------------------------------------------------------------------------------ one job
 
     def _need(self, jobs: JobView, row: int, now: float) -> Need | None:
@@ -124,25 +139,42 @@ class Decor:
             return None
         deadline = float(jobs.deadline[row])
         end = self._controllers[int(jobs.place[row])].end(deadline, now)
-        sizes = useful_sizes(speed, jobs.devices)
-        if jobs.fixed[row]:
-            sizes = tuple(size for size in speed.sizes if size == jobs.fixed[row]) or sizes
+        sizes, rates = useful_sizes(speed, jobs.devices)
+        if jobs.fixed[row] and jobs.fixed[row] in speed.sizes:
+            sizes = (int(jobs.fixed[row]),)
+            rates = (speed.rate(sizes[0]),)
         if not sizes:
             return None
-        weight, part = float(jobs.weight[row]), 0.0
+        need = Need(work, end, sizes, rates, latest=deadline, weight=float(jobs.weight[row]))
         if self._in_parts(jobs, row):
             part = self._part(jobs, row, work, end, now)
-            part = part if part < 1.0 - EXACT else 0.0
-            need = Need(work, end, sizes, speed, weight=weight, part=part)  # parts change at no cost
-        else:
-            holds, resize = float(jobs.holds[row]), float(jobs.resize[row])
-            shrinks = now - float(jobs.stint[row]) >= self.least_stint and end - now >= self.worth * resize
-            need = Need(work, end, sizes, speed, holds, resize, weight, may_shrink=shrinks)
-            need = replace(need, patience=self._patience(need, deadline, float(jobs.submitted[row]), now))
-        best = max(speed.rate(size) for size in sizes)
-        if not part and work / best > end - now and end < deadline:
-            need = replace(need, end=deadline)  # what is kept for bad luck is used up
-        return need
+            return replace(need, part=part if part < 1.0 - EXACT else 0.0)  # parts change at no cost
+        holds, resize = float(jobs.holds[row]), float(jobs.resize[row])
+        trained = int(jobs.batches[row]) > 0
+        need = replace(
+            need,
+            holds=holds,
+            lag=self._lag(jobs, row, now),
+            start=resize if trained else 0.0,
+            resize=resize,
+            stint=self.worth * resize,
+            margin=0.25 * resize + 0.01 * max(end - now, 0.0) if holds else 0.0,
+            may_shrink=now - float(jobs.stint[row]) >= self.least_stint and end - now >= self.worth * resize,
+        )
+        return replace(need, patience=self._patience(need, deadline, float(jobs.submitted[row]), now))
+
+    @staticmethod
+    def _lag(jobs: JobView, row: int, now: float) -> float:
+        """Seconds until it trains where it was sent, as far as is known."""
+        if not Decor._on_its_way(jobs, row):
+            return 0.0
+        began = min(float(jobs.stint[row]), now)  # inf while it has not left where it was
+        return max(began + float(jobs.resize[row]) - now, 0.0)
+
+    @staticmethod
+    def _on_its_way(jobs: JobView, row: int) -> bool:
+        """Whether it was sent to other devices and has not been heard of since."""
+        return bool(jobs.holds[row] and jobs.batches[row] and jobs.heard[row] <= jobs.stint[row])
 
     def _patience(self, need: Need, deadline: float, began: float, now: float) -> float:
         """Seconds that a job may be late by forecast before it gets more devices: a change should be worth its cost,
@@ -151,7 +183,10 @@ class Decor:
         more = [size for size in need.sizes if size > need.holds]
         if not need.holds or not more:
             return 0.0
-        slower, faster = need.speed.rate(need.holds), need.speed.rate(more[0])
+        if need.holds not in need.sizes:
+            return 0.0
+        at = need.sizes.index(int(need.holds))
+        slower, faster = need.rates[at], need.rates[at + 1]
         urgent = now + need.resize + need.work / faster + 2.0 * self.rule.period > need.end
         bearable = min(0.5 * need.resize, 0.5 * (deadline - need.end) + BEARABLE * (deadline - began))
         return bearable if urgent else max(bearable, self.least_stint * (faster / slower - 1.0) - 2.0 * need.resize)
@@ -159,9 +194,11 @@ class Decor:
     def _work(self, jobs: JobView, row: int, now: float) -> float:
         """Batches left: what was done since it was last heard of is reckoned with."""
         if jobs.exact[row]:
-            since = min(max(now - float(jobs.heard[row]), 0.0), self.rule.period) if jobs.heard[row] > 0 else 0.0
-            held = float(jobs.holds[row])
-            done = jobs.speedup[row].rate(held) * since if held and jobs.obeys[row] and jobs.speedup[row].known else 0.0
+            held, since = float(jobs.holds[row]), 0.0
+            training = jobs.heard[row] > 0 and not self._on_its_way(jobs, row)
+            if held and training and jobs.speedup[row].known:
+                since = min(max(now - float(jobs.heard[row]), 0.0), self.rule.period)
+            done = jobs.speedup[row].rate(held) * since
             return max(float(jobs.remaining[row]) - done, 1.0)
         quantile = jobs.quantiles[row, int(np.searchsorted(LEVELS, self.level))]
         return float(quantile * jobs.throughput[row])
@@ -188,18 +225,22 @@ class Decor:
 
     # ------------------------------------------------------------------------------------------------ its answer
 
-    def _wish(self, jobs: JobView, row: int, need: Need | None, laid: Laid | None, now: float) -> _Wish:
+    def _wish(self, jobs: JobView, row: int, need: Need | None, laid: Laid | None, whole: int, now: float) -> _Wish:
         speed = jobs.speedup[row]
         most = speed.best(jobs.devices) or speed.sizes[0]
         if not speed.known or (need is None and not math.isfinite(self._work(jobs, row, now)) and not jobs.exact[row]):
             # Nothing has been seen of it, or no forecast can be made yet.
             full = most if not speed.known else speed.sizes[0]
             return _Wish(0, 1.0, full, math.nan, "full_speed")
+        if need is not None and laid is None and whole:  # it is behind, and has what nobody else needs
+            return _Wish(1, 1.0, whole, ends_on(need, whole, now), "on_ramp", (whole, 0.0))
         if need is None or laid is None:
             return self._leftover(jobs, row, need, most, now)
         size, code = laid.at_once(now), "on_ramp"
-        first = min(laid.stretches[0].devices, 1.0) if size < 1.0 else size
+        if whole > size:
+            laid, size = Laid((), ends_on(need, whole, now), 0.0), float(whole)
         if not size:
+            first = min(laid.stretches[0].devices, 1.0)
             numbers = first, min(laid.stretches[0].begin - now, FARTHEST)
             whole = max(int(laid.stretches[0].devices), 1)
             return _Wish(1, 0.0, whole, laid.done, "planned_later", numbers)

@@ -1,0 +1,166 @@
+"""A trace played to the shipped scheduler in virtual time, under one policy, and what is counted.
+
+- A job's first start is free, as it is in the trace's own durations; whenever it comes back elsewhere it loses its
+  model's restart time, its devices standing idle.
+- One process a device: whoever gives devices up leaves them, and pays when it comes back.
+- A job whose deadline has passed is over, whatever the policy: nobody wastes devices on it.
+- The 16 nodes are one pool: the speed-up tables know of devices only.
+- Rates and restart costs are known to every policy. Reports come every minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, NamedTuple
+
+from benchmarks.cluster_trace import HOUR, Wanted
+from lightning_core.drivers.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.drivers.virtual import Worker
+from lightning_core.policies import POLICIES
+from lightning_core.protocols import Policy
+from lightning_core.scheduler import Settings
+from lightning_core.types import Answer, BatchTarget, Can, End, Grant, Job, OnMiss, Verdict
+
+# Reports that a job makes at most while it trains: a coarse grid, so that a simulated day costs little.
+REPORTS = 400
+REPORT_EVERY = 60.0
+# Seconds between two rounds in which nothing happens.
+PERIOD = 60.0
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy with its arguments, under the name of its row.
+
+    Args:
+        policy: a name in :data:`lightning_core.policies.POLICIES`, or a policy of the benchmark.
+        arguments: its arguments.
+        elastic: whether it chooses sizes; else each job has as many devices as its user asked for.
+    """
+
+    policy: str | Callable[..., Policy]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    elastic: bool = False
+
+
+class Played(NamedTuple):
+    """What became of a trace under one policy."""
+
+    met: int
+    jobs: int
+    device_hours: float
+    """Granted, with restarts."""
+    moves: int
+    """How often a job came back on other devices."""
+    hours_lost: float
+    """In which a job had devices and was restarting."""
+    device_hours_lost: float
+    rounds: int
+    deciding: float
+    """Seconds of real time in the scheduler."""
+    verdicts: dict[str, str]
+
+    @property
+    def met_pct(self) -> float:
+        return 100.0 * self.met / self.jobs
+
+
+class Counted(Simulation):
+    """A simulation that counts what is granted, and what is lost by moving."""
+
+    def __init__(self, settings: Settings, jobs: Sequence[SimulatedJob], delays: Delays) -> None:
+        super().__init__(settings, jobs, delays)
+        self._held: dict[str, tuple[float, int]] = {}
+        self.device_seconds = 0.0
+        self.moves = 0
+        self.lost = self.device_lost = 0.0
+
+    def _hear(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            if isinstance(answer, Grant):
+                self._count(answer.job, len(answer.devices) if answer.duty else 0)
+            elif isinstance(answer, End):
+                self._count(answer.job, 0)
+        super()._hear(answers)
+
+    def _count(self, job: str, devices: int) -> None:
+        since, before = self._held.get(job, (self._now, 0))
+        self.device_seconds += before * (self._now - since)
+        self._held[job] = self._now, devices
+
+    def _begin(self, worker: Worker) -> None:
+        if worker.batches and not worker.over:
+            took = worker.restart or 0.0
+            self.moves += 1
+            self.lost += took
+            self.device_lost += took * len(worker.at)
+        super()._begin(worker)
+
+
+def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: float = PERIOD) -> Played:
+    """One policy on the whole trace."""
+    with _named(contender.policy) as name:
+        settings = Settings(name, contender.arguments, period=period, devices=devices, resident=devices)
+        simulation = Counted(
+            settings,
+            [_simulated(job, devices, contender.elastic) for job in jobs],
+            Delays(report_every=REPORT_EVERY),
+        )
+        outcome = simulation.run()
+    return Played(
+        outcome.met,
+        len(jobs),
+        simulation.device_seconds / HOUR,
+        simulation.moves,
+        simulation.lost / HOUR,
+        simulation.device_lost / HOUR,
+        outcome.rounds,
+        outcome.deciding,
+        {job.name: str(job.verdict or Verdict.MISSED) for job in outcome.jobs},
+    )
+
+
+@contextmanager
+def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
+    """A policy of the benchmark is known to the scheduler while it is played, and to nobody else."""
+    if isinstance(policy, str):
+        yield policy
+        return
+    name = f"benchmarks.{policy.__name__}"
+    POLICIES[name] = policy
+    try:
+        yield name
+    finally:
+        del POLICIES[name]
+
+
+def _simulated(wanted: Wanted, devices: int, elastic: bool) -> SimulatedJob:
+    fixed = wanted.fixed(devices)
+    rates = {n: rate for n, rate in wanted.rates.items() if n <= devices} if elastic else {fixed: wanted.rates[fixed]}
+    job = Job(
+        wanted.name,
+        wanted.deadline,
+        BatchTarget(wanted.batches),
+        min_devices=min(rates),
+        max_devices=max(rates),
+        on_miss=OnMiss.STOP,
+        can=frozenset({Can.HOLD, Can.RELEASE, Can.RESIZE}),
+        work=wanted.alone(fixed),
+        sizes=tuple(rates) if elastic else (),
+        rates=tuple(rates.values()) if elastic else (),
+        resize=wanted.restart,
+    )
+    step = max(ceil(wanted.batches / REPORTS), 1)
+    position = [*range(step, wanted.batches, step), wanted.batches]
+    return SimulatedJob(
+        job,
+        position,
+        [1.0] * len(position),
+        wanted.rates[fixed],
+        wanted.submitted,
+        rates=tuple(rates.values()) if elastic else (),
+        restart=wanted.restart,
+    )
