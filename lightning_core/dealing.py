@@ -57,6 +57,7 @@ class Dealer:
         size: devices that each job takes, a list of ``n``.
         launched: whether the process counts against the slots, a list of ``n``.
         gone: devices that no launched process can be on.
+        resizes: whether jobs may go on with as many devices as they have, where there are not as many as they should.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class Dealer:
         size: Sequence[int],
         launched: Sequence[bool],
         gone: frozenset[int] = frozenset(),
+        resizes: bool = False,
     ) -> None:
         n = len(home)
+        self._resizes = resizes
         self._slots = [0 if device in gone else n if slots is None else slots for device in range(devices)]
         self._home = list(home)
         self._stays = stays
@@ -132,7 +135,7 @@ class Dealer:
                 self._take(row, (roomiest,), free[roomiest])
 
     def _serve_gang(self, row: int) -> None:
-        """Several devices, all of them whole, or none."""
+        """Several devices, all of them whole, or none; or those that it has, if their number may change."""
         n, home = self._size[row], self._home[row]
         if len(home) == n and all(self._free[device] >= 1.0 - EXACT for device in home):
             self._take(row, home, 1.0)
@@ -142,6 +145,8 @@ class Dealer:
         if len(stays) < n <= len(whole) and all(device in whole for device in stays):
             chosen = sorted(whole, key=lambda d: (d not in home, self._missed(d), d))[:n]
             self._take(row, tuple(sorted(chosen)), 1.0)
+        elif self._resizes and home and all(self._free[device] >= 1.0 - EXACT for device in home):
+            self._take(row, home, 1.0)
 
     def _share(self, row: int, reachable: Sequence[int], wish: float) -> None:
         """Joins those who have parts of a device, all in proportion to their wishes; whole owners share with nobody."""

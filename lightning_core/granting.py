@@ -49,13 +49,13 @@ def deal(
         device = table.jobs[int(rows[at])].device
         homes[at] = homes[at] or (() if device is None else (device,))
     since = table.trained_at[rows]
-    begun = np.isfinite(since) & (now - since < settings.stay)
-    size = table.size[rows]
+    begun = np.isfinite(since) & (now - since < settings.stay) & ~apart
+    size, resizes = table.size[rows], plan.size is not None
     if plan.size is not None:  # whether it is worth it the policy has thought of
         size = plan.size
         begun &= size == [len(home) for home in homes]
     stays = (table.pinned[rows] | begun).tolist()
-    dealer = Dealer(settings.devices, settings.slots, homes, stays, size.tolist(), launched.tolist(), gone)
+    dealer = Dealer(settings.devices, settings.slots, homes, stays, size.tolist(), launched.tolist(), gone, resizes)
     return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
 
 
