@@ -103,6 +103,10 @@ class SpeedUp:
         batches, seconds = seen
         return (batches + fitted * TRUST) / (seconds + TRUST)
 
+    def seen(self, devices: int) -> float:
+        """Seconds of training that have been seen on so many whole devices; inf if the rates were given."""
+        return math.inf if self._known else self._seen.get(devices, (0.0, 0.0))[1]
+
     def devices_for(self, rate: float) -> float:
         """Devices, or the part of one, at which it does so many batches a second; inf if no number does.
 

@@ -18,6 +18,7 @@ A target by loss is forecast work with its doubt: the job is planned with a quan
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,10 +30,13 @@ from lightning_core.policies.ramp import Controller, Mode, RampKind, Rule, State
 from lightning_core.policies.spending import ends as ends_on
 from lightning_core.policies.spending import spend
 from lightning_core.reasons import index
+from lightning_core.speedup import SpeedUp
 from lightning_core.types import LEVELS, JobView, Plan
 
 # Part of a job's time that it may end late, where a change of devices would cost more.
 BEARABLE = 0.002
+# How much more than the forecast is hoped for of a number of devices until it was seen for so many seconds.
+HOPE, TRIED = 1.1, 1.0
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class Decor:
         level: float = 0.7,
         least_stint: float = 2.0,
         worth: float = 5.0,
+        stays: float = 0.0,
         idle: Literal["keep", "spend"] = "keep",
     ) -> None:
         self.rule = Rule(alpha, period, mode, gain, eta, ramp)
@@ -89,6 +94,7 @@ class Decor:
         self.level = level
         self.least_stint = least_stint
         self.worth = worth
+        self.stays = stays
         self.idle = idle
         self._controllers: dict[int, Controller] = {}  # by place
 
@@ -140,6 +146,7 @@ class Decor:
         deadline = float(jobs.deadline[row])
         end = self._controllers[int(jobs.place[row])].end(deadline, now)
         sizes, rates = useful_sizes(speed, jobs.devices)
+        rates = tuple(self._hoped(speed, sizes, rates))
         if jobs.fixed[row] and jobs.fixed[row] in speed.sizes:
             sizes = (int(jobs.fixed[row]),)
             rates = (speed.rate(sizes[0]),)
@@ -158,7 +165,8 @@ class Decor:
             start=resize if trained else 0.0,
             resize=resize,
             stint=self.worth * resize,
-            margin=0.25 * resize + 0.01 * max(end - now, 0.0) if holds else 0.0,
+            stays=self.stays,
+            margin=0.25 * resize + 0.005 * max(end - now, 0.0) if holds else 0.0,
             may_shrink=now - float(jobs.stint[row]) >= self.least_stint and end - now >= self.worth * resize,
         )
         return replace(need, patience=self._patience(need, deadline, float(jobs.submitted[row]), now))
@@ -175,6 +183,14 @@ class Decor:
     def _on_its_way(jobs: JobView, row: int) -> bool:
         """Whether it was sent to other devices and has not been heard of since."""
         return bool(jobs.holds[row] and jobs.batches[row] and jobs.heard[row] <= jobs.stint[row])
+
+    @staticmethod
+    def _hoped(speed: SpeedUp, sizes: Sequence[int], rates: Sequence[float]) -> list[float]:
+        """Of a number of devices that was not seen yet rather too much is hoped: an error can then be mended."""
+        hoped = [rate if speed.seen(size) >= TRIED else HOPE * rate for size, rate in zip(sizes, rates, strict=True)]
+        for at in range(len(hoped) - 2, -1, -1):
+            hoped[at] = min(hoped[at], max(rates[at], 0.98 * hoped[at + 1]))
+        return hoped
 
     def _patience(self, need: Need, deadline: float, began: float, now: float) -> float:
         """Seconds that a job may be late by forecast before it gets more devices: a change should be worth its cost,
@@ -227,7 +243,7 @@ class Decor:
 
     def _wish(self, jobs: JobView, row: int, need: Need | None, laid: Laid | None, whole: int, now: float) -> _Wish:
         speed = jobs.speedup[row]
-        most = speed.best(jobs.devices) or speed.sizes[0]
+        most = int(jobs.fixed[row]) or speed.best(jobs.devices) or speed.sizes[0]
         if not speed.known or (need is None and not math.isfinite(self._work(jobs, row, now)) and not jobs.exact[row]):
             # Nothing has been seen of it, or no forecast can be made yet.
             full = most if not speed.known else speed.sizes[0]
@@ -259,7 +275,9 @@ class Decor:
         speed, work = jobs.speedup[row], self._work(jobs, row, now)
         seconds = work / speed.rate(most)
         late = now + seconds - float(jobs.deadline[row])
-        if late > 0:
+        if jobs.fixed[row]:
+            code, numbers = "back_to_size", (float(most), 0.0)
+        elif late > 0:
             code, numbers = "beyond_reach", (float(most), min(late, FARTHEST))
         else:
             code, numbers = "outbid", (min(seconds * most, FARTHEST), 0.0)

@@ -1,10 +1,12 @@
 """Which jobs fit into a pool in time, each on how many devices: planned ahead, at whatever speed-up each has.
 
-Jobs are taken by their ends. Each is laid into what is left of the pool from now on, on the devices that take the least
-device-seconds of all that bring it home in time; where fewer are free for a while it does with those. That is
-progressive filling (ElasticFlow's minimum satisfactory share), with the time that changing the number of devices costs
-counted in. Where a job does not fit, Moore and Hodgson decide: of it and those before it the one that takes the most
-device-seconds for its weight goes.
+Jobs are taken by their ends. Each is laid into what is left of the pool from now on, on the fewest devices that bring it
+home in time; where fewer are free for a while it does with those. That is progressive filling (ElasticFlow's minimum
+satisfactory share), with the time that changing the number of devices costs counted in. Where a job does not fit, Moore
+and Hodgson decide: of it and those that are kept the one that takes the most device-seconds for its weight goes.
+
+A change costs time, so whoever trains is laid first, and stays on what it has as long as that brings it home. Only where
+somebody is left out by that all are laid anew by their ends, and the better of the two plans is taken.
 """
 
 from __future__ import annotations
@@ -17,10 +19,8 @@ from typing import NamedTuple
 
 from lightning_core.speedup import SpeedUp
 
-# Of those that might go for a job that does not fit, so many are tried, and so many in all: each costs half a plan.
-TRIES, TRIES_IN_ALL = 4, 32
-# A job stays on the devices that it has if another number would take so much less of them at best.
-STAYS = 0.1
+# A job that is a little late on what it has waits with growing, if it need grow only for such a part of its time.
+LITTLE = 0.25
 EXACT = 1e-9
 
 
@@ -52,7 +52,12 @@ class Free:
 
     def least(self, end: float) -> float:
         """Devices that are free all the time until then."""
-        return min(self.devices[: max(bisect_right(self.times, end - EXACT), 1)])
+        return self.least_between(self.times[0], end)
+
+    def least_between(self, begin: float, end: float) -> float:
+        """Devices that are free all the time from one point in time to another."""
+        first = max(bisect_right(self.times, begin) - 1, 0)
+        return min(self.devices[first : max(bisect_right(self.times, end - EXACT), first + 1)])
 
     def _cut(self, when: float) -> int:
         at = bisect_right(self.times, when) - 1
@@ -81,16 +86,17 @@ class Need:
         sizes: numbers of devices that it may have, growing.
         rates: batches a second on each of them, growing too.
         latest: when it must be done, if ``end`` cannot be kept; not before ``end``.
+        weight: how many jobs of weight 1 it counts for.
+        part: of one device, with which its controller brings it home; 0 if it is to be planned here.
         holds: devices that it has now, 0 if none.
         lag: seconds until it trains there, if it is on its way.
         start: seconds that it loses when it begins, if it has no devices.
         resize: seconds that it loses when their number changes.
-        stint: seconds for which it should keep what it has, if nobody goes for it.
-        weight: how many jobs of weight 1 it counts for.
-        part: of one device, with which its controller brings it home; 0 if it is to be planned here.
+        stint: seconds for which nobody who is planned with it takes what it has.
         patience: seconds that it may be late by forecast before it gets more devices than it has.
-        margin: seconds by which it must be early by forecast on other devices than it has.
-        may_shrink: whether it may have fewer devices than it has, if it is not late on more.
+        margin: seconds by which it must be early by forecast before it gets others than it has.
+        may_shrink: whether it may have fewer devices than it has, if those bring it home.
+        stays: part of its device-seconds that fewer must save, or it stays on what it has; 0: it does not.
     """
 
     work: float
@@ -98,16 +104,17 @@ class Need:
     sizes: tuple[int, ...]
     rates: tuple[float, ...]
     latest: float = -math.inf
+    weight: float = 1.0
+    part: float = 0.0
     holds: float = 0.0
     lag: float = 0.0
     start: float = 0.0
     resize: float = 0.0
     stint: float = 0.0
-    weight: float = 1.0
-    part: float = 0.0
     patience: float = 0.0
     margin: float = 0.0
     may_shrink: bool = True
+    stays: float = 0.0
 
 
 class Laid(NamedTuple):
@@ -144,15 +151,19 @@ def useful_sizes(speed: SpeedUp, devices: int) -> tuple[tuple[int, ...], tuple[f
 
 
 def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False) -> Laid | None:
-    """The job on its size number ``top``, or what is left of it (``whole``: it waits until all of it is free); None if
-    it would not be done by ``latest``.
+    """The job on its size number ``top``, or what is left of it; None if it would not be done by ``latest``.
+
+    Args:
+        need: of the job.
+        free: what it is laid into.
+        top: which of its sizes.
+        latest: scheduler time.
+        whole: whether it rather waits until all of it is free.
     """
     sizes, rates, times, devices = need.sizes, need.rates, free.times, free.devices
-    most = sizes[top] - EXACT
-    left, area, before, wait, resize = need.work, 0.0, need.holds, need.lag, need.resize
-    change = need.start
+    most, last = sizes[top] - EXACT, len(times) - 1
+    left, area, before, wait, change = need.work, 0.0, need.holds, need.lag, need.start
     stretches: list[Stretch] = []
-    last = len(times) - 1
     for at, begin in enumerate(times):
         if begin >= latest:
             return None
@@ -161,83 +172,91 @@ def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False)
         k = top if limit >= most else -1 if whole else bisect_right(sizes, limit) - 1
         if k < 0:
             if before:
-                before, wait, change = 0.0, 0.0, resize
+                before, wait, change = 0.0, 0.0, need.resize
             continue
         size = sizes[k]
         if size != before:
             if before:
-                change = wait + resize
-            if before and before < size and _as_good(need, before, wait, change, k, left, stop - begin):
-                k = sizes.index(int(before))
-                size = sizes[k]
-            else:
-                wait = change
-            change = resize
+                change = wait + need.resize
+            if before in sizes and before < size:
+                held, seconds = sizes.index(int(before)), stop - begin
+                as_is = (seconds - wait) * rates[held]
+                if as_is >= left or as_is >= (seconds - change) * rates[k]:
+                    k, size, change = held, sizes[held], wait  # a change would not pay for itself
+            wait, change = change, need.resize
         rate = rates[k]
         done = begin + wait + left / rate
-        end = done if done <= stop + EXACT else stop
+        ends = done <= stop + EXACT
+        end = done if ends else stop
         area += size * (end - begin)
         if stretches and before == size:
             stretches[-1] = Stretch(stretches[-1].begin, end, size)
         else:
             stretches.append(Stretch(begin, end, size))
-        if done <= stop + EXACT:
+        if ends:
             return Laid(tuple(stretches), done, area)
         trained = stop - begin - wait
-        if trained > 0:
-            left -= trained * rate
-            wait = 0.0
-        else:
-            wait = -trained
+        left -= max(trained, 0.0) * rate
+        wait = max(-trained, 0.0)
         before = size
     return None
 
 
-def _as_good(need: Need, before: float, wait: float, change: float, k: int, left: float, seconds: float) -> bool:
-    """Whether a job gets as far for a while on what it has as on more, for a change costs time."""
-    if before not in need.sizes:
-        return False
-    as_is = (seconds - wait) * need.rates[need.sizes.index(int(before))]
-    return as_is >= left or as_is >= (seconds - change) * need.rates[k]
-
-
-def lay_on_least(need: Need, free: Free) -> Laid | None:
-    """The job on as few device-seconds as bring it home in time, or to its latest end; None if none do."""
+def lay_on_fewest(need: Need, free: Free) -> Laid | None:
+    """The job on as few devices as bring it home in time, or else by its latest end; None if none do."""
     if need.part:
         now = free.times[0]
         if free.least(need.end) >= need.part - EXACT:
             return Laid((Stretch(now, need.end, need.part),), need.end, need.part * (need.end - now))
-    laid = _lay_on_least(need, free, need.end, need.end - need.margin)
+    laid = _lay_on_fewest(need, free, need.end, need.end - need.margin)
     if laid is None and (need.margin or need.latest > need.end):
         latest = max(need.end, need.latest)
-        laid = _lay_on_least(need, free, latest, latest)
+        laid = _lay_on_fewest(need, free, latest, latest)
     return laid
 
 
-def _lay_on_least(need: Need, free: Free, end: float, changed: float) -> Laid | None:
-    now, best, sizes = free.times[0], None, range(len(need.sizes))
+def _lay_on_fewest(need: Need, free: Free, end: float, changed: float) -> Laid | None:
+    """On what it has it may end by ``end``, on other devices by ``changed``."""
+    held, sizes = None, range(len(need.sizes))
     if need.holds in need.sizes:
         at = need.sizes.index(int(need.holds))
-        best = lay(need, free, at, end + need.patience)
-        if best is not None and best.stretches[0][0] <= now and best.stretches[0].devices == need.holds:
-            if need.lag or not need.may_shrink:
-                return best
-            best = best._replace(area=best.area * (1 - STAYS))
+        held = _lay_as_it_is(need, free, at, end)
+        if held is not None:
+            if need.lag or not need.may_shrink or len(held.stretches) > 1:
+                return held
             sizes = range(at)
-        else:
-            best = None
     for k in sizes:
-        seconds = need.work / need.rates[k]
-        if now + seconds > changed + EXACT or (best is not None and need.sizes[k] * seconds >= best.area):
+        if free.times[0] + need.work / need.rates[k] > changed + EXACT:
             continue
         laid = lay(need, free, k, changed)
-        if laid is not None and (best is None or laid.area < best.area):
-            best = laid
-        if laid is not None and len(laid.stretches) > 1 and not need.holds:
-            laid = lay(need, free, k, changed, whole=True)
-            if laid is not None and (best is None or laid.area < best.area):
-                best = laid
-    return best
+        if laid is None:
+            continue
+        if len(laid.stretches) > 1 and not need.holds:
+            # It need not begin on less than it should have, only to be changed again.
+            whole = lay(need, free, k, changed, whole=True)
+            laid = whole if whole is not None and whole.area < laid.area else laid
+        if held is None or not need.stays or laid.area < held.area * (1 - need.stays):
+            return laid
+    return held
+
+
+def _lay_as_it_is(need: Need, free: Free, at: int, end: float) -> Laid | None:
+    """The job on what it has all the time; or, if that is a little too few, on more in the end."""
+    now, size = free.times[0], need.sizes[at]
+    latest = end + need.patience
+    if now + need.lag + need.work / need.rates[at] <= latest + EXACT:
+        laid = lay(need, free, at, latest)
+        return laid if laid is not None and laid.stretches[0] == (now, laid.done, size) else None
+    for more, rate in zip(need.sizes[at + 1 :], need.rates[at + 1 :], strict=True):
+        # So long on what it has, that the rest is done in time on more.
+        seconds = (rate * (end - now - need.resize) - need.work - need.lag * need.rates[at]) / (rate - need.rates[at])
+        change = now + seconds
+        if seconds < (1 - LITTLE) * (end - now) or change <= now + need.lag:
+            continue
+        if free.least_between(now, change) >= size - EXACT and free.least_between(change, end) >= more - EXACT:
+            area = size * seconds + more * (end - change)
+            return Laid((Stretch(now, change, size), Stretch(change, end, more)), end, area)
+    return None
 
 
 def fill(needs: Sequence[Need | None], devices: float, now: float) -> tuple[list[Laid | None], Free]:
@@ -251,103 +270,83 @@ def fill(needs: Sequence[Need | None], devices: float, now: float) -> tuple[list
     Returns:
         For each job how it is laid, None if it is not kept; and what is left of the pool.
     """
-    filling = _Filling(needs, devices, now, running_first=True)
+    filling = _Filling(needs, devices, now, as_they_are=True)
     if filling.dropped:
-        other = _Filling(needs, devices, now, running_first=False)
+        other = _Filling(needs, devices, now, as_they_are=False)
         if other.weight > filling.weight + EXACT:
             filling = other
-    laid: list[Laid | None] = [None] * len(needs)
-    for row, on in zip(filling.rows, filling.laid, strict=True):
-        laid[row] = on
-    return laid, filling.free
+    return [filling.laid.get(row) for row in range(len(needs))], filling.free
 
 
 class _Filling:
-    """The kept jobs by their ends, how each is laid, and what was free before it was."""
+    """The kept jobs, how each is laid, and what is left."""
 
-    def __init__(self, needs: Sequence[Need | None], devices: float, now: float, *, running_first: bool) -> None:
+    def __init__(self, needs: Sequence[Need | None], devices: float, now: float, *, as_they_are: bool) -> None:
         self.needs = {row: need for row, need in enumerate(needs) if need is not None}
-        self.rows: list[int] = []
-        self.laid: list[Laid] = []
-        self.before: list[Free] = []
+        self.laid: dict[int, Laid] = {}
         self.free = Free(now, devices)
         self.dropped = False
-        self._tries = TRIES_IN_ALL
         self._empty = self.free.copy()
-        by_end = sorted(self.needs, key=lambda row: (self.needs[row].end, row))
-        if running_first:
-            by_end = [row for row in by_end if not self._stay(row)]
-            by_end.sort(key=lambda row: not self.needs[row].holds)
-        for row in by_end:
-            self._reserve(row, 1.0, running_first)
-        for row in by_end:
-            self._reserve(row, -1.0, running_first)
-            self._add_or_instead(row)
+        todo = sorted(self.needs, key=lambda row: (self.needs[row].end, row))
+        if as_they_are:
+            todo = [row for row in todo if not self._stays(row)]
+            todo.sort(key=lambda row: not self.needs[row].holds)
+        for row in todo:
+            self._reserve(row, 1.0, as_they_are)
+        for row in todo:
+            self._reserve(row, -1.0, as_they_are)
+            if not self._add(row):
+                self._add_instead(row)
 
-    def _stay(self, row: int) -> bool:
-        """Whether it is in time on the devices that it has, and keeps them."""
+    @property
+    def weight(self) -> float:
+        """Of all that are kept."""
+        return sum(self.needs[row].weight for row in self.laid)
+
+    def _stays(self, row: int) -> bool:
+        """Whether it is in time on the devices that it has or fewer; it has them then."""
         need = self.needs[row]
         if not need.holds or need.part:
             return False
-        on = lay_on_least(need, self.free)
+        on = lay_on_fewest(need, self.free)
         if on is None or on.stretches[0].devices > need.holds:
             return False
         self._put(row, on)
         return True
 
-    def _reserve(self, row: int, times: float, for_a_stint: bool) -> None:
-        """What it has nobody else gets until it is there, or for as long as a change should last."""
-        now, need = self._empty.times[0], self.needs[row]
-        seconds = need.stint if for_a_stint else need.lag
-        if need.holds and seconds > 0:
+    def _reserve(self, row: int, times: float, for_its_stint: bool) -> None:
+        """What it has is nobody else's before it is there: nobody else can train on that."""
+        need, now = self.needs[row], self._empty.times[0]
+        seconds = need.stint if for_its_stint else need.lag
+        if need.holds and seconds > 0 and not need.part:
             self.free.take(now, now + seconds, times * need.holds)
 
-    def _add_or_instead(self, row: int) -> None:
-        if self._add(row):
-            return
-        alone = lay_on_least(self.needs[row], self._empty)
-        if alone is None:
-            return
-        self.dropped = True
-        if not self._tries:
-            return
-        greed = alone.area / self.needs[row].weight
-        dear = sorted(((self._greed(at), at) for at in range(len(self.rows))), reverse=True)
-        for much, at in dear[: min(TRIES, self._tries)]:
-            if much <= greed:
-                break
-            self._tries -= 1
-            if self._instead(at, row):
-                break
-
-    @property
-    def weight(self) -> float:
-        """Of all that are kept."""
-        return sum(self.needs[row].weight for row in self.rows)
-
-    def _greed(self, at: int) -> float:
-        return self.laid[at].area / self.needs[self.rows[at]].weight
-
     def _add(self, row: int) -> bool:
-        on = lay_on_least(self.needs[row], self.free)
+        on = lay_on_fewest(self.needs[row], self.free)
         if on is None:
             return False
         self._put(row, on)
         return True
 
-    def _put(self, row: int, on: Laid) -> None:
-        self.before.append(self.free)
-        self.rows.append(row)
-        self.laid.append(on)
-        self.free = self.free.copy()
+    def _put(self, row: int, on: Laid, times: float = 1.0) -> None:
         for begin, end, devices in on.stretches:
-            self.free.take(begin, end, devices)
+            self.free.take(begin, end, times * devices)
+        if times > 0:
+            self.laid[row] = on
+        else:
+            del self.laid[row]
 
-    def _instead(self, at: int, row: int) -> bool:
-        """That one goes and this one comes, if all the others still fit."""
-        rows, laid, before, free = self.rows, self.laid, self.before, self.free
-        self.rows, self.laid, self.before, self.free = rows[:at], laid[:at], before[:at], before[at]
-        if all(self._add(other) for other in [*rows[at + 1 :], row]):
-            return True
-        self.rows, self.laid, self.before, self.free = rows, laid, before, free
-        return False
+    def _add_instead(self, row: int) -> None:
+        """It comes, and one that takes more for its weight goes, if that makes room for it."""
+        alone = lay_on_fewest(self.needs[row], self._empty)
+        if alone is None:
+            return
+        self.dropped = True
+        greed = alone.area / self.needs[row].weight
+        dear = ((on.area / self.needs[other].weight, other) for other, on in self.laid.items())
+        for _, other in sorted((pair for pair in dear if pair[0] > greed), reverse=True):
+            on = self.laid[other]
+            self._put(other, on, -1.0)
+            if self._add(row):
+                return
+            self._put(other, on)
