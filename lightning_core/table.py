@@ -258,7 +258,7 @@ class JobTable:
             took = max(now - float(self.resizing_since[row]) - trained, 0.0)
             self.resize[row] = took if isnan(self.resize[row]) else 0.5 * (took + self.resize[row])
             self.resizing_since[row] = np.nan
-        if timed:
+        if timed and isnan(self.resizing_since[row]):  # else it is the life before that speaks
             self.good_size[row] = len(self.home[row])
         self._time(row, report.version, now)
 

@@ -68,3 +68,12 @@ def cluster(local_ray: None) -> Iterator[Cluster]:
 
     with Cluster(workers=3) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def four(local_ray: None) -> Iterator[Cluster]:
+    """Four logical devices, one warm worker on each."""
+    from lightning_core.launch.cluster import Cluster
+
+    with Cluster(workers=4, devices=4) as made:
+        yield made

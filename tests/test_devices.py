@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +18,6 @@ if TYPE_CHECKING:
     from lightning_core.launch.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def four(local_ray: None) -> Iterator[Cluster]:
-    """Four logical devices, one warm worker on each."""
-    from lightning_core.launch.cluster import Cluster
-
-    with Cluster(workers=4, devices=4) as made:
-        yield made
 
 
 def job(batches: int, deadline: str = "90s", pause: float = 0.005, **terms: Any) -> dict[str, Any]:
