@@ -282,7 +282,7 @@ def measure(size: Size, plots: Path | None = None) -> Figures:
                             _say(runs[-1])
     _tables(runs)
     if plots is not None:
-        from benchmarks.plots import courses
+        from benchmarks.plots import courses  # with matplotlib
 
         courses(runs, plots)
     return _figures(runs)

@@ -51,8 +51,8 @@ def transformer(width: int) -> nn.Module:
     return nn.Sequential(_Patches(width), encoder, _Mean(), nn.Linear(width, CLASSES))
 
 
-# How to make each, and how wide it is.
-MODELS = {"perceptron": (perceptron, 1024), "convolutions": (convolutions, 24), "transformer": (transformer, 64)}
+# How to make each, and how wide it is: gradients that two devices exchange in little of a batch's time.
+MODELS = {"perceptron": (perceptron, 384), "convolutions": (convolutions, 24), "transformer": (transformer, 64)}
 
 
 class Classifier(pl.LightningModule):
@@ -82,7 +82,7 @@ class Images(pl.LightningDataModule):
         batch_size: what one device trains at once.
     """
 
-    def __init__(self, batch_size: int = 64) -> None:
+    def __init__(self, batch_size: int = 128) -> None:
         super().__init__()
         self.batch_size = batch_size
 

@@ -180,9 +180,9 @@ def test_a_note_that_is_garbage(text: str, words: str, tmp_path: Path, capsys: p
 def test_a_pool_of_another_protocol(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(door, "PROTOCOL", 3)
+    monkeypatch.setattr(door, "PROTOCOL", 4)
     said = Said(capsys, "status")
-    assert (said.code, said.err) == (2, "error: scheduler protocol 3, client 2: upgrade the older one\n")
+    assert (said.code, said.err) == (2, "error: scheduler protocol 4, client 3: upgrade the older one\n")
 
 
 @pytest.fixture

@@ -140,11 +140,11 @@ def test_news_end_a_wait(client: SocketClient, pool: Pool) -> None:
 
 
 def test_another_protocol_is_told_to_be_upgraded(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PROTOCOL", 3)
-    [answer] = say(pool.path, request("join", protocol=2))
-    assert answer["refused"] == "scheduler protocol 3, client 2: upgrade the older one"
+    monkeypatch.setattr(door, "PROTOCOL", 4)
+    [answer] = say(pool.path, request("join", protocol=3))
+    assert answer["refused"] == "scheduler protocol 4, client 3: upgrade the older one"
     client = SocketClient(pool.path)
-    with pytest.raises(JoinRefused, match="scheduler protocol 3, client 2: upgrade"):
+    with pytest.raises(JoinRefused, match="scheduler protocol 4, client 3: upgrade"):
         client.join(JOB, "cpu")
     client.close()
 

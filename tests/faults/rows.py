@@ -87,7 +87,7 @@ FAULTS = {
     "F29": Row("a checkpoint is cut off, flipped, missing, or another job's"),
     "F30": Row("a journal that is damaged, locked, of another version, or wanted twice"),
     "F31": Row("user code raises, exits, crashes the process"),
-    "F32": Row("a resize fails half-way", "jobs are not resized yet", applies=False),
+    "F32": Row("a resize fails half-way"),
     "F33": Row("an order is lost or stale"),
     "F34": Row("workers that come and go"),
 }
