@@ -202,9 +202,9 @@ class Gavel:
     """Gavel (OSDI 2020) with deadlines: a linear programme says which part of the time each job should run.
 
     With x the part, g the devices that its user asked for, w the seconds of work left and d those to the deadline:
-    x >= w / d for each job, sum g x <= devices, and the sum of x is made as large as it can be. Time is given in rounds:
-    the jobs whose part most exceeds what they have had, as many as fit. A job that runs on keeps its devices. In a round,
-    whoever arrives begins if devices stand idle.
+    x >= w / d for each job, sum g x <= devices, and the sum of x is made as large as it can be. Time is given in
+    rounds: the jobs whose part most exceeds what they have had, as many as fit. A job that runs on keeps its devices.
+    In a round, whoever arrives begins if devices stand idle.
 
     Args:
         relaxed: what is done where not all deadlines can be kept. As its authors' code does, all are left out of that
@@ -259,14 +259,15 @@ class Gavel:
         need = work / np.maximum(left, 1.0)
         in_reach = need <= 1.0
         least = np.where(in_reach, need, 0.0)
-        best = linprog(-np.ones(len(work)), size[None, :], [devices], bounds=np.column_stack([least, np.ones(len(work))]))
+        best = linprog(
+            -np.ones(len(work)), size[None, :], [devices], bounds=np.column_stack([least, np.ones(len(work))])
+        )
         if best.status == 0:
             return np.asarray(best.x)
-        if self.relaxed:
-            least = self._nearest(least, size, devices)
-        else:
-            least = np.zeros(len(work))
-        best = linprog(-np.ones(len(work)), size[None, :], [devices], bounds=np.column_stack([least, np.ones(len(work))]))
+        least = self._nearest(least, size, devices) if self.relaxed else np.zeros(len(work))
+        best = linprog(
+            -np.ones(len(work)), size[None, :], [devices], bounds=np.column_stack([least, np.ones(len(work))])
+        )
         return np.asarray(best.x) if best.status == 0 else least
 
     @staticmethod

@@ -149,7 +149,7 @@ def repeated(jobs: Sequence[Wanted], count: int, seed: int = 0) -> list[Wanted]:
 
 
 def made_up(count: int = 60, seed: int = 0) -> list[Wanted]:
-    """A small trace where there is none: bursts of short and long jobs that speed up by half to nine tenths a doubling."""
+    """A small trace where there is none: bursts of short and long jobs that speed up by half or more a doubling."""
     draw = np.random.default_rng(seed)
     models = sorted(PARAMETERS)
     jobs = []
@@ -162,9 +162,7 @@ def made_up(count: int = 60, seed: int = 0) -> list[Wanted]:
         seconds = float(np.exp(draw.uniform(np.log(600), np.log(6 * HOUR))))
         batches = max(int(seconds * rates[asked]), 1)
         deadline = seconds * draw.uniform(0.6, 2.0)
-        jobs.append(
-            Wanted(f"{number}-{model}", model, burst + draw.uniform(0, 900), deadline, batches, asked, rates)
-        )
+        jobs.append(Wanted(f"{number}-{model}", model, burst + draw.uniform(0, 900), deadline, batches, asked, rates))
     return sorted(jobs, key=lambda job: job.submitted)
 
 

@@ -9,27 +9,41 @@ fewest device-seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from lightning_core.policies.filling import EXACT, Free, Laid, Need
+from lightning_core.policies.laying import EXACT, Free, Laid, Need
 
 # A job grows where each more device-second that it takes saves at least so much of its own.
 WASTE = 1.0
 
 
-def spend(needs: Sequence[Need | None], laid: Sequence[Laid | None], free: Free, *, grow: bool, worth: float) -> list[int]:
+def spend(
+    needs: Sequence[Need | None],
+    laid: Sequence[Laid | None],
+    free: Free,
+    untried: Collection[int],
+    *,
+    grow: bool,
+    worth: float,
+) -> list[int]:
     """Whole devices of each job from now on.
 
     Args:
         needs: of the jobs; None for one that has none.
         laid: how each is planned; None for one that is not kept.
         free: what that leaves.
+        untried: rows of jobs of which nothing is known: they get what is left first.
         grow: whether jobs that are in time get more than they need.
         worth: a change must bring so many times as much time as it costs.
     """
     now = free.times[0]
     sizes = [0 if on is None else int(on.at_once(now) + EXACT) for on in laid]
     left = math.floor(free.devices[0] + EXACT)
+    for row in untried:
+        if sizes[row]:
+            most = max(size for size in needs[row].sizes if size <= sizes[row] + left)  # type: ignore[union-attr]
+            left -= most - sizes[row]
+            sizes[row] = most
     behind = [row for row, need in enumerate(needs) if need is not None and laid[row] is None]
     for row in sorted(behind, key=lambda row: (needs[row].end, row)):  # type: ignore[union-attr]
         sizes[row] = _catching_up(needs[row], left, now)  # type: ignore[arg-type]
@@ -52,21 +66,18 @@ def spend(needs: Sequence[Need | None], laid: Sequence[Laid | None], free: Free,
     return sizes
 
 
-def ends(need: Need, size: int, now: float) -> float:
+def ends_on(need: Need, size: int, now: float) -> float:
     """When a job ends if it has so many devices from now on."""
-    if size == need.holds:
-        wait = need.lag
-    else:
-        wait = need.lag + need.resize if need.holds else need.start
+    wait = need.lag if size == need.holds else need.lag + need.resize if need.holds else need.start
     return now + wait + need.work / need.rates[need.sizes.index(size)]
 
 
 def _catching_up(need: Need, left: int, now: float) -> int:
     """The fewest devices on which a job would be in time, or all that it can get of them; 0 if none bring it home."""
     latest = max(need.end, need.latest)
-    if need.holds in need.sizes and need.holds <= left and ends(need, int(need.holds), now) <= latest:
+    if need.holds in need.sizes and need.holds <= left and ends_on(need, int(need.holds), now) <= latest:
         return int(need.holds)
-    in_time = [size for size in need.sizes if ends(need, size, now) <= latest]
+    in_time = [size for size in need.sizes if ends_on(need, size, now) <= latest]
     if not in_time:
         return 0
     if need.holds in need.sizes and in_time[0] > left and need.holds <= left:
@@ -79,11 +90,11 @@ def _gain(need: Need, size: int, left: int, worth: float, now: float) -> tuple[f
     if not size:
         first = need.sizes[0]
         return (math.inf, first) if first <= left else (-math.inf, 0)
-    done = ends(need, size, now)
+    done = ends_on(need, size, now)
     best = -math.inf, 0
     for more in need.sizes:
         if size < more <= size + left:
-            sooner = ends(need, more, now)
+            sooner = ends_on(need, more, now)
             cost = need.resize if more != need.holds else 0.0
             if done - sooner <= worth * cost:
                 continue

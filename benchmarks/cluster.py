@@ -1,0 +1,208 @@
+"""Deadlines met on a cluster: a trace of jobs whose numbers of devices may change, under ours and under what others do.
+
+The trace, the rates and what a restart costs: :mod:`benchmarks.cluster_trace`; what is counted:
+:mod:`benchmarks.cluster_play`; the others' policies: :mod:`benchmarks.cluster_policies`.
+
+Ours is ``decor`` with these arguments: a job ends at its deadline less 2 %, for what it has to do is known; it keeps
+more devices than it needs if fewer would save less than a tenth of its device-seconds, for restarts are dear. What
+nobody needs stays idle; ``ours, idle spent`` uses it to end jobs before their time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.cluster_play import PERIOD, Contender, Played, play
+from benchmarks.cluster_policies import ElasticFlowLike, Gavel
+from benchmarks.cluster_trace import HOUR, Wanted, find, made_up, read, repeated, share_as_asked, share_in_reach
+from benchmarks.common import Figures, Size, table
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import BatchTarget, Can, Job, Report, Submit, Tick
+
+TRACES = Path(__file__).parents[1] / "../shared/data/traces"
+OURS, SPENT, ELASTICFLOW = "ours", "ours, idle spent", "ElasticFlow-like"
+DECOR = {"alpha": 0.98, "period": PERIOD, "least_stint": 0.0, "stays": 0.1}
+QUICK = (OURS, ELASTICFLOW, "EDF", "FIFO")
+# A quick run looks at what has not happened so often in all, the others once a minute.
+QUICK_TICKS = 1500
+DECIDED = (50, 100, 195, 400)
+
+
+def contenders() -> dict[str, Contender]:
+    """All rows of the table."""
+    return {
+        OURS: Contender("decor", DECOR, elastic=True),
+        SPENT: Contender("decor", {**DECOR, "idle": "spend"}, elastic=True),
+        ELASTICFLOW: Contender(ElasticFlowLike, elastic=True),
+        "Gavel, SLOs": Contender(Gavel),
+        "Gavel, SLOs relaxed": Contender(Gavel, {"relaxed": True}),
+        "triage": Contender("triage"),
+        "EDF": Contender("edf"),
+        "FIFO": Contender("fifo"),
+    }
+
+
+# --------------------------------------------------------------------------------------------------------- the trace
+
+
+def measure(
+    size: Size, traces: Path, nodes: int, gpus: int, count: int | None, only: Sequence[str] | None = None
+) -> Figures:
+    """Plays the trace under all contenders of a size, and times decisions."""
+    devices = nodes * gpus
+    jobs = _jobs(traces, count)
+    bound, asked = 100.0 * share_in_reach(jobs, devices), 100.0 * share_as_asked(jobs)
+    print(f"{len(jobs)} jobs in {jobs[-1].submitted / HOUR:.0f} h on {devices} devices; alone on all of them, without "
+          f"restarts, {bound:.1f} % can be in time, {asked:.1f} % on as many as their users asked for")  # fmt: skip
+    rows = contenders()
+    names = only or {"quick": QUICK, "default": [n for n in rows if "Gavel" not in n], "full": list(rows)}[size]
+    last = max(job.submitted + job.deadline for job in jobs)
+    period = max(PERIOD, last / QUICK_TICKS) if size == "quick" else PERIOD
+    played = play_all(jobs, devices, {name: rows[name] for name in names}, period, bound)
+    print_played(played, bound)
+    figures: Figures = {"bound_pct": bound, "as_asked_pct": asked, "jobs": float(len(jobs))}
+    keys = {OURS: "ours", SPENT: "ours_idle_spent", ELASTICFLOW: "elasticflow_like"}
+    for name, one in played.items():
+        key = keys.get(name, name.lower().replace(", ", "_").replace(" ", "_"))
+        figures |= {
+            f"{key}_met_pct": one.met_pct,
+            f"{key}_device_hours": one.device_hours,
+            f"{key}_moves": float(one.moves),
+            f"{key}_hours_lost": one.hours_lost,
+        }
+    if OURS in played:
+        others = [one for name, one in played.items() if name not in (OURS, SPENT)]
+        figures["ours_above"] = float(sum(played[OURS].met > one.met for one in others))
+        figures["ours_above_of"] = float(len(others))
+    return figures | print_decisions((195,) if size == "quick" else DECIDED, devices)
+
+
+def _jobs(traces: Path, count: int | None) -> list[Wanted]:
+    try:
+        trace, rates = find(traces)
+    except FileNotFoundError as error:
+        print(f"{error}: a small trace made up here is played instead")
+        jobs = made_up()
+    else:
+        print(f"Trace {trace}, rates {rates}")
+        jobs = read(trace, rates)
+    return jobs if count is None else repeated(jobs, count)
+
+
+def play_all(
+    jobs: Sequence[Wanted], devices: int, rows: Mapping[str, Contender], period: float, bound: float
+) -> dict[str, Played]:
+    """Every contender on the same trace, on as many cores as there are.
+
+    Raises:
+        AssertionError: if one meets more than can be met: then the bound or the simulation is wrong.
+    """
+    context = get_context("fork")
+    with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(rows)), context) as workers:
+        coming = {name: workers.submit(play, jobs, devices, row, period) for name, row in rows.items()}
+        played = {name: one.result() for name, one in coming.items()}
+    for name, one in played.items():
+        if one.met_pct > bound + 1e-9:
+            raise AssertionError(f"{name} met {one.met_pct:.1f} % of the deadlines: above {bound:.1f} %")
+    return played
+
+
+def print_played(played: Mapping[str, Played], bound: float) -> None:
+    print("\nDeadlines met, device-hours granted (restarts among them), moves, hours and device-hours lost to them")
+    rows = [
+        [name, f"{one.met_pct:.1f}", one.met, f"{one.device_hours:.0f}", one.moves, f"{one.hours_lost:.1f}",
+         f"{one.device_hours_lost:.1f}", f"{1e3 * one.deciding / max(one.rounds, 1):.1f}"]
+        for name, one in played.items()
+    ]  # fmt: skip
+    header = ["policy", "met %", "met", "device h", "moves", "h lost", "device h lost", "ms a round"]
+    table(header, [["bound", f"{bound:.1f}", *[""] * 6], *rows])
+
+
+# --------------------------------------------------------------------------------------------------------- decisions
+
+
+def round_ms(count: int, devices: int, *, crowded: bool, repeats: int = 5) -> float:
+    """Median milliseconds of a whole round of ours with so many jobs that have all begun.
+
+    Args:
+        count: jobs.
+        devices: of the pool.
+        crowded: whether they are far too much for it; else it is nearly full.
+        repeats: rounds.
+    """
+    draw = np.random.default_rng(count)
+    scheduler = Scheduler(Settings("decor", DECOR, estimator="log_time", devices=devices, resident=devices))
+    hours = count / devices * (2.0 if crowded else 8.0)
+    jobs = []
+    for number in range(count):
+        one, grows = draw.uniform(0.5, 2.0), draw.uniform(1.5, 1.95)
+        rates = tuple(one * grows**k for k in range(7))
+        batches = BatchTarget(int(one * 4 * HOUR * draw.uniform(0.2, 1.8)))
+        sizes = tuple(2**k for k in range(7))
+        can = frozenset({Can.HOLD, Can.RELEASE, Can.RESIZE})
+        deadline = draw.uniform(0.5, 1.5) * hours * HOUR
+        jobs.append(
+            Job(f"job{number}", deadline, batches, max_devices=64, can=can, sizes=sizes, rates=rates, resize=60.0)
+        )
+    scheduler.handle(Submit(tuple(jobs)), 0.0)
+    for number in range(count):
+        scheduler.handle(Report(f"job{number}", 1, 1, 99, 1 + number % 7, 1.0), 1.0)
+    times = []
+    for step in range(1, repeats + 2):
+        start = time.perf_counter()
+        scheduler.handle(Tick(), 1.0 + PERIOD * step)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times[1:])
+
+
+def print_decisions(counts: Sequence[int], devices: int) -> Figures:
+    roomy = {count: round_ms(count, devices, crowded=False) for count in counts}
+    crowded = {count: round_ms(count, devices, crowded=True) for count in counts}
+    print(f"\nA whole round of ours on {devices} devices, all jobs active: median ms")
+    table(["jobs", "nearly all fit", "many do not"], [[count, roomy[count], crowded[count]] for count in counts])
+    if len(counts) > 1:
+        slopes = [np.polyfit(np.log(counts), np.log([ms[n] for n in counts]), 1)[0] for ms in (roomy, crowded)]
+        print(f"It grows as n^{slopes[0]:.1f}, and as n^{slopes[1]:.1f}.")
+    figures: Figures = {f"decision_ms_{count}": roomy[count] for count in counts}
+    return figures | {f"decision_crowded_ms_{count}": crowded[count] for count in counts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=(__doc__ or "").splitlines()[0])
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", dest="size", action="store_const", const="quick",
+                     help="the heuristics alone, with fewer rounds: within 50 seconds on 2 cores, of 900 jobs too")  # fmt: skip
+    how.add_argument("--full", dest="size", action="store_const", const="full", help="Gavel's programmes too, minutes")
+    parser.add_argument("--traces", type=Path, metavar="DIR", default=TRACES,
+                        help="where a CSV with a column ddl lies (the largest is taken), and throughputs_* of all its "
+                             "models; default: beside the project")  # fmt: skip
+    parser.add_argument("--nodes", type=int, default=16, metavar="N", help="default: 16")
+    parser.add_argument("--gpus", type=int, default=4, metavar="N", help="of each node, default: 4")
+    parser.add_argument("--jobs", type=int, metavar="N",
+                        help="so many jobs: the first of the trace, or the trace again and again, one after the other, "
+                             "each job up to an hour off (900 are the 195 four and a half times)")  # fmt: skip
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these rows of the table")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.set_defaults(size="default")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.rows or () if name not in contenders()]:
+        parser.error(f"rows must be of {', '.join(contenders())}, got {', '.join(unknown)}")
+    if min(arguments.nodes, arguments.gpus, arguments.jobs or 1) < 1:
+        parser.error("nodes, gpus and jobs must be at least 1")
+    figures = measure(arguments.size, arguments.traces, arguments.nodes, arguments.gpus, arguments.jobs, arguments.rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
