@@ -175,7 +175,7 @@ FROM_FILES = {
         top("pool: {devices: 4, resident: 3}"), [r"pool.resident: must be at least one job a device \(4\), got 3"]
     ),
     "kind": Row(top("pool: {kind: tpu}"), ["b.yaml:1:8: pool.kind: must be cpu or gpu, got 'tpu'"]),
-    "pool": Row(top("pool: 2"), ["b.yaml:1:1: pool: expected a mapping of devices, kind, resident, got 2"]),
+    "pool": Row(top("pool: 2"), ["b.yaml:1:1: pool: expected a mapping of devices, kind, cores, resident, got 2"]),
     "cell": Row(jobs(cell="0"), ["b.yaml:6:5: jobs.a.cell: must be a whole number of at least 1, got 0"]),
     "job's devices": Row(jobs(devices="true"), ["jobs.a.devices: must be a whole number of at least 1, got True"]),
     "least over most": Row(

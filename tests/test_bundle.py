@@ -14,7 +14,7 @@ from lightning_core.launch.differences import differences
 from lightning_core.launch.jobs import JobSpec
 from lightning_core.launch.problems import BundleError
 from lightning_core.launch.sharing import parse_policy
-from lightning_core.types import BatchTarget, Job, LossTarget, OnMiss
+from lightning_core.types import BatchTarget, Can, Job, LossTarget, OnMiss
 
 MODEL = {"class_path": "tests.tiny.Line"}
 
@@ -56,7 +56,15 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
         Job("a", 5400.0, LossTarget("loss", 0.001), begin=600.0, work=2400.0, weight=2.5),
         Job("b", 90.0, BatchTarget(20), min_devices=2, max_devices=2, on_miss=OnMiss.HOLD),
         Job("c", 0.5, LossTarget("val_loss", 2.0)),
-        Job("d", 9.0, LossTarget("acc", at_least=92.0, best=100.0), max_devices=8, on_miss=OnMiss.STOP),
+        Job(
+            "d",
+            9.0,
+            LossTarget("acc", at_least=92.0, best=100.0),
+            max_devices=8,
+            on_miss=OnMiss.STOP,
+            can=frozenset(Can),
+            sizes=(1, 2, 4, 8),
+        ),
         Job("e", 9.0, LossTarget("acc", at_least=0.9), min_devices=3, max_devices=3),
     ]
     assert [spec.cell for spec in read.jobs] == [5, 10, 10, 10, 10]

@@ -183,7 +183,7 @@ GARBAGE = {
     "a method that is no call": (request("close"), "unknown call 'close'"),
     "arguments missing": (request("wait"), "not understood: KeyError: 'job'"),
     "a job that is a list": (request("wait", job=[], version=0, timeout=1), "expected str, got []"),
-    "wait for ever": (b'{"id":1,"protocol":2,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
+    "wait for ever": (b'{"id":1,"protocol":3,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
                       "expected a finite number, got inf"),
     "time": (event(kind="tick"), "Tick is not for clients to send"),
     "a submission": (event(kind="submit", jobs=[]), "Submit is not for clients to send"),

@@ -47,7 +47,7 @@ from lightning_core.launch.jobs import JobSpec, duration_text, is_file_name, rea
 from lightning_core.launch.on_verdict import read_on_verdict
 from lightning_core.launch.preflight import check_checkpoint_content, check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.launch.problems import BundleError, Findings, Source, require
-from lightning_core.launch.sharing import Kind, parse_policy, read_allow_import, read_parts, with_policy
+from lightning_core.launch.sharing import Kind, metered, parse_policy, read_allow_import, read_parts, with_policy
 from lightning_core.settings import Settings
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Bundle:
     allow_import: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", metered(self.settings, self.kind))
         names = [spec.job.name for spec in self.jobs]
         if not names:
             raise BundleError(["jobs: at least one job is needed"])

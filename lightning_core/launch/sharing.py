@@ -136,10 +136,14 @@ class Pool(NamedTuple):
     resident: int | None
 
 
+def metered(settings: Settings, kind: Kind) -> Settings:
+    """The same for devices of this kind: a part of a CPU can be had, in steps of so much of a core."""
+    return replace(settings, quantum=QUANTUM / settings.cores if kind == "cpu" else 1.0)
+
+
 def of_pool(settings: Settings, pool: Pool) -> Settings:
-    """The same for a pool of these devices: a part of a CPU can be had, in steps of so much of a core."""
-    quantum = QUANTUM / pool.cores if pool.kind == "cpu" else 1.0
-    return replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores, quantum=quantum)
+    """The same for a pool of these devices."""
+    return metered(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores), pool.kind)
 
 
 def read_settings(content: Mapping[str, Any], pool: Pool, found: Findings) -> Settings | None:
