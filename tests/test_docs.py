@@ -19,11 +19,12 @@ from tests.conftest import ROOT
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_readme_s_bundle_can_be_read(tmp_path: Path) -> None:
-    [text] = re.findall(r"```yaml\n(.*?)```", README, re.S)
+def test_the_readme_s_bundles_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "vit.yaml").write_text("model: {class_path: tests.tiny.Line}")
-    read = Bundle.from_dict(yaml.safe_load(text), tmp_path)
-    assert [spec.job.target for spec in read.jobs] == [LossTarget("loss", 0.35), BatchTarget(2000)]
+    texts = re.findall(r"```yaml\n(.*?)```", README, re.S)
+    mixed, resized = (Bundle.from_dict(yaml.safe_load(text), tmp_path) for text in texts)
+    assert [spec.job.target for spec in mixed.jobs] == [LossTarget("loss", 0.35), BatchTarget(2000)]
+    assert [spec.job.sizes for spec in resized.jobs] == [(1, 2, 4)]
 
 
 def test_the_example_s_bundle_is_sound() -> None:
