@@ -133,11 +133,12 @@ class Warm:
 
     Args:
         folder: for the run and what the trainings write down.
+        kind: of the devices.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cluster = Cluster(4, "cpu", 2)
+    def __init__(self, folder: Path, kind: str = "cpu") -> None:
+        self.folder, self.kind = folder, kind
+        self.cluster = Cluster(4, kind, 2)
 
     def run(self, name: str, resizes: int, batches: int, seed: int = 0, beside: bool = True) -> dict[str, Any]:
         """Trains; what came of it: ``resizes``, ``seen`` by epoch and step, ``losses`` by step, batches ``beside``."""
@@ -145,7 +146,13 @@ class Warm:
         specs = {"a": self._job(folder / "a", batches, seed, {"min_devices": 1, "max_devices": 2})}
         if beside:
             specs["b"] = self._job(folder / "b", 10**9, seed, {})
-        bundle = Bundle.from_dict({"pool": {"devices": 2}, "policy": {"name": "decor", "alpha": 1.0}, "jobs": specs})
+        bundle = Bundle.from_dict(
+            {
+                "pool": {"devices": 2, "kind": self.kind},
+                "policy": {"name": "decor", "alpha": 1.0},
+                "jobs": specs,
+            }
+        )
         bundle.check()
         (folder / "run").mkdir()
         steering = threading.Thread(target=self._steer, args=(bundle, resizes, beside), daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,3 +141,28 @@ def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) ->
     assert more / (more + less) == pytest.approx(0.7, abs=0.07)
     with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
         assert len(History.read(journal).jobs) == 2
+
+
+def test_a_part_of_a_gpu_is_held_by_pausing() -> None:
+    """Nobody else is there, and still it uses no more than it was granted."""
+    script = Script(Grant("job", 1, 0.4, (0,), Reason("on_ramp", (0.4, 60.0)), True))
+    core = CoreCallback("job", target=BatchTarget(10**9), client=script, launched=True, devices=(0,), growth=0.0)
+    began = time.monotonic()
+    fit([core], batches=400)
+    took = time.monotonic() - began
+    assert script.reports[-1].busy / took < 0.55
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_training_is_resized_over_nccl(local_ray: None, tmp_path: Path) -> None:
+    """One GPU, two, and one again: each sample of each epoch once."""
+    from benchmarks.resize import SAMPLES, Warm
+
+    (tmp_path / "bench").mkdir()
+    with (warm := Warm(tmp_path / "bench", "gpu")).cluster:
+        seen = warm.run("resized", 4, 10**6)["seen"]
+    epochs: dict[int, list[int]] = {}
+    for (epoch, _), numbers in sorted(seen.items()):
+        epochs.setdefault(epoch, []).extend(numbers)
+    for epoch in sorted(epochs)[:-1]:
+        assert sorted(epochs[epoch]) == list(range(SAMPLES))
