@@ -34,7 +34,7 @@ OURS, SPENT, ELASTICFLOW = "ours", "ours, idle spent", "ElasticFlow-like"
 DECOR = {"alpha": 0.98, "period": PERIOD, "least_stint": 0.0, "stays": 0.1}
 QUICK = (OURS, ELASTICFLOW, "EDF", "FIFO")
 # A quick run looks at what has not happened so often in all, the others once a minute.
-QUICK_TICKS = 1500
+QUICK_TICKS = 800
 DECIDED = (50, 100, 195, 400)
 
 
@@ -180,8 +180,8 @@ def print_decisions(counts: Sequence[int], devices: int) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=(__doc__ or "").splitlines()[0])
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", dest="size", action="store_const", const="quick",
-                     help="the heuristics alone, with fewer rounds: within 50 seconds on 2 cores, of 900 jobs too")  # fmt: skip
+    quick = "the heuristics alone, with fewer rounds: within 50 seconds on 2 cores, of 900 jobs too"
+    how.add_argument("--quick", dest="size", action="store_const", const="quick", help=quick)
     how.add_argument("--full", dest="size", action="store_const", const="full", help="Gavel's programmes too, minutes")
     parser.add_argument("--traces", type=Path, metavar="DIR", default=TRACES,
                         help="where a CSV with a column ddl lies (the largest is taken), and throughputs_* of all its "

@@ -5,7 +5,7 @@
 - One process a device: whoever gives devices up leaves them, and pays when it comes back.
 - A job whose deadline has passed is over, whatever the policy: nobody wastes devices on it.
 - The nodes are one pool: the speed-up tables know of devices only.
-- Rates and restart costs are known to every policy. Reports come every minute.
+- Rates and restart costs are known to every policy. A job reports as often as rounds are.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from lightning_core.types import Answer, BatchTarget, Can, End, Grant, Job, OnMi
 
 # Reports that a job makes at most while it trains: a coarse grid, so that a simulated day costs little.
 REPORTS = 200
-REPORT_EVERY = 60.0
-# Seconds between two rounds in which nothing happens.
+# Seconds between two rounds in which nothing happens, and between two reports of a job.
 PERIOD = 60.0
 
 
@@ -110,7 +109,7 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
         simulation = Counted(
             settings,
             [_simulated(job, devices, contender.elastic) for job in jobs],
-            Delays(report_every=REPORT_EVERY),
+            Delays(report_every=period),
         )
         outcome = simulation.run()
     return Played(

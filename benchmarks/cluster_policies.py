@@ -6,6 +6,7 @@ Each is given all that ours knows: the rates, how far each job is, and what a re
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from lightning_core.policies.in_order import ends_in_order
+from lightning_core.policies.laying import useful_sizes
 from lightning_core.reasons import index
 from lightning_core.types import FloatArray, IntArray, JobView, Plan
 
@@ -25,7 +27,8 @@ class Known(NamedTuple):
         holds: devices, 0 if none.
         lag: seconds until it trains where it is, if it is restarting there.
         move: seconds that it loses on another number of devices.
-        rates: batches a second by number of devices, without numbers that are no faster than a smaller one.
+        sizes: numbers of devices, without those that are no faster than a smaller one.
+        rates: batches a second on each.
         deadline: scheduler time.
     """
 
@@ -33,28 +36,36 @@ class Known(NamedTuple):
     holds: int
     lag: float
     move: float
-    rates: dict[int, float]
+    sizes: tuple[int, ...]
+    rates: tuple[float, ...]
     deadline: float
+
+    def next_size(self, size: int) -> int:
+        """The next larger one; 0 if there is none."""
+        at = bisect_right(self.sizes, size)
+        return self.sizes[at] if at < len(self.sizes) else 0
+
+    def most(self, free: int) -> int:
+        """The largest that so many devices are enough for; 0 if none."""
+        at = bisect_right(self.sizes, free)
+        return self.sizes[at - 1] if at else 0
 
     def end(self, devices: int, now: float) -> float:
         """If it has so many from now on."""
         wait = self.lag if devices == self.holds else self.move
-        return now + wait + self.left / self.rates[devices]
+        return now + wait + self.left / self.rates[self.sizes.index(devices)]
 
 
 def known(jobs: JobView, row: int, now: float) -> Known:
     speed, holds, heard = jobs.speedup[row], round(float(jobs.holds[row])), float(jobs.heard[row])
-    rates: dict[int, float] = {}
-    for size in speed.sizes:
-        if size <= jobs.devices and speed.rate(size) > max(rates.values(), default=0.0):
-            rates[size] = speed.rate(size)
+    sizes, rates = useful_sizes(speed, jobs.devices)
     begun, move = int(jobs.batches[row]) > 0, float(jobs.resize[row])
     left, lag = float(jobs.remaining[row]), 0.0
     if holds and begun and heard <= jobs.stint[row]:
         lag = max(min(float(jobs.stint[row]), now) + move - now, 0.0)
     elif holds:
         left = max(left - speed.rate(holds) * (now - heard), 1e-6)
-    return Known(left, holds, lag, move if begun else 0.0, rates, float(jobs.deadline[row]))
+    return Known(left, holds, lag, move if begun else 0.0, sizes, rates, float(jobs.deadline[row]))
 
 
 def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float]) -> Plan:
@@ -82,24 +93,37 @@ class Slots:
 
     def lay(self, job: Known, quota: int) -> list[tuple[float, float, int]] | None:
         """The job on ``quota`` devices, or as many as are free: who has what from when to when; None if it is late."""
-        left, before, laid = job.left, job.holds, list[tuple[float, float, int]]()
-        lag = job.lag
-        for at, begin in enumerate(self.times):
-            edge = self.times[at + 1] if at + 1 < len(self.times) else math.inf
-            stop = min(edge, job.deadline)
-            if begin >= stop:
+        sizes, rates, times, free = job.sizes, job.rates, self.times, self.free
+        left, before, lag, laid = job.left, job.holds, job.lag, list[tuple[float, float, int]]()
+        last, deadline = len(times) - 1, job.deadline
+        for at, begin in enumerate(times):
+            if begin >= deadline:
                 break
-            most = min(quota, self.free[at])
-            size = max((n for n in job.rates if n <= most), default=0)
-            if size:
-                start = begin + (lag if size == before else job.move)
-                done = start + left / job.rates[size]
-                laid.append((begin, min(done, stop), size))
-                if done <= stop:
-                    return laid
-                left -= max(stop - start, 0.0) * job.rates[size]
-                lag = max(start - stop, 0.0)
+            stop = deadline if at == last or times[at + 1] > deadline else times[at + 1]
+            k = bisect_right(sizes, free[at] if free[at] < quota else quota) - 1
+            if k < 0:
+                before = 0
+                continue
+            size = sizes[k]
+            start = begin + (lag if size == before else job.move)
+            done = start + left / rates[k]
+            if done <= stop:
+                laid.append((begin, done, size))
+                return laid
+            laid.append((begin, stop, size))
+            if stop > start:
+                left -= (stop - start) * rates[k]
+                lag = 0.0
+            else:
+                lag = start - stop
             before = size
+        return None
+
+    def lay_on_least(self, job: Known, now: float) -> list[tuple[float, float, int]] | None:
+        """The least quota with which it is in time; None if there is none."""
+        for quota, rate in zip(job.sizes, job.rates, strict=True):
+            if now + job.left / rate <= job.deadline and (way := self.lay(job, quota)) is not None:
+                return way
         return None
 
     def take(self, laid: Sequence[tuple[float, float, int]]) -> None:
@@ -109,7 +133,7 @@ class Slots:
                 self.free[at] -= devices
 
     def _cut(self, when: float) -> int:
-        at = int(np.searchsorted(self.times, when))
+        at = bisect_left(self.times, when)
         if at == len(self.times) or self.times[at] != when:
             self.times.insert(at, when)
             self.free.insert(at, self.free[at - 1])
@@ -152,9 +176,9 @@ class ElasticFlowLike:
         free = jobs.devices - sum(sizes)
         for row in sorted(inside, key=lambda row: (row in laid, what[row].deadline)):
             if row not in laid:  # its guarantee broke: it has the best there is
-                sizes[row] = max((size for size in what[row].rates if size <= free), default=0)
+                sizes[row] = what[row].most(free)
                 free -= sizes[row]
-            elif sizes[row] < what[row].holds <= sizes[row] + free and what[row].holds in what[row].rates:
+            elif sizes[row] < what[row].holds <= sizes[row] + free and what[row].holds in what[row].sizes:
                 free -= what[row].holds - sizes[row]
                 sizes[row] = what[row].holds
         self._spend(what, inside, sizes, free, now)
@@ -168,8 +192,7 @@ class ElasticFlowLike:
         """Of those that can be satisfied, in the order of their deadlines, who has what when."""
         slots, laid = Slots(now, devices), {}
         for row in sorted(rows, key=lambda row: (what[row].deadline, row)):
-            ways = (slots.lay(what[row], quota) for quota in what[row].rates)
-            if (way := next((way for way in ways if way is not None), None)) is not None:
+            if (way := slots.lay_on_least(what[row], now)) is not None:
                 slots.take(way)
                 laid[row] = way
         return laid
@@ -179,7 +202,7 @@ class ElasticFlowLike:
         def gain(row: int) -> tuple[float, int]:
             """GPU time saved for each more device, and how many it would have."""
             job, size = what[row], sizes[row]
-            more = next((n for n in job.rates if n > size), 0)
+            more = job.next_size(size)
             if not more or more - size > free:
                 return -math.inf, 0
             if not size:

@@ -91,6 +91,8 @@ class SpeedUp:
         if devices <= 0:
             return 0.0
         if self._known:
+            if devices in self._known:
+                return self._known[devices]  # type: ignore[index]
             if devices < self.sizes[0]:
                 return devices * self._known[self.sizes[0]] / self.sizes[0]
             return self._known[max(size for size in self.sizes if size <= devices)]

@@ -110,6 +110,7 @@ class Decor:
         self.idle = idle
         self._controllers: dict[int, Controller] = {}  # by place
         self._sizes: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}  # by place, of speeds that are known
+        self._left_out_before: set[int] = set()  # places
         self._last: tuple[object, Plan] | None = None
 
     def plan(self, jobs: JobView, now: float) -> Plan:
@@ -125,7 +126,9 @@ class Decor:
             job.place: self._controllers.get(job.place) or Controller(self.rule, job.submitted) for job in rows
         }
         needs = [self._need(job, jobs.devices, jobs.quantum, now) for job in rows]
-        laid, free = fill(needs, jobs.devices, now)
+        hopeless = {row for row, job in enumerate(rows) if job.place in self._left_out_before}
+        laid, free = fill(needs, jobs.devices, now, hopeless)
+        self._left_out_before = {job.place for job, on in zip(rows, laid, strict=True) if on is None}
         untried = {row for row, job in enumerate(rows) if not job.speed.known}
         sizes = spend(needs, laid, free, untried, grow=self.idle == "spend", worth=self.worth)
         each = zip(rows, needs, laid, sizes, strict=True)

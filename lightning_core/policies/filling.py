@@ -10,25 +10,31 @@ home. Only where somebody is left out by that all are laid anew by their ends, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lightning_core.policies.laying import EXACT, Free, Laid, Need, lay_on_fewest
 
+# Of those that might go for a job that does not fit, so many are tried.
+TRIES = 4
 
-def fill(needs: Sequence[Need | None], devices: float, now: float) -> tuple[list[Laid | None], Free]:
+
+def fill(
+    needs: Sequence[Need | None], devices: float, now: float, hopeless: Collection[int] = ()
+) -> tuple[list[Laid | None], Free]:
     """Who is kept, and how.
 
     Args:
         needs: of the jobs; None for one that takes no part.
         devices: of the pool.
         now: scheduler time.
+        hopeless: rows for whose sake nobody goes: that was tried before, in vain.
 
     Returns:
         For each job how it is laid, None if it is not kept; and what is left of the pool.
     """
-    filling = _Filling(needs, devices, now, as_they_are=True)
+    filling = _Filling(needs, devices, now, hopeless, as_they_are=True)
     if filling.dropped:
-        other = _Filling(needs, devices, now, as_they_are=False)
+        other = _Filling(needs, devices, now, hopeless, as_they_are=False)
         if other.weight > filling.weight + EXACT:
             filling = other
     return [filling.laid.get(row) for row in range(len(needs))], filling.free
@@ -37,11 +43,20 @@ def fill(needs: Sequence[Need | None], devices: float, now: float) -> tuple[list
 class _Filling:
     """The kept jobs, how each is laid, and what is left."""
 
-    def __init__(self, needs: Sequence[Need | None], devices: float, now: float, *, as_they_are: bool) -> None:
+    def __init__(
+        self,
+        needs: Sequence[Need | None],
+        devices: float,
+        now: float,
+        hopeless: Collection[int],
+        *,
+        as_they_are: bool,
+    ) -> None:
+        self._hopeless = hopeless
         self.needs = {row: need for row, need in enumerate(needs) if need is not None}
         self.laid: dict[int, Laid] = {}
         self.free = Free(now, devices)
-        self.dropped = False
+        self.dropped: set[int] = set()
         self._empty = self.free.copy()
         todo = sorted(self.needs, key=lambda row: (self.needs[row].end, row))
         if as_they_are:
@@ -94,13 +109,12 @@ class _Filling:
 
     def _add_instead(self, row: int) -> None:
         """It comes, and one that takes more for its weight goes, if that makes room for it."""
-        alone = lay_on_fewest(self.needs[row], self._empty)
-        if alone is None:
+        if row in self._hopeless or (alone := lay_on_fewest(self.needs[row], self._empty)) is None:
             return
-        self.dropped = True
+        self.dropped.add(row)
         greed = alone.area / self.needs[row].weight
         dear = ((on.area / self.needs[other].weight, other) for other, on in self.laid.items())
-        for _, other in sorted((pair for pair in dear if pair[0] > greed), reverse=True):
+        for _, other in sorted((pair for pair in dear if pair[0] > greed), reverse=True)[:TRIES]:
             on = self.laid[other]
             self._put(other, on, -1.0)
             if self._add(row):

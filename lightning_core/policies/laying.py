@@ -161,41 +161,48 @@ def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False)
     most, last = sizes[top] - EXACT, len(times) - 1
     left, area, before, wait, change = need.work, 0.0, need.holds, need.lag, need.start
     stretches: list[Stretch] = []
+    since = math.nan  # when it began on what it has
     for at, begin in enumerate(times):
         if begin >= latest:
             return None
-        stop = min(times[at + 1], latest) if at < last else latest
+        stop = times[at + 1] if at < last else latest
+        if stop > latest:
+            stop = latest
         limit = devices[at] + EXACT
         k = top if limit >= most else -1 if whole else bisect_right(sizes, limit) - 1
         if k < 0:
             if before:
-                before, wait, change = 0.0, 0.0, need.resize
+                if since == since:
+                    stretches.append(Stretch(since, begin, before))
+                since, before, wait, change = math.nan, 0.0, 0.0, need.resize
             continue
         size = sizes[k]
         if size != before:
             if before:
                 change = wait + need.resize
-            if before in sizes and before < size:
+            if before < size and before in sizes:
                 held, seconds = sizes.index(int(before)), stop - begin
                 as_is = (seconds - wait) * rates[held]
                 if as_is >= left or as_is >= (seconds - change) * rates[k]:
-                    k, size, change = held, sizes[held], wait  # a change would not pay for itself
-            wait, change = change, need.resize
+                    k, size = held, sizes[held]  # a change would not pay for itself
+            if size != before:
+                if since == since:
+                    stretches.append(Stretch(since, begin, before))
+                since, before, wait, change = begin, size, change, need.resize
+        if since != since:
+            since = begin
         rate = rates[k]
         done = begin + wait + left / rate
-        ends = done <= stop + EXACT
-        end = done if ends else stop
-        area += size * (end - begin)
-        if stretches and before == size:
-            stretches[-1] = Stretch(stretches[-1].begin, end, size)
-        else:
-            stretches.append(Stretch(begin, end, size))
-        if ends:
-            return Laid(tuple(stretches), done, area)
+        if done <= stop + EXACT:
+            stretches.append(Stretch(since, done, size))
+            return Laid(tuple(stretches), done, area + size * (done - begin))
+        area += size * (stop - begin)
         trained = stop - begin - wait
-        left -= max(trained, 0.0) * rate
-        wait = max(-trained, 0.0)
-        before = size
+        if trained > 0:
+            left -= trained * rate
+            wait = 0.0
+        else:
+            wait = -trained
     return None
 
 
@@ -222,19 +229,30 @@ def _lay_on_fewest(need: Need, free: Free, end: float, changed: float) -> Laid |
             if need.lag or not need.may_shrink or len(held.stretches) > 1:
                 return held
             sizes = range(at)
-    for k in sizes:
-        if free.times[0] + need.work / need.rates[k] > changed + EXACT:
-            continue
-        laid = lay(need, free, k, changed)
+    now = free.times[0]
+    low, high = 0, len(sizes) - 1
+    while low <= high and now + need.work / need.rates[low] > changed + EXACT:
+        low += 1
+    if low > high:
+        return held
+    best = lay(need, free, high, changed)
+    if best is None:
+        return held  # on the most it has all that there is
+    top = high
+    while low < high:  # where more bring it home, and fewer do not, the fewest that do are between them
+        middle = (low + high) // 2
+        laid = lay(need, free, middle, changed)
         if laid is None:
-            continue
-        if len(laid.stretches) > 1 and not need.holds:
-            # It need not begin on less than it should have, only to be changed again.
-            whole = lay(need, free, k, changed, whole=True)
-            laid = whole if whole is not None and whole.area < laid.area else laid
-        if held is None or not need.stays or laid.area < held.area * (1 - need.stays):
-            return laid
-    return held
+            low = middle + 1
+        else:
+            best, top, high = laid, middle, middle
+    if len(best.stretches) > 1 and not need.holds:
+        # It need not begin on less than it should have, only to be changed again.
+        whole = lay(need, free, top, changed, whole=True)
+        best = whole if whole is not None and whole.area < best.area else best
+    if held is not None and need.stays and best.area >= held.area * (1 - need.stays):
+        return held
+    return best
 
 
 def _lay_as_it_is(need: Need, free: Free, at: int, end: float) -> Laid | None:
