@@ -263,8 +263,8 @@ def _settings(kind: str, size: Size, models: Sequence[str]) -> Iterator[tuple[Se
             yield Setting(kind, model, 1.5, neighbour=True), times
 
 
-def measure(size: Size, plots: Path | None = None) -> Figures:
-    kinds = ("cpu",) if size == "quick" else ("cpu", "devices")
+def measure(size: Size, plots: Path | None = None, kinds: Sequence[str] = ("cpu", "devices")) -> Figures:
+    kinds = ("cpu",) if size == "quick" else kinds
     models = ("convolutions",) if size == "quick" else ("perceptron", "convolutions", "transformer")
     seconds = 10.0 if size == "quick" else 40.0
     runs: list[Run] = []
