@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 # A pause makes up for so many seconds at most: what was used before may have been another grant's.
 LONGEST = 1.0
+# It is not worth a pause to be so little ahead, seconds.
+SHORTEST = 1e-3
 
 
 class Limit:
@@ -86,7 +88,7 @@ class Limit:
         ahead = used / self._part - (now - self._since)
         if ahead < -LONGEST:  # it was kept waiting by others: what it missed then it does not make up for in one go
             self._since = now - used / self._part - LONGEST
-        return min(max(ahead, 0.0), LONGEST)
+        return min(ahead, LONGEST) if ahead > SHORTEST else 0.0
 
     def close(self) -> None:
         """Takes the limit off."""

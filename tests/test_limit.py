@@ -1,0 +1,127 @@
+"""No more than a part of the device: by the kernel where it can, else by pausing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from lightning_core.callbacks import limit
+from lightning_core.callbacks.limit import LONGEST, Limit
+from lightning_core.launch import quota as quotas
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Group:
+    """A control group that writes down what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[float | None] = []
+        self.closed = False
+
+    def limit(self, cores: float | None) -> None:
+        self.told.append(cores)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def paced(part: float, seconds: float, batch: float) -> float:
+    """What part of the time a training works that is paced, by batches of so many seconds."""
+    clock = Clock()
+    made = Limit("job", 1, on_host=False, clock=clock)
+    made.set(part)
+    worked = 0.0
+    while clock.now < 100.0 + seconds:
+        while (ahead := made.ahead()) > 0:
+            made.end()
+            clock.now += ahead
+        made.begin()
+        clock.now += batch
+        worked += batch
+    return worked / (clock.now - 100.0)
+
+
+@pytest.mark.parametrize("part", [0.05, 0.3, 0.75, 0.95])
+@pytest.mark.parametrize("batch", [0.001, 0.04, 0.3])
+def test_pausing_keeps_to_the_part(part: float, batch: float) -> None:
+    assert paced(part, 60.0, batch) == pytest.approx(part, abs=0.02)
+
+
+def test_a_pause_is_never_long_and_news_can_end_it() -> None:
+    clock = Clock()
+    made = Limit("job", 1, on_host=False, clock=clock)
+    made.set(0.01)
+    made.begin()
+    clock.now += 5.0
+    assert made.ahead() == LONGEST
+    made.set(None)
+    assert made.ahead() == 0.0
+
+
+def test_who_was_kept_waiting_does_not_make_up_for_all_of_it_at_once() -> None:
+    clock = Clock()
+    made = Limit("job", 1, on_host=False, clock=clock)
+    made.set(0.5)
+    clock.now += 1000.0  # others had the device
+    assert made.ahead() == 0.0
+    made.begin()
+    clock.now += 3.0 * LONGEST
+    assert made.ahead() > 0.0
+
+
+def test_the_kernel_limits_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group()
+    monkeypatch.setattr(quotas, "open_quota", lambda **_: group)
+    made = Limit("job", 1, on_host=True)
+    assert not made.by_kernel
+    made.set(0.35)
+    assert made.by_kernel
+    made.begin()
+    assert made.ahead() == 0.0
+    made.set(0.35)
+    made.set(None)
+    assert not made.by_kernel
+    assert group.told == [0.35, None]
+    made.close()
+    assert group.closed
+
+
+def test_a_part_of_several_cores_is_so_many_cores_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    group, threads = Group(), list[int]()
+    monkeypatch.setattr(quotas, "open_quota", lambda **_: group)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    made = Limit("job", 4, on_host=True)
+    made.set(0.3)
+    made.set(0.25)
+    made.set(None)
+    assert group.told == [pytest.approx(1.2), 1.0, None]
+    assert threads == [2, 1, 4]
+
+
+def test_where_no_group_can_be_had_it_is_paced_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(tell: object) -> None:
+        assert callable(tell)
+        tell("CPU time cannot be limited here: read-only")
+
+    monkeypatch.setattr(quotas, "open_quota", refuses)
+    clock = Clock()
+    made = Limit("job", 1, on_host=True, clock=clock)
+    with caplog.at_level(logging.WARNING, limit.__name__):
+        for part in (0.5, 0.4, None, 0.5):
+            made.set(part)
+    assert caplog.text.count("it is paced instead") == 1
+    made.begin()
+    clock.now += 0.5
+    assert made.ahead() == pytest.approx(0.5)
