@@ -57,7 +57,8 @@ class Dealer:
         size: devices that each job takes, a list of ``n``.
         launched: whether the process counts against the slots, a list of ``n``.
         gone: devices that no launched process can be on.
-        resizes: whether jobs may go on with as many devices as they have, where there are not as many as they should.
+        resizes: whether each may go on with as many devices as it has, where there are not as many as it should have; a
+            list of ``n``, empty if none may.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Dealer:
         size: Sequence[int],
         launched: Sequence[bool],
         gone: frozenset[int] = frozenset(),
-        resizes: bool = False,
+        resizes: Sequence[bool] = (),
     ) -> None:
         n = len(home)
         self._resizes = resizes
@@ -145,7 +146,7 @@ class Dealer:
         if len(stays) < n <= len(whole) and all(device in whole for device in stays):
             chosen = sorted(whole, key=lambda d: (d not in home, self._missed(d), d))[:n]
             self._take(row, tuple(sorted(chosen)), 1.0)
-        elif self._resizes and home and all(self._free[device] >= 1.0 - EXACT for device in home):
+        elif self._resizes and self._resizes[row] and all(self._free[device] >= 1.0 - EXACT for device in home):
             self._take(row, home, 1.0)
 
     def _share(self, row: int, reachable: Sequence[int], wish: float) -> None:

@@ -50,10 +50,11 @@ def deal(
         homes[at] = homes[at] or (() if device is None else (device,))
     since = table.trained_at[rows]
     begun = np.isfinite(since) & (now - since < settings.stay) & ~apart
-    size, resizes = table.size[rows], plan.size is not None
+    size, resizes = table.size[rows], list[bool]()
     if plan.size is not None:  # whether it is worth it the policy has thought of
         size = plan.size
         begun &= size == [len(home) for home in homes]
+        resizes = [len(home) in table.speedups[row].sizes for row, home in zip(rows.tolist(), homes, strict=True)]
     stays = (table.pinned[rows] | begun).tolist()
     dealer = Dealer(settings.devices, settings.slots, homes, stays, size.tolist(), launched.tolist(), gone, resizes)
     return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
