@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 
 from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, JobOver, Released
@@ -27,7 +29,9 @@ from tests.faults import parted
 from tests.test_callback import Script, grant, until
 from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
 
-SCENARIOS = ("hold", "over", "whole", "release", "return", "alone")
+SCENARIOS = ("hold", "over", "whole", "release", "return", "alone", "long")
+# Of the process group in the story of a long hold, and how long that is, seconds.
+TIMEOUT, LONG = 4.0, 6.0
 Stories = dict[str, list[dict[str, Any]]]
 
 
@@ -46,6 +50,18 @@ def test_ranks_hold_and_go_on_together(stories: Stories) -> None:
     assert min(first["pause"], second["pause"]) > 1.0
     assert first["stopped"]
     assert second["stopped"]
+
+
+@pytest.mark.promise("R13")
+def test_ranks_held_for_longer_than_the_group_s_time_out_survive_and_do_not_spin(
+    stories: Stories, record_property: Callable[[str, object], None]
+) -> None:
+    for rank in stories["long"]:
+        assert rank["stopped"]
+        assert rank["pause"] > LONG > TIMEOUT
+        assert rank["burnt"] < 0.1 * rank["pause"]
+    burnt = max(rank["burnt"] / rank["pause"] for rank in stories["long"])
+    record_property("figure", f"time-out {TIMEOUT:.0f} s, held {LONG:.0f} s: {100 * burnt:.1f} % of a core")
 
 
 def test_ranks_of_a_launched_job_leave_together_when_it_is_over(stories: Stories) -> None:
@@ -132,16 +148,18 @@ def test_no_collective_of_a_launched_job_waits_for_longer_than_two_minutes(tmp_p
 
 
 class Clock(pl.Callback):
-    """The longest time between two batches."""
+    """The longest time between two batches, and the CPU time used in it."""
 
     def __init__(self) -> None:
         self.pause, self.last, self.has_box = 0.0, 0.0, False
+        self.burnt, self.used = 0.0, 0.0
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self.has_box = trainer.callbacks[0]._fit.box is not None
-        now = time.monotonic()
-        self.pause = max(self.pause, now - (self.last or now))
-        self.last = now
+        now, used = time.monotonic(), time.process_time()
+        if self.last and now - self.last > self.pause:
+            self.pause, self.burnt = now - self.last, used - self.used
+        self.last, self.used = now, used
 
 
 def told(script: Script, batches: int, *said: tuple[float, Directive]) -> None:
@@ -171,6 +189,11 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
         case "hold":
             core = CoreCallback(**plain, client=script)
             told(script, 20, (0.0, grant(2, 0.0)), (1.5, grant(3, 1.0)), (0.5, met))
+        case "long":
+            torch.distributed.destroy_process_group()
+            options["strategy"] = DDPStrategy(timeout=timedelta(seconds=TIMEOUT), process_group_backend="gloo")
+            core = CoreCallback(**plain, client=script)
+            told(script, 20, (0.0, grant(2, 0.0)), (LONG + 0.5, grant(3, 1.0)), (0.5, met))
         case "over":
             core = CoreCallback(**launched)
             told(script, 20, (0.0, End("job", 2, Verdict.MISSED, Reason("deadline_passed"))))
@@ -197,6 +220,7 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
         "steps": trainer.global_step,
         "left": left,
         "pause": clock.pause,
+        "burnt": clock.burnt,
         "has_box": clock.has_box,
         "stopped": trainer.should_stop,
         "seen": getattr(model, "seen", []),
