@@ -266,6 +266,8 @@ class Decor:
             return _Wish(1, 1.0, need.sizes[0], math.nan, "full_speed")
         best = min(need.sizes, key=lambda size: (ends_on(need, size, now), size))
         late = ends_on(need, best, now) - job.deadline
+        if job.fixed:
+            return _Wish(2, float(job.goes_on), best, job.deadline + late, "back_to_size", (float(best), 0.0))
         if late > 0:
             numbers = float(best), min(late, FARTHEST)
             return _Wish(2, float(job.goes_on), best, job.deadline + late, "beyond_reach", numbers)
