@@ -26,6 +26,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lightning_core.drivers.ray_actor import NAMESPACE, Actor
+from lightning_core.launch.quota import sweep
 from lightning_core.launch.turnstile import Turnstile
 from lightning_core.launch.worker import Life, Worker
 
@@ -61,6 +62,7 @@ class TurnstileActor:
         """Ends the turnstile."""
         self._turnstile.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        sweep()  # what workers that were killed have left
 
 
 class Place:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lightning_core.launch.causes import cause_of, origin, story
 from lightning_core.launch.checkpoints import checkpoint_folder, find
 from lightning_core.launch.gang import ALONE, Rank, is_stuck, together, trainer_arguments
+from lightning_core.launch.quota import sweep
 from lightning_core.types import Cause, Target, WorkerLeft
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Worker:
             raise RuntimeError(f"a worker must see one GPU, sees {torch.cuda.device_count()}")
         gc.collect()
         gc.freeze()  # what was imported stays: looking for garbage among it costs 0.1 to 0.4 s after every job
+        sweep()  # the worker that was here before may have been killed
         self._turnstile = Path(turnstile)
         self._cores = cores
         self._lock = threading.Lock()
