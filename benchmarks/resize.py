@@ -337,6 +337,13 @@ def _cold(folder: Path, resizes: int) -> list[Timed]:
     return found
 
 
+def _ray_train(folder: Path) -> float:
+    folder.mkdir()
+    command = [sys.executable, "-m", "benchmarks.ray_train", str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(ran.stdout.strip().splitlines()[-1]))
+
+
 def _median(timed: Sequence[Timed], ranks: int | None = None) -> float:
     return float(np.median([one.seconds for one in timed if ranks in (None, one.ranks)]))
 
@@ -354,13 +361,22 @@ def measure(size: Size) -> Figures:
             if size != "quick":
                 figures |= _compare_losses(warm, resizes)
         cold = _cold(folder / "cold", 2 if size == "quick" else 6)
+        theirs = [Timed(2, _ray_train(folder / f"elastic{n}")) for n in range(3)] if size == "full" else []
     timed: list[Timed] = resized["resizes"]
     if min(np.diff(resized["beside"][::2]), default=1) <= 0:
         raise RuntimeError("the other job did not train on the device that was left")
     same = check_order(resized["seen"], plain["seen"])
     rows = [
-        [name, len(some), _median(some), _median(some, 2), _median(some, 1), max(one.seconds for one in some)]
-        for name, some in (("warm", timed), ("cold", cold))
+        [
+            name,
+            len(some),
+            _median(some),
+            _median(some, 2),
+            _median(some, 1) if len({one.ranks for one in some}) > 1 else "",
+            max(one.seconds for one in some),
+        ]
+        for name, some in (("warm", timed), ("cold", cold), ("Ray Train, elastic", theirs))
+        if some
     ]
     table(["from decision to first batch, s", "resizes", "median", "1 to 2", "2 to 1", "longest"], rows)
     print(f"{same} steps saw the samples that they see without resizes; {resized['beside'][-1]} batches beside")
@@ -371,6 +387,7 @@ def measure(size: Size) -> Figures:
         "warm_to_two_s": _median(timed, 2),
         "cold_to_two_s": _median(cold, 2),
         "steps_compared": float(same),
+        "ray_train_s": _median(theirs) if theirs else None,
     }
 
 
