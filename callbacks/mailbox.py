@@ -18,7 +18,7 @@ from collections import deque
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import JoinRefused
-from lightning_core.types import Cell, Directive, Grant, Outlook, Report, Save, Verdict, WorkerLeft
+from lightning_core.types import Cell, Directive, End, Grant, Outlook, Report, Save, Verdict, WorkerLeft
 
 from .joining import Connect, Connection
 
@@ -268,6 +268,8 @@ class Mailbox:
         if directive is not None:
             with self._news:
                 known = self.directive
+                if not self._anew and isinstance(directive, Grant) and isinstance(known, End):
+                    return  # it is another life's
                 if not self._anew and isinstance(known, Grant) and 0 < directive.version < known.version:
                     return  # the other thread was told more
                 self.directive = directive

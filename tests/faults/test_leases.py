@@ -80,6 +80,25 @@ def when(folder: Path) -> int:
     return (folder / "last.ckpt").stat().st_mtime_ns
 
 
+class Parted(Script):
+    """A scheduler that has given the job another life: reports of this one are refused, news are the other one's."""
+
+    def report(self, report: Report) -> Directive | None:
+        answer = super().report(report)
+        return SUPERSEDED if self.directive is not None and self.directive.version > 1 else answer
+
+
+@pytest.mark.promise("R5")
+def test_news_of_another_life_do_not_keep_one_that_is_over(tmp_path: Path) -> None:
+    script = Parted(grant(1, 1.0))
+    training = Training(script, tmp_path)
+    until(lambda: training.batches > 20)
+    script.say(grant(2, 1.0))
+    training.join()
+    [left] = training.left
+    assert isinstance(left, Fenced)
+
+
 @pytest.mark.promise("R3", "R5", "F23", "F33")
 @pytest.mark.parametrize("away", [False, True], ids=["hung", "away"])
 def test_a_launched_job_trains_on_for_its_lease_then_holds_until_there_is_a_word(
