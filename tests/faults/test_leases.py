@@ -93,6 +93,7 @@ def test_news_of_another_life_do_not_keep_one_that_is_over(tmp_path: Path) -> No
     script = Parted(grant(1, 1.0))
     training = Training(script, tmp_path)
     until(lambda: training.batches > 20)
+    training.model.pause = 0.3  # it looks rarely, and must not miss the word
     script.say(grant(2, 1.0))
     training.join()
     [left] = training.left
