@@ -146,7 +146,7 @@ class Dealer:
         if len(stays) < n <= len(whole) and all(device in whole for device in stays):
             chosen = sorted(whole, key=lambda d: (d not in home, self._missed(d), d))[:n]
             self._take(row, tuple(sorted(chosen)), 1.0)
-        elif self._resizes and self._resizes[row] and all(self._free[device] >= 1.0 - EXACT for device in home):
+        elif home and self._resizes and self._resizes[row] and all(self._free[d] >= 1.0 - EXACT for d in home):
             self._take(row, home, 1.0)
 
     def _share(self, row: int, reachable: Sequence[int], wish: float) -> None:

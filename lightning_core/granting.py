@@ -127,9 +127,10 @@ def grant(
         table.trained_at[row] = np.inf
         table.resizing_since[row] = now if leaves and served[at] else np.nan
         table.resizing_from[row] = table.incarnation[row]
-        if served[at]:
-            table.size[row] = len(home)
     table.resizing_since[rows[~served]] = np.nan
+    if plan.size is not None:
+        trains = rows[served].tolist()
+        table.size[trains] = [len(table.home[row]) for row in trains]
     directives, names, lives = table.directives, table.names, table.home
     grants = []
     spot = np.flatnonzero(changed)

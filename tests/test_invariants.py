@@ -72,7 +72,10 @@ class Teller:
         devices, other = 1 + self.dice(8), self.dice(12)
         resident = (None, devices, devices + 1, 2 * devices)[other % 4]
         arguments = ARGUMENTS.get(policy, {})
-        return Settings(policy, arguments, devices=devices, resident=resident, stay=5.0 * (other % 3), judge_after=4)
+        stay, quantum = 5.0 * (other % 3), 0.05 if other % 5 == 0 else 1.0
+        return Settings(
+            policy, arguments, devices=devices, resident=resident, stay=stay, judge_after=4, quantum=quantum
+        )
 
     def bundle(self, devices: int) -> Submit:
         return Submit(tuple(self.job(NAMES[k], devices) for k in range(1 + self.dice(len(NAMES)))))
@@ -83,6 +86,7 @@ class Teller:
         target: Target = BatchTarget(20 * (1 + terms)) if terms % 2 else LossTarget("loss", 0.01 * (1 + terms % 90))
         script = kind in (0, 1, 12, 13)
         most = 1 if kind < 12 else kind - 10
+        sizes = tuple(range(1, most + 1)) if kind == 14 and terms % 4 else ()
         return Job(
             name,
             deadline,
@@ -97,6 +101,8 @@ class Teller:
             work=5.0 if kind == 8 else None,
             restarts=None if terms % 3 else terms % 5,
             retries=terms % 4 if kind % 3 else 0,
+            sizes=sizes,
+            rates=tuple(5.0 * size**0.7 for size in sizes) if terms % 8 > 4 else (),
         )
 
     def event(self, scheduler: Scheduler) -> Event:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lightning_core.policies import (
     POLICIES,
+    Decor,
     EasiestFirst,
     Edf,
     Fifo,
@@ -31,6 +32,7 @@ from lightning_core.policies import (
 from lightning_core.policies.in_order import ends_in_order
 from lightning_core.protocols import Policy
 from lightning_core.reasons import CODES, Reason
+from lightning_core.speedup import SpeedUp
 from lightning_core.types import LEVELS, JobView, Plan
 from tests.views import view
 
@@ -54,7 +56,23 @@ MEMBERS: dict[str, Callable[[], Policy]] = {
     "guarded_edf": GuardedEdf,
     "index_edf": IndexEdf,
     "triage": Triage,
+    "decor": Decor,
+    "decor-paper": lambda: Decor(mode="paper"),
+    "decor-spend": lambda: Decor(idle="spend", stays=0.1),
 }
+
+
+@st.composite
+def speedups(draw: st.DrawFn, devices: int) -> SpeedUp:
+    """Of any sizes: given, seen on some of them, or not seen at all."""
+    sizes = sorted(draw(st.sets(st.integers(1, 2 * devices), min_size=1)))
+    if draw(st.booleans()):
+        return SpeedUp(sizes, [draw(st.floats(1e-6, 1e6)) for _ in sizes])
+    speed = SpeedUp(sizes)
+    for _ in range(draw(st.integers(0, 3))):
+        part = draw(st.sampled_from([0.05, 0.5, *map(float, sizes)]))
+        speed.observe(part, draw(st.integers(1, 10_000)), draw(st.floats(1e-3, 60.0)))
+    return speed
 
 
 @st.composite
@@ -81,6 +99,14 @@ def views(draw: st.DrawFn, devices: int) -> JobView:
         loss=[draw(st.sampled_from([0.4, 2.0, 5e-324, 1e300])) if seen else nan for seen in cells],
         position=[seen * draw(st.sampled_from([1.0, 10.0, 1e12])) for seen in cells],
         devices=devices,
+        speedup=[draw(speedups(devices)) for _ in range(n)],
+        holds=several(st.sampled_from([0.0, 0.35, 1.0, float(devices)])),
+        stint=several(st.sampled_from([inf, 0.0, 5.0])),
+        heard=several(st.sampled_from([0.0, 3.0, 9.0])),
+        resize=several(st.sampled_from([0.0, 0.3, 60.0])),
+        fixed=several(st.sampled_from([0, 0, 0, 1, devices])),  # type: ignore[arg-type]
+        goes_on=several(st.booleans()),  # type: ignore[arg-type]
+        quantum=draw(st.sampled_from([1.0, 0.05])),
     )
     reach = np.array(several(st.sampled_from([1.0, 1.0, 0.8])))  # some may never get there
     beyond = (reach[:, None] < LEVELS) & ~np.isnan(made.quantiles)
@@ -88,11 +114,13 @@ def views(draw: st.DrawFn, devices: int) -> JobView:
 
 
 def columns(jobs: JobView) -> list[object]:
-    return [np.copy(getattr(jobs, f.name)) for f in fields(jobs)]
+    """All that is numbers; speeds are objects."""
+    return [np.copy(getattr(jobs, f.name)) for f in fields(jobs) if f.name != "speedup"]
 
 
 def same(one: Plan, other: Plan) -> bool:
-    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name), equal_nan=True) for f in fields(one))
+    pairs = [(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)]
+    return all(a is b if a is None else np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
 @pytest.mark.parametrize("name", sorted(MEMBERS))
@@ -124,7 +152,10 @@ def conforms(name: str, data: st.DataObject) -> None:
         assert sorted(plan.order.tolist()) == list(range(n))
         assert plan.duty.shape == plan.finish.shape == plan.codes.shape == plan.waiting.shape == (n,)
         assert np.all((plan.duty >= 0) & (plan.duty <= 1))
-        assert not np.any((plan.duty > 0) & (plan.duty < 1) & (jobs.size > 1)), "a part of several devices"
+        size = jobs.size if plan.size is None else plan.size
+        assert size.shape == (n,)
+        assert np.all(size >= 1)
+        assert not np.any((plan.duty > 0) & (plan.duty < 1) & (size > 1)), "a part of several devices"
         assert plan.numbers.shape == (n, 2)
         assert np.isfinite(plan.numbers).all()
         assert not np.any(plan.finish < now)

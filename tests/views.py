@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_core.speedup import SpeedUp
 from lightning_core.types import NORMAL, JobView
 
 
@@ -27,10 +28,19 @@ def view(
     weight: Sequence[float] | None = None,
     size: Sequence[int] | None = None,
     devices: int = 1,
+    speedup: Sequence[SpeedUp] | None = None,
+    holds: Sequence[float] | None = None,
+    stint: Sequence[float] | None = None,
+    heard: Sequence[float] | None = None,
+    resize: Sequence[float] | None = None,
+    fixed: Sequence[int] | None = None,
+    goes_on: Sequence[bool] | None = None,
+    quantum: float = 1.0,
 ) -> JobView:
     """Jobs that have shown 100 cells of 10 batches at 10 batches a second, at twice their goal, unless said otherwise.
 
-    Work NaN: not even their speed. ``spread`` is of the logarithm of work.
+    Work NaN: not even their speed. ``spread`` is of the logarithm of work. Those that can be resized have a
+    ``speedup``; they hold nothing, a resize costs them 1 s, and they stop when they are late.
     """
     n = len(work)
 
@@ -39,6 +49,8 @@ def view(
 
     seconds = np.array(work, float)
     speed = np.where(np.isnan(seconds), np.nan, 10.0) if throughput is None else np.array(throughput, float)
+    speeds = np.empty(n, np.object_)
+    speeds[:] = [SpeedUp((1,)) for _ in range(n)] if speedup is None else speedup
     known, seen = column(exact, False, bool), column(cells, 100, int)
     return JobView(
         place=np.arange(n) if place is None else np.array(place),
@@ -57,4 +69,13 @@ def view(
         weight=column(weight, 1.0, float),
         size=column(size, 1, int),
         devices=devices,
+        speedup=speeds,
+        submitted=np.zeros(n),
+        heard=column(heard, 0.0, float),
+        holds=column(holds, 0.0, float),
+        stint=column(stint, np.inf, float),
+        resize=column(resize, 1.0, float),
+        fixed=column(fixed, 0, int),
+        goes_on=column(goes_on, False, bool),
+        quantum=quantum,
     )
