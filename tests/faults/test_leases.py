@@ -89,7 +89,8 @@ class Parted(Script):
 
 
 @pytest.mark.promise("R5")
-def test_news_of_another_life_do_not_keep_one_that_is_over(tmp_path: Path) -> None:
+def test_news_of_another_life_do_not_keep_one_that_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "HEAR", 0.01)
     script = Parted(grant(1, 1.0))
     training = Training(script, tmp_path)
     until(lambda: training.batches > 20)
