@@ -90,12 +90,13 @@ class Parted(Script):
 
 @pytest.mark.promise("R5")
 def test_news_of_another_life_do_not_keep_one_that_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox, "HEAR", 0.01)
+    monkeypatch.setattr(mailbox, "HEAR", 0.001)
     script = Parted(grant(1, 1.0))
     training = Training(script, tmp_path)
     until(lambda: training.batches > 20)
     training.model.pause = 0.3  # it looks rarely, and must not miss the word
     script.say(grant(2, 1.0))
+    until(lambda: training.left, 2.0)
     training.join()
     [left] = training.left
     assert isinstance(left, Fenced)
