@@ -37,32 +37,34 @@ def spend(
         worth: a change must bring so many times as much time as it costs.
     """
     now = free.times[0]
+    there = {row: need for row, need in enumerate(needs) if need is not None}
     sizes = [0 if on is None else int(on.at_once(now) + EXACT) for on in laid]
     left = math.floor(free.devices[0] + EXACT)
+
+    def give(row: int, devices: int) -> None:
+        nonlocal left
+        left -= devices - sizes[row]
+        sizes[row] = devices
+
     for row in untried:
         if sizes[row]:
-            most = max(size for size in needs[row].sizes if size <= sizes[row] + left)  # type: ignore[union-attr]
-            left -= most - sizes[row]
-            sizes[row] = most
-    behind = [row for row, need in enumerate(needs) if need is not None and laid[row] is None]
-    for row in sorted(behind, key=lambda row: (needs[row].end, row)):  # type: ignore[union-attr]
-        sizes[row] = _catching_up(needs[row], left, now)  # type: ignore[arg-type]
-        left -= sizes[row]
+            give(row, max(size for size in there[row].sizes if size <= sizes[row] + left))
+    behind = [row for row in there if laid[row] is None]
+    for row in sorted(behind, key=lambda row: (there[row].end, row)):
+        give(row, _catching_up(there[row], left, now))
     if not grow:
         return sizes
-    kept = [row for row, on in enumerate(laid) if on is not None and not needs[row].part]  # type: ignore[union-attr]
+    kept = [row for row, need in there.items() if laid[row] is not None and not need.part]
     for row in kept:
-        holds = int(needs[row].holds)  # type: ignore[union-attr]
-        if sizes[row] < holds <= sizes[row] + left and holds in needs[row].sizes:  # type: ignore[union-attr]
-            left -= holds - sizes[row]
-            sizes[row] = holds
-    while left:
-        best = max(((*_gain(needs[row], sizes[row], left, worth, now), row) for row in kept), default=None)  # type: ignore[arg-type]
-        if best is None or best[0] == -math.inf:
+        holds = int(there[row].holds)
+        if sizes[row] < holds <= sizes[row] + left and holds in there[row].sizes:
+            give(row, holds)
+    while left and kept:
+        gains = ((*_gain(there[row], sizes[row], left, worth, now), row) for row in kept)
+        saved, devices, row = max(gains)
+        if saved == -math.inf:
             break
-        _, more, row = best
-        left -= more - sizes[row]
-        sizes[row] = more
+        give(row, devices)
     return sizes
 
 

@@ -1,0 +1,267 @@
+"""Jobs laid into a pool ahead of time: nobody gets what is not there, and whoever is kept is in time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.policies.filling import fill
+from lightning_core.policies.laying import Free, Laid, Need, hoped, lay, lay_on_fewest, useful_sizes
+from lightning_core.policies.spending import ends_on, spend
+from lightning_core.speedup import SpeedUp
+
+
+def need(work: float, end: float, *rates: float, **more: float) -> Need:
+    """A job on 1, 2, 4, ... devices."""
+    return Need(work, end, tuple(2**k for k in range(len(rates))), rates, **more)  # type: ignore[arg-type]
+
+
+def stretches(laid: Laid | None) -> Any:
+    return None if laid is None else [tuple(stretch) for stretch in laid.stretches]
+
+
+@st.composite
+def needs(draw: st.DrawFn, devices: int) -> list[Need | None]:
+    """Jobs of any work and speed-up, some on devices already, as many as there are."""
+    free, several = devices, []
+    for _ in range(draw(st.integers(1, 8))):
+        sizes = sorted(draw(st.sets(st.integers(1, devices), min_size=1, max_size=4)))
+        rate, rates = draw(st.floats(0.1, 10)), []
+        for _ in sizes:
+            rates.append(rate)
+            rate *= draw(st.floats(1.05, 2.5))
+        end, holds = draw(st.floats(0.5, 200)), 0
+        if fitting := [size for size in sizes if size <= free]:
+            holds = draw(st.sampled_from([0, *fitting]))
+            free -= holds
+        resize = draw(st.sampled_from([0.0, 1.0, 30.0]))
+        several.append(
+            Need(
+                draw(st.floats(0.1, 500)),
+                end,
+                tuple(sizes),
+                tuple(rates),
+                latest=end * draw(st.sampled_from([1.0, 1.1])),
+                weight=draw(st.sampled_from([1.0, 1.0, 3.0])),
+                holds=float(holds),
+                lag=draw(st.sampled_from([0.0, 5.0])) if holds else 0.0,
+                start=draw(st.sampled_from([0.0, resize])),
+                resize=resize,
+                stint=5.0 * resize,
+                patience=draw(st.sampled_from([0.0, 2.0])) if holds else 0.0,
+                margin=draw(st.sampled_from([0.0, 1.0])) if holds else 0.0,
+                may_shrink=draw(st.booleans()),
+                stays=draw(st.sampled_from([0.0, 0.1])),
+            )
+        )
+    return [one if draw(st.integers(0, 9)) else None for one in several]
+
+
+def done_by(job: Need, laid: Laid) -> float:
+    """Batches that it does in these stretches, counted anew."""
+    work, before, wait, last = 0.0, job.holds, job.lag, 0.0
+    first = True
+    for begin, end, devices in laid.stretches:
+        assert begin < end
+        assert begin >= last - 1e-9
+        if begin > last + 1e-9 and before:
+            before, wait, first = 0.0, 0.0, False
+        if devices != before:
+            wait = wait + job.resize if before else (job.start if first and not job.holds else job.resize)
+        first = False
+        rate = job.rates[job.sizes.index(int(devices))]
+        work += max(end - begin - wait, 0.0) * rate
+        wait = max(wait - (end - begin), 0.0)
+        before, last = devices, end
+    return work
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_nothing_is_oversold_and_whoever_is_kept_is_done_in_time(data: st.DataObject) -> None:
+    devices = data.draw(st.sampled_from([1, 4, 16]))
+    jobs = data.draw(needs(devices))
+    hopeless = data.draw(st.sets(st.integers(0, len(jobs) - 1)))
+    laid, free = fill(jobs, devices, 0.0, hopeless)
+    assert min(free.devices) >= -1e-6
+    taken = Free(0.0, devices)
+    for job, on in zip(jobs, laid, strict=True):
+        if on is None:
+            continue
+        assert job is not None
+        for begin, end, size in on.stretches:
+            assert size in job.sizes
+            taken.take(begin, end, size)
+        assert on.done <= max(job.end + job.patience, job.latest + job.patience) + 1e-6
+        assert on.done == pytest.approx(on.stretches[-1].end)
+        assert done_by(job, on) == pytest.approx(job.work, rel=1e-6, abs=1e-6)
+        assert on.area == pytest.approx(sum((end - begin) * size for begin, end, size in on.stretches))
+    assert min(taken.devices) >= -1e-6
+    for job, on in zip(jobs, laid, strict=True):  # alone in the pool it was kept if that is possible at all
+        if job is not None and on is None and sum(one is not None for one in jobs) == 1:
+            assert lay_on_fewest(job, Free(0.0, devices)) is None
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
+    devices, grow = data.draw(st.sampled_from([1, 4, 16])), data.draw(st.booleans())
+    jobs = data.draw(needs(devices))
+    laid, free = fill(jobs, devices, 0.0)
+    untried = {row for row, job in enumerate(jobs) if job is not None and data.draw(st.booleans())}
+    sizes = spend(jobs, laid, free, untried, grow=grow, worth=5.0)
+    assert sum(sizes) <= devices
+    for row, (job, on, size) in enumerate(zip(jobs, laid, sizes, strict=True)):
+        if job is None:
+            assert size == 0
+        elif on is not None:
+            assert size in (0, *job.sizes)
+            assert size >= on.at_once(0.0)
+            if not grow and row not in untried:
+                assert size == on.at_once(0.0)
+        elif size:  # it is behind: only devices on which it may yet make it
+            assert any(ends_on(job, n, 0.0) <= max(job.end, job.latest) for n in job.sizes)
+
+
+# --------------------------------------------------------------------------------------------------------- one job
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (need(100, 100, 1, 1.9, 3), [(0, 100, 1)]),  # one device is enough
+        (need(101, 100, 1, 1.9, 3), [(0, 101 / 1.9, 2)]),
+        (need(300, 100, 1, 1.9, 3), [(0, 100, 4)]),
+        (need(301, 100, 1, 1.9, 3), None),
+        (need(95, 100, 1, 1.9, start=5), [(0, 100, 1)]),  # what it loses when it begins counts
+        (need(96, 100, 1, 1.9, start=5), [(0, 5 + 96 / 1.9, 2)]),
+        (need(90, 100, 1, 1.9, holds=1, lag=10, resize=20), [(0, 100, 1)]),  # ... and until it is there
+        (need(90, 100, 1, 1.9, holds=2, resize=20), [(0, 90 / 1.9, 2)]),  # 110 s on one
+        (need(80, 100, 1, 1.9, holds=2, resize=20), [(0, 100, 1)]),  # as soon as the smaller number suffices
+        (need(80, 100, 1, 1.9, holds=2, resize=20, margin=0.1), [(0, 80 / 1.9, 2)]),  # but not by a hair
+        (need(80, 100, 1, 1.9, holds=2, resize=20, may_shrink=False), [(0, 80 / 1.9, 2)]),
+        (need(80, 100, 1, 1.9, holds=2, resize=20, lag=1), [(0, 1 + 80 / 1.9, 2)]),  # it is still on its way
+        (need(80, 100, 1, 1.9, holds=2, resize=20, stays=0.2), [(0, 80 / 1.9, 2)]),  # 100 instead of 84 device-seconds
+        (need(102, 100, 1, 1.9, holds=1, resize=1, patience=2), [(0, 102, 1)]),  # a little late is not worth a change
+        (need(104, 100, 1, 2, holds=1, resize=1), [(0, 94, 1), (94, 100, 2)]),  # a little more is needed in the end
+        (need(150, 100, 1, 2, holds=1, resize=1), [(0, 76, 2)]),  # much more at once
+        (need(101, 100, 1, 1.9, latest=110), [(0, 101 / 1.9, 2)]),
+        (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # what is kept for bad luck is used up
+    ],
+)
+def test_a_job_alone(job: Need, expected: list[tuple[float, float, float]] | None) -> None:
+    laid = lay_on_fewest(job, Free(0.0, 4))
+    if expected is None:
+        assert laid is None
+    else:
+        assert [pytest.approx(one) for one in expected] == stretches(laid)
+
+
+def test_it_does_with_fewer_while_others_have_theirs() -> None:
+    free = Free(0.0, 4)
+    free.take(0, 50, 3)
+    assert stretches(lay(need(150, 100, 1, 1.9, 3), free, 2, 100)) == [(0, 50, 1), (50, pytest.approx(50 + 100 / 3), 4)]
+    # Whoever has not begun waits, if that takes less: there is a restart less in it.
+    job = need(150, 125, 1, 1.2, 3, start=20, resize=20)
+    assert stretches(lay_on_fewest(job, free)) == [(50, pytest.approx(120), 4)]
+    assert stretches(lay(job, free, 2, 125)) == [(0, 50, 1), (50, pytest.approx(110), 4)]
+
+
+def test_a_change_that_would_not_pay_for_itself_is_not_planned() -> None:
+    free = Free(0.0, 2)
+    free.take(0, 10, 1)
+    free.take(20, 200, 1)  # two devices are free for 10 s alone
+    job = need(100, 200, 1, 1.9, holds=1, resize=6)
+    assert stretches(lay(job, free, 1, 200)) == [(0, 100, 1)]
+    assert stretches(lay(replace(job, resize=1.0), free, 1, 200)) == [
+        (0, 10, 1),
+        (10, 20, 2),
+        (20, pytest.approx(93.9), 1),
+    ]
+
+
+def test_a_part_of_a_device_needs_that_part_all_the_time() -> None:
+    free = Free(0.0, 1)
+    free.take(10, 20, 0.5)
+    job = Need(10.0, 40.0, (1,), (1.0,), part=0.4)
+    assert stretches(lay_on_fewest(job, free)) == [(0, 40, 0.4)]
+    assert stretches(lay_on_fewest(replace(job, part=0.6), free)) == [(0, 10, 1)]  # else it is planned as a whole
+    assert free.least(10.0) == 1.0
+    assert free.least_between(5.0, 15.0) == 0.5
+    assert free.copy().devices == free.devices
+
+
+def test_useful_sizes_are_those_that_are_faster_than_all_below() -> None:
+    speed = SpeedUp((1, 2, 4, 8), (10.0, 9.0, 12.0, 12.0))
+    assert useful_sizes(speed, 8) == ((1, 4), (10.0, 12.0))
+    assert useful_sizes(speed, 3) == ((1,), (10.0,))
+    assert useful_sizes(SpeedUp((2,), (1.0,)), 1) == ((), ())
+
+
+def test_what_was_not_tried_is_hoped_for_but_not_as_much_as_more() -> None:
+    speed = SpeedUp((1, 2, 3))
+    for _ in range(3):
+        speed.observe(3.0, 30, 1.0)
+    sizes, rates = useful_sizes(speed, 3)
+    assert hoped(speed, sizes, rates) == pytest.approx((1.1 * rates[0], min(1.1 * rates[1], 0.98 * rates[2]), rates[2]))
+    assert hoped(SpeedUp((1, 2), (5.0, 6.0)), (1, 2), (5.0, 6.0)) == (5.0, 6.0)
+
+
+# ------------------------------------------------------------------------------------------------------- several
+
+
+def kept(jobs: list[Need | None], devices: int, hopeless: tuple[int, ...] = ()) -> list[float | None]:
+    """Devices that each has at once; None if it is not kept."""
+    laid, _ = fill(jobs, devices, 0.0, hopeless)
+    return [None if on is None else on.at_once(0.0) for on in laid]
+
+
+def test_the_first_to_end_is_laid_first() -> None:
+    assert kept([need(100, 100, 1), need(50, 50, 1), need(150, 200, 1)], 1) == [None, 1, 0]
+    assert kept([need(100, 150, 1), need(50, 50, 1), None], 1) == [0, 1, None]
+
+
+def test_the_one_that_takes_most_for_its_weight_goes() -> None:
+    long, short = need(100, 100, 1), need(60, 110, 1)
+    assert kept([long, short], 1) == [None, 1]
+    assert kept([replace(long, weight=2.0), short], 1) == [1, None]
+    assert kept([long, short], 1, hopeless=(1,)) == [1, None]  # nobody goes for whom it was tried before
+
+
+def test_whoever_trains_stays_where_that_brings_all_home() -> None:
+    trains, comes = need(100, 200, 1, 1.9, holds=1, resize=10, stint=50), need(40, 90, 1, 1.9)
+    assert kept([trains, comes], 2) == [1, 1]
+    assert kept([trains, replace(comes, work=150)], 2) == [0, 2]  # only so both are in time
+    assert kept([trains, replace(comes, work=150, end=80)], 2) == [0, 2]
+    assert kept([trains, replace(comes, work=200)], 2) == [1, None]
+
+
+def test_devices_of_a_job_on_its_way_are_nobody_elses_until_it_is_there() -> None:
+    on_its_way = need(20, 500, 1, holds=1, lag=30, resize=60)
+    assert kept([on_its_way, need(50, 60, 1)], 1) == [1, None]
+    assert kept([replace(on_its_way, lag=0.0), need(50, 60, 1)], 1) == [0, 1]
+
+
+def test_who_is_behind_gets_what_the_others_leave() -> None:
+    jobs: list[Need | None] = [need(100, 100, 1, 1.9, holds=1), need(100, 60, 1, 1.9, latest=60)]
+    laid, free = fill(jobs, 2, 0.0)
+    assert laid[1] is None
+    assert spend(jobs, laid, free, (), grow=False, worth=5.0) == [1, 1]  # it may find a second one before long
+    hopeless: list[Need | None] = [jobs[0], need(200, 60, 1, 1.9)]
+    laid, free = fill(hopeless, 2, 0.0)
+    assert spend(hopeless, laid, free, (), grow=False, worth=5.0) == [1, 0]
+
+
+def test_what_nobody_needs_is_spent_only_on_demand() -> None:
+    jobs: list[Need | None] = [need(100, 300, 1, 1.9, 3, holds=1, resize=2), need(100, 100, 1, holds=1)]
+    laid, free = fill(jobs, 8, 0.0)
+    assert spend(jobs, laid, free, (), grow=False, worth=5.0) == [1, 1]
+    assert spend(jobs, laid, free, (), grow=True, worth=5.0) == [4, 1]
+    assert spend(jobs, laid, free, (), grow=True, worth=50.0) == [1, 1]  # a change must bring more than it costs
+    assert spend(jobs, laid, free, {0}, grow=False, worth=5.0) == [4, 1]  # nothing is known of it: it is tried on all
+    assert math.isclose(ends_on(jobs[0], 4, 0.0), 2 + 100 / 3)  # type: ignore[arg-type]
