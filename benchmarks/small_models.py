@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import lightning.pytorch as pl
 import torch
 from torch import nn
@@ -60,15 +62,18 @@ class Classifier(pl.LightningModule):
 
     Args:
         kind: a name in :data:`MODELS`.
+        wait: seconds that a batch waits for a device that is not there: a logical one.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, wait: float = 0.0) -> None:
         super().__init__()
+        self.wait = wait
         make, width = MODELS[kind]
         self.net = make(width)
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
         images, labels = batch
+        time.sleep(self.wait)
         return nn.functional.cross_entropy(self.net(images), labels)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
