@@ -149,6 +149,7 @@ def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
         (need(80, 100, 1, 1.9, holds=2, resize=20, stays=0.2), [(0, 80 / 1.9, 2)]),  # 100 instead of 84 device-seconds
         (need(102, 100, 1, 1.9, holds=1, resize=1, patience=2), [(0, 102, 1)]),  # a little late is not worth a change
         (need(104, 100, 1, 2, holds=1, resize=1), [(0, 94, 1), (94, 100, 2)]),  # a little more is needed in the end
+        (need(104, 100, 1, 2, holds=1, resize=1, notice=95), [(0, 53, 2)]),  # nobody may look at it then
         (need(150, 100, 1, 2, holds=1, resize=1), [(0, 76, 2)]),  # much more at once
         (need(101, 100, 1, 1.9, latest=110), [(0, 101 / 1.9, 2)]),
         (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # what is kept for bad luck is used up

@@ -40,6 +40,8 @@ from lightning_core.types import JobView, Plan
 
 # Part of a job's time that it may end late, where a change of devices would cost more.
 BEARABLE = 0.002
+# It is hoped as long as there is so many times the time that a try takes.
+MENDED = 5.0
 # Seconds for which a job is tried of which nothing is known, and the part of its time in which that should be done.
 TRIAL, TRIAL_WITHIN = 2.0, 0.2
 
@@ -129,7 +131,7 @@ class Decor:
         hopeless = {row for row, job in enumerate(rows) if job.place in self._left_out_before}
         laid, free = fill(needs, jobs.devices, now, hopeless)
         self._left_out_before = {job.place for job, on in zip(rows, laid, strict=True) if on is None}
-        untried = {row for row, job in enumerate(rows) if not job.speed.known}
+        untried = {row for row, job in enumerate(rows) if not job.tried}
         sizes = spend(needs, laid, free, untried, grow=self.idle == "spend", worth=self.worth)
         each = zip(rows, needs, laid, sizes, strict=True)
         wishes = [self._wish(*one, jobs.quantum, now) for one in each]
@@ -167,10 +169,10 @@ class Decor:
     def _need(self, job: JobRow, devices: int, quantum: float, now: float) -> Need | None:
         """What a job needs from here; None if its loss does not come down, or no number of devices is there for it."""
         end = self._controllers[job.place].end(job.deadline, now)
-        sizes, rates = self._usable(job, devices)
+        sizes, rates = self._usable(job, devices, end - now)
         if not sizes or job.left == math.inf:
             return None
-        if not job.speed.known or math.isnan(job.left):  # on the fewest devices, or on those that it has
+        if not job.tried or math.isnan(job.left):  # on the fewest devices, or on those that it has
             soon = now + max(TRIAL_WITHIN * (end - now), 1.1 * TRIAL)
             return Need(TRIAL, soon, sizes, tuple(1 + EXACT * size for size in sizes), weight=job.weight,
                         holds=job.holds, may_shrink=False, stint=TRIAL)  # fmt: skip
@@ -195,13 +197,19 @@ class Decor:
             stint=self.worth * job.resize,
             patience=min(0.5 * job.resize, reserve) if job.holds else 0.0,
             margin=0.25 * job.resize + 0.005 * max(end - now, 0.0) if job.holds else 0.0,
-            may_shrink=now - job.stint >= self.least_stint and end - now >= self.worth * job.resize,
+            notice=self.rule.period,
+            may_shrink=self._may_shrink(job, end, now),
             stays=self.stays,
         )
 
-    def _usable(self, job: JobRow, devices: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Numbers of devices that the job may have, and how fast it should be on them."""
-        if not job.speed.known:
+    def _may_shrink(self, job: JobRow, end: float, now: float) -> bool:
+        """Not if it would not last, nor while the job uses up what is kept for bad luck."""
+        in_reserve = self.rule.alpha < 1 and end >= job.deadline
+        return now - job.stint >= self.least_stint and end - now >= self.worth * job.resize and not in_reserve
+
+    def _usable(self, job: JobRow, devices: int, left: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Numbers of devices that the job may have, and how fast it should be on them, with so many seconds left."""
+        if not job.tried:
             sizes = tuple(size for size in job.speed.sizes if size <= devices)
             return sizes, (1.0,) * len(sizes)
         if job.fixed in job.speed.sizes:
@@ -212,7 +220,7 @@ class Decor:
             sizes, rates = useful_sizes(job.speed, job.speed.sizes[-1])
             if job.speed.seconds == math.inf:
                 self._sizes[job.place] = sizes, rates
-            else:
+            elif left >= MENDED * (2 * job.resize + self.least_stint):
                 rates = hoped(job.speed, sizes, rates)
         there = bisect_right(sizes, devices)
         return sizes[:there], rates[:there]
@@ -231,7 +239,10 @@ class Decor:
         if not job.exact:
             wanted = job.speed.devices_for(work / max(end - now, 1e-9))
             return min(max(quantum * math.ceil(wanted / quantum - EXACT), quantum), 1.0) if wanted < 1.0 else 1.0
-        return self._controllers[job.place].step(_state(job, quantum, 1.0, quantum, now), job.speed)
+        state = _state(job, quantum, 1.0, quantum, now)
+        if self.rule.mode == "default":  # what was done since it was heard of is in there
+            state = state._replace(done=state.total - work, heard=0.0)
+        return self._controllers[job.place].step(state, job.speed)
 
     # ------------------------------------------------------------------------------------------------ its answer
 
@@ -247,7 +258,7 @@ class Decor:
             first = laid.stretches[0]
             numbers = first.devices, min(first.begin - now, FARTHEST)
             return _Wish(1, 0.0, max(int(first.devices), 1), done, "planned_later", numbers)
-        if not job.speed.known or math.isnan(job.left):
+        if not job.tried or math.isnan(job.left):
             return _Wish(0, 1.0, int(size), math.nan, "full_speed")
         code, left = "on_ramp", job.deadline - now
         if self.rule.mode == "paper" and not _in_parts(job, quantum):
@@ -262,7 +273,7 @@ class Decor:
 
     def _left_out(self, job: JobRow, need: Need, whole: int, now: float) -> _Wish:
         """What becomes of a job that is not kept: it gets what nobody needs, if it can make it or goes on when late."""
-        if math.isnan(job.left) or not job.speed.known:
+        if math.isnan(job.left) or not job.tried:
             return _Wish(1, 1.0, need.sizes[0], math.nan, "full_speed")
         best = min(need.sizes, key=lambda size: (ends_on(need, size, now), size))
         late = ends_on(need, best, now) - job.deadline

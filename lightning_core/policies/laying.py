@@ -46,6 +46,9 @@ class Free:
         first, last = self._cut(begin), self._cut(end)
         for at in range(first, last):
             self.devices[at] -= devices
+        for at in (last, first):  # where nothing changes there is no step
+            if at and abs(self.devices[at] - self.devices[at - 1]) < EXACT:
+                del self.times[at], self.devices[at]
 
     def least(self, end: float) -> float:
         """Devices that are free all the time until then."""
@@ -91,7 +94,8 @@ class Need:
         resize: seconds that it loses when their number changes.
         stint: seconds for which nobody who is planned with it takes what it has.
         patience: seconds that it may be late by forecast before it gets more devices than it has.
-        margin: seconds by which it must be early by forecast before it gets others than it has.
+        margin: seconds by which it must be early by forecast before it gets fewer.
+        notice: seconds for which nobody may look at it: it gets more devices rather so much too early than too late.
         may_shrink: whether it may have fewer devices than it has, if those bring it home.
         stays: part of its device-seconds that fewer must save, or it stays on what it has; 0: it does not.
     """
@@ -110,6 +114,7 @@ class Need:
     stint: float = 0.0
     patience: float = 0.0
     margin: float = 0.0
+    notice: float = 0.0
     may_shrink: bool = True
     stays: float = 0.0
 
@@ -212,23 +217,21 @@ def lay_on_fewest(need: Need, free: Free) -> Laid | None:
         now = free.times[0]
         if free.least(need.end) >= need.part - EXACT:
             return Laid((Stretch(now, need.end, need.part),), need.end, need.part * (need.end - now))
-    laid = _lay_on_fewest(need, free, need.end, need.end - need.margin)
-    if laid is None and (need.margin or need.latest > need.end):
-        latest = max(need.end, need.latest)
-        laid = _lay_on_fewest(need, free, latest, latest)
+    laid = _lay_on_fewest(need, free, need.end)
+    if laid is None and need.latest > need.end:
+        laid = _lay_on_fewest(need, free, need.latest)
     return laid
 
 
-def _lay_on_fewest(need: Need, free: Free, end: float, changed: float) -> Laid | None:
-    """On what it has it may end by ``end``, on other devices by ``changed``."""
-    held, sizes = None, range(len(need.sizes))
+def _lay_on_fewest(need: Need, free: Free, end: float) -> Laid | None:
+    held, sizes, changed = None, range(len(need.sizes)), end
     if need.holds in need.sizes:
         at = need.sizes.index(int(need.holds))
         held = _lay_as_it_is(need, free, at, end)
         if held is not None:
             if need.lag or not need.may_shrink or len(held.stretches) > 1:
                 return held
-            sizes = range(at)
+            sizes, changed = range(at), end - need.margin
     now = free.times[0]
     low, high = 0, len(sizes) - 1
     while low <= high and now + need.work / need.rates[low] > changed + EXACT:
@@ -266,7 +269,7 @@ def _lay_as_it_is(need: Need, free: Free, at: int, end: float) -> Laid | None:
         # So long on what it has, that the rest is done in time on more.
         seconds = (rate * (end - now - need.resize) - need.work - need.lag * need.rates[at]) / (rate - need.rates[at])
         change = now + seconds
-        if seconds < (1 - LITTLE) * (end - now) or change <= now + need.lag:
+        if seconds < (1 - LITTLE) * (end - now) or change <= now + max(need.lag, need.notice):
             continue
         if free.least_between(now, change) >= size - EXACT and free.least_between(change, end) >= more - EXACT:
             area = size * seconds + more * (end - change)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lightning_core.policies.ramp import KNOWN_AFTER
 from lightning_core.speedup import SpeedUp
 from lightning_core.types import LEVELS, JobView
 
@@ -32,6 +33,11 @@ class JobRow(NamedTuple):
     obeys: bool
     goes_on: bool
     weight: float
+
+    @property
+    def tried(self) -> bool:
+        """Whether its speed has been seen for long enough to plan with it."""
+        return self.speed.seconds >= KNOWN_AFTER
 
     @property
     def on_its_way(self) -> bool:
