@@ -2,10 +2,10 @@
 
 Three small models. Each is first trained with all there is: that is the minimum training time. Its deadline is then
 1.0, 1.5 or 1.8 times as long (the paper's coefficient d_c); in some runs it is cut to 80 % when 30 % of the batches
-are done. With parts of a CPU, limited by the kernel, and with one or two devices as workers. These are logical: on
-two cores that are two threads of one, two workers that compute do 1.2 times as much as one: no deadline lies between. So
-each batch waits, as for an accelerator. The time of a run is from its submission to the scheduler's knowing that all
-batches are done.
+are done. With parts of a CPU, limited by the kernel, and with one or two devices as workers. Those are logical: on two
+cores that are two threads of one, two workers that compute do 1.2 times as much as one, and no deadline lies between.
+So each batch waits, as for an accelerator. The time of a run is from its submission to the scheduler's knowing that
+all batches are done.
 
 d_c 1.0 is reported apart: it measures the machine, on which equal work takes some per cent more or less from run to
 run.
