@@ -131,6 +131,7 @@ def test_a_deadline_that_moves_moves_devices_within_two_periods(four: Cluster, t
         assert sorted(epochs[epoch]) == list(range(SAMPLES))
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("F32")
 def test_a_worker_that_dies_in_a_resize_brings_the_last_good_number_of_devices_back(
     four: Cluster, tmp_path: Path
