@@ -102,12 +102,12 @@ def training(
     """On 1, 2, .. devices so many batches a second; with a loss, a target by loss is to be given."""
     step = max(batches // 200, 1)
     sizes = tuple(range(1, len(rates) + 1))
-    terms = {"target": BatchTarget(batches), "sizes": sizes, "max_devices": len(rates), "can": CAN} | terms
+    usual: dict[str, Any] = {"target": BatchTarget(batches), "sizes": sizes, "max_devices": len(rates), "can": CAN}
     if known:
-        terms |= {"rates": tuple(rates), "resize": restart}
+        usual |= {"rates": tuple(rates), "resize": restart}
     losses = [1.0] * (batches // step) if loss is None else loss
     position = [step * k for k in range(1, len(losses) + 1)]
-    job = Job(name, deadline, **terms)
+    job = Job(name, deadline, **usual | terms)
     return SimulatedJob(job, position, losses, rates[0], submitted, rates=rates if job.sizes else (), restart=restart)
 
 
@@ -348,6 +348,7 @@ def test_asked_again_at_the_same_instant_it_answers_the_same() -> None:
     )
     jobs = replace(jobs, devices=2)
     plan = policy.plan(jobs, 1.0)
+    assert plan.size is not None
     again = replace(jobs, holds=plan.duty * plan.size, stint=np.array([np.inf]))
     assert policy.plan(again, 1.0) is plan
     assert policy.plan(replace(again, deadline=np.array([200.0])), 1.0) is not plan

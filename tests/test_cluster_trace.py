@@ -1,0 +1,192 @@
+"""The benchmark on a cluster: traces as they are read, what can be met at all, and the others' policies."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.cluster import TRACES, contenders, play_all, round_ms
+from benchmarks.cluster_play import Contender, play
+from benchmarks.cluster_policies import ElasticFlowLike, Gavel, Known, Slots
+from benchmarks.cluster_trace import (
+    PARAMETERS,
+    Wanted,
+    find,
+    made_up,
+    read,
+    repeated,
+    share_as_asked,
+    share_in_reach,
+)
+
+COLUMNS = ["job_id", "submit_time", "iteration", "model_name", "ddl", "batch_size", "num_gpu"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two traces and two tables, one of which lacks a model."""
+    write(tmp_path / "large.csv", COLUMNS, [
+        [0, 1000, 100, "bert", 1110, 64, 1],  # 100 s on one, 50 s on four
+        [1, 1000, 100, "bert", 1060, 64, 1],  # only on four
+        [2, 1000, 100, "bert", 1040, 64, 4],  # on none
+        [3, 1600, 1000, "ncf", 1700, 128, 2],  # only on one: two are slower
+        [4, 1600, 10, "ncf", 1600, 128, 2],  # no time at all: left out
+    ])  # fmt: skip
+    write(tmp_path / "small.csv", COLUMNS, [[0, 0, 1, "ncf", 9, 128, 1]])
+    write(tmp_path / "other.csv", ["step", "loss"], [[1, 0.5]] * 100)
+    for table in ("throughputs_A", "throughputs_B"):
+        (tmp_path / table).mkdir()
+        write(tmp_path / table / "ncf.csv", ["global_batch_size", 1, 2, 4], [[128, 20.0, 5.0, 0]])
+    write(
+        tmp_path / "throughputs_B" / "bert.csv", ["global_batch_size", 1, 2, 4], [[64, 1.0, "nan", 2.0], [128, 1, 1, 1]]
+    )
+    return tmp_path
+
+
+def write(path: Path, header: list[object] | list[str], rows: list[list[object]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def test_the_largest_trace_and_the_rates_of_all_its_models(folder: Path) -> None:
+    trace, rates = find(folder)
+    assert (trace.name, rates.name) == ("large.csv", "throughputs_B")
+    jobs = read(trace, rates)
+    assert [(job.submitted, job.deadline, job.batches, job.asked) for job in jobs] == [
+        (0, 110, 100, 1), (0, 60, 100, 1), (0, 40, 100, 4), (600, 100, 1000, 2),
+    ]  # fmt: skip
+    assert jobs[0].rates == {1: 1.0, 4: 2.0}  # neither nan nor 0
+    assert jobs[3].rates == {1: 20.0, 2: 5.0}
+    assert share_in_reach(jobs, 4) == 3 / 4
+    assert share_in_reach(jobs, 1) == 2 / 4
+    assert share_as_asked(jobs) == 1 / 4
+    assert [job.fixed(4) for job in jobs] == [1, 1, 4, 2]
+    assert jobs[2].fixed(2) == 1
+    with pytest.raises(FileNotFoundError, match="no trace with deadlines"):
+        find(folder / "throughputs_A")
+
+
+@pytest.mark.skipif(not TRACES.exists(), reason="the traces are not here")
+def test_the_bounds_of_the_cluster_s_trace_are_those_of_its_sources() -> None:
+    jobs = read(*find(TRACES))
+    assert len(jobs) == 195
+    assert round(100 * share_in_reach(jobs, 64), 1) == 92.8
+    assert round(100 * share_as_asked(jobs), 1) == 51.8
+
+
+def test_restarts_cost_from_25_to_250_seconds_by_the_size_of_the_model() -> None:
+    cost = {model: Wanted("a", model, 0, 1, 1, 1, {1: 1.0}).restart for model in [*PARAMETERS, "unheard of"]}
+    assert min(cost.values()) == 25
+    assert max(cost.values()) == cost["bert"] == 250
+    assert cost["imagenet"] < cost["unheard of"] < cost["vgg16"]
+
+
+def test_a_trace_is_repeated_one_after_the_other_the_same_each_time() -> None:
+    jobs = made_up(20)
+    many = repeated(jobs, 50)
+    assert many == repeated(jobs, 50)
+    assert len({job.name for job in many}) == 50
+    assert [job.submitted for job in many] == sorted(job.submitted for job in many)
+    assert many[-1].submitted > 2 * jobs[-1].submitted - 3600
+    assert repeated(jobs, 5) == jobs[:5]
+
+
+def test_nobody_is_above_the_bound_and_all_is_counted() -> None:
+    jobs = made_up(24)
+    rows = {name: row for name, row in contenders().items() if name != "ours, idle spent"}
+    played = play_all(jobs, 16, rows, 120.0, 100 * share_in_reach(jobs, 16))
+    best = max(one.met for name, one in played.items() if name != "ours")
+    assert played["ours"].met >= best
+    for one in played.values():
+        assert one.jobs == len(one.verdicts) == 24
+        assert one.met == sum(verdict == "met" for verdict in one.verdicts.values())
+        assert one.device_hours > 0
+        assert one.hours_lost <= one.device_hours_lost <= one.device_hours
+    with pytest.raises(AssertionError, match=r"FIFO met .* above 0.0 %"):
+        play_all(jobs[:1], 16, {"FIFO": rows["FIFO"]}, 120.0, 0.0)
+
+
+def test_what_a_lone_job_takes_is_what_its_rates_say() -> None:
+    one = Wanted("a", "ncf", 0.0, 7200.0, 3600, 2, {1: 1.0, 2: 1.5, 4: 2.0})
+    fixed = play([one], 4, Contender("fifo"))
+    assert fixed.device_hours == pytest.approx(2 * 3600 / 1.5 / 3600)
+    ours = play([one], 4, contenders()["ours"])
+    assert (ours.met, ours.moves) == (1, 0)
+    assert ours.device_hours == pytest.approx(1.0)
+
+
+def test_a_round_is_timed() -> None:
+    assert 0 < round_ms(10, 8, crowded=True, repeats=2) < 1000
+
+
+# ------------------------------------------------------------------------------------------------- the others
+
+
+def job(left: float, deadline: float, *rates: float, holds: int = 0, move: float = 0.0) -> Known:
+    return Known(left, holds, 0.0, move, tuple(2**k for k in range(len(rates))), rates, deadline)
+
+
+def test_slots_are_filled_progressively() -> None:
+    slots = Slots(0.0, 4)
+    assert slots.lay_on_least(job(100, 100, 1, 1.9, 3), 0.0) == [(0.0, 100.0, 1)]
+    way: Any = slots.lay_on_least(job(150, 100, 1, 1.9, 3), 0.0)
+    assert way == [(0.0, pytest.approx(150 / 1.9), 2)]
+    slots.take(way)
+    assert slots.lay_on_least(job(240, 100, 1, 1.9, 3), 0.0) is None
+    way = slots.lay(job(200, 120, 1, 1.9, 3), 4)
+    assert way == [
+        (0.0, pytest.approx(150 / 1.9), 2),
+        (pytest.approx(150 / 1.9), pytest.approx(150 / 1.9 + 50 / 3), 4),
+    ]
+
+
+def test_an_admitted_job_keeps_its_guarantee() -> None:
+    """Two jobs fill the pool; a third, more urgent one is dropped for good, though it alone could be in time."""
+    rates = {1: 1.0, 2: 1.0}
+    first = [Wanted(name, "ncf", 0.0, 1100.0, 1000, 1, rates) for name in ("a", "b")]
+    urgent = Wanted("c", "ncf", 100.0, 700.0, 600, 1, rates)
+    played = play([*first, urgent], 2, Contender(ElasticFlowLike, elastic=True))
+    assert played.verdicts == {"a": "met", "b": "met", "c": "missed"}
+    assert played.moves == 0
+
+
+def test_what_is_left_goes_where_it_saves_most() -> None:
+    sizes = [1, 1]
+    what = [job(100, 1000, 1.0, 1.2), job(100, 1000, 1.0, 1.9)]
+    ElasticFlowLike._spend(what, [0, 1], sizes, 1, 0.0)
+    assert sizes == [1, 2]
+    ElasticFlowLike._spend(what, [0, 1], sizes, 5, 0.0)
+    assert sizes == [2, 2]
+    sizes = [1]  # a restart that costs more than it brings is not made
+    ElasticFlowLike._spend([job(100, 1000, 1.0, 1.9, holds=1, move=60.0)], [0], sizes, 5, 0.0)
+    assert sizes == [1]
+
+
+@pytest.mark.parametrize(
+    ("work", "relaxed", "least"),
+    [
+        ([50, 50], False, [0.5, 0.5]),
+        ([20, 50], False, [0.2, 0.5]),
+        ([80, 300], False, [0.8, 0.0]),  # whoever cannot make it has no claim
+        ([80, 80], False, [0.0, 0.0]),  # not all can be kept: none is asked for
+        ([80, 40], True, [0.6, 0.2]),  # as little is missing as can be
+    ],
+)
+def test_gavel_s_programme(work: list[float], relaxed: bool, least: list[float]) -> None:
+    """One device, 100 s left for both: the parts of the time sum to 1."""
+    found = Gavel(relaxed)._programme(np.array(work, float), np.full(2, 100.0), np.array([1, 1]), 1)
+    assert found.sum() == pytest.approx(1.0)
+    assert np.all(found >= np.array(least) - 1e-6)
+    assert np.all(found <= 1 + 1e-9)
+
+
+def test_gavel_gives_time_in_rounds() -> None:
+    """Two jobs of a whole pool each that both need half of the time: each has its turns, and both are in time."""
+    jobs = [Wanted(name, "cifar10", 0.0, 9000.0, 3600, 2, {2: 1.0}) for name in ("a", "b")]
+    played = play(jobs, 2, Contender(Gavel))
+    assert played.verdicts == {"a": "met", "b": "met"}
+    assert 4 <= played.moves <= 20
