@@ -131,50 +131,59 @@ def print_played(played: Mapping[str, Played], bound: float) -> None:
 # --------------------------------------------------------------------------------------------------------- decisions
 
 
-def round_ms(count: int, devices: int, *, crowded: bool, repeats: int = 5) -> float:
+def round_ms(count: int, devices: int, *, crowded: bool = False, comes: bool = False, repeats: int = 5) -> float:
     """Median milliseconds of a whole round of ours with so many jobs that have all begun.
 
     Args:
         count: jobs.
         devices: of the pool.
         crowded: whether they are far too much for it; else it is nearly full.
+        comes: whether one more comes each time, for whom others may have to go.
         repeats: rounds.
     """
     draw = np.random.default_rng(count)
     scheduler = Scheduler(Settings("decor", DECOR, estimator="log_time", devices=devices, resident=devices))
     hours = count / devices * (2.0 if crowded else 8.0)
-    jobs = []
-    for number in range(count):
+
+    def job(name: str) -> Job:
         one, grows = draw.uniform(0.5, 2.0), draw.uniform(1.5, 1.95)
-        rates = tuple(one * grows**k for k in range(7))
-        batches = BatchTarget(int(one * 4 * HOUR * draw.uniform(0.2, 1.8)))
-        sizes = tuple(2**k for k in range(7))
-        can = frozenset({Can.HOLD, Can.RELEASE, Can.RESIZE})
-        deadline = draw.uniform(0.5, 1.5) * hours * HOUR
-        jobs.append(
-            Job(f"job{number}", deadline, batches, max_devices=64, can=can, sizes=sizes, rates=rates, resize=60.0)
+        return Job(
+            name,
+            draw.uniform(0.5, 1.5) * hours * HOUR,
+            BatchTarget(int(one * 4 * HOUR * draw.uniform(0.2, 1.8))),
+            max_devices=64,
+            can=frozenset({Can.HOLD, Can.RELEASE, Can.RESIZE}),
+            sizes=tuple(2**k for k in range(7)),
+            rates=tuple(one * grows**k for k in range(7)),
+            resize=60.0,
         )
-    scheduler.handle(Submit(tuple(jobs)), 0.0)
+
+    scheduler.handle(Submit(tuple(job(f"job{number}") for number in range(count))), 0.0)
     for number in range(count):
         scheduler.handle(Report(f"job{number}", 1, 1, 99, 1 + number % 7, 1.0), 1.0)
     times = []
     for step in range(1, repeats + 2):
+        event = Submit((job(f"new{step}"),)) if comes else Tick()
         start = time.perf_counter()
-        scheduler.handle(Tick(), 1.0 + PERIOD * step)
+        scheduler.handle(event, 1.0 + PERIOD * step)
         times.append(time.perf_counter() - start)
     return 1e3 * statistics.median(times[1:])
 
 
 def print_decisions(counts: Sequence[int], devices: int) -> Figures:
-    roomy = {count: round_ms(count, devices, crowded=False) for count in counts}
-    crowded = {count: round_ms(count, devices, crowded=True) for count in counts}
+    kinds = {
+        "nearly all fit": {"crowded": False},
+        "many do not": {"crowded": True},
+        "... and one more comes": {"crowded": True, "comes": True},
+    }
+    ms = {kind: [round_ms(count, devices, **how) for count in counts] for kind, how in kinds.items()}
     print(f"\nA whole round of ours on {devices} devices, all jobs active: median ms")
-    table(["jobs", "nearly all fit", "many do not"], [[count, roomy[count], crowded[count]] for count in counts])
+    table(["jobs", *kinds], [[count, *(ms[kind][at] for kind in kinds)] for at, count in enumerate(counts)])
     if len(counts) > 1:
-        slopes = [np.polyfit(np.log(counts), np.log([ms[n] for n in counts]), 1)[0] for ms in (roomy, crowded)]
-        print(f"It grows as n^{slopes[0]:.1f}, and as n^{slopes[1]:.1f}.")
-    figures: Figures = {f"decision_ms_{count}": roomy[count] for count in counts}
-    return figures | {f"decision_crowded_ms_{count}": crowded[count] for count in counts}
+        slopes = [np.polyfit(np.log(counts), np.log(one), 1)[0] for one in ms.values()]
+        print(f"It grows as {', '.join(f'n^{slope:.1f}' for slope in slopes)}.")
+    names = zip(("decision_ms", "decision_crowded_ms", "decision_one_comes_ms"), ms.values(), strict=True)
+    return {f"{name}_{count}": one[at] for name, one in names for at, count in enumerate(counts)}
 
 
 def main() -> None:

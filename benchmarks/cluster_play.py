@@ -24,8 +24,9 @@ from lightning_core.protocols import Policy
 from lightning_core.scheduler import Settings
 from lightning_core.types import Answer, BatchTarget, Can, End, Grant, Job, OnMiss, Verdict
 
-# Reports that a job makes at most while it trains: a coarse grid, so that a simulated day costs little.
-REPORTS = 200
+# Reports that a job makes at most while it trains, if there are rounds every minute, and else: a coarse grid, so that a
+# simulated day costs little.
+REPORTS, REPORTS_SELDOM = 200, 40
 # Seconds between two rounds in which nothing happens, and between two reports of a job.
 PERIOD = 60.0
 
@@ -101,6 +102,7 @@ class Counted(Simulation):
 
 def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: float = PERIOD) -> Played:
     """One policy on the whole trace."""
+    reports = REPORTS if period <= PERIOD else REPORTS_SELDOM
     with _named(contender.policy) as name:
         # All targets are numbers of batches: no loss is forecast, so the cheapest estimator will do.
         settings = Settings(
@@ -108,7 +110,7 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
         )
         simulation = Counted(
             settings,
-            [_simulated(job, devices, contender.elastic) for job in jobs],
+            [_simulated(job, devices, contender.elastic, reports) for job in jobs],
             Delays(report_every=period),
         )
         outcome = simulation.run()
@@ -139,7 +141,7 @@ def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
         del POLICIES[name]
 
 
-def _simulated(wanted: Wanted, devices: int, elastic: bool) -> SimulatedJob:
+def _simulated(wanted: Wanted, devices: int, elastic: bool, reports: int) -> SimulatedJob:
     fixed = wanted.fixed(devices)
     rates = {n: rate for n, rate in wanted.rates.items() if n <= devices} if elastic else {fixed: wanted.rates[fixed]}
     job = Job(
@@ -155,7 +157,7 @@ def _simulated(wanted: Wanted, devices: int, elastic: bool) -> SimulatedJob:
         rates=tuple(rates.values()) if elastic else (),
         resize=wanted.restart,
     )
-    step = max(ceil(wanted.batches / REPORTS), 1)
+    step = max(ceil(wanted.batches / reports), 1)
     position = [*range(step, wanted.batches, step), wanted.batches]
     return SimulatedJob(
         job,

@@ -56,16 +56,15 @@ class Known(NamedTuple):
         return now + wait + self.left / self.rates[self.sizes.index(devices)]
 
 
-def known(jobs: JobView, row: int, now: float) -> Known:
+def known(jobs: JobView, row: int, usable: tuple[tuple[int, ...], tuple[float, ...]], now: float) -> Known:
     speed, holds, heard = jobs.speedup[row], round(float(jobs.holds[row])), float(jobs.heard[row])
-    sizes, rates = useful_sizes(speed, jobs.devices)
     begun, move = int(jobs.batches[row]) > 0, float(jobs.resize[row])
     left, lag = float(jobs.remaining[row]), 0.0
     if holds and begun and heard <= jobs.stint[row]:
         lag = max(min(float(jobs.stint[row]), now) + move - now, 0.0)
     elif holds:
         left = max(left - speed.rate(holds) * (now - heard), 1e-6)
-    return Known(left, holds, lag, move if begun else 0.0, sizes, rates, float(jobs.deadline[row]))
+    return Known(left, holds, lag, move if begun else 0.0, *usable, float(jobs.deadline[row]))
 
 
 def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float]) -> Plan:
@@ -155,10 +154,14 @@ class ElasticFlowLike:
 
     def __init__(self) -> None:
         self._admitted: dict[int, bool] = {}
+        self._usable: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         n, places = len(jobs), jobs.place.tolist()
-        what = [known(jobs, row, now) for row in range(n)]
+        for row, place in enumerate(places):
+            if place not in self._usable:
+                self._usable[place] = useful_sizes(jobs.speedup[row], jobs.devices)
+        what = [known(jobs, row, self._usable[place], now) for row, place in enumerate(places)]
         self._admitted = {place: self._admitted[place] for place in places if place in self._admitted}
         inside = [row for row in range(n) if self._admitted.get(places[row], False)]
         laid = self._fill(what, inside, jobs.devices, now)
