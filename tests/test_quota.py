@@ -152,10 +152,10 @@ def test_a_limit_can_be_raised_and_taken_off(busy: Busy) -> None:
     made.limit(0.1)
     time.sleep(0.2)
     assert rate(made, 0.5) < 0.2
-    made.limit(0.6)
-    assert 0.4 < rate(made, 0.5) < 0.8
+    made.limit(0.3)
+    assert 0.2 < rate(made, 0.7) < 0.4
     made.limit(None)
-    assert rate(made, 0.5) > 0.8
+    assert rate(made, 0.7) > 0.42  # others may be busy on the same cores
     made.close()
 
 
