@@ -16,7 +16,7 @@ A job that has shown nothing is tried at once, on what the others do not hold. A
 its doubt: the job is planned with a quantile of it, without a ramp.
 
 A plan of n jobs takes O(n) steps for each of them, in a crowded pool a few times that: 195 jobs with known speeds on 64
-devices about 20 ms (``benchmarks.cluster``).
+devices about 15 ms (``benchmarks.cluster``).
 """
 
 from __future__ import annotations
