@@ -14,7 +14,6 @@ import numpy as np
 from scipy.optimize import linprog
 
 from lightning_core.policies.in_order import ends_in_order
-from lightning_core.policies.laying import useful_sizes
 from lightning_core.reasons import index
 from lightning_core.types import FloatArray, IntArray, JobView, Plan
 
@@ -154,14 +153,10 @@ class ElasticFlowLike:
 
     def __init__(self) -> None:
         self._admitted: dict[int, bool] = {}
-        self._usable: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         n, places = len(jobs), jobs.place.tolist()
-        for row, place in enumerate(places):
-            if place not in self._usable:
-                self._usable[place] = useful_sizes(jobs.speedup[row], jobs.devices)
-        what = [known(jobs, row, self._usable[place], now) for row, place in enumerate(places)]
+        what = [known(jobs, row, speed.useful(), now) for row, speed in enumerate(jobs.speedup)]
         self._admitted = {place: self._admitted[place] for place in places if place in self._admitted}
         inside = [row for row in range(n) if self._admitted.get(places[row], False)]
         laid = self._fill(what, inside, jobs.devices, now)

@@ -31,6 +31,7 @@ class Connection(NamedTuple):
     client: Client
     incarnation: int
     turnstiles: tuple[str, ...] = ()
+    cores: int = 1
     knows: bool = True
     """Whether it knows what was reported over the connection before this one."""
     stands_in: bool = False
@@ -106,7 +107,7 @@ class Join:
                 client.close()
             else:
                 self._joined_at = self._joined_at or time.monotonic()
-                return Connection(client, welcome.incarnation, welcome.turnstiles, welcome.again)
+                return Connection(client, welcome.incarnation, welcome.turnstiles, welcome.cores, welcome.again)
         return self._alone(LocalClient(self._settings()))
 
     def _alone(self, own: LocalClient, *, stands_in: bool = False) -> Connection:

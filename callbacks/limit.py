@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A pause makes up for so many seconds at most: what was used before may have been another grant's.
+# A pause lasts so long at most; then it is looked around. And so much that others took is made up for at most, seconds.
 LONGEST = 1.0
 # It is not worth a pause to be so little ahead, seconds.
 SHORTEST = 1e-3
@@ -27,19 +27,18 @@ class Limit:
 
     Args:
         job: its name.
-        cores: of the device.
         on_host: whether the CPU does the work.
         clock: in seconds.
     """
 
-    def __init__(self, job: str, cores: int, on_host: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, job: str, on_host: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job
-        self._cores = cores
         self._on_host = on_host
         self._clock = clock
         self._part: float | None = None
         self._quota: Quota | None = None
         self._paces = not on_host
+        self._threads: int | None = None
         self._since = self._used = 0.0
         self._began: float | None = None
 
@@ -48,25 +47,42 @@ class Limit:
         """Whether the kernel holds the training to its part: it needs no turns then."""
         return self._part is not None and self._quota is not None
 
-    def set(self, part: float | None) -> None:
+    def set(self, part: float | None, cores: int = 1) -> None:
         """From now on it may use this part of its device; None: all that it can get.
 
         Torch takes as many threads as it may use cores.
+
+        Args:
+            part: above 0 to 1.
+            cores: of the device, if that is a CPU.
         """
         if part == self._part:
             return
         if part is not None and self._quota is None and not self._paces:
             self._open()
-        before, self._part = self._part, part
         if self._quota is not None:
-            self._quota.limit(None if part is None else part * self._cores)
-        elif part is not None and (before is None or self._paces):
-            self._since, self._used = self._clock(), 0.0
-            self._began = None if self._began is None else self._since
-        if self._on_host and self._cores > 1:
-            import torch
+            self._quota.limit(None if part is None else part * cores)
+        elif part is not None:
+            self._start_over()
+        self._part = part
+        if self._on_host and (cores > 1 or self._threads is not None):
+            self._set_threads(None if part is None else math.ceil(part * cores - 1e-9))
 
-            torch.set_num_threads(max(1, math.ceil((1.0 if part is None else part) * self._cores - 1e-9)))
+    def _start_over(self) -> None:
+        """Counts from now, and what it has used too much stays used."""
+        now = self._clock()
+        used = self._used + (0.0 if self._began is None else now - self._began)
+        self._used = 0.0 if self._part is None else used - self._part * (now - self._since)
+        self._since = now
+        self._began = None if self._began is None else now
+
+    def _set_threads(self, threads: int | None) -> None:
+        """So many, or as many as there were before the first limit."""
+        import torch
+
+        if self._threads is None:
+            self._threads = torch.get_num_threads()
+        torch.set_num_threads(self._threads if threads is None else max(1, threads))
 
     def begin(self) -> None:
         """The training goes on."""
@@ -86,7 +102,7 @@ class Limit:
         now = self._clock()
         used = self._used + (0.0 if self._began is None else now - self._began)
         ahead = used / self._part - (now - self._since)
-        if ahead < -LONGEST:  # it was kept waiting by others: what it missed then it does not make up for in one go
+        if ahead < -LONGEST:
             self._since = now - used / self._part - LONGEST
         return min(ahead, LONGEST) if ahead > SHORTEST else 0.0
 

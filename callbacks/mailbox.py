@@ -67,6 +67,8 @@ class Mailbox:
         """The newest forecast, if it is asked for."""
         self.turnstiles: tuple[str, ...] = ()
         """Of each device of the pool."""
+        self.cores = 1
+        """Of each of them, in a pool of CPUs."""
         self._connect = connect
         self._connection: Connection | None = None
         self._job = job
@@ -191,7 +193,7 @@ class Mailbox:
         if known is not None and self._lost_at is None:
             return known
         self._connection = connection = self._connect()
-        self.turnstiles = connection.turnstiles
+        self.turnstiles, self.cores = connection.turnstiles, connection.cores
         if known is not None and known is not connection:
             if not connection.knows:
                 self._start_over()

@@ -88,7 +88,7 @@ class Steering:
         self._launched = launched
         self._devices = sorted(devices)
         self._cores_each = cores
-        self._limit = Limit(job, cores, pace.on_host)
+        self._limit = Limit(job, pace.on_host)
         self._stop_when_met = stop_when_met
         self._told_to_end = told_to_end
         self._obeyed: Directive | None = None
@@ -240,11 +240,15 @@ class Steering:
 
     def _set_limit(self, part: float | None) -> None:
         before = self._limit.by_kernel
-        self._limit.set(part)
+        self._limit.set(part, self._cores_of_device())
         if self._limit.by_kernel != before:
             self._end_turn(again=False)  # it takes none any more, or needs one again
             if not before and self._turns is not None:
                 self._turns.bind()
+
+    def _cores_of_device(self) -> int:
+        """A script learns it from the pool that it has joined."""
+        return self._cores_each if self._launched or self._box is None else self._box.cores
 
     def _pause(self, seconds: float) -> None:
         """Stands still, unless there is news."""
@@ -264,7 +268,7 @@ class Steering:
             self._part_from_turns()
             if self._pace.on_host:
                 self._cores = os.sched_getaffinity(0)
-            bound = cores_of(device, self._cores_each) if self._pace.on_host else None
+            bound = cores_of(device, self._cores_of_device()) if self._pace.on_host else None
             self._turns = TurnstileClient(Path(paths[device]), cores=bound)
             self._own_turns = device, self._turns
 

@@ -55,6 +55,7 @@ WORDS = {
     "device_gone": "waits for a device: no worker can be had on {0:.0f} of the pool's",
     "full_speed": "at full speed until its speed is known",
     "on_ramp": "has what ends it in time: {0:.3g} devices, with {1:t} left",
+    "early": "ends {1:t} early with the least that it can have (devices: {0:.3g})",
     "not_resized": "stays on {0:.0f} devices: {1:t} that a change would cost are more than it would bring",
     "back_to_size": "stays on {0:.0f} devices, for the last change of their number failed",
     "planned_later": "can make it later on {0:.0f} devices: {1:t} of them are planned",

@@ -302,7 +302,8 @@ class Scheduler:
         if row is None or not table.active[row]:
             return
         before = table.jobs[row]
-        job = replace(event.job, can=before.can, device=before.device)
+        kept = ("can", "device", "min_devices", "max_devices", "sizes", "rates")  # was settled when it was submitted
+        job = replace(event.job, **{name: getattr(before, name) for name in kept})
         deadline = float(table.submitted[row]) + job.deadline if event.deadline is None else now + event.deadline
         table.set_terms(row, job, deadline)
         if table.late[row] and (deadline > now or job.on_miss is OnMiss.STOP):

@@ -43,7 +43,7 @@ class SpeedUp:
         2.0
     """
 
-    __slots__ = ("_a", "_b", "_known", "_seen", "_stale", "_sums", "sizes")
+    __slots__ = ("_a", "_b", "_known", "_seen", "_stale", "_sums", "_useful", "sizes")
 
     def __init__(self, sizes: Sequence[int], rates: Sequence[float] = ()) -> None:
         self.sizes = tuple(sizes)
@@ -54,6 +54,7 @@ class SpeedUp:
         self._seen: dict[int, tuple[float, float]] = {}  # batches and seconds on whole devices
         self._a = self._b = math.nan
         self._stale = False
+        self._useful = self._faster() if rates else None
 
     @property
     def known(self) -> bool:
@@ -125,6 +126,20 @@ class SpeedUp:
         self._fit()
         left = 1.0 / rate - self._b
         return self._a / left if left > 0 else math.inf
+
+    def useful(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Its sizes without those that are no faster than a smaller one, and the rates on them; both grow."""
+        return self._faster() if self._useful is None else self._useful
+
+    def _faster(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        sizes: list[int] = []
+        rates: list[float] = []
+        for size in self.sizes:
+            rate = self.rate(size)
+            if not sizes or rate > rates[-1] * (1 + 1e-9):
+                sizes.append(size)
+                rates.append(rate)
+        return tuple(sizes), tuple(rates)
 
     def best(self, devices: int) -> int:
         """The size at which it is fastest on so many devices at most, the smallest of equals; 0 if none fits."""

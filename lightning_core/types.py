@@ -247,6 +247,8 @@ class Job:
             raise ValueError(
                 f"sizes must grow and lie within {self.min_devices} to {self.max_devices} devices, got {self.sizes}"
             )
+        if self.sizes and not (self.device is None and {Can.RELEASE, Can.RESIZE} <= self.can):
+            raise ValueError(f"sizes are of a job that can be released and resized anywhere, got {self.sizes}")
         if self.rates and len(self.rates) != len(self.sizes):
             raise ValueError(f"rates must be one for each of {len(self.sizes)} sizes, got {len(self.rates)}")
         if not all(0 < rate < math.inf for rate in self.rates):
@@ -469,6 +471,8 @@ class Welcome(NamedTuple):
     """Path of each device's turnstile on this machine; empty for a device of another machine."""
     again: bool = False
     """Whether it is the life that the pool knew: what was reported before still counts."""
+    cores: int = 1
+    """Of each device, in a pool of CPUs."""
 
 
 class Outlook(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from tests.faults.promises import Promises
@@ -22,6 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", type=Path, help="file for what the tests say of the promises (docs/reliability.json)")
+
+
+# What is drawn at random is the same in each run.
+hypothesis.settings.register_profile("seeded", derandomize=True)
+hypothesis.settings.load_profile("seeded")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -189,7 +189,7 @@ def simple_plans(draw: st.DrawFn) -> Plan:
 
 @given(simple_plans())
 @example(plan([1 / 70] * 70))
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, deadline=None)
 def test_one_pass_over_arrays_deals_one_device_as_the_dealer_does(wanted: Plan) -> None:
     assert is_simple(wanted)
     duty = deal_one(wanted)
@@ -234,7 +234,7 @@ def _wishes(draw: st.DrawFn, n: int, devices: int) -> list[float]:
 
 
 @given(pools())
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=500, deadline=None)
 def test_with_as_many_movable_jobs_as_devices_no_device_stands_idle(case: tuple[Pool, Plan]) -> None:
     pool, wanted = case
     load = np.zeros(pool.devices)

@@ -182,7 +182,8 @@ def test_whatever_the_speed_up_it_is_in_time_with_what_is_kept_for_bad_luck(
     one = run([training("a", 1500, factor * least, rates, restart)], len(rates), alpha=0.95)
     if factor * least * 0.95 > least + 4 * (restart + 1):
         assert one.jobs["a"].verdict is Verdict.MET
-    assert one.simulation.resizes("a") <= 8
+    resizes = one.simulation.resizes("a")
+    assert resizes <= 8 or resizes * restart <= 0.02 * one.end("a")
 
 
 def test_as_few_device_seconds_as_it_takes() -> None:
@@ -272,6 +273,13 @@ def test_what_is_too_much_is_said_with_how_late_it_would_be() -> None:
     assert stopped.jobs["a"].batches == 0  # nobody goes on with it, so nobody begins
 
 
+def test_who_is_early_on_the_least_it_can_have_is_told() -> None:
+    whole = run([training("a", 200, 100.0, (10.0, 19.0), known=True)], 2, alpha=1.0)
+    assert whole.simulation.said["a"][0] == "ends 80.0s early with the least that it can have (devices: 1)"
+    part = run([training("a", 100, 400.0, (50.0,), can=frozenset(Can))], 1, alpha=1.0, quantum=0.05)
+    assert any("early with the least that it can have (devices: 0.05)" in said for said in part.simulation.said["a"])
+
+
 # ------------------------------------------------------------------------------------------------- parts of a CPU
 
 
@@ -338,21 +346,6 @@ def test_who_keeps_its_devices_is_dealt_first_and_who_gets_more_last() -> None:
     assert plan.size is not None
     assert plan.size.tolist() == [2, 4, 1]
     assert plan.order.tolist() == [2, 0, 1]
-
-
-def test_asked_again_at_the_same_instant_it_answers_the_same() -> None:
-    """Else a job that has just left its devices, as it was told, might be sent elsewhere."""
-    known, policy = SpeedUp((1, 2), (1.0, 1.9)), Decor(alpha=1.0)
-    jobs = view(
-        [100], [80], exact=[True], batches=[5], throughput=[1.0], speedup=[known], holds=[1.0], stint=[0.0], heard=[1.0]
-    )
-    jobs = replace(jobs, devices=2)
-    plan = policy.plan(jobs, 1.0)
-    assert plan.size is not None
-    again = replace(jobs, holds=plan.duty * plan.size, stint=np.array([np.inf]))
-    assert policy.plan(again, 1.0) is plan
-    assert policy.plan(replace(again, deadline=np.array([200.0])), 1.0) is not plan
-    assert policy.plan(again, 2.0) is not plan
 
 
 @pytest.mark.parametrize(

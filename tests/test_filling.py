@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.policies.filling import fill
-from lightning_core.policies.laying import Free, Laid, Need, hoped, lay, lay_on_fewest, useful_sizes
+from lightning_core.policies.laying import Free, Laid, Need, hoped, lay, lay_on_fewest
 from lightning_core.policies.spending import ends_on, spend
 from lightning_core.speedup import SpeedUp
 
@@ -198,17 +198,15 @@ def test_a_part_of_a_device_needs_that_part_all_the_time() -> None:
 
 
 def test_useful_sizes_are_those_that_are_faster_than_all_below() -> None:
-    speed = SpeedUp((1, 2, 4, 8), (10.0, 9.0, 12.0, 12.0))
-    assert useful_sizes(speed, 8) == ((1, 4), (10.0, 12.0))
-    assert useful_sizes(speed, 3) == ((1,), (10.0,))
-    assert useful_sizes(SpeedUp((2,), (1.0,)), 1) == ((), ())
+    assert SpeedUp((1, 2, 4, 8), (10.0, 9.0, 12.0, 12.0)).useful() == ((1, 4), (10.0, 12.0))
+    assert SpeedUp((2,), (1.0,)).useful() == ((2,), (1.0,))
 
 
 def test_what_was_not_tried_is_hoped_for_but_not_as_much_as_more() -> None:
     speed = SpeedUp((1, 2, 3))
     for _ in range(3):
         speed.observe(3.0, 30, 1.0)
-    sizes, rates = useful_sizes(speed, 3)
+    sizes, rates = speed.useful()
     assert hoped(speed, sizes, rates) == pytest.approx((1.1 * rates[0], min(1.1 * rates[1], 0.98 * rates[2]), rates[2]))
     assert hoped(SpeedUp((1, 2), (5.0, 6.0)), (1, 2), (5.0, 6.0)) == (5.0, 6.0)
 

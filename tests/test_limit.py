@@ -33,16 +33,22 @@ class Group:
         self.closed = True
 
 
-def paced(part: float, seconds: float, batch: float) -> float:
-    """What part of the time a training works that is paced, by batches of so many seconds."""
+def paced(part: float, seconds: float, batch: float, wobble: float = 0.0) -> float:
+    """What part of the time a training works that is paced, by batches of so many seconds.
+
+    Its part may wobble by so much, every half second and also while it pauses.
+    """
     clock = Clock()
-    made = Limit("job", 1, on_host=False, clock=clock)
+    made = Limit("job", on_host=False, clock=clock)
     made.set(part)
-    worked = 0.0
+    worked, changes = 0.0, 0
     while clock.now < 100.0 + seconds:
         while (ahead := made.ahead()) > 0:
             made.end()
-            clock.now += ahead
+            clock.now += min(ahead, 0.5) if wobble else ahead
+            if wobble and clock.now > 100.0 + 0.5 * changes:
+                changes += 1
+                made.set(part + (wobble if changes % 2 else -wobble))
         made.begin()
         clock.now += batch
         worked += batch
@@ -55,9 +61,14 @@ def test_pausing_keeps_to_the_part(part: float, batch: float) -> None:
     assert paced(part, 60.0, batch) == pytest.approx(part, abs=0.02)
 
 
+@pytest.mark.parametrize("batch", [0.04, 0.3])
+def test_a_part_that_changes_often_forgives_nothing(batch: float) -> None:
+    assert paced(0.3, 60.0, batch, wobble=0.02) == pytest.approx(0.3, abs=0.02)
+
+
 def test_a_pause_is_never_long_and_news_can_end_it() -> None:
     clock = Clock()
-    made = Limit("job", 1, on_host=False, clock=clock)
+    made = Limit("job", on_host=False, clock=clock)
     made.set(0.01)
     made.begin()
     clock.now += 5.0
@@ -68,7 +79,7 @@ def test_a_pause_is_never_long_and_news_can_end_it() -> None:
 
 def test_who_was_kept_waiting_does_not_make_up_for_all_of_it_at_once() -> None:
     clock = Clock()
-    made = Limit("job", 1, on_host=False, clock=clock)
+    made = Limit("job", on_host=False, clock=clock)
     made.set(0.5)
     clock.now += 1000.0  # others had the device
     assert made.ahead() == 0.0
@@ -80,7 +91,7 @@ def test_who_was_kept_waiting_does_not_make_up_for_all_of_it_at_once() -> None:
 def test_the_kernel_limits_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group()
     monkeypatch.setattr(quotas, "open_quota", lambda **_: group)
-    made = Limit("job", 1, on_host=True)
+    made = Limit("job", on_host=True)
     assert not made.by_kernel
     made.set(0.35)
     assert made.by_kernel
@@ -100,12 +111,13 @@ def test_a_part_of_several_cores_is_so_many_cores_and_threads(monkeypatch: pytes
     group, threads = Group(), list[int]()
     monkeypatch.setattr(quotas, "open_quota", lambda **_: group)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    made = Limit("job", 4, on_host=True)
-    made.set(0.3)
-    made.set(0.25)
-    made.set(None)
+    made = Limit("job", on_host=True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    made.set(0.3, 4)
+    made.set(0.25, 4)
+    made.set(None, 4)
     assert group.told == [pytest.approx(1.2), 1.0, None]
-    assert threads == [2, 1, 4]
+    assert threads == [2, 1, 3]  # in the end as many as there were
 
 
 def test_where_no_group_can_be_had_it_is_paced_and_said_once(
@@ -117,7 +129,7 @@ def test_where_no_group_can_be_had_it_is_paced_and_said_once(
 
     monkeypatch.setattr(quotas, "open_quota", refuses)
     clock = Clock()
-    made = Limit("job", 1, on_host=True, clock=clock)
+    made = Limit("job", on_host=True, clock=clock)
     with caplog.at_level(logging.WARNING, limit.__name__):
         for part in (0.5, 0.4, None, 0.5):
             made.set(part)

@@ -38,7 +38,7 @@ def follow(
     while done < total and now < 10 * deadline:
         if new_deadline is not None and now >= new_deadline[0]:
             deadline = new_deadline[1]
-        part = controller.step(State(now, done, now, total, deadline, 0.05, 1.0, 0.05), speed)
+        part = controller.step(State(now, done, total, deadline, 0.05, 1.0, 0.05), speed)
         parts.append(part)
         more = rate * part * step * (slower[1] if now >= slower[0] else 1.0)
         if learned and more >= 1:
@@ -88,7 +88,7 @@ def test_the_paper_s_mode_does_what_is_printed() -> None:
     """Eq. 4 and 5 by hand: at 10 s, 100 points in 100 s, nothing done: e = 10, i = 1, d = 0.01 (1 + 10), rounded up."""
     rule = Rule(alpha=1.0, period=10.0, mode="paper", gain=0.01, eta=0.1)
     controller, speed = Controller(rule, 0.0), SpeedUp((1,))
-    state = State(now=0.0, done=0, heard=0.0, total=100, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
+    state = State(now=0.0, done=0, total=100, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
     assert controller.step(state, speed) == 0.05
     assert controller.step(state._replace(now=5.0), speed) == 0.05  # not before the next step
     assert controller.step(state._replace(now=10.0), speed) == pytest.approx(0.15)
@@ -99,7 +99,7 @@ def test_the_paper_s_mode_does_what_is_printed() -> None:
 def test_the_integral_does_not_run_away_while_all_is_given() -> None:
     """Hopelessly behind for 50 steps, then given a deadline far off: it comes down at once."""
     controller = Controller(Rule(alpha=1.0, mode="paper", gain=0.02, eta=0.2, ramp="origin"), 0.0)
-    state = State(now=0.0, done=0, heard=0.0, total=100, deadline=50.0, least=0.05, most=1.0, quantum=0.05)
+    state = State(now=0.0, done=0, total=100, deadline=50.0, least=0.05, most=1.0, quantum=0.05)
     for now in range(50):
         controller.step(state._replace(now=float(now)), SpeedUp((1,)))
     assert controller.output == 1.0
@@ -108,11 +108,11 @@ def test_the_integral_does_not_run_away_while_all_is_given() -> None:
 
 def test_what_is_not_confirmed_is_repeated() -> None:
     controller, speed = Controller(Rule(alpha=1.0), 0.0), SpeedUp((1,), (10.0,))
-    state = State(now=0.0, done=0, heard=0.0, total=600, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
+    state = State(now=0.0, done=0, total=600, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
     first = controller.step(state, speed)
     assert controller.step(state._replace(now=1.0, pending=True), speed) == first
-    assert controller.step(state._replace(now=20.0, heard=20.0, done=30, pending=True), speed) == first
-    assert controller.step(state._replace(now=21.0, heard=21.0, done=30), speed) > first
+    assert controller.step(state._replace(now=20.0, done=30, pending=True), speed) == first
+    assert controller.step(state._replace(now=21.0, done=30), speed) > first
 
 
 def test_a_ramp_is_a_line() -> None:

@@ -55,7 +55,8 @@ class Scripts:
         """
         scheduler = self._scheduler()
         check_name(job.name)
-        job = replace(job, can=job.can - {Can.RELEASE, Can.RESIZE}, device=self._place(device))
+        able = job.can - {Can.RELEASE, Can.RESIZE}
+        job = replace(job, can=able, device=self._place(device), sizes=(), rates=())
         if job.min_devices > (have := scheduler.settings.devices):
             raise JoinRefused(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
         again = False
@@ -67,7 +68,8 @@ class Scripts:
                 self._part(job.name, scheduler.incarnation(job.name))
         self.speakers[job.name] = line
         self._handle(Submit((job,)))
-        return Welcome(self._scheduler().incarnation(job.name), tuple(path for _, path in self.devices), again)
+        paths, cores = tuple(path for _, path in self.devices), scheduler.settings.cores
+        return Welcome(self._scheduler().incarnation(job.name), paths, again, cores)
 
     def speak(self, event: Report | WorkerLeft, line: int) -> None:
         """Who reports for a job, or says that it leaves, is the one who speaks for it: nobody else may.

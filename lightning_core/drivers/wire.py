@@ -55,9 +55,9 @@ class SocketClient:
     def join(self, job: Job, device: str) -> Welcome:
         key = (os.getpid(), str(self._path), job.name)
         before = _joined.get(key)
-        incarnation, turnstiles, again = self.call("join", job=job_to_dict(job), device=device, incarnation=before)
-        _joined[key] = incarnation
-        return Welcome(incarnation, tuple(turnstiles), again)
+        welcome = Welcome(*self.call("join", job=job_to_dict(job), device=device, incarnation=before))
+        _joined[key] = welcome.incarnation
+        return welcome._replace(turnstiles=tuple(welcome.turnstiles))
 
     def report(self, report: Report) -> Directive | None:
         return self.event(report)

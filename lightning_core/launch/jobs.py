@@ -148,7 +148,7 @@ def read_job(
         found.at(key).add(f"must be at most the pool's {devices}, or the job can never be scheduled, got {least}")
     if len(found.problems) > before:
         return None
-    several = sizes_of(config, least, most)
+    several = sizes(slots_of(config, most), least, most)
     job = Job(
         name,
         deadline,
@@ -165,16 +165,6 @@ def read_job(
         sizes=several,
     )
     return JobSpec(job, config, cell, source)
-
-
-def sizes_of(config: Mapping[str, Any], least: int, most: int) -> tuple[int, ...]:
-    """Numbers of devices that a job can train on with the same global batch; none if that is only one."""
-    trainer = config.get("trainer")
-    accumulated = (trainer.get("accumulate_grad_batches") or 1) if isinstance(trainer, Mapping) else 1
-    if isinstance(accumulated, bool) or not isinstance(accumulated, int) or accumulated < 1:
-        return ()
-    found = sizes(slots_of(config, most), least, most)
-    return found if len(found) > 1 else ()
 
 
 def _config(

@@ -92,7 +92,8 @@ class Worker:
         import lightning_core.launch.configuration  # noqa: F401
 
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        torch.set_num_threads(1)  # processes that take turns must not leave threads spinning in another's turn
+        # Processes that take turns must not leave threads spinning in another's turn: they wait asleep.
+        torch.set_num_threads(cores)
         for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
             del os.environ[name]  # meant for the shell that started the pool, not for the jobs in it
         if kind == "gpu" and torch.cuda.device_count() != 1:

@@ -31,7 +31,7 @@ import numpy as np
 
 from lightning_core.durations import FARTHEST
 from lightning_core.policies.filling import fill
-from lightning_core.policies.laying import EXACT, Laid, Need, hoped, useful_sizes
+from lightning_core.policies.laying import EXACT, Laid, Need, hoped
 from lightning_core.policies.ramp import Controller, Mode, RampKind, Rule, State
 from lightning_core.policies.rows import JobRow, rows_of
 from lightning_core.policies.spending import ends_on, spend
@@ -111,19 +111,10 @@ class Decor:
         self.stays = stays
         self.idle = idle
         self._controllers: dict[int, Controller] = {}  # by place
-        self._sizes: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}  # by place, of speeds that are known
         self._left_out_before: set[int] = set()  # places
-        self._last: tuple[object, Plan] | None = None
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        total = jobs.batches + jobs.remaining
-        columns = jobs.place, jobs.deadline, jobs.goal, jobs.weight, jobs.fixed, jobs.cells, total
-        terms = now, jobs.devices, *(column.tobytes() for column in columns)
-        if self._last is not None and self._last[0] == (terms, jobs.holds.tobytes()):
-            return self._last[1]  # whoever has left its devices at once: nothing else has changed since it was told to
         rows = rows_of(jobs, self.level)
-        places = {job.place for job in rows}
-        self._sizes = {place: sizes for place, sizes in self._sizes.items() if place in places}
         self._controllers = {
             job.place: self._controllers.get(job.place) or Controller(self.rule, job.submitted) for job in rows
         }
@@ -135,10 +126,7 @@ class Decor:
         sizes = spend(needs, laid, free, untried, grow=self.idle == "spend", worth=self.worth)
         each = zip(rows, needs, laid, sizes, strict=True)
         wishes = [self._wish(*one, jobs.quantum, now) for one in each]
-        plan = self._plan(jobs, rows, needs, wishes)
-        granted = np.array([wish.duty * wish.size for wish in wishes])
-        self._last = (terms, granted.tobytes()), plan
-        return plan
+        return self._plan(jobs, rows, needs, wishes)
 
     @staticmethod
     def _plan(jobs: JobView, rows: Sequence[JobRow], needs: Sequence[Need | None], wishes: Sequence[_Wish]) -> Plan:
@@ -180,6 +168,8 @@ class Decor:
         if _in_parts(job, quantum):
             part = self._part(job, work, end, quantum, now)
             part = part if part < 1.0 - EXACT else 0.0
+            if 0 < part <= quantum:  # it may be early, but not on less
+                end = min(end, now + work / job.speed.rate(part))
             return Need(work, end, sizes, rates, latest=job.deadline, weight=job.weight, part=part)
         lag = max(min(job.stint, now) + job.resize - now, 0.0) if job.on_its_way else 0.0  # inf: it has not left yet
         reserve = 0.5 * (job.deadline - end) + BEARABLE * (job.deadline - job.submitted)
@@ -214,14 +204,9 @@ class Decor:
             return sizes, (1.0,) * len(sizes)
         if job.fixed in job.speed.sizes:
             return (job.fixed,), (job.speed.rate(job.fixed),)
-        if job.place in self._sizes:
-            sizes, rates = self._sizes[job.place]
-        else:
-            sizes, rates = useful_sizes(job.speed, job.speed.sizes[-1])
-            if job.speed.seconds == math.inf:
-                self._sizes[job.place] = sizes, rates
-            elif left >= MENDED * (2 * job.resize + self.least_stint):
-                rates = hoped(job.speed, sizes, rates)
+        sizes, rates = job.speed.useful()
+        if job.speed.seconds < math.inf and left >= MENDED * (2 * job.resize + self.least_stint):
+            rates = hoped(job.speed, sizes, rates)
         there = bisect_right(sizes, devices)
         return sizes[:there], rates[:there]
 
@@ -239,9 +224,7 @@ class Decor:
         if not job.exact:
             wanted = job.speed.devices_for(work / max(end - now, 1e-9))
             return min(max(quantum * math.ceil(wanted / quantum - EXACT), quantum), 1.0) if wanted < 1.0 else 1.0
-        state = _state(job, quantum, 1.0, quantum, now)
-        if self.rule.mode == "default":  # what was done since it was heard of is in there
-            state = state._replace(done=state.total - work, heard=0.0)
+        state = _state(job, work, quantum, 1.0, quantum, now)
         return self._controllers[job.place].step(state, job.speed)
 
     # ------------------------------------------------------------------------------------------------ its answer
@@ -261,12 +244,17 @@ class Decor:
         if not job.tried or math.isnan(job.left):
             return _Wish(0, 1.0, int(size), math.nan, "full_speed")
         code, left = "on_ramp", job.deadline - now
+        least = quantum if _in_parts(job, quantum) else need.sizes[0]
         if self.rule.mode == "paper" and not _in_parts(job, quantum):
             most = float(need.sizes[-1])
-            wanted = self._controllers[job.place].step(_state(job, float(need.sizes[0]), most, 1.0, now), job.speed)
+            wanted = self._controllers[job.place].step(
+                _state(job, need.work, float(need.sizes[0]), most, 1.0, now), job.speed
+            )
             size = float(min((n for n in need.sizes if n >= wanted), default=most))
         elif not need.may_shrink and size == need.holds > need.sizes[0]:
             code, left = "not_resized", need.resize
+        elif size <= least and self._controllers[job.place].end(job.deadline, now) - done > self.rule.period:
+            code, left = "early", job.deadline - done
         if job.fixed:
             code = "back_to_size"
         return _Wish(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, FARTHEST)))
@@ -294,6 +282,6 @@ def _in_parts(job: JobRow, quantum: float) -> bool:
     return quantum < 1.0 and job.speed.sizes == (1,)
 
 
-def _state(job: JobRow, least: float, most: float, quantum: float, now: float) -> State:
+def _state(job: JobRow, work: float, least: float, most: float, quantum: float, now: float) -> State:
     total = job.batches + job.left
-    return State(now, job.batches, job.heard, total, job.deadline, least, most, quantum, not job.obeys)
+    return State(now, total - work, total, job.deadline, least, most, quantum, not job.obeys)

@@ -138,20 +138,6 @@ class Laid(NamedTuple):
         return devices if begin <= now else 0.0
 
 
-def useful_sizes(speed: SpeedUp, devices: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Sizes that fit so many devices, without those that are no faster than a smaller one, and their rates."""
-    sizes: list[int] = []
-    rates: list[float] = []
-    for size in speed.sizes:
-        if size > devices:
-            break
-        rate = speed.rate(size)
-        if not sizes or rate > rates[-1] * (1 + EXACT):
-            sizes.append(size)
-            rates.append(rate)
-    return tuple(sizes), tuple(rates)
-
-
 def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False) -> Laid | None:
     """The job on its size number ``top``, or what is left of it; None if it would not be done by ``latest``.
 

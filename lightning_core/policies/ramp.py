@@ -27,8 +27,6 @@ from lightning_core.speedup import SpeedUp
 POLE = 0.6
 # Seconds of training that must have been seen before the speed counts as known.
 KNOWN_AFTER = 1.0
-# How far progress is reckoned on from when it was last heard of, seconds at most.
-STALE = 2.0
 
 Mode = Literal["default", "paper"]
 RampKind = Literal["rebased", "origin"]
@@ -56,8 +54,7 @@ class State(NamedTuple):
 
     Args:
         now: scheduler time.
-        done: batches.
-        heard: when that was told, scheduler time.
+        done: batches, by now.
         total: batches to do.
         deadline: scheduler time.
         least: devices.
@@ -68,7 +65,6 @@ class State(NamedTuple):
 
     now: float
     done: float
-    heard: float
     total: float
     deadline: float
     least: float
@@ -126,7 +122,7 @@ class Controller:
 
         >>> speed = SpeedUp((1,), (10.0,))
         >>> controller = Controller(Rule(alpha=1.0), began=0.0)
-        >>> state = State(now=0.0, done=0, heard=0.0, total=600, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
+        >>> state = State(now=0.0, done=0, total=600, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
         >>> round(controller.step(state, speed), 2)
         0.6
     """
@@ -159,10 +155,7 @@ class Controller:
         if not paper and not (speed.known and speed.seconds >= KNOWN_AFTER):
             self.output = state.most
             return self.output
-        done = state.done
-        if not paper and self.output > 0 and state.heard > 0:
-            done += speed.rate(self.output) * min(max(state.now - state.heard, 0.0), STALE)
-        progress = min(100.0 * done / state.total, 100.0)
+        progress = min(100.0 * state.done / state.total, 100.0)
         if changed or self._ramp is None or (not paper and self._ramp.ends <= state.now < state.deadline):
             self._begin(state, progress)
         assert self._ramp is not None  # it has just begun, if it was not there
