@@ -60,6 +60,8 @@ __all__ = ["Scheduler", "Settings"]
 
 # How far ahead of a missing cell others are kept.
 MOST_WAITING = 1000
+# A round that a policy asks for comes after such a part of a period at the earliest.
+SOON = 0.1
 
 
 class Scheduler:
@@ -346,16 +348,16 @@ class Scheduler:
         out = table.evicted[rows] | (self._closing & table.launched[rows]) | (table.back_at[rows] > now)
         duty, homes = deal(table, self.settings, rows, plan, apart, out, self.gone, now)
         self._changed += grant(table, rows, plan, duty, homes, apart, self.gone, self._closing, now)
-        self._next_round = self._next(rows, planned, begun, now)
+        self._next_round = self._next(rows, planned, begun, plan.again, now)
 
-    def _next(self, rows: IntArray, planned: BoolArray, begun: BoolArray, now: float) -> float | None:
-        """A round each period while something moves, else when a deadline passes or a job may begin."""
+    def _next(self, rows: IntArray, planned: BoolArray, begun: BoolArray, again: float, now: float) -> float | None:
+        """A round each period while something moves, or sooner; else when a deadline passes or a job may begin."""
         table = self._table
         soonest = float(
             np.concatenate([[np.inf], table.deadline[rows[~table.late[rows]]], table.wakes(rows[~begun])]).min()
         )
         if planned.any() or table.duty[rows].any():
-            soonest = min(soonest, now + self.settings.period)
+            soonest = min(soonest, now + self.settings.period, max(again, now + SOON * self.settings.period))
         return soonest if soonest < np.inf else None
 
     def _miss(self, row: int, now: float) -> None:
@@ -382,9 +384,10 @@ class Scheduler:
         among = np.flatnonzero(planned)
         order, fill = among, True
         size = capped = None
+        again = np.inf
         if len(among):
             part = self._policy.plan(view.only(among), now)
-            order, fill = among[part.order], part.fill
+            order, fill, again = among[part.order], part.fill, part.again
             if part.size is not None:
                 # Nothing is filled up behind such a plan: who goes on late wants the least that it can train on.
                 duty[late] = 1.0
@@ -396,7 +399,7 @@ class Scheduler:
             duty[among], finish[among], numbers[among] = part.duty, part.finish, part.numbers
             codes[among], waiting[among] = part.codes, part.waiting
         order = np.concatenate([order, late, np.flatnonzero(apart)])
-        return Plan(order, duty, finish, codes, waiting, numbers, fill, size, capped)
+        return Plan(order, duty, finish, codes, waiting, numbers, fill, size, capped, again)
 
     # ------------------------------------------------------------------------------------------------ to look at
 

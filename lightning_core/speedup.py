@@ -21,7 +21,7 @@ TINY = 1e-9
 # For how many seconds of observation that belief counts.
 BELIEF = 0.5
 # Seconds of observation on so many whole devices after which they speak for themselves as much as the fit does.
-TRUST = 5.0
+TRUST = 2.0
 
 
 class SpeedUp:

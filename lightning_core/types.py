@@ -594,6 +594,7 @@ class Plan:
         fill: whether what is left over goes to whoever can use it.
         size: devices that each should train on, at least 1; None for as many as they do.
         capped: who must not take more than its duty; None for nobody.
+        again: when the policy wants to be asked again, scheduler time, if that is before the next round.
     """
 
     order: IntArray
@@ -605,6 +606,7 @@ class Plan:
     fill: bool = True
     size: IntArray | None = None
     capped: BoolArray | None = None
+    again: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,17 @@ def test_whatever_the_speed_up_it_is_in_time_with_what_is_kept_for_bad_luck(
     assert resizes <= 8 or resizes * restart <= 0.02 * one.end("a")
 
 
+def test_a_change_comes_when_it_is_due_and_not_with_the_next_round() -> None:
+    """Two devices do 19 batches a second, one does 12: 1000 of them by 75 s take 14.6 s on two, and 60.4 s on one."""
+    one = run([training("a", 1000, 75.0, (12.0, 19.0), restart=0.1, known=True)], 2, alpha=1.0)
+    assert one.end("a") == pytest.approx(75.0, abs=0.5)
+    rare = Settings("decor", {"alpha": 1.0, "least_stint": 0.0}, devices=2, period=30.0)
+    simulation = Watched(rare, [training("a", 1000, 75.0, (12.0, 19.0), 0.1, known=True)], Delays(report=0.01))
+    [job] = simulation.run(1000.0).jobs
+    assert job.finished_at == pytest.approx(75.0, abs=0.5)
+    assert simulation.resizes("a") == 1
+
+
 def test_as_few_device_seconds_as_it_takes() -> None:
     """Two devices for the first half of 75 s, one for the rest: 112 device-seconds; two all the time would be 106 s,
     ended at 53 s. On three jobs in a row that is what others can have.

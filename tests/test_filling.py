@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.policies.filling import fill
-from lightning_core.policies.laying import Free, Laid, Need, hoped, lay, lay_on_fewest
+from lightning_core.policies.laying import HOPE, Free, Laid, Need, hoped, lay, lay_on_fewest, next_change
 from lightning_core.policies.spending import ends_on, spend
 from lightning_core.speedup import SpeedUp
 
@@ -149,7 +149,6 @@ def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
         (need(80, 100, 1, 1.9, holds=2, resize=20, stays=0.2), [(0, 80 / 1.9, 2)]),  # 100 instead of 84 device-seconds
         (need(102, 100, 1, 1.9, holds=1, resize=1, patience=2), [(0, 102, 1)]),  # a little late is not worth a change
         (need(104, 100, 1, 2, holds=1, resize=1), [(0, 94, 1), (94, 100, 2)]),  # a little more is needed in the end
-        (need(104, 100, 1, 2, holds=1, resize=1, notice=95), [(0, 53, 2)]),  # nobody may look at it then
         (need(150, 100, 1, 2, holds=1, resize=1), [(0, 76, 2)]),  # much more at once
         (need(101, 100, 1, 1.9, latest=110), [(0, 101 / 1.9, 2)]),
         (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # what is kept for bad luck is used up
@@ -202,12 +201,43 @@ def test_useful_sizes_are_those_that_are_faster_than_all_below() -> None:
     assert SpeedUp((2,), (1.0,)).useful() == ((2,), (1.0,))
 
 
+@pytest.mark.parametrize(
+    ("job", "when"),
+    [
+        (need(80, 100, 1), math.inf),  # on the only number that there is
+        (need(140, 100, 1, 2, start=1, resize=1), 43.0),  # it is not there yet
+        (need(180, 100, 1, 2, holds=1), 80.0),  # more at once, and then one again
+        (need(104, 100, 1, 2, holds=1, resize=1), 94.0),  # more in the end
+        (need(140, 100, 1, 2, holds=2, resize=1), 41.0),  # after 41 s 58 batches are left, and 58 s on one
+        (need(140, 100, 1, 2, holds=2, resize=1, lag=2, margin=1), 46.0),
+        (need(80, 100, 1, 2, holds=2, resize=1, may_shrink=False), math.inf),  # it could have fewer already
+    ],
+)
+def test_a_job_may_want_another_number_at(job: Need, when: float) -> None:
+    laid = lay_on_fewest(job, Free(0.0, 4))
+    assert laid is not None
+    assert next_change(job, laid, 0.0) == pytest.approx(when)
+    if when < math.inf and job.holds == 2:
+        then = replace(job, work=job.work - 2 * (when - job.lag), end=job.end - when, lag=0.0)
+        just_before = replace(then, work=then.work + 0.01)
+        assert [lay_on_fewest(one, Free(0.0, 4)).at_once(0.0) for one in (then, just_before)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_what_is_planned_for_later_is_looked_at_then() -> None:
+    free = Free(0.0, 1)
+    free.take(0.0, 30.0, 1.0)
+    laid = lay_on_fewest(need(50, 100, 1), free)
+    assert laid is not None
+    assert next_change(need(50, 100, 1), laid, 0.0) == 30.0
+
+
 def test_what_was_not_tried_is_hoped_for_but_not_as_much_as_more() -> None:
     speed = SpeedUp((1, 2, 3))
     for _ in range(3):
         speed.observe(3.0, 30, 1.0)
     sizes, rates = speed.useful()
-    assert hoped(speed, sizes, rates) == pytest.approx((1.1 * rates[0], min(1.1 * rates[1], 0.98 * rates[2]), rates[2]))
+    most = 0.98 * rates[2]
+    assert hoped(speed, sizes, rates) == pytest.approx((HOPE * rates[0], min(HOPE * rates[1], most), rates[2]))
     assert hoped(SpeedUp((1, 2), (5.0, 6.0)), (1, 2), (5.0, 6.0)) == (5.0, 6.0)
 
 

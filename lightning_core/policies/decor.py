@@ -31,7 +31,7 @@ import numpy as np
 
 from lightning_core.durations import FARTHEST
 from lightning_core.policies.filling import fill
-from lightning_core.policies.laying import EXACT, Laid, Need, hoped
+from lightning_core.policies.laying import EXACT, Laid, Need, hoped, next_change
 from lightning_core.policies.ramp import Controller, Mode, RampKind, Rule, State
 from lightning_core.policies.rows import JobRow, rows_of
 from lightning_core.policies.spending import ends_on, spend
@@ -126,10 +126,14 @@ class Decor:
         sizes = spend(needs, laid, free, untried, grow=self.idle == "spend", worth=self.worth)
         each = zip(rows, needs, laid, sizes, strict=True)
         wishes = [self._wish(*one, jobs.quantum, now) for one in each]
-        return self._plan(jobs, rows, needs, wishes)
+        served = ((need, on) for need, on in zip(needs, laid, strict=True) if need is not None and on is not None)
+        again = min((next_change(need, on, now) for need, on in served), default=math.inf)
+        return self._plan(jobs, rows, needs, wishes, again)
 
     @staticmethod
-    def _plan(jobs: JobView, rows: Sequence[JobRow], needs: Sequence[Need | None], wishes: Sequence[_Wish]) -> Plan:
+    def _plan(
+        jobs: JobView, rows: Sequence[JobRow], needs: Sequence[Need | None], wishes: Sequence[_Wish], again: float
+    ) -> Plan:
         def turn(row: int) -> tuple[int, int, float, int]:
             """Who keeps its devices is dealt them first, and who gets more last: so nobody moves for others' sake."""
             job, need, wish = rows[row], needs[row], wishes[row]
@@ -150,6 +154,7 @@ class Decor:
             fill=False,
             size=np.array([wish.size for wish in wishes], np.int64),
             capped=(duty < 1.0) & served,
+            again=again,
         )
 
     # ------------------------------------------------------------------------------------------------ one job
@@ -186,8 +191,7 @@ class Decor:
             resize=job.resize,
             stint=self.worth * job.resize,
             patience=min(0.5 * job.resize, reserve) if job.holds else 0.0,
-            margin=0.25 * job.resize + 0.005 * max(end - now, 0.0) if job.holds else 0.0,
-            notice=self.rule.period,
+            margin=0.25 * job.resize + 0.005 * max(end - now, 0.0),
             may_shrink=self._may_shrink(job, end, now),
             stays=self.stays,
         )

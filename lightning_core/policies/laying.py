@@ -17,7 +17,7 @@ from lightning_core.speedup import SpeedUp
 # A job that is a little late on what it has waits with growing, if it need grow only for such a part of its time.
 LITTLE = 0.25
 # How much more than the forecast is hoped for of a number of devices until it was seen for so many seconds.
-HOPE, TRIED = 1.1, 1.0
+HOPE, TRIED = 1.2, 1.0
 EXACT = 1e-9
 
 
@@ -95,7 +95,6 @@ class Need:
         stint: seconds for which nobody who is planned with it takes what it has.
         patience: seconds that it may be late by forecast before it gets more devices than it has.
         margin: seconds by which it must be early by forecast before it gets fewer.
-        notice: seconds for which nobody may look at it: it gets more devices rather so much too early than too late.
         may_shrink: whether it may have fewer devices than it has, if those bring it home.
         stays: part of its device-seconds that fewer must save, or it stays on what it has; 0: it does not.
     """
@@ -114,7 +113,6 @@ class Need:
     stint: float = 0.0
     patience: float = 0.0
     margin: float = 0.0
-    notice: float = 0.0
     may_shrink: bool = True
     stays: float = 0.0
 
@@ -255,12 +253,36 @@ def _lay_as_it_is(need: Need, free: Free, at: int, end: float) -> Laid | None:
         # So long on what it has, that the rest is done in time on more.
         seconds = (rate * (end - now - need.resize) - need.work - need.lag * need.rates[at]) / (rate - need.rates[at])
         change = now + seconds
-        if seconds < (1 - LITTLE) * (end - now) or change <= now + max(need.lag, need.notice):
+        if seconds < (1 - LITTLE) * (end - now) or change <= now + need.lag:
             continue
         if free.least_between(now, change) >= size - EXACT and free.least_between(change, end) >= more - EXACT:
             area = size * seconds + more * (end - change)
             return Laid((Stretch(now, change, size), Stretch(change, end, more)), end, area)
     return None
+
+
+def waits(need: Need, size: int) -> float:
+    """Seconds until a job trains that has so many devices from now on."""
+    if size == need.holds:
+        return need.lag
+    return need.lag + need.resize if need.holds else need.start
+
+
+def next_change(need: Need, laid: Laid, now: float) -> float:
+    """When the job may want another number of devices than now, if nothing is learned; inf if it does not."""
+    first = laid.stretches[0]
+    if first.begin > now:
+        return first.begin
+    if len(laid.stretches) > 1:
+        return first.end
+    size = int(first.devices)
+    if size <= need.sizes[0]:  # or on a part of one
+        return math.inf
+    # By then so much is done on what it has that fewer bring it home.
+    at = need.sizes.index(size)
+    more, fewer = need.rates[at], need.rates[at - 1]
+    late = now + need.resize + (need.work + more * waits(need, size)) / fewer - (need.end - need.margin)
+    return now + late / (more / fewer - 1.0) if late > 0 else math.inf
 
 
 def hoped(speed: SpeedUp, sizes: Sequence[int], rates: Sequence[float]) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from lightning_core.policies.laying import EXACT, Free, Laid, Need
+from lightning_core.policies.laying import EXACT, Free, Laid, Need, waits
 
 # A job grows where each more device-second that it takes saves at least so much of its own.
 WASTE = 1.0
@@ -70,8 +70,7 @@ def spend(
 
 def ends_on(need: Need, size: int, now: float) -> float:
     """When a job ends if it has so many devices from now on."""
-    wait = need.lag if size == need.holds else need.lag + need.resize if need.holds else need.start
-    return now + wait + need.work / need.rates[need.sizes.index(size)]
+    return now + waits(need, size) + need.work / need.rates[need.sizes.index(size)]
 
 
 def _catching_up(need: Need, left: int, now: float) -> int:
