@@ -36,7 +36,7 @@ from lightning_core.types import Amend, JobStatus
 
 CORES = 2
 # What a batch waits for a logical device, seconds, and of how many samples it is.
-WAIT, LOGICAL_BATCH = 0.03, 16
+WAIT, LOGICAL_BATCH = 0.08, 16
 CHANGED_AT, CHANGED_TO = 0.3, 0.8
 # Batches are first timed for so many seconds, to know how many make a run of the length that is wanted.
 TRIAL = 3.0

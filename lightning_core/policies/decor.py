@@ -190,6 +190,7 @@ class Decor:
             start=job.resize if job.batches else 0.0,
             resize=job.resize,
             stint=self.worth * job.resize,
+            least_stint=self.least_stint,
             patience=min(0.5 * job.resize, reserve) if job.holds else 0.0,
             margin=0.25 * job.resize + 0.005 * max(end - now, 0.0),
             may_shrink=self._may_shrink(job, end, now),

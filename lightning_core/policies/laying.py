@@ -93,6 +93,7 @@ class Need:
         start: seconds that it loses when it begins, if it has no devices.
         resize: seconds that it loses when their number changes.
         stint: seconds for which nobody who is planned with it takes what it has.
+        least_stint: seconds that it keeps a number of devices before it may have fewer.
         patience: seconds that it may be late by forecast before it gets more devices than it has.
         margin: seconds by which it must be early by forecast before it gets fewer.
         may_shrink: whether it may have fewer devices than it has, if those bring it home.
@@ -111,6 +112,7 @@ class Need:
     start: float = 0.0
     resize: float = 0.0
     stint: float = 0.0
+    least_stint: float = 0.0
     patience: float = 0.0
     margin: float = 0.0
     may_shrink: bool = True
@@ -253,7 +255,9 @@ def _lay_as_it_is(need: Need, free: Free, at: int, end: float) -> Laid | None:
         # So long on what it has, that the rest is done in time on more.
         seconds = (rate * (end - now - need.resize) - need.work - need.lag * need.rates[at]) / (rate - need.rates[at])
         change = now + seconds
-        if seconds < (1 - LITTLE) * (end - now) or change <= now + need.lag:
+        # If it grew now it would have more for a stint, which may be too long.
+        little = max(LITTLE * (end - now), need.resize + need.least_stint)
+        if end - change > little or change <= now + need.lag:
             continue
         if free.least_between(now, change) >= size - EXACT and free.least_between(change, end) >= more - EXACT:
             area = size * seconds + more * (end - change)
