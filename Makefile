@@ -32,7 +32,7 @@ lint: setup
 test: lint test-pure test-stories test-ray test-faults
 	@cat .seconds-test-pure .seconds-test-stories .seconds-test-ray .seconds-test-faults
 
-# Coverage is counted where the core is tested; counting it in ten thousand stories and in live runs would take minutes.
+# Coverage is counted where the core is tested; counting it in thousands of random runs and in live ones would take minutes.
 test-pure: setup
 	$(call run_tests,pure (of 120),-n 2 --dist loadfile -m 'not (gpu or nightly or cluster or stories or faults)' --cov --cov-report=)
 	$(RUN)/coverage report --include='$(CORE)' --fail-under=95

@@ -314,6 +314,29 @@ def test_what_is_no_longer_placed_is_not_launched(stage: Stage) -> None:
     asyncio.run(story())
 
 
+def test_nor_if_its_place_is_free_at_the_same_moment(stage: Stage) -> None:
+    """It begins to wait for news, is cancelled, and there are news, in one step."""
+    tried = stage.launcher._try
+
+    async def tried_and_over(placement: Placement, life: Life) -> str | None:
+        answer = await tried(placement, life)
+        asyncio.get_running_loop().call_soon(over)
+        return answer
+
+    def over() -> None:
+        stage.launcher.want([])
+        stage.places.vacate(place_of(stage))
+
+    async def story() -> None:
+        stage.spec()
+        place_of(stage).take(place_of(stage).worker, Life("other", 1, "scheduler"))
+        stage.launcher._try = tried_and_over  # type: ignore[method-assign]
+        await stage.launch()
+        assert not stage.runs
+
+    asyncio.run(story())
+
+
 @pytest.mark.promise("R5")
 def test_a_life_begins_with_what_was_accepted_and_nothing_else(stage: Stage) -> None:
     """The first incarnation was given up, and saved once more before it died."""

@@ -123,6 +123,7 @@ def same(one: Plan, other: Plan) -> bool:
     return all(a is b if a is None else np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
+@pytest.mark.stories
 @pytest.mark.parametrize("name", sorted(MEMBERS))
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)

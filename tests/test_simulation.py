@@ -324,6 +324,7 @@ def draw(seed: int, count: int = 6, devices: int = 1) -> list[SimulatedJob]:
 ROUGH = Delays(report=0.05, switch=0.1, release=0.4, start=0.7)
 
 
+@pytest.mark.stories
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "fixed"])
 @pytest.mark.parametrize(("devices", "resident"), [(1, None), (2, 4), (3, 3)])
 def test_every_policy(policy: str, devices: int, resident: int | None, tmp_path: Path) -> None:

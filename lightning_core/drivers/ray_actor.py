@@ -133,7 +133,8 @@ class SchedulerActor:
         if directive is None:
             news.clear()
             try:
-                await asyncio.wait_for(news.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await news.wait()
             except TimeoutError:
                 return None
             directive = self._host.newer(job, version)
@@ -248,7 +249,8 @@ class SchedulerActor:
         while (now := self._host.scheduler.placements()) == known and (left := until - self._host.now()) > 0:
             self._moves.clear()
             try:
-                await asyncio.wait_for(self._moves.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._moves.wait()
             except TimeoutError:
                 break
         return now
@@ -319,7 +321,8 @@ class SchedulerActor:
                 await asyncio.sleep(PAUSE)
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._host.seconds_to_wakeup())
+                async with asyncio.timeout(self._host.seconds_to_wakeup()):
+                    await self._woken.wait()
 
 
 def _lock(path: Path) -> int:

@@ -84,7 +84,8 @@ class Keeper:
         """
         await self._open()
         try:
-            await asyncio.wait_for(self._places.filled(), patience)
+            async with asyncio.timeout(patience):
+                await self._places.filled()
         except TimeoutError:
             trouble = {f"device {p.device}: {p.trouble}" for p in self._places if p.worker is None}
             raise RuntimeError(f"the pool is not ready after {patience:.0f} s: {'; '.join(sorted(trouble))}") from None
@@ -167,10 +168,13 @@ class Keeper:
             try:
                 actor = ray.get_actor(scheduler, namespace=NAMESPACE)
                 shared = list(zip(self._places.names, self._places.turnstiles, strict=True))
-                await asyncio.wait_for(actor.shares.remote(shared), LATE)
-                known = await asyncio.wait_for(actor.placements.remote(known, NEWS), NEWS + LATE)
+                async with asyncio.timeout(LATE):
+                    await actor.shares.remote(shared)
+                async with asyncio.timeout(NEWS + LATE):
+                    known = await actor.placements.remote(known, NEWS)
                 launcher.want(known or [])
-                await asyncio.wait_for(self._watch.reclaim(actor, scheduler), LATE)
+                async with asyncio.timeout(LATE):
+                    await self._watch.reclaim(actor, scheduler)
             except (RayError, ValueError, TimeoutError):  # it is being restarted, or stands still
                 known = None
                 await asyncio.sleep(AWAY)
@@ -187,7 +191,8 @@ class Keeper:
                 await self._places.look()
                 if (gone := self._places.gone()) != told:
                     actor = ray.get_actor(scheduler, namespace=NAMESPACE)
-                    await asyncio.wait_for(actor.gone.remote(list(gone.items())), LATE)
+                    async with asyncio.timeout(LATE):
+                        await actor.gone.remote(list(gone.items()))
                     told = gone
             except (RayError, ValueError, TimeoutError):  # it is being restarted, or stands still
                 told = None

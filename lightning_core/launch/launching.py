@@ -111,7 +111,8 @@ class Launcher:
                 await tell(life.scheduler, Unready(life.job, life.incarnation, missing))
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._places.moved.wait(), AGAIN)
+                async with asyncio.timeout(AGAIN):  # wait_for may lose that this was cancelled
+                    await self._places.moved.wait()
 
     async def _try(self, placement: Placement, life: Life) -> str | None:
         """Begins a life if it can; who is missing, in words, empty if all are only at work; None if nothing is left
@@ -180,7 +181,8 @@ class Launcher:
         """What is wrong with a worker that should be ready, in words, empty if it is at work; None if it is ready."""
         worker = place.worker
         try:
-            life = await asyncio.wait_for(worker.job.remote(), SILENT)  # type: ignore[union-attr]  # it is free
+            async with asyncio.timeout(SILENT):
+                life = await worker.job.remote()  # type: ignore[union-attr]  # it is free
         except (TimeoutError, RayError) as error:
             if place.worker is worker:
                 words = f"has not answered for {SILENT:.0f} s" if isinstance(error, TimeoutError) else "died"

@@ -250,7 +250,8 @@ class Places:
         for k in range(len(self.names)):
             with contextlib.suppress(ValueError, RayError, TimeoutError):  # its process took the socket with it
                 turnstile = ray.get_actor(f"{self._name}-turnstile-{k}", namespace=NAMESPACE)
-                await asyncio.wait_for(turnstile.close.remote(), SILENT)
+                async with asyncio.timeout(SILENT):
+                    await turnstile.close.remote()
             self._end(f"turnstile-{k}")
             remove_placement_group(await asyncio.to_thread(self._find_group, k))
 
@@ -285,7 +286,8 @@ class Places:
     async def _try_to_fill(self, place: Place) -> None:
         if (before := self._actor(place.name)) is not None:
             try:
-                place.take(before, await asyncio.wait_for(before.job.remote(), SILENT))
+                async with asyncio.timeout(SILENT):
+                    place.take(before, await before.job.remote())
             except (TimeoutError, RayError):
                 self._end(place.name)  # it hangs, or is dying: what it may have is lost
         place.settled = True
@@ -297,7 +299,8 @@ class Places:
             worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(*arguments)
             place.take(worker, await self._patiently(place, worker.job.remote()))
         if self.kind == "gpu" and place.worker is not None:
-            self.names[place.device] = await asyncio.wait_for(place.worker.device.remote(), SILENT)
+            async with asyncio.timeout(SILENT):
+                self.names[place.device] = await place.worker.device.remote()
 
     async def _patiently(self, place: Place, answer: Any) -> Any:
         """Waits for a process that is being started: as long as that takes, for Ray never says that it cannot be."""
