@@ -156,10 +156,12 @@ class Warm:
         bundle.check()
         (folder / "run").mkdir()
         steering = threading.Thread(target=self._steer, args=(bundle, resizes, beside), daemon=True)
-        self._offset, self._beside = 0.0, list[int]()
+        self._offset, self._beside, self._resized = 0.0, list[int](), 0
         steering.start()
         summary = self.cluster.run(bundle, folder / "run")
         steering.join()
+        if self._resized < resizes:
+            raise RuntimeError(f"the training was resized {self._resized} times, not {resizes}")
         if resizes and any(job.detail for job in summary.jobs):
             raise RuntimeError("\n".join(job.detail for job in summary.jobs))
         return {
@@ -199,7 +201,9 @@ class Warm:
                 self._beside.append(self._jobs()["b"].batches)
                 self._tell(Pause("b") if wide else Resume("b"))
             self._tell(Amend(spec, TIGHT if wide else LOOSE))
-            self._wait_for(2 if wide else 1)
+            if not self._wait_for(2 if wide else 1):
+                return
+            self._resized += 1
         if resizes:
             time.sleep(STINT)
             self._tell(Amend(spec, LOOSE))
@@ -216,12 +220,14 @@ class Warm:
     def _tell(self, event: object) -> None:
         ray.get(self.cluster.scheduler.event.remote(event))  # type: ignore[union-attr]
 
-    def _wait_for(self, devices: int) -> None:
+    def _wait_for(self, devices: int) -> bool:
+        """Whether the training is given so many devices."""
         until = time.monotonic() + 30.0
-        while len(self._jobs()["a"].devices) != devices:
-            if time.monotonic() > until:
-                raise RuntimeError(f"the training was not given {devices} devices")
+        while time.monotonic() < until and (job := self._jobs().get("a")) is not None:
+            if len(job.devices) == devices:
+                return True
             time.sleep(0.02)
+        return False
 
 
 def _timed(journal: Path, stints: Path, offset: float) -> list[Timed]:
@@ -393,7 +399,7 @@ def measure(size: Size) -> Figures:
 
 def _compare_losses(warm: Warm, resizes: int) -> Figures:
     """The loss at the end of a training with resizes and of others without, under several seeds."""
-    batches, last = int(60 * (resizes + 2) * STINT), 200
+    batches, last = int(130 * (resizes + 2) * STINT), 200
     ends: dict[int, list[float]] = defaultdict(list)
     for seed in (0, 1, 2):
         for number in (0, resizes):
