@@ -36,7 +36,7 @@ from lightning_core.launch.cluster import Cluster
 from lightning_core.types import Amend, Cancel, JobStatus, Pause, Resume
 
 SAMPLES, BATCH, WIDTH = 4096, 16, 256
-LOOSE, TIGHT = 36_000.0, 60.0
+LOOSE, TIGHT = 36_000.0, 12.0
 # How long each number of devices is kept, seconds.
 STINT = 2.5
 
