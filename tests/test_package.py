@@ -22,7 +22,7 @@ ROOMS = (
     "types",
     "protocols curves planning dealing faults",
     "estimators",
-    "policies",
+    "policies market",
     "settings table",
     "invariants forecasting granting",
     "scheduler",

@@ -1,0 +1,19 @@
+"""How many spot and on-demand instances to hold, slot by slot, so that jobs end in time at the least cost."""
+
+from lightning_core.market.forecasters import Arima, Autoregressive, Foreseen, LastValue, Noisy, Perfect, Seasonal
+from lightning_core.market.model import Batch, Ledger, Market, SpotJob
+from lightning_core.market.playing import play
+from lightning_core.market.policies import (
+    Ahanp,
+    Ahap,
+    AllOrNothing,
+    MaxSpot,
+    NextLifetime,
+    OnDemand,
+    UniformProgress,
+)
+
+__all__ = [
+    "Ahanp", "Ahap", "AllOrNothing", "Arima", "Autoregressive", "Batch", "Foreseen", "LastValue", "Ledger", "Market",
+    "MaxSpot", "NextLifetime", "Noisy", "OnDemand", "Perfect", "Seasonal", "SpotJob", "UniformProgress", "play",
+]  # fmt: skip

@@ -1,0 +1,112 @@
+"""What a policy asks for, made possible, safe and no more than needed.
+
+1. Possible: no more spot instances than there are; none at all, or at least as many as the job needs; no more than it
+   can use, the dearer ones going first.
+2. Safe: if, after this slot, all the on-demand instances that the job can use could not end it in time any more, it
+   gets as many as it can use now, spot ones first. No forecast is in this. A job that can be ended in time at all is.
+3. Needed: not more than ends the job in this slot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightning_core.market.model import EXACT, Batch, Overhead
+from lightning_core.types import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from lightning_core.market.playing import Seen
+
+Pair = tuple[IntArray, IntArray]
+"""Spot and on-demand instances, each of shape ``(B,)``."""
+
+
+def speed_of(batch: Batch, total: IntArray) -> FloatArray:
+    """Work in a whole slot on so many instances, shape ``(B,)``."""
+    speed: FloatArray = np.take_along_axis(batch.speed, total[:, None], 1)[:, 0]
+    return speed
+
+
+class Choices:
+    """What the jobs of a batch may have in a slot.
+
+    Args:
+        seen: the slot.
+        overhead: what costs a part of it: a change of the number of instances, or any that is launched.
+    """
+
+    def __init__(self, seen: Seen, overhead: Overhead = "total") -> None:
+        self.seen, self.overhead = seen, overhead
+        self.batch = seen.batch
+        self.cheap = seen.price <= self.batch.on_demand
+        self.left = self.batch.work - seen.progress
+
+    def choose(self, spot: IntArray, on_demand: IntArray, *, guarded: bool) -> Pair:
+        """What becomes of what a policy asks for."""
+        pair = self.possible(spot, on_demand)
+        if guarded:
+            pair = self.guarded(*pair)
+        return self.trimmed(*pair)
+
+    def part_left(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
+        """What is left of the slot to train in."""
+        seen, total = self.seen, spot + on_demand
+        part = self.batch.part_left(seen.held, total)
+        if self.overhead == "total":
+            return part
+        launched = (spot > seen.spot) | (on_demand > seen.on_demand)
+        return np.where(launched, self.batch.up, part)
+
+    def gain(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
+        """Work that is done in the slot."""
+        return self.part_left(spot, on_demand) * speed_of(self.batch, spot + on_demand)
+
+    def split(self, total: IntArray) -> Pair:
+        """So many instances, the cheaper kind first."""
+        spot = np.where(self.cheap, np.minimum(self.seen.available, total), 0)
+        return spot, total - spot
+
+    def possible(self, spot: IntArray, on_demand: IntArray) -> Pair:
+        """Rule 1."""
+        least, most, available = self.batch.least, self.batch.most, self.seen.available
+        spot, on_demand = np.clip(spot, 0, available), np.maximum(on_demand, 0)
+        spot, on_demand = self._shrunk(spot, on_demand, np.minimum(spot + on_demand, most))
+        lacks = np.where(spot + on_demand > 0, np.maximum(least - spot - on_demand, 0), 0)
+        more = np.where(self.cheap, np.minimum(available - spot, lacks), 0)
+        return spot + more, on_demand + lacks - more
+
+    def _shrunk(self, spot: IntArray, on_demand: IntArray, total: IntArray) -> Pair:
+        """So many of them, the dearer going first."""
+        kept_spot = np.where(self.cheap, np.minimum(spot, total), np.maximum(total - on_demand, 0))
+        return kept_spot, total - kept_spot
+
+    def guarded(self, spot: IntArray, on_demand: IntArray) -> Pair:
+        """Rule 2."""
+        safe = self.safe(spot, on_demand)
+        all_spot, rest = self.split(self.batch.most)
+        if self.overhead == "launches":  # whoever loses a spot instance launches again
+            kept = self.safe(all_spot, rest)
+            all_spot, rest = np.where(kept, all_spot, 0), np.where(kept, rest, self.batch.most)
+        return np.where(safe, spot, all_spot), np.where(safe, on_demand, rest)
+
+    def safe(self, spot: IntArray, on_demand: IntArray) -> BoolArray:
+        """Whether on-demand instances could still end the job in time from the next slot on."""
+        later = self.seen.slots_left - 1
+        then = np.where(later > 0, (self.batch.up + later - 1) * self.batch.fastest, 0.0)
+        safe: BoolArray = self.gain(spot, on_demand) + then >= self.left - EXACT
+        return safe
+
+    def trimmed(self, spot: IntArray, on_demand: IntArray) -> Pair:
+        """Rule 3."""
+        total = spot + on_demand
+        ends = self.gain(spot, on_demand) >= self.left - EXACT
+        if not ends.any():
+            return spot, on_demand
+        fewest = total.copy()
+        for number in range(int(total[ends].max()) - 1, 0, -1):
+            fewer = self._shrunk(spot, on_demand, np.minimum(total, number))
+            enough = ends & (number < total) & (number >= self.batch.least) & (self.gain(*fewer) >= self.left - EXACT)
+            fewest = np.where(enough, number, fewest)
+        return self._shrunk(spot, on_demand, fewest)

@@ -1,0 +1,234 @@
+"""What the prices and counts of the next slots will be.
+
+A forecaster makes a table of a series: row ``t`` says what it believes, having seen slots ``0`` to ``t``, of the slots
+behind it. Only :class:`Perfect` and :class:`Noisy` look further, and are for comparison. The last value is the one to
+beat: :func:`errors` are told beside its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from lightning_core.market.model import Batch, Market
+from lightning_core.market.playing import Forecast
+from lightning_core.types import FloatArray
+
+# No price is forecast below it.
+LOWEST_PRICE = 0.01
+# Slots of a series that an autoregression is fitted to, and after how many it is fitted again.
+WINDOW, REFIT = 192, 24
+
+
+class Forecaster(Protocol):
+    """Makes a table of forecasts of a series."""
+
+    def table(self, values: FloatArray, horizon: int) -> FloatArray:
+        """What is believed at each slot of those behind it.
+
+        Args:
+            values: shape ``(T,)``.
+            horizon: slots, at least 1.
+
+        Returns:
+            Shape ``(T, horizon)``; row ``t`` is of slots ``t + 1`` to ``t + horizon``.
+        """
+
+
+class LastValue:
+    """All goes on as it is."""
+
+    def table(self, values: FloatArray, horizon: int) -> FloatArray:
+        return np.repeat(np.asarray(values, float)[:, None], horizon, axis=1)
+
+
+class Perfect:
+    """Knows the future; behind the end of a series all goes on as it is."""
+
+    def table(self, values: FloatArray, horizon: int) -> FloatArray:
+        values = np.asarray(values, float)
+        padded = np.concatenate([values, np.full(horizon, values[-1])])
+        future: FloatArray = sliding_window_view(padded, horizon)[1:]
+        return future.copy()
+
+
+@dataclass(frozen=True, slots=True)
+class Seasonal:
+    """As it was a day ago, and in between the last value the less the further ahead.
+
+    Args:
+        period: slots of a day.
+        fades: after so many slots the last value counts for 1 / e.
+    """
+
+    period: int = 48
+    fades: float = 3.0
+
+    def table(self, values: FloatArray, horizon: int) -> FloatArray:
+        values = np.asarray(values, float)
+        at = np.arange(len(values))[:, None] + np.arange(1, horizon + 1) - self.period
+        before = at - np.arange(1, horizon + 1)
+        known = before >= 0
+        then, since = values[np.maximum(at, 0) % len(values)], values[np.maximum(before, 0)]
+        now = values[:, None]
+        # What has changed since then is thought to pass.
+        change = (now - since) * np.exp(-np.arange(1, horizon + 1) / self.fades)
+        return np.where(known, then + change, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Autoregressive:
+    """Each value a linear function of those before it, fitted by least squares to the newest of them, now and again.
+
+    A little ridge pulls it to the last value: a series that stood still tells nothing.
+
+    Args:
+        order: values that count.
+        window: newest slots to fit to.
+        refit: slots after which it is fitted again.
+    """
+
+    order: int = 6
+    window: int = WINDOW
+    refit: int = REFIT
+
+    def table(self, values: FloatArray, horizon: int) -> FloatArray:
+        values = np.asarray(values, float)
+        found = LastValue().table(values, horizon)
+        weights: FloatArray | None = None
+        for now in range(len(values)):
+            if now % self.refit == 0:
+                weights = self._fit(values[max(now + 1 - self.window, 0) : now + 1])
+            if weights is None or now + 1 < self.order:
+                continue
+            recent = list(values[now + 1 - self.order : now + 1])
+            for ahead in range(horizon):
+                following = recent[-1] + float(weights @ (np.array(recent[-self.order :]) - recent[-1]))
+                recent.append(following)
+                found[now, ahead] = following
+        lowest, highest = np.minimum.accumulate(values)[:, None], np.maximum.accumulate(values)[:, None]
+        return np.clip(found, lowest, highest)
+
+    def _fit(self, seen: FloatArray) -> FloatArray | None:
+        if len(seen) < 4 * self.order:
+            return None
+        past = sliding_window_view(seen, self.order)[:-1]
+        last = past[:, -1]
+        x, y = past - last[:, None], seen[self.order :] - last
+        gram = x.T @ x
+        ridge = 1e-3 * (np.trace(gram) / self.order + 1e-9)
+        weights: FloatArray = np.linalg.solve(gram + ridge * np.eye(self.order), x.T @ y)
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Noisy:
+    """The future, made wrong on purpose (the paper's four regimes; it gives no formula).
+
+    Args:
+        by: how wrong: 0.1 is 10 %.
+        scale: what that is a part of: ``None``, the true value; else so much, say the price of an instance.
+        tails: of the errors: ``"uniform"`` in -1 to 1, or ``"heavy"``, half of Student's t with 1.5 degrees of
+            freedom, cut off at 6.
+        seed: of the errors.
+    """
+
+    by: float
+    scale: float | None = None
+    tails: Literal["uniform", "heavy"] = "uniform"
+    seed: int = 0
+
+    def table(self, values: FloatArray, horizon: int) -> FloatArray:
+        true = Perfect().table(values, horizon)
+        draw = np.random.default_rng(self.seed)
+        if self.tails == "uniform":
+            errors = draw.uniform(-1, 1, true.shape)
+        else:
+            errors = np.clip(0.5 * draw.standard_t(1.5, true.shape), -6, 6)
+        return true + self.by * errors * (true if self.scale is None else self.scale)
+
+
+@dataclass(slots=True)
+class Arima:
+    """ARIMA, fitted by maximum likelihood to the newest values, now and again; statsmodels does it.
+
+    Args:
+        order: of the autoregression, the differences and the moving average.
+        window: newest slots to fit to.
+        refit: slots after which it is fitted again.
+    """
+
+    order: tuple[int, int, int] = (2, 0, 1)
+    window: int = WINDOW
+    refit: int = REFIT
+
+    def table(self, values: FloatArray, horizon: int) -> FloatArray:
+        import warnings
+
+        from statsmodels.tsa.arima.model import ARIMA
+
+        values = np.asarray(values, float)
+        found = LastValue().table(values, horizon)
+        for begin in range(4 * sum(self.order), len(values), self.refit):
+            seen = values[max(begin + 1 - self.window, 0) : begin + 1]
+            if np.ptp(seen) == 0:  # all goes on as it is
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it has not converged is no news to whoever sees its errors
+                try:
+                    fitted = ARIMA(seen, order=self.order).fit()
+                    for now in range(begin, min(begin + self.refit, len(values))):
+                        if now > begin:
+                            fitted = fitted.append(values[now : now + 1])
+                        found[now] = fitted.forecast(horizon)
+                except (ValueError, np.linalg.LinAlgError):
+                    continue
+        lowest, highest = np.minimum.accumulate(values)[:, None], np.maximum.accumulate(values)[:, None]
+        return np.clip(np.where(np.isfinite(found), found, values[:, None]), lowest, highest)
+
+
+class Foreseen:
+    """What one forecaster says of prices, and one of counts; the tables of a market are made once.
+
+    Args:
+        prices: forecaster of prices.
+        counts: forecaster of counts; the same if there is none.
+    """
+
+    def __init__(self, prices: Forecaster, counts: Forecaster | None = None) -> None:
+        self._prices, self._counts = prices, counts or prices
+        self._tables: dict[tuple[int, int], tuple[Market, FloatArray, FloatArray]] = {}
+
+    def look(self, batch: Batch, slot: int, horizon: int) -> Forecast:
+        """The slot and so many behind it, one row a job."""
+        at = batch.starts + np.minimum(slot, batch.deadline - 1)
+        now = np.minimum(slot, batch.slots - 1)
+        prices, counts = batch.price[:, now : now + 1], batch.available[:, now : now + 1]
+        if horizon:
+            several = [self._of(market, horizon) for market in batch.markets]
+            ahead = [(one[1][row], one[2][row]) for one, row in zip(several, at, strict=True)]
+            later_prices, later_counts = (np.array(column) for column in zip(*ahead, strict=True))
+            prices = np.concatenate([prices, np.maximum(later_prices, LOWEST_PRICE)], axis=1)
+            whole = np.maximum(np.floor(later_counts + 0.5), 0).astype(np.int64)
+            counts = np.concatenate([counts, whole], axis=1)
+        return Forecast(prices, counts)
+
+    def _of(self, market: Market, horizon: int) -> tuple[Market, FloatArray, FloatArray]:
+        key = id(market), horizon
+        if key not in self._tables:
+            prices = self._prices.table(market.price, horizon)
+            counts = self._counts.table(market.available.astype(float), horizon)
+            self._tables[key] = market, prices, counts  # the market too: no other may get its id
+        return self._tables[key]
+
+
+def errors(table: FloatArray, values: FloatArray) -> FloatArray:
+    """Mean absolute errors of a table of forecasts by slots ahead, shape ``(horizon,)``."""
+    values, horizon = np.asarray(values, float), table.shape[1]
+    true = Perfect().table(values, horizon)
+    inside = np.arange(len(values))[:, None] + np.arange(1, horizon + 1) < len(values)
+    mean: FloatArray = np.nanmean(np.where(inside, np.abs(table - true), np.nan), axis=0)
+    return mean

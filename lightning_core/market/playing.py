@@ -1,0 +1,163 @@
+"""Policies play a batch of jobs through their markets, slot by slot, and a ledger is kept for each.
+
+What a policy asks for is made possible, the safety net looks at it, and nobody gets more than ends its job in the slot
+(:mod:`.choices`). Several policies play side by side, each as if it were alone: what they have in common, such as the
+tables of :mod:`.windows`, is made once a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from lightning_core.market.choices import Choices, speed_of
+from lightning_core.market.model import EXACT, Batch, Ledger, Overhead, slots_after, value_at
+from lightning_core.types import FloatArray, IntArray
+
+
+class Forecast(NamedTuple):
+    """A slot as it is and those behind it as they are thought to be; one row a job, shape ``(B, 1 + horizon)``.
+
+    Args:
+        prices: of a spot instance.
+        counts: of spot instances, whole.
+    """
+
+    prices: FloatArray
+    counts: IntArray
+
+
+class Foresight(Protocol):
+    """What is thought of the slots to come."""
+
+    def look(self, batch: Batch, slot: int, horizon: int) -> Forecast:
+        """Of so many slots behind one that is known."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Seen:
+    """What a policy sees at the beginning of a slot; one row a job, columns of shape ``(B,)``.
+
+    Attributes:
+        batch: the jobs. Of its prices and counts only those up to ``slot`` may be looked at.
+        slot: counted from 0.
+        progress: work done.
+        spot: instances held in the slot before.
+        on_demand: instances held in the slot before.
+        forecast: this slot and, by forecast, at least as many behind it as the policy wants.
+    """
+
+    batch: Batch
+    slot: int
+    progress: FloatArray
+    spot: IntArray
+    on_demand: IntArray
+    forecast: Forecast
+
+    @property
+    def held(self) -> IntArray:
+        """Instances held in the slot before."""
+        return self.spot + self.on_demand
+
+    @property
+    def price(self) -> FloatArray:
+        """Of a spot instance now."""
+        return self.forecast.prices[:, 0]
+
+    @property
+    def available(self) -> IntArray:
+        """Spot instances now."""
+        return self.forecast.counts[:, 0]
+
+    @property
+    def usable(self) -> IntArray:
+        """Spot instances now that a job can use and that are not dearer than others; 0 if they are too few for it."""
+        batch = self.batch
+        count = np.minimum(self.available, batch.most)
+        return np.where((self.price <= batch.on_demand) & (count >= batch.least), count, 0)
+
+    def due(self, slots: int = 0) -> FloatArray:
+        """Work that is done so many slots behind this one if it is done evenly (eq. 6); at most all of it."""
+        batch = self.batch
+        return batch.work * np.minimum((self.slot + 1 + slots) / batch.deadline, 1.0)
+
+    @property
+    def slots_left(self) -> IntArray:
+        """Up to the deadline, this one among them."""
+        return self.batch.deadline - self.slot
+
+
+class SpotPolicy(Protocol):
+    """How many instances of which kind to hold in a slot, for each job of a batch.
+
+    A policy may have a state; it comes from the slots that it was shown alone, and slot 0 begins anew.
+    """
+
+    @property
+    def horizon(self) -> int:
+        """For how many slots behind the present one it wants forecasts."""
+
+    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
+        """Spot and on-demand instances, each of shape ``(B,)``; what cannot be is made possible."""
+
+
+def play(
+    policies: Sequence[SpotPolicy],
+    batch: Batch,
+    foresight: Foresight,
+    *,
+    guarded: bool = True,
+    overhead: Overhead = "total",
+) -> list[Ledger]:
+    """Has policies decide for each job of a batch, from its first slot to its deadline.
+
+    Args:
+        policies: who decides, each for itself.
+        batch: the jobs.
+        foresight: what they are told of the slots to come.
+        guarded: whether the safety net is there.
+        overhead: what costs a part of a slot: a change of the number of instances, or any that is launched.
+
+    Returns:
+        A ledger for each policy.
+
+    Example::
+
+        >>> from lightning_core.market import Batch, Foreseen, LastValue, Market, OnDemand, SpotJob
+        >>> market = Market([0.4] * 10, [4] * 10)
+        >>> batch = Batch([SpotJob(work=80.0, deadline=10)], market, [0])
+        >>> [ledger] = play([OnDemand()], batch, Foreseen(LastValue()))
+        >>> ledger.cost.tolist(), ledger.utility.tolist(), ledger.on_time.tolist()
+        ([81.0], [39.0], [True])
+    """
+    several, jobs, slots = len(policies), len(batch), batch.slots
+    horizon = max(policy.horizon for policy in policies)
+    rows = batch.repeated(several)
+    shape = several * jobs, slots
+    spot, on_demand = np.zeros((2, *shape), np.int64)
+    part, progress, paid = np.ones(shape), np.zeros(shape), np.zeros(shape)
+    held, done = np.zeros((2, several * jobs), np.int64), np.zeros(several * jobs)
+    for slot in range(slots):
+        forecast = foresight.look(batch, slot, horizon)
+        wanted = np.zeros((2, several * jobs), np.int64)
+        for number, policy in enumerate(policies):
+            own = slice(number * jobs, (number + 1) * jobs)
+            wanted[:, own] = policy.decide(Seen(batch, slot, done[own], held[0, own], held[1, own], forecast))
+        now = Forecast(np.tile(forecast.prices[:, :1], (several, 1)), np.tile(forecast.counts[:, :1], (several, 1)))
+        choices = Choices(Seen(rows, slot, done, held[0], held[1], now), overhead)
+        open_ = (done < rows.work - EXACT) & (slot < rows.deadline)
+        chosen = np.where(open_, choices.choose(wanted[0], wanted[1], guarded=guarded), 0)
+        left = np.where(open_, choices.part_left(chosen[0], chosen[1]), 1.0)
+        done = np.minimum(done + left * speed_of(rows, chosen.sum(0)), rows.work)
+        spot[:, slot], on_demand[:, slot] = chosen
+        part[:, slot], progress[:, slot] = left, done
+        paid[:, slot] = chosen[0] * rows.price[:, slot] + chosen[1] * rows.on_demand
+        held = np.where(slot < rows.deadline, chosen, held)  # at its own deadline it goes on with what it has
+    late = slots_after(rows.work - done, held.sum(0) == rows.most, rows.fastest, rows.up)
+    cost = paid.sum(1) + late * rows.most * rows.on_demand
+    utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost
+    ledger = Ledger(spot, on_demand, part, progress, paid, late, cost, utility)
+    return [ledger.of(slice(at, at + jobs)) for at in range(0, several * jobs, jobs)]

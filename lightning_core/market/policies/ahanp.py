@@ -1,0 +1,63 @@
+"""Adaptive hybrid allocation without prediction (Kong et al., algorithm 3)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from lightning_core.market.choices import Choices
+from lightning_core.market.playing import Seen
+from lightning_core.types import IntArray
+
+
+class Ahanp:
+    """Keeps the number of instances steady: halves or doubles it by progress, and by how the count of spot ones moves.
+
+    As printed, a fleet of on-demand instances shrinks to the least when the first spot ones appear, and a job that is
+    idle because spot is dear begins on the least. By default the one doubles, and the other waits.
+
+    Args:
+        sigma: a spot price up to so many on-demand prices is cheap.
+        mode: ``"default"``, or ``"paper"`` for the rules as printed.
+
+    Raises:
+        ValueError: if ``sigma`` is not above 0.
+    """
+
+    horizon = 0
+
+    def __init__(self, sigma: float = 0.6, mode: Literal["default", "paper"] = "default") -> None:
+        if not sigma > 0:
+            raise ValueError(f"sigma must be above 0, got {sigma}")
+        self.sigma = sigma
+        self.paper = mode == "paper"
+
+    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
+        batch, held, available = seen.batch, seen.held, seen.available
+        before = batch.available[:, seen.slot - 1] if seen.slot else np.zeros_like(available)
+        ahead = seen.progress >= seen.due(-1)
+        cheap = seen.price <= self.sigma * batch.on_demand
+        appeared = (before == 0) & (available > 0)
+        total = np.select(
+            [
+                ahead & (available == 0),
+                ahead & (2 * available <= before),
+                ahead & (available <= before),
+                ahead & ~cheap,
+                ahead,
+                appeared,
+            ],
+            [
+                np.zeros_like(held),
+                np.maximum((held + 1) // 2, batch.least),
+                held,
+                held,
+                np.maximum(held, available),
+                batch.least if self.paper else np.maximum(batch.least, 2 * held),
+            ],
+            2 * held,
+        )
+        idles = ahead & ((available == 0) | ((held == 0) & (total == 0) & (not self.paper)))
+        total = np.where(idles, 0, np.clip(total, batch.least, batch.most))
+        return Choices(seen).split(total)

@@ -1,0 +1,42 @@
+"""Spot instances only if they are forecast to live long enough to be worth the change (Wu et al., section 5.4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.market.playing import Seen
+from lightning_core.types import BoolArray, IntArray
+
+
+class NextLifetime:
+    """All the instances that a job can use, or none; the length of the next life of spot instances decides.
+
+    With ``k`` on-demand prices over spot ones and ``d`` slots that a change costs: from idle to spot if they live
+    longer than ``k d / (k - 1)``, from on-demand instances if longer than twice that. Idle it takes on-demand instances
+    only for the safety net's sake, so it is nothing without that.
+
+    Args:
+        horizon: slots that it looks ahead.
+
+    Raises:
+        ValueError: if ``horizon`` is below 1.
+    """
+
+    def __init__(self, horizon: int = 5) -> None:
+        if horizon < 1:
+            raise ValueError(f"horizon must be at least 1 slot, got {horizon}")
+        self.horizon = horizon
+        self._on: BoolArray = np.zeros(0, np.bool_)  # on-demand instances
+
+    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
+        batch = seen.batch
+        if seen.slot == 0:
+            self._on = np.zeros(len(batch), np.bool_)
+        enough = seen.forecast.counts[:, : self.horizon + 1] >= batch.most[:, None]
+        lives = np.where(enough.all(1), np.inf, enough.argmin(1))
+        ratio = batch.on_demand / np.maximum(seen.price, 1e-9)
+        pays = np.where(ratio > 1, ratio * (1 - batch.up) / np.maximum(ratio - 1, 1e-9), np.inf)
+        waits = np.where(seen.on_demand > 0, 2 * pays, np.where(seen.spot > 0, 0.0, pays))
+        spot = enough[:, 0] & (lives > waits)
+        self._on = ~spot & (seen.on_demand > 0)
+        return np.where(spot, batch.most, 0), np.where(self._on, batch.most, 0)

@@ -1,0 +1,27 @@
+"""On-demand instances alone: the fewest that end the job in time, all the time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.market.model import EXACT, Batch
+from lightning_core.market.playing import Seen
+from lightning_core.types import IntArray
+
+
+def fewest_in_time(batch: Batch) -> IntArray:
+    """Instances that, held from the first slot on, end each job by its deadline; all that it can use if none do."""
+    done = batch.speed * (batch.up + batch.deadline - 1)[:, None]
+    number = np.arange(batch.speed.shape[1])
+    enough = (done >= batch.work[:, None] - EXACT) & (number >= batch.least[:, None])
+    return np.where(enough.any(1), np.minimum(enough.argmax(1), batch.most), batch.most)
+
+
+class OnDemand:
+    """The fewest on-demand instances that end the job in time."""
+
+    horizon = 0
+
+    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
+        on_demand = fewest_in_time(seen.batch)
+        return np.zeros_like(on_demand), on_demand

@@ -1,0 +1,309 @@
+"""A market, its jobs and what policies make of them: checked against sums by hand and against every possible plan."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.market import (
+    Ahanp,
+    Ahap,
+    AllOrNothing,
+    Autoregressive,
+    Batch,
+    Foreseen,
+    LastValue,
+    Ledger,
+    Market,
+    MaxSpot,
+    NextLifetime,
+    Noisy,
+    OnDemand,
+    Perfect,
+    Seasonal,
+    SpotJob,
+    UniformProgress,
+    play,
+)
+from lightning_core.market.playing import SpotPolicy
+from lightning_core.market.windows import grid_of
+
+PAPER = SpotJob(work=80.0, deadline=10)
+LAST, PERFECT = Foreseen(LastValue()), Foreseen(Perfect())
+
+POLICIES: dict[str, Any] = {
+    "on-demand": OnDemand,
+    "max-spot": MaxSpot,
+    "max-spot-last-2": lambda: MaxSpot(2),
+    "uniform-progress": UniformProgress,
+    "all-or-nothing": AllOrNothing,
+    "next-lifetime": NextLifetime,
+    "ahanp": Ahanp,
+    "ahanp-paper": lambda: Ahanp(0.4, mode="paper"),
+    "ahap": Ahap,
+    "ahap-5-3": lambda: Ahap(5, 3, 0.5),
+    "ahap-now": lambda: Ahap(3, 2, 0.7, ahead="now"),
+    "ahap-rollout": lambda: Ahap(4, 1, end="rollout"),
+    "ahap-paper": lambda: Ahap(5, 5, 0.3, mode="paper"),
+}
+
+
+def alone(policy: SpotPolicy, job: SpotJob, market: Market, foresight: Any = LAST, **how: Any) -> Ledger:
+    """One policy, one job, from the market's first slot on."""
+    [ledger] = play([policy], Batch([job], market, [0]), foresight, **how)
+    return ledger
+
+
+def totals(ledger: Ledger) -> list[int]:
+    held: list[int] = (ledger.spot + ledger.on_demand)[0].tolist()
+    return held
+
+
+def flat(available: list[int], price: float = 0.4) -> Market:
+    return Market(np.full(len(available), price), np.array(available))
+
+
+# ------------------------------------------------------------------------------------------------------ jobs, money
+
+
+def test_what_the_rest_is_worth_behind_the_deadline() -> None:
+    assert (PAPER.slots_after(80.0, 0), PAPER.worth_of_rest(80.0, 0)) == (7, -84.0)
+    assert PAPER.worth_of_rest(0.8, 8) == pytest.approx(84.0)  # a slot late: 96 less 12
+    assert PAPER.worth_of_rest(10.0, 12) == pytest.approx(84.0)  # as it is on all already
+    assert PAPER.worth_of_rest(11.5, 8) == pytest.approx(120 * 0.6 - 24)  # two slots, for the first loses a tenth
+    assert PAPER.worth_of_rest(0.0, 3) == 120.0
+    assert [PAPER.value_at(slot) for slot in (9, 10, 12, 15, 20)] == pytest.approx([120, 120, 72, 0, 0])
+
+
+def test_whether_a_job_can_be_ended_in_time_at_all() -> None:
+    assert SpotJob(work=118.8, deadline=10).feasible
+    assert not SpotJob(work=118.9, deadline=10).feasible
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"work": 0.0}, "work must be positive"),
+        ({"deadline": 0}, "deadline must be at least 1 slot"),
+        ({"least": 13}, "least must be at least 1 and at most 12"),
+        ({"speed": (0.0, 1.0)}, "speed must be of 0 to 12 instances"),
+        ({"most": 2, "speed": (0.0, 2.0, 1.0)}, "not fall with more"),
+        ({"most": 2, "speed": (1.0, 2.0, 3.0)}, "speed must be 0 without instances"),
+        ({"up": 0.95, "down": 0.9}, "up must be above 0 and at most down"),
+        ({"grace": 1.0}, "grace must be above 1"),
+        ({"value": math.nan}, "value must be at least 0"),
+    ],
+)
+def test_jobs_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SpotJob(**{"work": 80.0, "deadline": 10} | wrong)
+
+
+@pytest.mark.parametrize(
+    ("price", "available", "words"),
+    [([0.1], [1, 2], "of the same slots"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
+     ([], [], "of the same slots"), ([math.inf], [1], "price must be at least 0 and finite")],
+)  # fmt: skip
+def test_markets_that_cannot_be(price: Any, available: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Market(price, available)
+
+
+def test_a_job_must_lie_within_its_market() -> None:
+    with pytest.raises(ValueError, match="must begin at 0 to 2 of market, got 3"):
+        Batch([PAPER], flat([1] * 12), [3])
+
+
+# ------------------------------------------------------------------------------------------------------ policies
+
+
+def test_on_demand_alone_takes_the_fewest_that_do() -> None:
+    ledger = alone(OnDemand(), PAPER, flat([4] * 10))
+    assert totals(ledger) == [9] * 9 + [0]
+    assert (ledger.cost[0], ledger.utility[0]) == (81.0, 39.0)
+
+
+def test_the_paper_s_rule_without_forecasts_slot_by_slot() -> None:
+    """Spot instances appear after four slots: as printed the fleet shrinks to one, by default it goes on growing."""
+    market = flat([0] * 4 + [16] * 6)
+    printed = alone(Ahanp(0.9, mode="paper"), PAPER, market, guarded=False)
+    assert totals(printed)[1:] == [1, 2, 4, 1, 2, 4, 8, 12, 12]
+    grows = alone(Ahanp(0.9), PAPER, market, guarded=False)
+    assert totals(grows) == [0, 1, 2, 4, 8, 12, 12, 12, 12, 12]
+    assert grows.progress[0, -1] == pytest.approx(72.3)
+    nothing = alone(Ahanp(0.9), PAPER, flat([0] * 10), guarded=False)
+    assert (totals(nothing), nothing.utility[0]) == ([0, 1, 2, 4, 8, 12, 12, 12, 12, 12], pytest.approx(9.0))
+    assert alone(Ahanp(0.9), PAPER, flat([0] * 10)).on_time.all()
+
+
+def test_uniform_progress_buys_what_is_missing_where_there_is_no_spot() -> None:
+    ledger = alone(UniformProgress(), PAPER, flat([0, 0, 12, 12, 12, 12, 12, 12, 12, 12]), guarded=False)
+    assert ledger.on_demand[0, :2].tolist() == [9, 9]  # 8 a slot are due; 9 of them do 8.1 in the first
+    assert not ledger.on_demand[0, 2:].any()
+
+
+def test_all_or_nothing_stays_on_demand_until_it_is_ahead() -> None:
+    ledger = alone(AllOrNothing(), PAPER, flat([11] * 10), guarded=False)
+    assert set(totals(ledger)) <= {0, 12}
+    assert ledger.spot.sum() == 0
+    on = totals(ledger)
+    assert on[0] == 0  # nothing is missing yet
+    assert on[1] == 12
+
+
+def test_the_dearer_instances_are_never_taken_for_the_cheaper() -> None:
+    dear = flat([16] * 10, price=1.2)
+    for name in ("max-spot", "ahanp", "ahap", "uniform-progress"):
+        assert alone(POLICIES[name](), PAPER, dear).spot.sum() == 0, name
+
+
+def test_plans_count_in_the_mean_and_are_added_up_as_printed() -> None:
+    market = flat([3, 9, 0, 12, 2, 7, 12, 0, 5, 12])
+    modes: tuple[Any, Any] = ("default", "paper")
+    mean, printed = (alone(Ahap(5, 5, mode=mode), PAPER, market, PERFECT, guarded=False) for mode in modes)
+    assert sum(totals(printed)[:3]) > sum(totals(mean)[:3])
+    one, same = (alone(Ahap(5, 1, end="literal", mode=mode), PAPER, market, PERFECT) for mode in modes)
+    assert totals(one) == totals(same)
+
+
+# ------------------------------------------------------------------------------------------------- the safety net
+
+
+@st.composite
+def worlds(draw: st.DrawFn, slots: int = 10) -> tuple[SpotJob, Market]:
+    """A job that can be ended in time, and a market of any kind."""
+    most = draw(st.integers(1, 16))
+    speed = np.concatenate([[0.0], np.cumsum(draw(st.lists(st.floats(0.05, 1.0), min_size=most, max_size=most)))])
+    up = draw(st.floats(0.3, 1.0))
+    down = draw(st.floats(up, 1.0))
+    deadline = draw(st.integers(1, slots))
+    work = draw(st.floats(0.05, 1.0)) * (up + deadline - 1) * float(speed[-1])
+    job = SpotJob(work, deadline, draw(st.integers(1, most)), most, tuple(speed.tolist()), up, down)
+    prices = draw(st.lists(st.floats(0.05, 1.3), min_size=slots, max_size=slots))
+    counts = draw(st.lists(st.integers(0, 16), min_size=slots, max_size=slots))
+    return job, Market(np.array(prices), np.array(counts))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(world=worlds(), seed=st.integers(0, 99), overhead=st.sampled_from(["total", "launches"]))
+@settings(max_examples=30, deadline=None)
+def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: int, overhead: Any) -> None:
+    """In time whatever is forecast, within what there is, and the same whoever plays beside it."""
+    job, market = world
+    noise = Foreseen(Noisy(2.0, seed=seed), Noisy(2.0, 8.0, "heavy", seed))
+    ledger = alone(POLICIES[name](), job, market, noise, overhead=overhead)
+    slots = slice(0, job.deadline)
+    held = (ledger.spot + ledger.on_demand)[0, slots]
+    assert ledger.on_time.all()
+    assert np.all((held == 0) | ((held >= job.least) & (held <= job.most)))
+    assert np.all(ledger.spot[0, slots] <= market.available[slots])
+    assert np.all((ledger.spot >= 0) & (ledger.on_demand >= 0))
+    assert np.all(np.diff(ledger.progress[0]) >= 0)
+    assert ledger.cost[0] == pytest.approx(ledger.paid.sum())
+    free = alone(POLICIES[name](), job, market, noise, guarded=False, overhead=overhead)
+    assert free.late[0] == job.slots_after(
+        job.work - free.progress[0, -1], int(free.spot[0, -1] + free.on_demand[0, -1])
+    )
+    others = play(
+        [OnDemand(), POLICIES[name](), MaxSpot()], Batch([job] * 3, market, [0] * 3), noise, overhead=overhead
+    )
+    assert np.array_equal(others[1].spot[2], ledger.spot[0])
+    if overhead == "total":
+        assert ledger.utility[0] <= best_of_all(job, market) + 1e-9
+
+
+def best_of_all(job: SpotJob, market: Market) -> float:
+    """The optimum of jobs of any speed, by non-dominated pairs of progress and cost."""
+    labels = {0: [(0.0, 0.0)]}  # by instances held: work done, cost
+    ends = [-math.inf]
+    for slot in range(job.deadline):
+        price, count = market.price[slot], int(market.available[slot])
+        found: dict[int, list[tuple[float, float]]] = {}
+        for held, several in labels.items():
+            for total in (0, *range(job.least, job.most + 1)):
+                spot = min(total, count) if price <= 1 else 0
+                part = job.up if total > held else job.down if total < held else 1.0
+                for done, cost in several:
+                    done, cost = done + part * job.speed[total], cost + spot * price + total - spot
+                    if done >= job.work - 1e-9:
+                        ends.append(job.value - cost)
+                    else:
+                        found.setdefault(total, []).append((done, cost))
+        labels = {}
+        for held, several in found.items():
+            kept: list[tuple[float, float]] = []
+            for done, cost in sorted(several, key=lambda label: (label[1], -label[0])):
+                if not kept or done > kept[-1][0] + 1e-12:
+                    kept.append((done, cost))
+            labels[held] = kept
+    rest = [job.worth_of_rest(job.work - done, held) - cost for held, some in labels.items() for done, cost in some]
+    return max(ends + rest)
+
+
+# ----------------------------------------------------------------------------------------------- windows, optimum
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_window_s_plan_is_the_best_of_all(data: st.DataObject) -> None:
+    """With the whole future known and its end at the deadline, the plan is worth what the best of all plans is."""
+    slots, most = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    least = data.draw(st.integers(1, most))
+    up, down = data.draw(st.sampled_from([(0.9, 0.9), (0.8, 0.9), (1.0, 1.0), (0.5, 1.0)]))
+    job = SpotJob(data.draw(st.floats(0.3, 1.2)) * slots * most, slots, least, most, up=up, down=down, value=10.0)
+    prices = data.draw(st.lists(st.floats(0.1, 1.3), min_size=slots, max_size=slots))
+    counts = data.draw(st.lists(st.integers(0, 4), min_size=slots, max_size=slots))
+    market = Market(np.array(prices), np.array(counts))
+    numbers = (0, *range(least, most + 1))
+    best = -math.inf
+    for plan in itertools.product(numbers, repeat=slots):
+        held, done, cost = 0, 0.0, 0.0
+        for slot, total in enumerate(plan):
+            if done >= job.work - 1e-9:
+                break
+            part = up if total > held else down if total < held else 1.0
+            spot = min(total, int(market.available[slot])) if prices[slot] <= 1 else 0
+            held, done, cost = total, done + part * total, cost + spot * prices[slot] + total - spot
+        best = max(best, job.worth_of_rest(max(job.work - done, 0.0), held) - cost)
+    ledger = alone(Ahap(max(slots - 1, 1), 1, end="literal"), job, market, PERFECT, guarded=False)
+    assert ledger.utility[0] == pytest.approx(best)
+    assert best_of_all(job, market) == pytest.approx(best)
+
+
+def test_a_grid_is_as_coarse_as_it_may_be() -> None:
+    assert grid_of(np.arange(13.0), 0.9, 0.9) == 0.1
+    assert grid_of(np.arange(13.0), 1.0, 1.0) == 1.0
+    assert grid_of(np.array([0.0, 1.5, 3.0]), 0.5, 1.0) == 0.25
+    assert grid_of(np.array([0.0, math.pi]), 0.9, 0.9) == pytest.approx(math.pi / 1000)
+
+
+# ---------------------------------------------------------------------------------------------------- forecasters
+
+
+@pytest.mark.parametrize(
+    "forecaster", [LastValue(), Seasonal(4), Autoregressive(2, 20, 5)], ids=lambda one: type(one).__name__
+)
+def test_a_forecast_knows_nothing_of_the_future(forecaster: Any) -> None:
+    draw = np.random.default_rng(1)
+    values = draw.uniform(0, 16, 60)
+    other = values.copy()
+    other[40:] = draw.uniform(0, 16, 20)
+    one, two = forecaster.table(values, 3), forecaster.table(other, 3)
+    assert np.array_equal(one[:40], two[:40])
+    assert one.shape == (60, 3)
+    assert np.isfinite(one).all()
+    assert forecaster.table(np.full(60, 7.0), 3) == pytest.approx(np.full((60, 3), 7.0))
+
+
+def test_an_autoregression_learns_what_repeats() -> None:
+    wave = 8 + 4 * np.sin(np.arange(200) * 2 * np.pi / 12)
+    table, truth = Autoregressive(4).table(wave, 3), Perfect().table(wave, 3)
+    assert np.abs(table - truth)[100:190].max() < 0.5
+    assert np.abs(LastValue().table(wave, 3) - truth)[100:190].max() > 4
+    assert np.abs(Seasonal(12).table(wave, 3) - truth)[100:190].max() < 1e-9
