@@ -17,6 +17,7 @@ from lightning_core.market import (
     AllOrNothing,
     Autoregressive,
     Batch,
+    Chain,
     Foreseen,
     LastValue,
     Ledger,
@@ -32,6 +33,7 @@ from lightning_core.market import (
     play,
 )
 from lightning_core.market.playing import SpotPolicy
+from lightning_core.market.policies.chain import transitions
 from lightning_core.market.windows import grid_of
 
 PAPER = SpotJob(work=80.0, deadline=10)
@@ -46,6 +48,7 @@ POLICIES: dict[str, Any] = {
     "next-lifetime": NextLifetime,
     "ahanp": Ahanp,
     "ahanp-paper": lambda: Ahanp(0.4, mode="paper"),
+    "chain": Chain,
     "ahap": Ahap,
     "ahap-5-3": lambda: Ahap(5, 3, 0.5),
     "ahap-now": lambda: Ahap(3, 2, 0.7, ahead="now"),
@@ -155,6 +158,20 @@ def test_all_or_nothing_stays_on_demand_until_it_is_ahead() -> None:
     on = totals(ledger)
     assert on[0] == 0  # nothing is missing yet
     assert on[1] == 12
+
+
+def test_a_chain_learns_how_counts_move() -> None:
+    rows = transitions(np.array([0, 12, 0, 12, 0, 12, 0, 16, 0, 16, 0]), 12)
+    assert rows.sum(1) == pytest.approx(np.ones(13))
+    assert (rows.argmax(1)[[0, 12, 5]] == [12, 0, 5]).all()
+    market = Market(np.full(300, 0.4), np.tile([0, 0, 12], 100))
+    batch = Batch([PAPER] * 3, market, [200, 201, 202])
+    chain, full, blind = (
+        play([policy], batch, foresight)[0].utility.mean()
+        for policy, foresight in ((Chain(), LAST), (Ahap(9, end="literal"), PERFECT), (Ahap(9, end="literal"), LAST))
+    )
+    assert full >= chain > full - 2
+    assert chain > blind + 2
 
 
 def test_the_dearer_instances_are_never_taken_for_the_cheaper() -> None:

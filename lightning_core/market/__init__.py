@@ -7,6 +7,7 @@ from lightning_core.market.policies import (
     Ahanp,
     Ahap,
     AllOrNothing,
+    Chain,
     MaxSpot,
     NextLifetime,
     OnDemand,
@@ -14,6 +15,6 @@ from lightning_core.market.policies import (
 )
 
 __all__ = [
-    "Ahanp", "Ahap", "AllOrNothing", "Arima", "Autoregressive", "Batch", "Foreseen", "LastValue", "Ledger", "Market",
-    "MaxSpot", "NextLifetime", "Noisy", "OnDemand", "Perfect", "Seasonal", "SpotJob", "UniformProgress", "play",
+    "Ahanp", "Ahap", "AllOrNothing", "Arima", "Autoregressive", "Batch", "Chain", "Foreseen", "LastValue", "Ledger",
+    "Market", "MaxSpot", "NextLifetime", "Noisy", "OnDemand", "Perfect", "Seasonal", "SpotJob", "UniformProgress", "play",
 ]  # fmt: skip

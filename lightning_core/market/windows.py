@@ -14,11 +14,12 @@ as they came, is the offline optimum (:mod:`.optimum`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from lightning_core.market.model import EXACT, Batch, slots_after, value_at
+from lightning_core.market.model import EXACT, Batch, SpotJob, slots_after, value_at
 from lightning_core.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ many on-demand instances as the job can use."""
 
 
 class Group(NamedTuple):
-    """Jobs of a batch that are equally fast.
+    """Jobs that are equally fast.
 
     Args:
-        rows: of the batch.
+        rows: of their batch.
         unit: of progress.
         same: cells that so many instances come on in a slot, shape ``(N + 1,)``.
         up: the same, in the slot in which their number has grown.
@@ -52,6 +53,11 @@ class Group(NamedTuple):
     same: IntArray
     up: IntArray
     down: IntArray
+
+    def gains(self, held: IntArray) -> IntArray:
+        """Cells that 0, 1, .. instances come on, by the number before, shape ``(n, N + 1)``."""
+        number, held = np.arange(len(self.same)), held[:, None]
+        return np.where(number > held, self.up, np.where(number < held, self.down, self.same))
 
     def cell(self, progress: FloatArray) -> IntArray:
         """The cell in which so much progress lies."""
@@ -80,13 +86,15 @@ def groups_of(batch: Batch) -> list[Group]:
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
         found.setdefault((*job.speed, job.up, job.down), []).append(row)
-    groups = []
-    for (*speed, up, down), rows in found.items():
-        whole = np.array(speed)
-        unit = grid_of(whole, up, down)
-        cells = (np.floor(part * whole / unit + 1e-6).astype(np.int64) for part in (1.0, up, down))
-        groups.append(Group(np.array(rows), unit, *cells))
-    return groups
+    return [group_of(batch.jobs[rows[0]], rows) for rows in found.values()]
+
+
+def group_of(job: SpotJob, rows: Sequence[int] = (0,)) -> Group:
+    """A job, and the rows of those that are as fast."""
+    speed = np.array(job.speed)
+    unit = grid_of(speed, job.up, job.down)
+    cells = (np.floor(part * speed / unit + 1e-6).astype(np.int64) for part in (1.0, job.up, job.down))
+    return Group(np.array(rows), unit, *cells)
 
 
 class Table(NamedTuple):
@@ -167,7 +175,7 @@ class Windows:
         worth = [self._end_of(batch, rows, left, last, numbers)]
         cost = _costs(seen, rows, horizon, numbers)
         for at in range(horizon, -1, -1):
-            before = _step(worth[-1], cost[at], group)
+            before = step_back(worth[-1], cost[at], group)
             worth.append(before if inside[at].all() else np.where(inside[at][:, None], before, worth[-1]))
         return Table(group, worth[::-1], cost)
 
@@ -198,7 +206,7 @@ def _costs(seen: Seen, rows: IntArray, horizon: int, numbers: int) -> FloatArray
     return np.where(allowed, cost, math.inf)
 
 
-def _step(after: FloatArray, cost: FloatArray, group: Group) -> FloatArray:
+def step_back(after: FloatArray, cost: FloatArray, group: Group) -> FloatArray:
     """What it is worth one slot earlier, by what it is worth after that slot; both of shape (numbers, jobs, cells)."""
     numbers = len(after)
     best, one = np.empty_like(after), np.empty_like(after[0])
@@ -233,7 +241,7 @@ def _walk(table: Table, seen: Seen, steps: int) -> IntArray:
     cell, held = _cell(table, seen), seen.held[rows]
     totals = np.zeros((len(rows), steps), np.int64)
     for step in range(steps):
-        gains = np.where(numbers > held[:, None], group.up, np.where(numbers < held[:, None], group.down, group.same))
+        gains = group.gains(held)
         after, cost = table.worth[step + 1], table.cost[step]
         then = np.minimum(cell[:, None] + gains, after.shape[2] - 1)
         worth = after[numbers, jobs[:, None], then] - cost
