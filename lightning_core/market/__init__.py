@@ -16,5 +16,6 @@ from lightning_core.market.policies import (
 
 __all__ = [
     "Ahanp", "Ahap", "AllOrNothing", "Arima", "Autoregressive", "Batch", "Chain", "Foreseen", "LastValue", "Ledger",
-    "Market", "MaxSpot", "NextLifetime", "Noisy", "OnDemand", "Perfect", "Seasonal", "SpotJob", "UniformProgress", "play",
+    "Market", "MaxSpot", "NextLifetime", "Noisy", "OnDemand", "Perfect", "Seasonal", "SpotJob",
+    "UniformProgress", "play",
 ]  # fmt: skip

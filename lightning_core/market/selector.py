@@ -1,0 +1,116 @@
+"""Which policy to trust: exponentiated gradient over a pool of them (Kong et al., algorithm 2).
+
+A job that has ended tells what every policy of the pool would have made of it, for it did not move the market. Those
+utilities, brought to 0 to 1 by bounds that are known beforehand, raise or lower the policies' weights; the next job's
+policy is drawn by them. The regret against the best policy in hindsight grows with the root of the number of jobs,
+whatever the market does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lightning_core.market.model import SpotJob
+from lightning_core.types import FloatArray
+
+
+def normalised(utility: FloatArray, job: SpotJob, on_demand: float = 1.0) -> FloatArray:
+    """A utility of a job as a part of what is possible: 0 is to do nothing before the deadline, 1 is free of cost."""
+    lowest = min(job.worth_of_rest(job.work, 0, on_demand), job.value - 1e-9)
+    return np.clip((utility - lowest) / (job.value - lowest), 0.0, 1.0)
+
+
+class Selector:
+    """Weights of policies, and what was learned of them.
+
+    Args:
+        names: of the policies, each once.
+        jobs: that there will be; None if nobody knows: the step then shrinks as they come.
+        share: part of all weight that is shared out anew after each job, so that a policy that was bad can come back.
+        seed: of the draws.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+
+    Example::
+
+        >>> selector = Selector(["calm", "wild"], jobs=100)
+        >>> for _ in range(20):
+        ...     selector.learn(np.array([0.9, 0.3]))
+        >>> selector.best, [round(weight, 2) for weight in selector.weights.tolist()]
+        ('calm', [0.8, 0.2])
+    """
+
+    def __init__(self, names: Sequence[str], jobs: int | None = None, share: float = 0.0, seed: int = 0) -> None:
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"policies must have names, each another one, got {list(names)}")
+        if jobs is not None and jobs < 1:
+            raise ValueError(f"jobs must be at least 1, got {jobs}")
+        if not 0 <= share < 1:
+            raise ValueError(f"share must be at least 0 and below 1, got {share}")
+        self.names = tuple(names)
+        self.jobs, self.share, self.seed = jobs, share, seed
+        self.learned = 0
+        """Jobs that have taught it."""
+        self.gained = 0.0
+        """What its weights had of the utilities, in the mean of the draws, all jobs together."""
+        self.totals = np.zeros(len(names))
+        """What each policy alone would have had."""
+        self._logs = np.zeros(len(names))  # of the weights, up to a constant
+
+    @property
+    def weights(self) -> FloatArray:
+        """They add up to 1."""
+        raised = np.exp(self._logs - self._logs.max())
+        weights: FloatArray = raised / raised.sum()
+        return weights
+
+    @property
+    def best(self) -> str:
+        """The policy of the most weight."""
+        return self.names[int(self._logs.argmax())]
+
+    @property
+    def regret(self) -> float:
+        """How much the best policy alone would have had more."""
+        return float(self.totals.max()) - self.gained
+
+    @property
+    def bound(self) -> float:
+        """What the regret cannot exceed, whatever comes (theorem 2), if nothing is shared out anew."""
+        return math.sqrt(2 * max(self.learned, 1) * math.log(max(len(self.names), 2)))
+
+    def choose(self) -> str:
+        """The policy of the next job, drawn by the weights; the same again until something is learned."""
+        draw = np.random.default_rng((self.seed, self.learned)).random()
+        chosen = int(np.searchsorted(np.cumsum(self.weights), draw, side="right"))
+        return self.names[min(chosen, len(self.names) - 1)]
+
+    def learn(self, utilities: FloatArray) -> None:
+        """Takes in what each policy makes of a job.
+
+        Args:
+            utilities: shape ``(M,)``, 0 to 1 (:func:`normalised`).
+
+        Raises:
+            ValueError: if they are of another shape, or not within 0 to 1.
+        """
+        utilities = np.asarray(utilities, float)
+        if utilities.shape != self.totals.shape or not ((utilities >= 0) & (utilities <= 1)).all():
+            raise ValueError(f"utilities must be {len(self.names)} numbers of 0 to 1, got {utilities}")
+        self.gained += float(self.weights @ utilities)
+        self.totals += utilities
+        self.learned += 1
+        before, step = self._step(self.learned), self._step(self.learned + 1)
+        self._logs = (self._logs + before * utilities) * (step / before)
+        if self.share:
+            self._logs = np.log((1 - self.share) * self.weights + self.share / len(self.names))
+
+    def _step(self, number: int) -> float:
+        """The learning rate for a job, counted from 1."""
+        spread = math.log(max(len(self.names), 2))
+        # Printed for a known number; else the rate at which ln M / step + sum(step) / 8 is least.
+        return math.sqrt(2 * spread / self.jobs) if self.jobs else 2 * math.sqrt(spread / number)

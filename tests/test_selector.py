@@ -1,0 +1,114 @@
+"""Which policy to trust: weights that learn, and never regret more than they may."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
+from lightning_core.market.pool import distinct, paper_pool
+from lightning_core.market.selector import Selector, normalised
+from lightning_core.types import FloatArray
+
+Sequence = Callable[[Selector, int], FloatArray]
+
+
+def follows(selector: Selector, job: int) -> FloatArray:
+    """Whoever weighs most gets nothing, the others all."""
+    return np.where(np.arange(len(selector.names)) == selector.weights.argmax(), 0.0, 1.0)
+
+
+def spites(selector: Selector, job: int) -> FloatArray:
+    """The more weight the less."""
+    return np.where(selector.weights < np.median(selector.weights), 1.0, 0.0)
+
+
+def swings(selector: Selector, job: int) -> FloatArray:
+    return np.where(np.arange(len(selector.names)) % 2 == (job // 50) % 2, 1.0, 0.0)
+
+
+def one_is_best(selector: Selector, job: int) -> FloatArray:
+    return np.where(np.arange(len(selector.names)) == 3, 0.6, 0.4)
+
+
+@pytest.mark.parametrize("sequence", [follows, spites, swings, one_is_best])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("policies", [2, 8, 112])
+def test_the_regret_stays_under_its_bound(sequence: Sequence, known: bool, policies: int) -> None:
+    selector = Selector([f"p{k}" for k in range(policies)], jobs=400 if known else None)
+    for job in range(400):
+        selector.learn(sequence(selector, job))
+        if not known:
+            assert selector.regret <= selector.bound + 1e-9
+    assert 0 < selector.bound == pytest.approx(math.sqrt(800 * math.log(policies)))
+    assert selector.regret <= selector.bound
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=1, max_size=120))
+@settings(max_examples=60, deadline=None)
+def test_also_on_any_other_sequence(utilities: list[list[float]]) -> None:
+    selector = Selector("abcd")
+    for one in utilities:
+        selector.learn(np.array(one))
+        assert selector.regret <= selector.bound
+        assert selector.weights.sum() == pytest.approx(1.0)
+
+
+def test_draws_go_by_the_weights_and_come_again() -> None:
+    drawn = [Selector("abc", seed=seed).choose() for seed in range(3000)]
+    assert all(drawn.count(name) == pytest.approx(1000, abs=120) for name in "abc")
+    one, two = Selector("abc", seed=7), Selector("abc", seed=7)
+    assert one.choose() == one.choose() == two.choose()
+    for _ in range(60):
+        one.learn(np.array([0.0, 1.0, 0.0]))
+    assert one.best == "b"
+    assert one.weights[1] > 0.99
+
+
+def test_what_is_shared_out_anew_lets_a_bad_policy_come_back() -> None:
+    still, shared = Selector("ab", jobs=400), Selector("ab", jobs=400, share=0.02)
+    for job in range(400):
+        for selector in (still, shared):
+            selector.learn(np.array([1.0, 0.0] if job < 300 else [0.0, 1.0]))
+    assert shared.weights[1] > 0.8 > 0.2 > still.weights[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "words"),
+    [
+        ([], {}, "policies must have names"),
+        (["a", "a"], {}, "each another one"),
+        (["a"], {"jobs": 0}, "jobs must be at least 1"),
+        (["a"], {"share": 1.0}, "share must be at least 0"),
+    ],
+)
+def test_selectors_that_cannot_be(names: list[str], more: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Selector(names, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [[0.5], [0.5, 1.5], [0.5, math.nan]])
+def test_utilities_that_cannot_be(wrong: list[float]) -> None:
+    with pytest.raises(ValueError, match="utilities must be 2 numbers of 0 to 1"):
+        Selector("ab").learn(np.array(wrong))
+
+
+def test_utilities_are_brought_to_nought_to_one_by_what_is_known_beforehand() -> None:
+    job = SpotJob(work=80.0, deadline=10)
+    assert normalised(np.array([120.0, 39.0, -84.0, -200.0]), job) == pytest.approx([1.0, 123 / 204, 0.0, 0.0])
+
+
+def test_the_paper_s_pool_has_112_policies_of_which_few_differ() -> None:
+    pool = paper_pool()
+    draw = np.random.default_rng(0)
+    market = Market(draw.uniform(0.4, 0.9, 300), draw.integers(0, 17, 300))
+    batch = Batch([SpotJob(work=80.0, deadline=10)] * 6, market, draw.integers(0, 290, 6).tolist())
+    ledgers = play(list(pool.values()), batch, Foreseen(LastValue()))
+    assert len(pool) == 112
+    assert 15 <= distinct(ledgers) < 60  # sigma hardly matters
+    assert all(ledger.on_time.all() for ledger in ledgers)
