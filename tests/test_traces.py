@@ -1,0 +1,125 @@
+"""Recordings of markets: what is read, slot by slot, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightning_core.market.traces import (
+    read_events,
+    read_slots,
+    read_spot_traces,
+    read_spotlake,
+    resampled,
+    shipped,
+    synthetic,
+)
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_the_market_that_is_shipped() -> None:
+    market = shipped()
+    assert (len(market), market.seconds, market.on_demand) == (1316, 1800.0, 1.0)
+    assert (market.available.min(), market.available.max()) == (0, 16)
+    assert market.available.mean() == pytest.approx(8.8, abs=0.1)
+    assert 0.6 < market.price.mean() < 0.75
+
+
+def test_slots(tmp_path: Path) -> None:
+    market = read_slots(written(tmp_path / "a.csv", "hour,avail,price_p10\n0,3,0.5\n0.25,0,0.6\n0.5,7,0.7\n"))
+    assert (market.available.tolist(), market.price.tolist()) == ([3, 0, 7], [0.5, 0.6, 0.7])
+    assert (market.seconds, market.name) == (900.0, "a")
+    flat = read_slots(written(tmp_path / "b.csv", "available\n3\n4\n"), price=0.3, on_demand=2.0)
+    assert (flat.price.tolist(), flat.on_demand, flat.seconds) == ([0.3, 0.3], 2.0, 1800.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("available,price\n", "there must be slots, got none"),
+        ("hour,price\n0,1\n", "must have a column available or avail or count, got hour, price"),
+        ("available\n1\n", "say what a spot instance costs"),
+        ("available,price\nx,1\n", "every available must be a number"),
+        ("available,price\n1\n", "every price must be a number"),
+        ("available,price\n1.5,1\n", "every count must be whole"),
+    ],
+)
+def test_slots_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_slots(written(tmp_path / "a.csv", text))
+
+
+def test_spot_traces_have_the_least_count_of_each_slot(tmp_path: Path) -> None:
+    body = {"metadata": {"gap_seconds": 600}, "data": [1, 1, 1, 4, 0, 4, 2, 3, 2, 1]}
+    market = read_spot_traces(written(tmp_path / "zone.json", json.dumps(body)), price=0.33)
+    assert market.available.tolist() == [1, 0, 2]  # what is left does not fill a slot
+    assert market.price.tolist() == [0.33] * 3
+    for wrong in ("[]", "{", '{"metadata": {}, "data": []}', '{"metadata": {"gap_seconds": 1}, "data": ["x"]}'):
+        with pytest.raises(ValueError, match=r"must be an object of metadata.gap_seconds and data"):
+            read_spot_traces(written(tmp_path / "bad.json", wrong), price=0.3)
+
+
+def test_events(tmp_path: Path) -> None:
+    text = "time,change\n100,4\n1000,-3\n1200,2\n2500,5\n3700,0\n"
+    market = read_events(written(tmp_path / "a.csv", text), price=0.4)
+    assert market.available.tolist() == [1, 3]
+    for wrong, words in (("time,change\n0,1\n", "at least two rows"), ("time,change\n0,1\n5,-2\n", "fewer than no")):
+        with pytest.raises(ValueError, match=words):
+            read_events(written(tmp_path / "b.csv", wrong), price=0.4)
+
+
+def test_spotlake_s_snapshots(tmp_path: Path) -> None:
+    head = "Time,InstanceType,Region,AZ,SPS,T3,T2,IF,OndemandPrice,SpotPrice,Savings"
+    lines = {
+        0: "3,10,20,3.0,4.0,1.0,75",
+        10: "3,5,20,3.0,4.0,1.2,70",
+        20: ",,,3.0,4.0,0.8,80",  # no score: missing
+        30: "1,0,5,3.0,4.0,-1,",  # no price: missing
+        40: "3,20,50,3.0,4.0,1.0,75",
+        180: "3,30,50,3.0,4.0,2.0,50",
+        190: "1,0,50,3.0,4.0,2.0,50",  # none is a value
+    }
+    paths = []
+    for minutes, line in lines.items():
+        time = f"2025-01-01 {minutes // 60:02}:{minutes % 60:02}:00"
+        other = f"{time},p4d.24xlarge,us-east-1,use1-az2,3,50,50,3.0,4.0,0.1,97"
+        twice = f"{time},p4d.24xlarge,us-east-1,use1-az1,3,10,20,3.0,4.0,1.5,62" if not minutes else ""
+        text = "\n".join([head, other, f"{time},p4d.24xlarge,us-east-1,use1-az1,{line}", twice])
+        paths.append(tmp_path / f"{minutes:03}.csv.gz")
+        paths[-1].write_bytes(gzip.compress(text.encode()))
+    market = read_spotlake(reversed(paths), "p4d.24xlarge", "use1-az1")
+    assert market.available.tolist() == [5, 5, 20, 0, 0, 0]  # after 40 minutes there is nothing for two hours
+    assert market.price[:2].tolist() == [0.375, 0.3]  # the higher of two
+    with pytest.raises(ValueError, match="no snapshot has a count and prices of p5 in use1-az1"):
+        read_spotlake(paths, "p5", "use1-az1")
+    with pytest.raises(ValueError, match="must have a column 'T3'"):
+        read_spotlake([written(tmp_path / "x.csv", "Time,InstanceType,AZ\n2025-01-01 00:00:00,p5,z\n")], "p5", "z")
+
+
+def test_what_is_known_holds_until_the_next_is() -> None:
+    least, highest = resampled(np.array([0.0, 5.0, 12.0]), np.array([4, 1, 6]), np.array([0.1, 0.4, 0.2]), 4.0, 16.0)
+    assert least.tolist() == [4, 1, 1, 6]
+    assert highest is not None
+    assert highest.tolist() == [0.1, 0.4, 0.4, 0.2]
+    with pytest.raises(ValueError, match="slot must be positive"):
+        resampled(np.zeros(1), np.zeros(1, np.int64), None, 0.0, 1.0)
+    with pytest.raises(ValueError, match="must last a slot of 4 s, got 3 s"):
+        resampled(np.zeros(1), np.zeros(1, np.int64), None, 4.0, 3.0)
+
+
+def test_a_market_that_is_made_up_is_the_same_by_its_seed() -> None:
+    one, two, other = synthetic(1), synthetic(1), synthetic(2)
+    assert np.array_equal(one.available, two.available)
+    assert not np.array_equal(one.available, other.available)
+    assert (one.available.min() >= 0, one.available.max() <= 16) == (True, True)
+    assert np.corrcoef(one.available[1:], one.available[:-1])[0, 1] > 0.7
+    with pytest.raises(ValueError, match="calm must be at least 0 and below 1"):
+        synthetic(1, calm=1.0)
