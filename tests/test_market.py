@@ -32,6 +32,7 @@ from lightning_core.market import (
     UniformProgress,
     play,
 )
+from lightning_core.market.optimum import by_labels, optimum
 from lightning_core.market.playing import SpotPolicy
 from lightning_core.market.policies.chain import transitions
 from lightning_core.market.windows import grid_of
@@ -232,35 +233,7 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
     )
     assert np.array_equal(others[1].spot[2], ledger.spot[0])
     if overhead == "total":
-        assert ledger.utility[0] <= best_of_all(job, market) + 1e-9
-
-
-def best_of_all(job: SpotJob, market: Market) -> float:
-    """The optimum of jobs of any speed, by non-dominated pairs of progress and cost."""
-    labels = {0: [(0.0, 0.0)]}  # by instances held: work done, cost
-    ends = [-math.inf]
-    for slot in range(job.deadline):
-        price, count = market.price[slot], int(market.available[slot])
-        found: dict[int, list[tuple[float, float]]] = {}
-        for held, several in labels.items():
-            for total in (0, *range(job.least, job.most + 1)):
-                spot = min(total, count) if price <= 1 else 0
-                part = job.up if total > held else job.down if total < held else 1.0
-                for done, cost in several:
-                    done, cost = done + part * job.speed[total], cost + spot * price + total - spot
-                    if done >= job.work - 1e-9:
-                        ends.append(job.value - cost)
-                    else:
-                        found.setdefault(total, []).append((done, cost))
-        labels = {}
-        for held, several in found.items():
-            kept: list[tuple[float, float]] = []
-            for done, cost in sorted(several, key=lambda label: (label[1], -label[0])):
-                if not kept or done > kept[-1][0] + 1e-12:
-                    kept.append((done, cost))
-            labels[held] = kept
-    rest = [job.worth_of_rest(job.work - done, held) - cost for held, some in labels.items() for done, cost in some]
-    return max(ends + rest)
+        assert ledger.utility[0] <= optimum(Batch([job], market, [0]))[0] + 1e-9
 
 
 # ----------------------------------------------------------------------------------------------- windows, optimum
@@ -290,7 +263,8 @@ def test_a_window_s_plan_is_the_best_of_all(data: st.DataObject) -> None:
         best = max(best, job.worth_of_rest(max(job.work - done, 0.0), held) - cost)
     ledger = alone(Ahap(max(slots - 1, 1), 1, end="literal"), job, market, PERFECT, guarded=False)
     assert ledger.utility[0] == pytest.approx(best)
-    assert best_of_all(job, market) == pytest.approx(best)
+    assert optimum(Batch([job], market, [0]))[0] == pytest.approx(best)
+    assert by_labels(job, market.price, market.available) == pytest.approx(best)
 
 
 def test_a_grid_is_as_coarse_as_it_may_be() -> None:

@@ -65,8 +65,8 @@ class Group(NamedTuple):
         return cells
 
 
-def grid_of(speed: FloatArray, up: float, down: float) -> float:
-    """A unit of which every slot's work is a multiple; if there is none, a fine one.
+def exact_grid(speed: FloatArray, up: float, down: float) -> float | None:
+    """A unit of which every slot's work is a multiple; None if there is none that is not too fine.
 
     Args:
         speed: work of 0, 1, .. instances in a slot, shape ``(N + 1,)``.
@@ -78,7 +78,13 @@ def grid_of(speed: FloatArray, up: float, down: float) -> float:
         cells = gains / unit
         if np.abs(cells - np.round(cells)).max() < 1e-6 and cells.max() <= 4 * CELLS:
             return unit
-    return float(speed.max()) / CELLS
+    return None
+
+
+def grid_of(speed: FloatArray, up: float, down: float) -> float:
+    """The unit of :func:`exact_grid`; if there is none, a fine one."""
+    exact = exact_grid(speed, up, down)
+    return float(speed.max()) / CELLS if exact is None else exact
 
 
 def groups_of(batch: Batch) -> list[Group]:

@@ -1,0 +1,84 @@
+"""The best that could have been done, knowing all prices and counts beforehand.
+
+Where the work of a slot lies on a grid, dynamic programming over (slot, progress, instances held) is exact
+(:mod:`.windows`); where it does not, the pairs of progress and cost are kept of which none is as far for as little: the
+same recursion without a grid. Both agree with every plan tried out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lightning_core.market.model import EXACT, Batch, SpotJob
+from lightning_core.market.playing import Forecast, Seen
+from lightning_core.market.windows import Windows, exact_grid
+from lightning_core.types import FloatArray, IntArray
+
+# Labels that differ by less are one.
+ONE = 1e-12
+
+
+def optimum(batch: Batch) -> FloatArray:
+    """The highest utility that each job could have had, shape ``(B,)``.
+
+    Example::
+
+        >>> from lightning_core.market import Batch, Market, SpotJob
+        >>> market = Market([0.5, 0.2, 0.9], [2, 2, 2])
+        >>> batch = Batch([SpotJob(2.0, 3, most=2, up=1.0, down=1.0, value=10.0)], market, [0])
+        >>> optimum(batch).tolist()
+        [9.6]
+    """
+    nothing = np.zeros(len(batch), np.int64)
+    seen = Seen(batch, 0, np.zeros(len(batch)), nothing, nothing, Forecast(batch.price, batch.available))
+    best = Windows("literal").worth(seen, batch.slots - 1)
+    for row, job in enumerate(batch.jobs):
+        if exact_grid(np.array(job.speed), job.up, job.down) is None:
+            best[row] = by_labels(job, batch.price[row], batch.available[row], float(batch.on_demand[row]))
+    return best
+
+
+def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: float = 1.0) -> float:
+    """The highest utility of a job of any speed.
+
+    Args:
+        job: the job.
+        price: of a spot instance, a slot each, shape ``(D,)``.
+        available: how many there are, shape ``(D,)``.
+        on_demand: price of an on-demand instance.
+    """
+    numbers = np.array([0, *range(job.least, job.most + 1)])
+    speed = np.array(job.speed)[numbers]
+    labels = {0: (np.zeros(1), np.zeros(1))}  # by instances held: work done, cost
+    best = -math.inf
+    for slot in range(job.deadline):
+        spot = np.minimum(numbers, available[slot]) if price[slot] <= on_demand else np.zeros_like(numbers)
+        costs = spot * price[slot] + (numbers - spot) * on_demand
+        after = {}
+        for number, gain, cost in zip(numbers.tolist(), speed.tolist(), costs.tolist(), strict=True):
+            parts = [job.up if number > held else job.down if number < held else 1.0 for held in labels]
+            done = np.concatenate([of + part * gain for part, (of, _) in zip(parts, labels.values(), strict=True)])
+            paid = np.concatenate([of + cost for _, of in labels.values()])
+            ended = done >= job.work - EXACT
+            if ended.any():
+                best = max(best, job.value - float(paid[ended].min()))
+            if not ended.all():
+                after[number] = _undominated(done[~ended], paid[~ended])
+        labels = after
+        if not labels:
+            return best
+    for held, (done, paid) in labels.items():
+        rest = [job.worth_of_rest(job.work - one, held, on_demand) for one in done.tolist()]
+        best = max(best, float((rest - paid).max()))
+    return best
+
+
+def _undominated(done: FloatArray, paid: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Those than which no other is as far for as little."""
+    order = np.lexsort((-done, paid))
+    done, paid = done[order], paid[order]
+    farthest = np.maximum.accumulate(np.concatenate([[-math.inf], done[:-1]]))
+    kept = done > farthest + ONE
+    return done[kept], paid[kept]
