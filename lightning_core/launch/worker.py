@@ -83,8 +83,11 @@ class Worker:
     """
 
     def __init__(self, turnstile: str, kind: str, cores: int = 1) -> None:
-        if cores > 1:  # threads that wait for each other must not burn the cores that the job was granted
+        if cores > 1:
+            # Threads that wait long must not burn the cores that the job was granted, or those of the one whose turn it
+            # is. But if they are asleep at once, two are no faster than one: for some 100 us they stay awake.
             os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+            os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         # Imported once and kept: most of what a cold start costs.
         import torch
 
@@ -92,7 +95,6 @@ class Worker:
         import lightning_core.launch.configuration  # noqa: F401
 
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        # Processes that take turns must not leave threads spinning in another's turn: they wait asleep.
         torch.set_num_threads(cores)
         for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
             del os.environ[name]  # meant for the shell that started the pool, not for the jobs in it
