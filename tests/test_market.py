@@ -208,6 +208,7 @@ def worlds(draw: st.DrawFn, slots: int = 10) -> tuple[SpotJob, Market]:
     return job, Market(np.array(prices), np.array(counts))
 
 
+@pytest.mark.stories
 @pytest.mark.parametrize("name", POLICIES)
 @given(world=worlds(), seed=st.integers(0, 99), overhead=st.sampled_from(["total", "launches"]))
 @settings(max_examples=30, deadline=None)

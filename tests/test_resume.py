@@ -59,7 +59,7 @@ def test_a_run_goes_on_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
                 "deadline": "10m",
                 "target": {"batches": batches},
             }
-            for name, batches in (("short", 50), ("long", 1000))
+            for name, batches in (("short", 50), ("long", 700))
         },
     }
     (tmp_path / "b.yaml").write_text(json.dumps(bundle))
