@@ -211,7 +211,7 @@ def worlds(draw: st.DrawFn, slots: int = 10) -> tuple[SpotJob, Market]:
 @pytest.mark.stories
 @pytest.mark.parametrize("name", POLICIES)
 @given(world=worlds(), seed=st.integers(0, 99), overhead=st.sampled_from(["total", "launches"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: int, overhead: Any) -> None:
     """In time whatever is forecast, within what there is, and the same whoever plays beside it."""
     job, market = world
