@@ -126,7 +126,7 @@ def same(one: Plan, other: Plan) -> bool:
 @pytest.mark.stories
 @pytest.mark.parametrize("name", sorted(MEMBERS))
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_every_policy_conforms(name: str, data: st.DataObject) -> None:
     conforms(name, data)
 

@@ -19,7 +19,7 @@ from lightning_core.journal import Journal
 from lightning_core.types import Report
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]  # three cold starts of Ray: a minute and a half
 
 
 def command(folder: Path, *words: str) -> subprocess.Popen[str]:
