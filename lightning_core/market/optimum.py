@@ -31,8 +31,8 @@ def optimum(batch: Batch) -> FloatArray:
         >>> optimum(batch).tolist()
         [9.6]
     """
-    nothing = np.zeros(len(batch), np.int64)
-    seen = Seen(batch, 0, np.zeros(len(batch)), nothing, nothing, Forecast(batch.price, batch.available))
+    nothing, progress = np.zeros(len(batch), np.int64), np.zeros(len(batch))
+    seen = Seen(batch, 0, progress, nothing, nothing, Forecast(batch.price, batch.available), progress)
     best = Windows("literal").worth(seen, batch.slots - 1)
     for row, job in enumerate(batch.jobs):
         if exact_grid(np.array(job.speed), job.up, job.down) is None:

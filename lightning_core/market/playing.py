@@ -48,6 +48,7 @@ class Seen:
         spot: instances held in the slot before.
         on_demand: instances held in the slot before.
         forecast: this slot and, by forecast, at least as many behind it as the policy wants.
+        lowest: no policy that plays beside it has less progress, so they can share what they make of the slot.
     """
 
     batch: Batch
@@ -56,6 +57,7 @@ class Seen:
     spot: IntArray
     on_demand: IntArray
     forecast: Forecast
+    lowest: FloatArray
 
     @property
     def held(self) -> IntArray:
@@ -142,12 +144,13 @@ def play(
     held, done = np.zeros((2, several * jobs), np.int64), np.zeros(several * jobs)
     for slot in range(slots):
         forecast = foresight.look(batch, slot, horizon)
+        lowest = done.reshape(several, jobs).min(0)
         wanted = np.zeros((2, several * jobs), np.int64)
         for number, policy in enumerate(policies):
             own = slice(number * jobs, (number + 1) * jobs)
-            wanted[:, own] = policy.decide(Seen(batch, slot, done[own], held[0, own], held[1, own], forecast))
+            wanted[:, own] = policy.decide(Seen(batch, slot, done[own], held[0, own], held[1, own], forecast, lowest))
         now = Forecast(np.tile(forecast.prices[:, :1], (several, 1)), np.tile(forecast.counts[:, :1], (several, 1)))
-        choices = Choices(Seen(rows, slot, done, held[0], held[1], now), overhead)
+        choices = Choices(Seen(rows, slot, done, held[0], held[1], now, done), overhead)
         open_ = (done < rows.work - EXACT) & (slot < rows.deadline)
         chosen = np.where(open_, choices.choose(wanted[0], wanted[1], guarded=guarded), 0)
         left = np.where(open_, choices.part_left(chosen[0], chosen[1]), 1.0)

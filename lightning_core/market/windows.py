@@ -7,14 +7,15 @@ which every slot's work does, if there is one (:func:`grid_of`); else it is roun
     f_t(Z, m) = max over n of  f_{t+1}(Z + mu(n, m) H(n), n) - cost_t(n)
 
 ``mu`` knows only whether n is more than m, the same or less: with the maxima over larger and over smaller n running
-along, a slot takes O(grid * instances) for each job. The same recursion over all slots to the deadline, with the prices
+along, a slot takes O(grid * instances) for each job. Only the progress that a job still can have is looked at, and
+windows that end at the same slot are one. The same recursion over all slots to the deadline, with the prices
 as they came, is the offline optimum (:mod:`.optimum`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 # Units of work that are tried for a grid, as parts of what one instance does; and how fine one is that is not exact.
 UNITS = (1.0, 0.5, 0.25, 0.2, 0.1, 0.05, 0.025, 0.02, 0.01)
 CELLS = 1000
-# Where nothing else says so.
-NEVER = -math.inf
+# Jobs that are looked at together: their tables stay in the processor's cache.
+TOGETHER = 64
 
 End = Literal["target", "literal", "rollout"]
 """What a window is worth by the progress at its end: ``"target"``, as if what is missing of even progress were missing
@@ -38,10 +39,11 @@ many on-demand instances as the job can use."""
 
 
 class Group(NamedTuple):
-    """Jobs that are equally fast.
+    """Jobs that are equally fast and have the same deadline.
 
     Args:
         rows: of their batch.
+        deadline: theirs.
         unit: of progress.
         same: cells that so many instances come on in a slot, shape ``(N + 1,)``.
         up: the same, in the slot in which their number has grown.
@@ -49,6 +51,7 @@ class Group(NamedTuple):
     """
 
     rows: IntArray
+    deadline: int
     unit: float
     same: IntArray
     up: IntArray
@@ -88,19 +91,23 @@ def grid_of(speed: FloatArray, up: float, down: float) -> float:
 
 
 def groups_of(batch: Batch) -> list[Group]:
-    """The jobs of a batch by their speed."""
+    """The jobs of a batch by speed and deadline, a few at a time."""
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
-        found.setdefault((*job.speed, job.up, job.down), []).append(row)
-    return [group_of(batch.jobs[rows[0]], rows) for rows in found.values()]
+        found.setdefault((*job.speed, job.up, job.down, job.deadline), []).append(row)
+    return [
+        group_of(batch.jobs[rows[0]], rows[at : at + TOGETHER])
+        for rows in found.values()
+        for at in range(0, len(rows), TOGETHER)
+    ]
 
 
 def group_of(job: SpotJob, rows: Sequence[int] = (0,)) -> Group:
-    """A job, and the rows of those that are as fast."""
+    """A job, and the rows of those that are like it."""
     speed = np.array(job.speed)
     unit = grid_of(speed, job.up, job.down)
     cells = (np.floor(part * speed / unit + 1e-6).astype(np.int64) for part in (1.0, job.up, job.down))
-    return Group(np.array(rows), unit, *cells)
+    return Group(np.array(rows), job.deadline, unit, *cells)
 
 
 class Table(NamedTuple):
@@ -108,14 +115,37 @@ class Table(NamedTuple):
 
     Args:
         group: whose it is.
-        worth: of each slot of the window and its end, arrays of shape ``(N + 1, jobs, cells)``: by the number of
-            instances held before.
+        first: the least progress of each job that is looked at, in cells, shape ``(jobs,)``.
+        worth: behind each slot of the window, arrays of shape ``(N + 1, jobs, cells)``: by the number of instances
+            held in it.
         cost: of so many instances in each slot, shape ``(slots, jobs, N + 1)``; inf where it may not have so many.
     """
 
     group: Group
+    first: IntArray
     worth: list[FloatArray]
     cost: FloatArray
+
+    def cell(self, progress: FloatArray) -> IntArray:
+        """The column in which so much progress lies, shape ``(jobs,)``; negative if it is not looked at."""
+        cell: IntArray = np.minimum(self.group.cell(progress) - self.first, self.worth[0].shape[2] - 1)
+        return cell
+
+    def choices(self, slot: int, cell: IntArray, held: IntArray) -> tuple[FloatArray, IntArray]:
+        """What 0, 1, .. instances in a slot of the window are worth, and to which cells they lead.
+
+        Args:
+            slot: counted from 0.
+            cell: in which each job is, shape ``(jobs,)``.
+            held: its instances in the slot before.
+
+        Returns:
+            Each of shape ``(jobs, N + 1)``.
+        """
+        number, jobs = np.arange(len(self.group.same)), np.arange(len(cell))[:, None]
+        after = self.worth[slot]
+        then = np.minimum(cell[:, None] + self.group.gains(held), after.shape[2] - 1)
+        return after[number, jobs, then] - self.cost[slot], then
 
 
 class Windows:
@@ -127,10 +157,10 @@ class Windows:
 
     def __init__(self, end: End = "target") -> None:
         self.end = end
-        self._of: tuple[int, ...] = ()
-        self._kept: tuple[Batch, Forecast] | None = None  # so that nothing else gets their ids
+        self._batch: Batch | None = None
+        self._forecast: Forecast | None = None
         self._groups: list[Group] = []
-        self._tables: dict[int, list[Table]] = {}
+        self._tables: dict[tuple[int, int], Table] = {}
 
     def plan(self, seen: Seen, horizon: int, steps: int) -> tuple[IntArray, IntArray]:
         """The first steps of the best plan of each job.
@@ -145,66 +175,71 @@ class Windows:
         """
         totals = np.zeros((len(seen.batch), steps), np.int64)
         for table in self._tables_of(seen, horizon):
-            totals[table.group.rows] = _walk(table, seen, steps)
+            planned = _walk(table, seen, min(steps, len(table.cost)))
+            totals[table.group.rows, : planned.shape[1]] = planned
         prices, counts = (column[:, :steps] for column in seen.forecast)
         cheap = prices <= seen.batch.on_demand[:, None]
         spot = np.where(cheap, np.minimum(counts, totals), 0)
         return spot, totals - spot
 
     def worth(self, seen: Seen, horizon: int) -> FloatArray:
-        """What the best plan of each job is worth from now on, shape ``(B,)``."""
-        found = np.zeros(len(seen.batch))
+        """What the best plan of each job is worth from now on, shape ``(B,)``; nan if its deadline is over."""
+        found = np.full(len(seen.batch), np.nan)
         for table in self._tables_of(seen, horizon):
             rows = table.group.rows
-            cell = _cell(table, seen)
-            found[rows] = table.worth[0][seen.held[rows], np.arange(len(rows)), cell]
+            worth, _ = table.choices(0, table.cell(seen.progress[rows]), seen.held[rows])
+            found[rows] = worth.max(1)
         return found
 
-    def _tables_of(self, seen: Seen, horizon: int) -> list[Table]:
-        if self._of[:1] != (id(seen.batch),):
-            self._groups = groups_of(seen.batch)
-        if self._of != (of := (id(seen.batch), id(seen.forecast))):
-            self._of, self._tables, self._kept = of, {}, (seen.batch, seen.forecast)
-        if horizon not in self._tables:
-            self._tables[horizon] = [self._table(seen, horizon, group) for group in self._groups]
-        return self._tables[horizon]
+    def _tables_of(self, seen: Seen, horizon: int) -> Iterator[Table]:
+        """One a group whose deadline is not over."""
+        if self._batch is not seen.batch:
+            self._batch, self._groups = seen.batch, groups_of(seen.batch)
+        if self._forecast is not seen.forecast:
+            self._forecast, self._tables = seen.forecast, {}
+        for number, group in enumerate(self._groups):
+            slots = min(horizon + 1, group.deadline - seen.slot)
+            if slots <= 0:
+                continue
+            table = self._tables.get((number, slots))
+            if table is None or (table.cell(seen.progress[group.rows]) < 0).any():
+                table = self._tables[number, slots] = self._table(seen, slots, group)
+            yield table
 
-    def _table(self, seen: Seen, horizon: int, group: Group) -> Table:
+    def _table(self, seen: Seen, slots: int, group: Group) -> Table:
         batch, rows = seen.batch, group.rows
-        slots = np.arange(seen.slot, seen.slot + horizon + 1)
-        inside = slots[:, None] < batch.deadline[rows]
-        last = np.minimum(seen.slot + horizon + 1, batch.deadline[rows])
-        goal = batch.work[rows] * (last / batch.deadline[rows] if self.end == "target" else 1.0)
-        cells = int(np.ceil(goal.max() / group.unit - 1e-6)) + 1
+        evenly = self.end == "target"
+        goal = batch.work[rows] * ((seen.slot + slots) / group.deadline if evenly else 1.0)
+        cells = np.ceil(goal / group.unit - 1e-6).astype(np.int64)
+        first = np.minimum(group.cell(np.minimum(seen.lowest, seen.progress)[rows]), cells)
+        done = (first[:, None] + np.arange((cells - first).max() + 1)) * group.unit
         numbers = len(group.same)
-        left = np.maximum(goal[:, None] - np.arange(cells) * group.unit, 0.0)
-        worth = [self._end_of(batch, rows, left, last, numbers)]
-        cost = _costs(seen, rows, horizon, numbers)
-        for at in range(horizon, -1, -1):
-            before = step_back(worth[-1], cost[at], group)
-            worth.append(before if inside[at].all() else np.where(inside[at][:, None], before, worth[-1]))
-        return Table(group, worth[::-1], cost)
-
-    def _end_of(self, batch: Batch, rows: IntArray, left: FloatArray, last: IntArray, numbers: int) -> FloatArray:
-        """By number of instances, job and cell."""
-        most, price, up, fastest = (
-            column[rows][:, None] for column in (batch.most, batch.on_demand, batch.up, batch.fastest)
-        )
-        deadline, value, grace = (column[rows][:, None] for column in (batch.deadline, batch.value, batch.grace))
-        begin = last[:, None] if self.end == "rollout" else deadline
-
-        def worth(at_most: bool) -> FloatArray:
-            late = slots_after(left, at_most, fastest, up)
-            return value_at(begin + late, deadline, value, grace) - late * most * price
-
-        fewer, all_of_them = worth(False), worth(True)
-        at_most = np.arange(numbers)[:, None, None] == most
-        return np.where(at_most, all_of_them, fewer)
+        begin = seen.slot + slots if self.end == "rollout" else group.deadline
+        worth = [_end_of(batch, rows, np.maximum(goal[:, None] - done, 0.0), begin, numbers)]
+        cost = _costs(seen, rows, slots, numbers)
+        for at in range(slots - 1, 0, -1):
+            worth.append(step_back(worth[-1], cost[at], group))
+        return Table(group, first, worth[::-1], cost)
 
 
-def _costs(seen: Seen, rows: IntArray, horizon: int, numbers: int) -> FloatArray:
+def _end_of(batch: Batch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
+    """What the rest is worth if it is done from a slot on, by number of instances, job and cell."""
+    most, price, up, fastest, deadline, value, grace = (
+        column[rows][:, None]
+        for column in (batch.most, batch.on_demand, batch.up, batch.fastest, batch.deadline, batch.value, batch.grace)
+    )
+
+    def worth(at_most: bool) -> FloatArray:
+        late = slots_after(left, at_most, fastest, up)
+        return value_at(begin + late, deadline, value, grace) - late * most * price
+
+    at_most = np.arange(numbers)[:, None, None] == most
+    return np.where(at_most, worth(True), worth(False))
+
+
+def _costs(seen: Seen, rows: IntArray, slots: int, numbers: int) -> FloatArray:
     batch, number = seen.batch, np.arange(numbers)
-    price, count = (column[rows, : horizon + 1].T[:, :, None] for column in seen.forecast)
+    price, count = (column[rows, :slots].T[:, :, None] for column in seen.forecast)
     on_demand = batch.on_demand[rows][:, None]
     spot = np.where(price <= on_demand, np.minimum(number, count), 0)
     cost = spot * price + (number - spot) * on_demand
@@ -213,48 +248,50 @@ def _costs(seen: Seen, rows: IntArray, horizon: int, numbers: int) -> FloatArray
 
 
 def step_back(after: FloatArray, cost: FloatArray, group: Group) -> FloatArray:
-    """What it is worth one slot earlier, by what it is worth after that slot; both of shape (numbers, jobs, cells)."""
-    numbers = len(after)
-    best, one = np.empty_like(after), np.empty_like(after[0])
-    for n in range(numbers):
-        _less(after[n], int(group.same[n]), cost[:, n], best[n])
-    for gains, order in ((group.up, range(numbers - 1, -1, -1)), (group.down, range(numbers))):
-        others = np.full_like(one, NEVER)  # the best of those larger than m, or smaller
-        for m in order:
-            np.maximum(best[m], others, out=best[m])
-            np.maximum(others, _less(after[m], int(gains[m]), cost[:, m], one), out=others)
+    """What it is worth before a slot, by what it is worth behind it; both of shape (numbers, jobs, cells).
+
+    Args:
+        after: by the number of instances held in the slot.
+        cost: of so many instances, shape ``(jobs, numbers)``.
+        group: the jobs.
+
+    Returns:
+        By the number held before.
+    """
+    best = _moved(after, group.same, cost)
+    more = _moved(after, group.up, cost)
+    fewer = more.copy() if np.array_equal(group.up, group.down) else _moved(after, group.down, cost)
+    # In place: more[m] becomes the best of all that are at least m, fewer[m] of all that are at most m.
+    for m in range(len(after) - 2, -1, -1):
+        np.maximum(more[m], more[m + 1], out=more[m])
+    for m in range(1, len(after)):
+        np.maximum(fewer[m], fewer[m - 1], out=fewer[m])
+    np.maximum(best[:-1], more[1:], out=best[:-1])
+    np.maximum(best[1:], fewer[:-1], out=best[1:])
     return best
 
 
-def _less(after: FloatArray, cells: int, cost: FloatArray, out: FloatArray) -> FloatArray:
-    """``after`` so many cells further on, at most at the last one, less the cost of each job."""
-    inside = max(after.shape[1] - cells, 0)
-    np.subtract(after[:, cells:], cost[:, None], out=out[:, :inside])
-    np.subtract(after[:, -1:], cost[:, None], out=out[:, inside:])
-    return out
-
-
-def _cell(table: Table, seen: Seen) -> IntArray:
-    rows = table.group.rows
-    cell: IntArray = np.minimum(table.group.cell(seen.progress[rows]), table.worth[0].shape[2] - 1)
-    return cell
+def _moved(after: FloatArray, gains: IntArray, cost: FloatArray) -> FloatArray:
+    """``after`` so many cells further on, at most at the last one, less the cost of each number."""
+    moved = np.empty_like(after)
+    for n, cells in enumerate(gains.tolist()):
+        inside = max(after.shape[2] - cells, 0)
+        np.subtract(after[n, :, cells:], cost[:, n, None], out=moved[n, :, :inside])
+        np.subtract(after[n, :, -1:], cost[:, n, None], out=moved[n, :, inside:])
+    return moved
 
 
 def _walk(table: Table, seen: Seen, steps: int) -> IntArray:
     """The numbers of instances that lead to what the window is worth, shape ``(jobs, steps)``."""
-    group, rows = table.group, table.group.rows
-    jobs, numbers = np.arange(len(rows)), np.arange(len(group.same))
-    cell, held = _cell(table, seen), seen.held[rows]
+    rows = table.group.rows
+    jobs = np.arange(len(rows))
+    cell, held = table.cell(seen.progress[rows]), seen.held[rows]
     totals = np.zeros((len(rows), steps), np.int64)
     for step in range(steps):
-        gains = group.gains(held)
-        after, cost = table.worth[step + 1], table.cost[step]
-        then = np.minimum(cell[:, None] + gains, after.shape[2] - 1)
-        worth = after[numbers, jobs[:, None], then] - cost
+        worth, then = table.choices(step, cell, held)
         good = worth >= worth.max(1, keepdims=True) - EXACT
         # Of equals the number that it has, else the smallest.
-        chosen = np.where(good[jobs, held], held, good.argmax(1))
-        chosen = np.where(seen.slot + step < seen.batch.deadline[rows], chosen, 0)
-        cell, held = then[jobs, chosen], chosen
-        totals[:, step] = chosen
+        held = np.where(good[jobs, held], held, good.argmax(1))
+        cell = then[jobs, held]
+        totals[:, step] = held
     return totals
