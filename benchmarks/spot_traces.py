@@ -1,0 +1,93 @@
+"""The spot markets that the benchmark plays in, and its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lightning_core.market import Batch, Market, SpotJob
+from lightning_core.market.traces import COUNTS, read_slots, read_spot_traces, shipped
+from lightning_core.types import FloatArray
+
+TRACES = Path(__file__).parents[1] / "../shared/data/spot"
+# What a spot instance costs where nothing was recorded, in on-demand prices: about what it does on AWS.
+PRICE = 0.33
+# The paper's job, on as many instances: 8 of them need 5 hours for it. What it is worth and for how long the paper
+# does not say; these are the values that its percentages are closest with.
+INSTANCES, WORK, DEADLINE, VALUE, GRACE = 12, 80.0, 10, 120.0, 1.5
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A market.
+
+    Args:
+        market: the market.
+        priced: whether its prices were recorded; if not, an instance costs ``PRICE``.
+    """
+
+    market: Market
+    priced: bool
+
+    @property
+    def name(self) -> str:
+        return self.market.name
+
+    @property
+    def most(self) -> int:
+        """Instances that a job can use: the paper's, or all that there ever were."""
+        return min(int(self.market.available.max()), INSTANCES)
+
+    def job(self, deadline: int = DEADLINE, up: float = 0.9) -> SpotJob:
+        """The paper's, on as many instances as there are."""
+        part = self.most / INSTANCES
+        return SpotJob(part * WORK, deadline, 1, self.most, up=up, down=up, value=part * VALUE, grace=GRACE)
+
+    def jobs(self, count: int, seed: int = 0, deadline: int = DEADLINE, up: float = 0.9) -> Batch:
+        """So many of them, at random slots."""
+        starts = np.random.default_rng(seed).integers(0, len(self.market) - deadline + 1, count)
+        return Batch([self.job(deadline, up)] * count, self.market, [int(start) for start in starts])
+
+    @property
+    def extreme(self) -> float:
+        """Part of its slots in which there were none, or all that a job can use."""
+        available = self.market.available
+        return float(((available == 0) | (available >= self.most)).mean())
+
+
+def load(folder: Path) -> list[Trace]:
+    """All markets in a folder and below it; the shipped one and a made-up one if there are none.
+
+    A CSV is one if it has a column of counts; a JSON if it is a recording of the public spot traces. Markets that a
+    job does not fit into are left out, and those that never had an instance.
+    """
+    found = []
+    for path in sorted(folder.rglob("*.csv")):
+        header = path.open(encoding="utf-8").readline().strip().split(",")
+        if set(header) & set(COUNTS):
+            priced = any("price" in column for column in header)
+            found.append(Trace(read_slots(path, None if priced else PRICE), priced))
+    found += [Trace(read_spot_traces(path, PRICE), priced=False) for path in sorted(folder.rglob("*.json"))]
+    found = [one for one in found if len(one.market) > 2 * DEADLINE and one.most]
+    return found or [Trace(shipped(), priced=True), Trace(all_or_nothing(0), priced=False)]
+
+
+def all_or_nothing(seed: int, slots: int = 800, most: int = 16) -> Market:
+    """A market that is made up: all instances for some hours, then none."""
+    draw = np.random.default_rng(seed)
+    lives = draw.geometric(0.1, slots)
+    counts = np.repeat(np.arange(slots) % 2 * most, lives)[:slots]
+    return Market(np.full(slots, PRICE), counts, name="made up")
+
+
+def scaled(market: Market, counts: float | None = None, prices: float | None = None) -> Market:
+    """With so many instances, or such prices, in the mean."""
+    available: FloatArray = market.available.astype(float)
+    price = market.price
+    if counts is not None:
+        available = np.floor(available * counts / available.mean() + 0.5)
+    if prices is not None:
+        price = price * prices / price.mean()
+    return Market(price, available.astype(np.int64), market.on_demand, market.seconds, market.name)
