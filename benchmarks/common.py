@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,11 +12,15 @@ Size = Literal["quick", "default", "full"]
 Figures = dict[str, float | None]
 
 
-def main(name: str, what: str, measure: Callable[..., Figures], **paths: Path | None) -> None:
+def main(
+    name: str, what: str, measure: Callable[..., Figures], flags: Mapping[str, str] | None = None, **paths: Path | None
+) -> None:
     """Runs ``measure(size)`` and writes ``{"figures": {name: number}}``; a figure that was not measured is null.
 
-    Each of ``paths`` is an option of its name, such as ``--curves``, with that default; ``measure`` gets it by keyword.
+    Each of ``paths`` is an option of its name, such as ``--curves``, with that default, and each of ``flags`` one to
+    switch something on, with its help; ``measure`` gets them by keyword.
     """
+    flags = flags or {}
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=what)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="size", action="store_const", const="quick", help="within 50 seconds on 2 cores")
@@ -24,9 +28,11 @@ def main(name: str, what: str, measure: Callable[..., Figures], **paths: Path | 
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     for option, default in paths.items():
         parser.add_argument(f"--{option}", type=Path, metavar="PATH", default=default, help=f"default: {default}")
+    for option, words in flags.items():
+        parser.add_argument(f"--{option}", action="store_true", help=words)
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
-    figures = measure(arguments.size, **{option: getattr(arguments, option) for option in paths})
+    figures = measure(arguments.size, **{option: getattr(arguments, option) for option in (*paths, *flags)})
     if arguments.json:
         arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
 

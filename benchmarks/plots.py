@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.decor import CHANGED_AT, CHANGED_TO, CORES, Run
 from benchmarks.replay import Cell, Played
+from lightning_core.types import FloatArray
 
 Results = Mapping[Cell, Mapping[str, Sequence[Played]]]
 # Ours stand out, the papers' two are strong, what everybody knows is grey.
@@ -127,3 +128,21 @@ def _legend(figure: Figure, axis) -> None:  # type: ignore[no-untyped-def]
     order = sorted(range(len(labels)), key=lambda k: -handles[k].get_ydata()[-1])
     figure.legend([handles[k] for k in order], [labels[k] for k in order], loc="outside right center", frameon=False,
                   fontsize=8)  # fmt: skip
+
+
+def weights(found: Mapping[str, FloatArray], ends: Sequence[int], path: Path) -> None:
+    """Weights of policies, of shape ``(jobs, policies)``, as they move; the phases end at ``ends``."""
+    figure = Figure(figsize=(9, 3 * len(found)), layout="constrained")
+    axes = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (name, each) in zip(axes, found.items(), strict=True):
+        shown = axis.imshow(
+            np.maximum(each.T, 1e-4), aspect="auto", origin="lower", norm="log", vmin=1e-3, vmax=1, cmap="magma",
+            interpolation="nearest",
+        )  # fmt: skip
+        for end in ends[:-1]:
+            axis.axvline(end, color="white", linewidth=0.8, linestyle=":")
+        axis.set_title(name, fontsize=10)
+        axis.set_ylabel("policy")
+        figure.colorbar(shown, ax=axis, label="weight")
+    axes[-1].set_xlabel("job")
+    figure.savefig(path, dpi=120)

@@ -2,8 +2,10 @@
 
 1. Possible: no more spot instances than there are; none at all, or at least as many as the job needs; no more than it
    can use, the dearer ones going first.
-2. Safe: if, after this slot, all the on-demand instances that the job can use could not end it in time any more, it
-   gets as many as it can use now, spot ones first. No forecast is in this. A job that can be ended in time at all is.
+2. Safe: if, after this slot, on-demand instances could not end the job in time any more, be it on as many as it has or
+   on all that it can use, it gets all that it can use now, spot ones first; where even that is too late, for a change
+   costs a part of the slot, it keeps as many as it has. No forecast is in this. A job that can be ended in time at all
+   is.
 3. Needed: not more than ends the job in this slot.
 """
 
@@ -84,17 +86,25 @@ class Choices:
 
     def guarded(self, spot: IntArray, on_demand: IntArray) -> Pair:
         """Rule 2."""
-        safe = self.safe(spot, on_demand)
-        all_spot, rest = self.split(self.batch.most)
-        if self.overhead == "launches":  # whoever loses a spot instance launches again
-            kept = self.safe(all_spot, rest)
-            all_spot, rest = np.where(kept, all_spot, 0), np.where(kept, rest, self.batch.most)
-        return np.where(safe, spot, all_spot), np.where(safe, on_demand, rest)
+        seen, most = self.seen, self.batch.most
+        all_of_them, none = self.split(most), np.zeros_like(most)
+        # The last that is safe counts: what was asked for, if it is, else the more the better.
+        ways = [self.split(seen.held)] if self.overhead == "total" else [(none, seen.on_demand), (none, most)]
+        chosen = all_of_them
+        for way in (*ways, all_of_them, (spot, on_demand)):
+            safe = self.safe(*way)
+            chosen = np.where(safe, way[0], chosen[0]), np.where(safe, way[1], chosen[1])
+        return chosen
 
     def safe(self, spot: IntArray, on_demand: IntArray) -> BoolArray:
         """Whether on-demand instances could still end the job in time from the next slot on."""
-        later = self.seen.slots_left - 1
-        then = np.where(later > 0, (self.batch.up + later - 1) * self.batch.fastest, 0.0)
+        batch, later = self.batch, np.maximum(self.seen.slots_left - 1, 0)
+        # Where a launch costs, spot instances that go are not replaced for nothing.
+        kept = on_demand if self.overhead == "launches" else spot + on_demand
+        first = np.where((self.overhead == "launches") & (spot > 0), batch.down, 1.0)
+        stays = np.where(kept >= batch.least, (first + later - 1) * speed_of(batch, kept), 0.0)
+        grows = (batch.up + later - 1) * batch.fastest
+        then = np.where(later > 0, np.maximum(stays, grows), 0.0)
         safe: BoolArray = self.gain(spot, on_demand) + then >= self.left - EXACT
         return safe
 

@@ -22,6 +22,8 @@ LOWEST_PRICE = 0.01
 # Slots of a series that an autoregression is fitted to, and after how many it is fitted again.
 WINDOW, REFIT = 192, 24
 
+Tails = Literal["uniform", "heavy"]
+
 
 class Forecaster(Protocol):
     """Makes a table of forecasts of a series."""
@@ -138,7 +140,7 @@ class Noisy:
 
     by: float
     scale: float | None = None
-    tails: Literal["uniform", "heavy"] = "uniform"
+    tails: Tails = "uniform"
     seed: int = 0
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
