@@ -23,6 +23,7 @@ from lightning_core.types import (
     Grant,
     Job,
     JobStatus,
+    Lesson,
     LossTarget,
     Notice,
     OnMiss,
@@ -50,6 +51,7 @@ _PLAIN: dict[str, type[Any]] = {
     "cancel": Cancel,
     "pause": Pause,
     "resume": Resume,
+    "lesson": Lesson,
     "tick": Tick,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()}
@@ -116,6 +118,8 @@ def decode_event(text: str) -> Event:
         body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
     if kind == "devices_gone":
         body["devices"] = tuple(body["devices"])
+    if kind == "lesson":
+        body["utilities"] = tuple(body["utilities"])
     if kind == "worker_left":
         body["cause"] = Cause(body["cause"])
     if body.get("saved") is not None:
@@ -149,7 +153,8 @@ def answer_from_dict(value: dict[str, Any]) -> Answer:
 def status_to_dict(status: JobStatus) -> dict[str, Any]:
     body = {f.name: getattr(status, f.name) for f in fields(status)}
     fault = None if status.fault is None else list(status.fault)
-    reasons = {"reason": list(status.reason), "why": list(status.why), "fault": fault}
+    spot = None if status.spot is None else list(status.spot)
+    reasons = {"reason": list(status.reason), "why": list(status.why), "fault": fault, "spot": spot}
     return body | {"target": target_to_dict(status.target)} | reasons
 
 
@@ -163,6 +168,7 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "reason": _reason(value["reason"]),
             "why": _reason(value["why"]),
             "fault": None if value["fault"] is None else _reason(value["fault"]),
+            "spot": None if value["spot"] is None else _reason(value["spot"]),
             "finish": None if value["finish"] is None else tuple(value["finish"]),
             "devices": tuple(value["devices"]),
         }

@@ -86,6 +86,8 @@ WORDS = {
     "raised": "its code raised ({text}); it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
     "preempted": "its node was taken away; it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
     "pool_lost": "the pool was lost; it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
+    # spot policies
+    "spot_policy": "{text}, with {0:.0%} of the weight after the lessons of {1:.0f} jobs",
     "unready": "its workers were not ready in time ({text}); it is tried again",
 }
 CODES = tuple(WORDS)

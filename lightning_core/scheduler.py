@@ -19,9 +19,11 @@ from lightning_core.faults import MOST, MOST_UNREADY, WORDS, final, pause, sound
 from lightning_core.forecasting import forecast, judge
 from lightning_core.granting import deal, grant
 from lightning_core.invariants import check
+from lightning_core.market.selector import Selector
 from lightning_core.protocols import ChoosesSizes, LooksAtCurves
 from lightning_core.reasons import Reason, index
 from lightning_core.settings import Settings
+from lightning_core.speedup import SpeedUp
 from lightning_core.table import INFEASIBLE, MISSED, UNKNOWN, JobTable
 from lightning_core.types import (
     Amend,
@@ -39,6 +41,7 @@ from lightning_core.types import (
     Job,
     JobStatus,
     JobView,
+    Lesson,
     Notice,
     OnMiss,
     Outlook,
@@ -94,6 +97,9 @@ class Scheduler:
         self._now = 0.0
         self._next_round: float | None = None
         self._closing = False
+        terms = self.settings.market_terms()
+        self._selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
+        self._taught: set[int] = set()
         self.gone: frozenset[int] = frozenset()
         """Devices on which no worker can be had for now."""
         self._changed: list[Answer] = []
@@ -134,6 +140,8 @@ class Scheduler:
                 self._round(now)
             case Amend():
                 self._amend(event, now)
+            case Lesson():
+                self._learn(event)
             case Cancel(name) | Pause(name) | Resume(name):
                 self._steer(event, name, now)
         return self._changed
@@ -164,6 +172,8 @@ class Scheduler:
                 size = max((n for n in job.sizes if n <= size), default=size)
             grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
             row = table.add(job, now, size, grant, incarnation)
+            if self._selector is not None:
+                table.spot[row] = _chosen(self._selector)
             if size < job.min_devices:
                 self._end(row, now, Verdict.CANCELLED, Reason("too_large", (job.min_devices, self.settings.devices)))
             elif job.device is not None and not 0 <= job.device < self.settings.devices:
@@ -171,6 +181,15 @@ class Scheduler:
         for bank in self._banks:
             bank.grow(len(table))
         self._round(now)
+
+    def _learn(self, lesson: Lesson) -> None:
+        """The next job's policy is chosen by what this one has taught."""
+        row = self._table.row_of.get(lesson.job)
+        if self._selector is None or row is None or row in self._taught or self._table.active[row]:
+            return
+        self._taught.add(row)
+        if len(lesson.utilities) == len(self._selector.names) and all(0 <= one <= 1 for one in lesson.utilities):
+            self._selector.learn(np.array(lesson.utilities))
 
     def _report(self, report: Report, now: float) -> None:
         table = self._table
@@ -439,6 +458,18 @@ class Scheduler:
         """One that was submitted, with its terms as they are now."""
         return self._table.jobs[self._table.row_of[name]]
 
+    def speedup(self, name: str) -> SpeedUp:
+        """How fast a job that was submitted is on how many devices."""
+        return self._table.speedups[self._table.row_of[name]]
+
+    def untaught(self) -> list[JobStatus]:
+        """Jobs that are over, of a pool with a market, and have not taught anything yet."""
+        if self._selector is None:
+            return []
+        table = self._table
+        rows = (row for row in table.row_of.values() if not table.active[row] and row not in self._taught)
+        return [table.status(row, self._now) for row in rows]
+
     def placements(self) -> list[Placement]:
         """The launched jobs that should have a worker on each of their devices."""
         table = self._table
@@ -452,6 +483,12 @@ class Scheduler:
     def check(self) -> None:
         """Raises AssertionError if an invariant is broken; tests call it after every step."""
         check(self._table, self.settings, self.gone, self._next_round, self._now)
+
+
+def _chosen(selector: Selector) -> Reason:
+    """A draw by the weights, and how much weight it has."""
+    name = selector.choose()
+    return Reason("spot_policy", (float(selector.weights[selector.names.index(name)]), selector.learned), name)
 
 
 def _countable(report: Report) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lightning_core.estimators import ESTIMATORS
+from lightning_core.market.terms import MarketTerms
 from lightning_core.policies import POLICIES
 from lightning_core.protocols import Estimator, Policy
 
@@ -34,6 +35,8 @@ class Settings:
         cores: of each device, in a pool of CPUs.
         quantum: the least part of a device that can be metered out; 1 if devices are given whole.
         resize: seconds that a resize is taken to cost until one has been measured.
+        market: arguments of :class:`~lightning_core.market.terms.MarketTerms`, for a spot policy to be chosen for each
+            job; None if there is no market.
 
     Raises:
         ValueError: if a name is unknown or an argument out of its range.
@@ -52,6 +55,7 @@ class Settings:
     cores: int = 1
     quantum: float = 1.0
     resize: float = 1.0
+    market: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.period > 0:
@@ -74,6 +78,7 @@ class Settings:
             raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
         self.make_policy()
         self.make_estimator()
+        self.market_terms()
 
     def make_policy(self) -> Policy:
         policy: Policy = _make("policy", POLICIES, self.policy, self.policy_args)
@@ -82,6 +87,15 @@ class Settings:
     def make_estimator(self) -> Estimator:
         estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator_used, self.estimator_args)
         return estimator
+
+    def market_terms(self) -> MarketTerms | None:
+        """Of the market, if there is one."""
+        if self.market is None:
+            return None
+        try:
+            return MarketTerms(**self.market)
+        except TypeError as error:
+            raise ValueError(f"market: {error}") from None
 
     @property
     def estimator_used(self) -> str:

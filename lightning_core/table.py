@@ -121,6 +121,7 @@ class JobTable:
         self.waiting: list[dict[int, tuple[int, float]]] = []
         self.details: dict[int, str] = {}
         self.faults: dict[int, Reason] = {}
+        self.spot: dict[int, Reason] = {}
         self.saves: list[tuple[Save, ...]] = []
         self.speedups: list[SpeedUp] = []
         for name, kind in _COLUMNS.items():
@@ -374,6 +375,7 @@ class JobTable:
             lost=int(self.lost[row]),
             saved=self.saves[row][0].batches if self.saves[row] else None,
             fault=self.faults.get(row),
+            spot=self.spot.get(row),
         )
 
     def _finish(self, row: int, now: float) -> tuple[float, float, float] | None:

@@ -421,9 +421,23 @@ class Tick:
     """Time has passed: the scheduler asked to be woken (or the driver woke it)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What each spot policy would have made of a job that is over.
+
+    Args:
+        job: its name.
+        utilities: 0 to 1, in the order of the market's policies; none: it teaches nothing.
+    """
+
+    job: str
+    utilities: tuple[float, ...]
+
+
 Event = (
-    Submit | Report | WorkerLeft | Unready | DevicesGone | WorkersLost | Close | Cancel | Pause | Resume | Amend | Tick
-)
+    Submit | Report | WorkerLeft | Unready | DevicesGone | WorkersLost | Close | Cancel | Pause | Resume | Amend
+    | Lesson | Tick
+)  # fmt: skip
 
 
 # Directives are tuples, not dataclasses: a round makes one for each changed job, and a tuple costs a third of a
@@ -647,3 +661,5 @@ class JobStatus:
     """Batches that were done when it was last saved; of a launched job."""
     fault: Reason | None
     """The newest of its faults."""
+    spot: Reason | None
+    """Which spot policy was chosen for it, and how sure that choice was; of a pool with a market."""

@@ -7,7 +7,9 @@ beat: :func:`errors` are told beside its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import numpy as np
@@ -170,7 +172,12 @@ class Arima:
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
         import warnings
 
-        from statsmodels.tsa.arima.model import ARIMA
+        try:
+            from statsmodels.tsa.arima.model import ARIMA
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "forecasts by ARIMA need statsmodels: pip install 'lightning-core-learning[arima]'"
+            ) from None
 
         values = np.asarray(values, float)
         found = LastValue().table(values, horizon)
@@ -225,6 +232,12 @@ class Foreseen:
             counts = self._counts.table(market.available.astype(float), horizon)
             self._tables[key] = market, prices, counts  # the market too: no other may get its id
         return self._tables[key]
+
+
+FORECASTERS: Mapping[str, Callable[[], Forecaster]] = MappingProxyType(
+    {"last": LastValue, "autoregressive": Autoregressive, "seasonal": Seasonal, "arima": Arima, "perfect": Perfect}
+)
+"""By name. ``arima`` needs statsmodels."""
 
 
 def errors(table: FloatArray, values: FloatArray) -> FloatArray:

@@ -33,6 +33,44 @@ def shipped() -> Market:
         return read_slots(path)
 
 
+def read(
+    path: Path, price: float | None = None, on_demand: float = 1.0, slot: float | None = None, pool: str = ""
+) -> Market:
+    """A recording of any kind that is known: it is told by its ending and its first line.
+
+    Args:
+        path: of the file.
+        price: of a spot instance. Where a recording has prices it counts instead of them; where it has none it must be
+            given.
+        on_demand: price of an on-demand instance.
+        slot: seconds of a slot; None: 30 minutes, or what a recording of slots says.
+        pool: of a snapshot of SpotLake's, ``INSTANCE@ZONE``.
+
+    Raises:
+        ValueError: if it is none, or lacks what it must have.
+    """
+    if path.suffix == ".json":
+        return read_spot_traces(path, _must(path, price), on_demand, slot or SLOT)
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        header = set(file.readline().strip().split(","))
+    if "InstanceType" in header:
+        instance, _, zone = pool.partition("@")
+        if not (instance and zone):
+            raise ValueError(f"{path}: pool must be INSTANCE@ZONE, got {pool!r}")
+        folder = sorted(path.parent.glob(f"*{''.join(path.suffixes)}"))
+        market = read_spotlake(folder, instance, zone, slot or SLOT)
+        return Market(market.price * on_demand, market.available, on_demand, market.seconds, market.name)
+    if "change" in header:
+        return read_events(path, _must(path, price), on_demand, slot or SLOT)
+    return read_slots(path, price, on_demand, slot)
+
+
+def _must(path: Path, price: float | None) -> float:
+    if price is None:
+        raise ValueError(f"{path}: has no prices: say what a spot instance costs")
+    return price
+
+
 def read_slots(path: Path, price: float | None = None, on_demand: float = 1.0, slot: float | None = None) -> Market:
     """A CSV of slots, one row each, in their order.
 

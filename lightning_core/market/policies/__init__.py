@@ -1,5 +1,9 @@
 """How many spot and on-demand instances to hold; one file a policy."""
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from lightning_core.market.playing import SpotPolicy
 from lightning_core.market.policies.ahanp import Ahanp
 from lightning_core.market.policies.ahap import Ahap
 from lightning_core.market.policies.chain import Chain
@@ -8,4 +12,20 @@ from lightning_core.market.policies.max_spot import MaxSpot
 from lightning_core.market.policies.on_demand import OnDemand
 from lightning_core.market.policies.uniform_progress import AllOrNothing, UniformProgress
 
-__all__ = ["Ahanp", "Ahap", "AllOrNothing", "Chain", "MaxSpot", "NextLifetime", "OnDemand", "UniformProgress"]
+__all__ = [
+    "SPOT_POLICIES", "Ahanp", "Ahap", "AllOrNothing", "Chain", "MaxSpot", "NextLifetime", "OnDemand", "UniformProgress",
+]  # fmt: skip
+
+SPOT_POLICIES: Mapping[str, Callable[..., SpotPolicy]] = MappingProxyType(
+    {
+        "chain": Chain,
+        "ahap": Ahap,
+        "ahanp": Ahanp,
+        "max-spot": MaxSpot,
+        "uniform-progress": UniformProgress,
+        "all-or-nothing": AllOrNothing,
+        "next-lifetime": NextLifetime,
+        "on-demand": OnDemand,
+    }
+)
+"""By name; whatever makes one takes its arguments by keyword."""

@@ -97,9 +97,11 @@ def _expected(
     at_most = (np.arange(job.most + 1) == job.most)[:, None]
     late = slots_after(rest, at_most, job.speed[-1], job.up)
     end = value_at(job.deadline + late, job.deadline, job.value, job.grace) - late * job.most * on_demand
-    worth = np.repeat(end[:, None, :], job.most + 1, axis=1)
-    for _ in range(slots):
-        worth = np.matmul(chain, step_back(worth, cost, group))
+    fastest = int(group.same[-1])
+    worth = np.repeat(end[:, None, : (slots + 1) * fastest + 1], job.most + 1, axis=1)
+    for slot in range(slots, 0, -1):
+        # Only what can be done by then.
+        worth = np.matmul(chain, step_back(worth, cost, group)[:, :, : slot * fastest + 1])
     return worth
 
 

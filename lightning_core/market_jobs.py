@@ -1,0 +1,127 @@
+"""Jobs of a pool as the market sees them: their measured speed, slot by slot, and the lessons of those that are over.
+
+A job that has ended tells what each spot policy would have made of it: it is played again through the prices that came,
+at the speed that was measured, up to its deadline (counterfactual replay, Kong et al., algorithm 2). The market must
+have come that far, so it teaches once its deadline has passed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from lightning_core.market import Batch, Foreseen, LastValue, Market, OnDemand, SpotJob, play
+from lightning_core.market.selector import normalised
+from lightning_core.market.terms import MarketTerms
+from lightning_core.scheduler import Scheduler
+from lightning_core.speedup import SpeedUp
+from lightning_core.types import BatchTarget, JobStatus, Lesson, Verdict
+
+
+def speed_table(speed: SpeedUp, slot: float, most: int | None = None) -> tuple[int, tuple[float, ...]]:
+    """A job's measured speed as the market's table H(n).
+
+    Args:
+        speed: what was learned of it.
+        slot: seconds.
+        most: instances to tell of; none: the largest of its sizes.
+
+    Returns:
+        The fewest instances that it needs, and batches in a slot on 0, 1, .. of them; on a number between two of its
+        sizes as many as on the smaller.
+
+    Raises:
+        ValueError: if nothing is known of its speed.
+
+    Example::
+
+        >>> speed_table(SpeedUp((1, 2, 4), (1.0, 1.8, 3.0)), slot=100.0)
+        (1, (0.0, 100.0, 180.0, 180.0, 300.0))
+    """
+    if not speed.known:
+        raise ValueError("a job's speed must be known, nothing has been seen of it")
+    least, most = speed.sizes[0], most or speed.sizes[-1]
+    table = [0.0]
+    for number in range(1, most + 1):
+        size = max((one for one in speed.sizes if one <= number), default=None)
+        table.append(0.0 if size is None else max(table[-1], slot * speed.rate(size)))
+    return least, tuple(table)
+
+
+def work_left(scheduler: Scheduler, name: str) -> float:
+    """Batches that a job has still to do.
+
+    Raises:
+        ValueError: if its target is a loss: nobody knows.
+    """
+    target = scheduler.job(name).target
+    if not isinstance(target, BatchTarget):
+        raise ValueError(f"job {name!r}: its target is a loss: say how much work is left")
+    done = next(status.batches for status in reversed(scheduler.status()) if status.name == name)
+    return float(max(target.batches - done, 1))
+
+
+class Lessons:
+    """Makes lessons of a pool's jobs, once their deadlines have passed.
+
+    Args:
+        terms: of the market.
+        market: its recording.
+    """
+
+    def __init__(self, terms: MarketTerms, market: Market) -> None:
+        self.terms, self.market = terms, market
+
+    def due(self, scheduler: Scheduler, now: float) -> Iterator[tuple[JobStatus, SpotJob | None, int]]:
+        """Jobs that can teach now: as they ended, what the market sees of them and in which slot they began.
+
+        There is nothing to see of one whose speed or work nobody knows, or that lived beyond the recording; it
+        teaches nothing.
+        """
+        for status in scheduler.untaught():
+            if max(status.deadline, status.finished_at or 0.0) <= now:
+                yield status, *self._seen(scheduler, status)
+
+    def next(self, scheduler: Scheduler) -> float | None:
+        """When a job can teach next, scheduler time."""
+        times = (max(status.deadline, status.finished_at or 0.0) for status in scheduler.untaught())
+        return min(times, default=None)
+
+    def lesson(self, name: str, job: SpotJob | None, start: int) -> Lesson:
+        """What each policy would have made of a job: milliseconds a policy and slot."""
+        if job is None:
+            return Lesson(name, ())
+        policies = list(self.terms.make().values())
+        ledgers = play(policies, Batch([job], self.market, [start]), Foreseen(LastValue()))
+        worth = (normalised(ledger.utility, job, self.market.on_demand) for ledger in ledgers)
+        return Lesson(name, tuple(float(one[0]) for one in worth))
+
+    def _seen(self, scheduler: Scheduler, status: JobStatus) -> tuple[SpotJob | None, int]:
+        slot = self.market.seconds
+        start = math.floor(status.submitted_at / slot)
+        deadline = math.floor(status.deadline / slot) - start
+        target, speed = status.target, scheduler.speedup(status.name)
+        # What a job has done that did not reach its loss tells nothing of what it would have had to do.
+        work = (
+            target.batches
+            if isinstance(target, BatchTarget)
+            else status.batches
+            if status.verdict is Verdict.MET
+            else 0
+        )
+        if deadline < 1 or start + deadline > len(self.market) or not work or not speed.known:
+            return None, start
+        least, table = speed_table(speed, slot)
+        terms = self.terms
+        job = SpotJob(float(work), deadline, least, len(table) - 1, table, terms.kept, terms.kept, 0.0, terms.grace)
+        value = terms.value * on_demand_alone(job, self.market.on_demand)
+        return SpotJob(job.work, deadline, least, job.most, table, job.up, job.down, value, job.grace), start
+
+
+def on_demand_alone(job: SpotJob, price: float) -> float:
+    """What a job costs on the fewest on-demand instances that end it in time."""
+    none = Market(np.full(job.deadline, price), np.zeros(job.deadline, np.int64), price)
+    [ledger] = play([OnDemand()], Batch([job], none, [0]), Foreseen(LastValue()))
+    return float(ledger.cost[0])
