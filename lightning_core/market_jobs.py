@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from lightning_core.market import Batch, Foreseen, LastValue, Market, OnDemand, SpotJob, play
 from lightning_core.market.selector import normalised
 from lightning_core.market.terms import MarketTerms
-from lightning_core.scheduler import Scheduler
+from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.speedup import SpeedUp
 from lightning_core.types import BatchTarget, JobStatus, Lesson, Verdict
 
@@ -63,6 +64,21 @@ def work_left(scheduler: Scheduler, name: str) -> float:
     return float(max(target.batches - done, 1))
 
 
+class Lecture(NamedTuple):
+    """A job that can teach.
+
+    Args:
+        name: of the job.
+        job: what the market sees of it; None if it teaches nothing, for its speed or its work is not known, or it lived
+            beyond the recording.
+        start: the slot in which it began.
+    """
+
+    name: str
+    job: SpotJob | None
+    start: int
+
+
 class Lessons:
     """Makes lessons of a pool's jobs, once their deadlines have passed.
 
@@ -74,23 +90,26 @@ class Lessons:
     def __init__(self, terms: MarketTerms, market: Market) -> None:
         self.terms, self.market = terms, market
 
-    def due(self, scheduler: Scheduler, now: float) -> Iterator[tuple[JobStatus, SpotJob | None, int]]:
-        """Jobs that can teach now: as they ended, what the market sees of them and in which slot they began.
+    @classmethod
+    def of(cls, settings: Settings) -> Lessons | None:
+        """Of a pool, if it has a market."""
+        terms = settings.market_terms()
+        return None if terms is None else cls(terms, terms.market())
 
-        There is nothing to see of one whose speed or work nobody knows, or that lived beyond the recording; it
-        teaches nothing.
-        """
+    def due(self, scheduler: Scheduler, now: float) -> Iterator[Lecture]:
+        """Jobs that can teach now."""
         for status in scheduler.untaught():
             if max(status.deadline, status.finished_at or 0.0) <= now:
-                yield status, *self._seen(scheduler, status)
+                yield Lecture(status.name, *self._seen(scheduler, status))
 
     def next(self, scheduler: Scheduler) -> float | None:
         """When a job can teach next, scheduler time."""
         times = (max(status.deadline, status.finished_at or 0.0) for status in scheduler.untaught())
         return min(times, default=None)
 
-    def lesson(self, name: str, job: SpotJob | None, start: int) -> Lesson:
-        """What each policy would have made of a job: milliseconds a policy and slot."""
+    def lesson(self, lecture: Lecture) -> Lesson:
+        """What each policy would have made of a job: a millisecond a policy and slot, more for some."""
+        name, job, start = lecture
         if job is None:
             return Lesson(name, ())
         policies = list(self.terms.make().values())

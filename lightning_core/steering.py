@@ -17,11 +17,11 @@ from lightning_core.codec import status_to_dict
 from lightning_core.drivers.connect import AUTO, connect, home
 from lightning_core.drivers.wire import SocketClient
 from lightning_core.durations import format_duration, parse_duration
-from lightning_core.journal import Journal
+from lightning_core.journal import Journal, replay
 from lightning_core.settings import Settings
 from lightning_core.summary import EXIT_MET, PoolLost, Summary
 from lightning_core.types import Amend, Cancel, Event, JobStatus, Pause, Resume, State
-from lightning_core.view.text import clean_lines
+from lightning_core.view.text import clean, clean_lines
 from lightning_core.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -293,9 +293,13 @@ def _why(arguments: argparse.Namespace) -> int:
         folder = Path(client.about()["folder"])
     with Journal.open(folder / "journal.db", read_only=True) as journal:
         history = History.read(journal)
+        jobs = [] if history.settings.market is None else replay(journal).scheduler.status()
     if arguments.job not in (names := [told.job.name for told in history.jobs]):
         raise Failed(f"no job {arguments.job!r}{did_you_mean(arguments.job, names)}")
     print("\n".join(why(history, arguments.job)))
+    for status in jobs:
+        if status.name == arguments.job and status.incarnation == history.of(arguments.job).life:
+            print(f"spot policy: {clean(str(status.spot))}")
     return EXIT_MET
 
 

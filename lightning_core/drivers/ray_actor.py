@@ -32,6 +32,7 @@ from lightning_core.drivers.notify import Notifier
 from lightning_core.drivers.scripts import Scripts
 from lightning_core.drivers.specs import Spec, keep
 from lightning_core.journal import JournalError
+from lightning_core.market_jobs import Lecture, Lessons
 from lightning_core.protocols import JoinRefused
 from lightning_core.settings import Settings
 from lightning_core.types import (
@@ -94,10 +95,13 @@ class SchedulerActor:
         self._door = Door(self, Path(socket)) if socket else None
         self._notifier = Notifier(on_verdict or {})
         self._launching = asyncio.Lock()
+        self._lessons: Lessons | None = None
+        self._teaching: asyncio.Task[None] | None = None
         self._scripts = Scripts(lambda: self._host.scheduler, self._handle)
         try:
             self._lock = _lock(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db")
+            self._lessons = Lessons.of(self._host.scheduler.settings)
         except JournalError as error:
             self._trouble = str(error)
         except Exception as error:
@@ -316,13 +320,39 @@ class SchedulerActor:
         while True:
             try:
                 self._tell(self._host.catch_up())
+                self._teach()
             except Exception:  # a full disk, say; time goes on
                 log.exception("the scheduler could not be woken")
                 await asyncio.sleep(PAUSE)
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._host.seconds_to_wakeup()):
+                async with asyncio.timeout(self._seconds_to_wakeup()):
                     await self._woken.wait()
+
+    def _seconds_to_wakeup(self) -> float | None:
+        times = [self._host.seconds_to_wakeup()]
+        if self._lessons is not None and self._teaching is None:
+            lesson = self._lessons.next(self._host.scheduler)
+            times.append(None if lesson is None else max(lesson - self._host.now(), 0.0))
+        return min((seconds for seconds in times if seconds is not None), default=None)
+
+    def _teach(self) -> None:
+        """Has jobs that are over teach, apart: nobody waits for what might have been."""
+        if self._lessons is not None and self._teaching is None:
+            lectures = list(self._lessons.due(self._host.scheduler, self._host.now()))
+            if lectures:
+                self._teaching = asyncio.get_running_loop().create_task(self._hear(self._lessons, lectures))
+
+    async def _hear(self, lessons: Lessons, lectures: Sequence[Lecture]) -> None:
+        try:
+            for lecture in lectures:
+                self._handle(await asyncio.to_thread(lessons.lesson, lecture))
+        except Exception:
+            log.exception("a job could not teach")
+            await asyncio.sleep(PAUSE)
+        finally:
+            self._teaching = None
+            self._woken.set()
 
 
 def _lock(path: Path) -> int:

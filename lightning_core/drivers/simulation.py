@@ -9,7 +9,9 @@ Rules
 3. A worker speaks as a live one does: it says that it is there, reports while it trains and when it stops, numbers what
    it says, saves and leaves when its devices are others, and comes back as the next incarnation.
 4. A training ends when its deadline has passed and its recording is over.
-5. A process that is lost takes with it what was not saved. Its job comes back as the scheduler says.
+5. In a pool with a market a job that is over teaches as soon as its deadline has passed: before whoever is submitted
+   then gets a spot policy.
+6. A process that is lost takes with it what was not saved. Its job comes back as the scheduler says.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 from lightning_core.drivers.simulated import Delays, JobOutcome, Outcome, SimulatedJob
 from lightning_core.drivers.virtual import Device, Devices, Worker
 from lightning_core.journal import Journal
+from lightning_core.market_jobs import Lessons
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.summary import Summary
 from lightning_core.types import Answer, Cause, End, Event, Grant, Job, Report, Submit, Tick, WorkerLeft
@@ -85,6 +88,7 @@ class Simulation:
         self._journal: Journal | None = None
         self._check = check
         self._scheduler = Scheduler(settings)
+        self._lessons = Lessons.of(settings)
         self._workers = {given.job.name: Worker(given) for given in jobs}
         self._devices = [Device() for _ in range(settings.devices)]
         # What is to be looked at when an instant is over: devices that change hands, jobs that want a process.
@@ -151,11 +155,18 @@ class Simulation:
     # ------------------------------------------------------------------------------------------------ the scheduler
 
     def _submit(self, jobs: tuple[Job, ...]) -> None:
+        self._teach()
         self._handle(Submit(jobs))
         for job in jobs:
             worker = self._workers[job.name]
             if not worker.launched and not worker.over:  # a script that has joined
                 self._begin(worker)
+
+    def _teach(self) -> None:
+        """Those that are over teach those to come."""
+        if self._lessons is not None:
+            for lecture in list(self._lessons.due(self._scheduler, self._now)):
+                self._handle(self._lessons.lesson(lecture))
 
     def _say(self, event: Event) -> None:
         """A worker speaks."""

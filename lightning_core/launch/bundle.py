@@ -47,7 +47,15 @@ from lightning_core.launch.jobs import JobSpec, duration_text, is_file_name, rea
 from lightning_core.launch.on_verdict import read_on_verdict
 from lightning_core.launch.preflight import check_checkpoint_content, check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.launch.problems import BundleError, Findings, Source, require
-from lightning_core.launch.sharing import Kind, metered, parse_policy, read_allow_import, read_parts, with_policy
+from lightning_core.launch.sharing import (
+    Kind,
+    market_to_dict,
+    metered,
+    parse_policy,
+    read_allow_import,
+    read_parts,
+    with_policy,
+)
 from lightning_core.settings import Settings
 
 if TYPE_CHECKING:
@@ -124,7 +132,7 @@ class Bundle:
     @classmethod
     def _read(cls, content: Any, folder: Path, found: Findings, there: int | None = None) -> Self:
         folder = folder.resolve()
-        parts = read_parts(content, found, there)
+        parts = read_parts(content, folder, found, there)
         on_verdict = read_on_verdict(parts.content.get("on_verdict"), found.at("on_verdict"))
         allow = None
         if parts.content.get("allow_import") is not None:
@@ -251,6 +259,7 @@ class Bundle:
             "policy": {"name": settings.policy, **settings.policy_args},
             **({"estimator": estimator} if estimator else {}),
             "period": duration_text(settings.period),
+            **({} if settings.market is None else {"market": market_to_dict(settings.market)}),
             **({"on_verdict": dict(self.on_verdict)} if self.on_verdict else {}),
             **({} if self.allow_import is None else {"allow_import": list(self.allow_import)}),
             "jobs": {spec.job.name: spec.to_dict() for spec in self.jobs},

@@ -94,7 +94,7 @@ def read_bundle(path: Path, folder: Path | None, seed: int = 0, devices: int | N
     from lightning_core.launch.loading import load_yaml
 
     content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
-    parts = read_parts(content, found, devices)
+    parts = read_parts(content, path.parent, found, devices)
     curves = [] if folder is None else load_curves(folder)
     part = parts.devices / max(len(parts.jobs), 1)
     reader = _Reader(path.parent, folder, curves, seed, parts.settings or Settings(), part)

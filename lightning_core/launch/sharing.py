@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lightning_core.launch.jobs import duration, whole
+from lightning_core.launch.jobs import duration, duration_text, whole
 from lightning_core.launch.problems import BundleError, Findings
 from lightning_core.launch.quota import QUANTUM
+from lightning_core.market.terms import MarketTerms
 from lightning_core.settings import Settings
+from lightning_core.words import did_you_mean
 
-BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "allow_import", "jobs")
+BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "market", "on_verdict", "allow_import", "jobs")
+MARKET_KEYS = tuple(field.name for field in fields(MarketTerms))
 POOL_KEYS = ("devices", "kind", "cores", "resident")
 MOST_DEVICES = 64
 MOST_JOBS = 1000
@@ -34,11 +37,12 @@ class Parts(NamedTuple):
     """None, with its problems noted, if anything is wrong with them."""
 
 
-def read_parts(content: Any, found: Findings, there: int | None = None) -> Parts:
+def read_parts(content: Any, folder: Path, found: Findings, there: int | None = None) -> Parts:
     """Parts a bundle file, or a file of one job, and reads how the jobs share.
 
     Args:
         content: of the file.
+        folder: what the paths in it are relative to.
         found: takes what is wrong.
         there: devices of a pool that is there already, and stays as it is whatever the file says.
 
@@ -63,7 +67,7 @@ def read_parts(content: Any, found: Findings, there: int | None = None) -> Parts
             jobs = {}
         named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
     pool = read_pool(content.get("pool"), found.at("pool"), there)
-    return Parts(content, named, pool.kind, pool.devices, read_settings(content, pool, found))
+    return Parts(content, named, pool.kind, pool.devices, read_settings(content, pool, folder, found))
 
 
 def parse_policy(text: str) -> dict[str, Any]:
@@ -146,16 +150,49 @@ def of_pool(settings: Settings, pool: Pool) -> Settings:
     return metered(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores), pool.kind)
 
 
-def read_settings(content: Mapping[str, Any], pool: Pool, found: Findings) -> Settings | None:
+def read_settings(content: Mapping[str, Any], pool: Pool, folder: Path, found: Findings) -> Settings | None:
     default = Settings()
     period = found.at("period").read(duration, content["period"]) if "period" in content else default.period
     under = found.at("policy").read(lambda value: with_policy(default, value), content.get("policy", {}))
     settings = found.at("estimator").read(
         lambda value: _with_estimator(under or default, value), content.get("estimator", {})
     )
+    market = None
+    if content.get("market") is not None:
+        market = found.at("market").read(lambda value: _read_market(value, folder), content["market"])
     if under is None or settings is None or period is None:
         return None
-    return of_pool(replace(settings, period=period), pool)
+    return of_pool(replace(settings, period=period, market=market), pool)
+
+
+def _read_market(value: Any, folder: Path) -> dict[str, Any]:
+    """A recording, or a mapping with the terms of a market; as arguments of :class:`MarketTerms`."""
+    if isinstance(value, str):
+        value = {"trace": value}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected a recording or a mapping of {', '.join(MARKET_KEYS)}, got {value!r}")
+    if strangers := [key for key in value if key not in MARKET_KEYS]:
+        raise ValueError(f"unknown key {strangers[0]!r}{did_you_mean(str(strangers[0]), MARKET_KEYS)}")
+    terms: dict[str, Any] = dict(value)
+    if terms.get("trace"):
+        terms["trace"] = str((folder / str(terms["trace"])).resolve())
+    if terms.get("slot") is not None:
+        terms["slot"] = duration(terms["slot"])
+    try:
+        MarketTerms(**terms).market()
+    except OSError as error:
+        raise ValueError(f"trace {terms['trace']}: {error.strerror}") from None
+    return terms
+
+
+def market_to_dict(market: Mapping[str, Any]) -> dict[str, Any]:
+    """The terms of a market as a bundle file has them."""
+    body = dict(market)
+    if "policies" in body:
+        body["policies"] = list(body["policies"])
+    if body.get("slot") is not None:
+        body["slot"] = duration_text(body["slot"])
+    return body
 
 
 def _with_estimator(settings: Settings, value: Any) -> Settings:

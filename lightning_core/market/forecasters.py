@@ -165,7 +165,7 @@ class Arima:
         refit: slots after which it is fitted again.
     """
 
-    order: tuple[int, int, int] = (2, 0, 1)
+    order: tuple[int, int, int] = (1, 1, 0)
     window: int = WINDOW
     refit: int = REFIT
 

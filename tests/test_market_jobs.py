@@ -1,0 +1,231 @@
+"""A pool with a market: a spot policy for each job, and jobs that are over teach which."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightning_core.drivers.ray_actor import SchedulerActor
+from lightning_core.drivers.simulation import SimulatedJob, Simulation
+from lightning_core.journal import Journal, replay
+from lightning_core.market import Market
+from lightning_core.market.terms import MarketTerms
+from lightning_core.market_jobs import Lessons, speed_table, work_left
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.speedup import SpeedUp
+from lightning_core.types import BatchTarget, Can, Cancel, Job, Lesson, LossTarget, Report, Submit, Target
+
+POLICIES = ["chain", "max-spot", "on-demand"]
+# A slot of ten seconds, and plenty of cheap spot instances but for now and then.
+CHEAP = "available,price\n" + "4,0.3\n3,0.3\n0,0.3\n4,0.35\n" * 50
+
+
+def pool(tmp_path: Path, **more: object) -> Settings:
+    path = tmp_path / "cheap.csv"
+    path.write_text(CHEAP)
+    return Settings(policy="edf", market={"trace": str(path), "slot": 10.0, "policies": POLICIES, **more})
+
+
+def job(name: str, deadline: float = 50.0, batches: int = 200, target: Target | None = None) -> Job:
+    can = frozenset({Can.RELEASE, Can.RESIZE})
+    wanted = target or BatchTarget(batches)
+    return Job(name, deadline, wanted, can=can, max_devices=2, sizes=(1, 2), rates=(10.0, 18.0))
+
+
+def ended(scheduler: Scheduler, name: str, now: float, batches: int = 200) -> None:
+    scheduler.handle(Report(name, 1, number=1, version=1, batches=batches, busy=8.0), now)
+
+
+def test_each_job_gets_a_policy_and_the_reason_says_how_sure_it_is(tmp_path: Path) -> None:
+    scheduler = Scheduler(pool(tmp_path))
+    scheduler.handle(Submit((job("a"), job("b"))), 0.0)
+    first, second = scheduler.status()
+    assert first.spot == second.spot  # nothing has been learned in between
+    assert first.spot is not None
+    assert first.spot.text in POLICIES
+    assert str(first.spot) == f"{first.spot.text}, with 33% of the weight after the lessons of 0 jobs"
+    for _ in range(30):
+        scheduler.handle(Submit((job("c"),)), 1.0)
+    assert Scheduler(Settings()).handle(Submit((job("a"),)), 0.0)
+    assert all(status.spot is None for status in _without_a_market().status())
+
+
+def _without_a_market() -> Scheduler:
+    scheduler = Scheduler(Settings())
+    scheduler.handle(Submit((job("a"),)), 0.0)
+    return scheduler
+
+
+def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> None:
+    scheduler = Scheduler(pool(tmp_path))
+    for number in range(8):
+        scheduler.handle(Submit((job(f"j{number}"),)), 10.0 * number)
+        ended(scheduler, f"j{number}", 10.0 * number + 5)
+        scheduler.handle(Lesson(f"j{number}", (0.9, 0.5, 0.1)), 10.0 * number + 6)
+        scheduler.check()
+    scheduler.handle(Submit((job("next"),)), 100.0)
+    spot = scheduler.status()[-1].spot
+    assert spot is not None
+    assert (spot.text, spot.numbers[1]) == ("chain", 8)
+    assert spot.numbers[0] > 0.9
+
+
+@pytest.mark.parametrize(
+    "lesson",
+    [Lesson("stranger", (1.0, 0.0, 0.0)), Lesson("a", (1.0,)), Lesson("a", (math.nan, 0.0, 0.0)), Lesson("a", ())],
+)
+def test_lessons_that_teach_nothing(tmp_path: Path, lesson: Lesson) -> None:
+    scheduler = Scheduler(pool(tmp_path))
+    scheduler.handle(Submit((job("a"),)), 0.0)
+    ended(scheduler, "a", 5.0)
+    scheduler.handle(lesson, 6.0)
+    scheduler.handle(Submit((job("b"),)), 7.0)
+    spot = scheduler.status()[-1].spot
+    assert spot is not None
+    assert spot.numbers[1] == 0
+
+
+def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
+    scheduler = Scheduler(pool(tmp_path))
+    scheduler.handle(Submit((job("a"),)), 0.0)
+    scheduler.handle(Lesson("a", (1.0, 0.0, 0.0)), 1.0)
+    assert not scheduler.untaught()
+    ended(scheduler, "a", 5.0)
+    assert [status.name for status in scheduler.untaught()] == ["a"]
+    for _ in range(3):
+        scheduler.handle(Lesson("a", (1.0, 0.0, 0.0)), 6.0)
+    assert not scheduler.untaught()
+    scheduler.handle(Submit((job("b"),)), 7.0)
+    spot = scheduler.status()[-1].spot
+    assert spot is not None
+    assert spot.numbers[1] == 1
+
+
+def test_a_lesson_is_the_job_played_again_at_its_measured_speed(tmp_path: Path) -> None:
+    settings = pool(tmp_path)
+    lessons = Lessons.of(settings)
+    assert lessons is not None
+    scheduler = Scheduler(settings)
+    scheduler.handle(Submit((job("a", deadline=50.0, batches=600),)), 12.0)
+    ended(scheduler, "a", 20.0, batches=600)
+    assert lessons.next(scheduler) == 62.0
+    assert not list(lessons.due(scheduler, 61.0))  # the market has not come to its deadline yet
+    [lecture] = lessons.due(scheduler, 62.0)
+    assert lecture.job is not None
+    assert (lecture.start, lecture.job.deadline, lecture.job.work) == (1, 5, 600.0)
+    assert lecture.job.speed == (0.0, 100.0, 180.0)
+    lesson = lessons.lesson(lecture)
+    ours, greedy, dear = lesson.utilities
+    assert min(ours, greedy) > dear  # spot instances are a third of the price
+    assert lesson == lessons.lesson(lecture)
+    scheduler.handle(lesson, 62.0)
+    assert not list(lessons.due(scheduler, 1000.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [
+        (Job("a", 50.0, BatchTarget(200)), 0.0),  # its speed was never seen
+        (job("a", deadline=5.0), 0.0),  # shorter than a slot
+        (job("a", deadline=5000.0), 0.0),  # beyond the recording
+        (job("a", target=LossTarget("loss", 0.1)), 0.0),  # missed: nobody knows its work
+    ],
+)
+def test_jobs_that_teach_nothing_are_asked_once(tmp_path: Path, given: Job, at: float) -> None:
+    settings = pool(tmp_path)
+    lessons = Lessons.of(settings)
+    assert lessons is not None
+    scheduler = Scheduler(settings)
+    scheduler.handle(Submit((given,)), at)
+    scheduler.handle(Cancel("a"), given.deadline + 10)
+    [lecture] = lessons.due(scheduler, 6000.0)
+    assert lecture.job is None
+    scheduler.handle(lessons.lesson(lecture), 6000.0)
+    assert not scheduler.untaught()
+
+
+def test_a_simulated_pool_learns_and_its_journal_replays(tmp_path: Path) -> None:
+    settings = pool(tmp_path)
+    jobs = [
+        SimulatedJob(Job(f"j{k}", 50.0, BatchTarget(100)), [10, 100], [0.9, 0.4], 10.0, submitted=60.0 * k)
+        for k in range(10)
+    ]
+    path = tmp_path / "journal.db"
+    Simulation(settings, jobs, journal=path, check=True).run()
+    with Journal.open(path, read_only=True) as journal:
+        again = replay(journal)
+        assert again.digest == journal.digest
+    learned = [status.spot.numbers[1] for status in again.scheduler.status() if status.spot is not None]
+    assert learned == list(map(float, range(10)))
+    last = again.scheduler.status()[-1].spot
+    assert last is not None
+    assert last.text != "on-demand"
+
+
+def test_the_actor_learns_apart_and_wakes_for_it(tmp_path: Path) -> None:
+    """No Ray is needed to ask it; its time is real, so slots are short."""
+    (tmp_path / "cheap.csv").write_text(CHEAP)
+    market = {"trace": str(tmp_path / "cheap.csv"), "slot": 0.05, "policies": POLICIES}
+
+    async def story() -> list[float]:
+        actor = SchedulerActor({"policy": "edf", "market": market}, str(tmp_path / "pool"))
+        await actor.submit((job("a", deadline=0.4, batches=10),))
+        await actor.event(Report("a", 1, number=1, version=1, batches=10, busy=0.3))
+        async with asyncio.timeout(20):
+            while actor._host.scheduler.untaught():  # nobody speaks to it meanwhile
+                await asyncio.sleep(0.02)
+        await actor.submit((Job("b", 5.0, BatchTarget(10)),))
+        _, jobs = await actor.status()
+        await actor.close()
+        return [status.spot.numbers[1] for status in jobs if status.spot is not None]
+
+    assert asyncio.run(story()) == [0, 1]
+
+
+def test_a_speed_table_between_sizes_and_beyond() -> None:
+    speed = SpeedUp((2, 4), (3.0, 5.0))
+    assert speed_table(speed, 10.0) == (2, (0.0, 0.0, 30.0, 30.0, 50.0))
+    assert speed_table(speed, 10.0, most=5) == (2, (0.0, 0.0, 30.0, 30.0, 50.0, 50.0))
+    with pytest.raises(ValueError, match="nothing has been seen of it"):
+        speed_table(SpeedUp((1,)), 10.0)
+
+
+def test_work_that_is_left() -> None:
+    scheduler = Scheduler(Settings(policy="fifo"))
+    scheduler.handle(Submit((job("a"), Job("b", 50.0, LossTarget("loss", 0.1)))), 0.0)
+    scheduler.handle(Report("a", 1, number=1, version=1, batches=50, busy=5.0), 5.0)
+    assert work_left(scheduler, "a") == 150.0
+    with pytest.raises(ValueError, match="job 'b': its target is a loss"):
+        work_left(scheduler, "b")
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"policies": []}, "at least one, each once, got none"),
+        ({"policies": ["chain", "chain"]}, "each once, got chain, chain"),
+        ({"policies": ["chains"]}, "must be of chain, .* got 'chains'"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"price": -0.1}, "price must be at least 0 and finite, got -0.1"),
+        ({"slot": 0.0}, "slot must be positive and finite, got 0.0"),
+        ({"grace": 1.0}, "grace must be above 1 and finite, got 1.0"),
+        ({"kept": 0.0}, "kept must be above 0 and at most 1, got 0.0"),
+        ({"colour": 1}, "market: .*unexpected keyword argument 'colour'"),
+    ],
+)
+def test_markets_that_cannot_be(terms: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Settings(market=terms)
+
+
+def test_the_terms_are_plain_data() -> None:
+    settings = Settings(market={"policies": ("chain", "ahap"), "seed": 3})
+    again = Settings(**json.loads(json.dumps(settings.to_dict())))
+    assert again.market_terms() == settings.market_terms() == MarketTerms(policies=("chain", "ahap"), seed=3)
+    assert isinstance(MarketTerms().market(), Market)
+    assert np.all(MarketTerms().market().price > 0)
