@@ -224,7 +224,8 @@ def _market(arguments: argparse.Namespace) -> Market:
         try:
             market = read(arguments.trace, arguments.price, arguments.on_demand, slot, arguments.pool)
         except ValueError as error:
-            raise ValueError(f"{error} (--price, --pool)" if "say what" in str(error) else str(error)) from None
+            option = " (--price)" if "say what" in str(error) else " (--pool)" if "pool must" in str(error) else ""
+            raise ValueError(f"{error}{option}") from None
     each = f"{market.price.min():.3g} to {market.price.max():.3g}"
     rule = f"assumed: {arguments.price:g}" if arguments.trace and arguments.price is not None else f"recorded: {each}"
     print(f"market {clean(market.name)}: {len(market)} slots of {format_duration(market.seconds)}, "

@@ -15,6 +15,7 @@ from lightning_core.market import (
     Ahanp,
     Ahap,
     AllOrNothing,
+    Arima,
     Autoregressive,
     Batch,
     Chain,
@@ -237,6 +238,19 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
         assert ledger.utility[0] <= optimum(Batch([job], market, [0]))[0] + 1e-9
 
 
+@pytest.mark.parametrize("up", [0.05, 0.2, 0.9, 1.0])
+@pytest.mark.parametrize("overhead", ["total", "launches"])
+def test_the_net_lets_alone_whoever_can_stay_as_he_is(up: float, overhead: Any) -> None:
+    """Where a change costs nearly a whole slot, nine that stay are worth more than twelve that are launched."""
+    job = SpotJob(work=80.0, deadline=10, up=up, down=up)
+    for policy in (OnDemand, MaxSpot):
+        netted = alone(policy(), job, flat([9] * 10), overhead=overhead)
+        free = alone(policy(), job, flat([9] * 10), guarded=False, overhead=overhead)
+        if overhead == "total" or policy is OnDemand:  # else it is not safe that spot instances stay
+            assert totals(netted) == totals(free)
+        assert netted.on_time.all()
+
+
 # ----------------------------------------------------------------------------------------------- windows, optimum
 
 
@@ -279,7 +293,9 @@ def test_a_grid_is_as_coarse_as_it_may_be() -> None:
 
 
 @pytest.mark.parametrize(
-    "forecaster", [LastValue(), Seasonal(4), Autoregressive(2, 20, 5)], ids=lambda one: type(one).__name__
+    "forecaster",
+    [LastValue(), Seasonal(4), Autoregressive(2, 20, 5), Arima((1, 1, 0), 20, 10)],
+    ids=lambda one: type(one).__name__,
 )
 def test_a_forecast_knows_nothing_of_the_future(forecaster: Any) -> None:
     draw = np.random.default_rng(1)

@@ -26,12 +26,12 @@ ROOMS = (
     "settings table",
     "invariants forecasting granting",
     "scheduler",
-    "codec summary",
+    "codec summary market_jobs",
     "journal",
     "drivers",
     "callbacks view",
     "launch",
-    "simulate steering",
+    "simulate steering market_commands",
     "autojoin cli",
 )
 
