@@ -57,6 +57,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--resident", type=int, metavar="N", help="launched jobs in memory at most (default two a device)")
     up.add_argument("--policy", default=Settings().policy, metavar="NAME", help=f"default {Settings().policy}")
     up.add_argument("--folder", type=Path, metavar="DIR", help=f"of the pool (default {home()})")
+    up.add_argument("--market", metavar="FILE", help="recording of a spot market with prices: a spot policy is chosen "
+                    "for each job (see `market`)")  # fmt: skip
     up.add_argument("--on-verdict", metavar="COMMAND", help="to run when a verdict changes")
     up.add_argument("--webhook", metavar="URL", help="to post to when a verdict changes")
     down = command("down", _down, "end the pool that `up` brought up; jobs save and come back with the next `up`")
@@ -107,7 +109,7 @@ def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.launch.on_verdict import read_on_verdict
     from lightning_core.launch.preflight import check_gpus
     from lightning_core.launch.problems import BundleError, Findings, Source, require
-    from lightning_core.launch.sharing import Pool, of_pool, parse_policy
+    from lightning_core.launch.sharing import Pool, of_pool, parse_policy, read_market
 
     require("torch", "lightning", "ray", "jsonargparse")
     devices = arguments.devices
@@ -118,8 +120,11 @@ def _up(arguments: argparse.Namespace) -> int:
         raise ValueError("--cores is of a pool of CPUs; remove it")
     resident = 2 * devices if arguments.resident is None else arguments.resident
     shared = Pool(arguments.kind, devices, arguments.cores, resident)
-    settings = of_pool(Settings(policy=policy.pop("name"), policy_args=policy), shared)
     found = Findings(Source("up"))
+    market = None
+    if arguments.market:
+        market = found.at("--market").read(lambda trace: read_market(trace, Path()), arguments.market)
+    settings = of_pool(Settings(policy=policy.pop("name"), policy_args=policy, market=market), shared)
     if arguments.kind == "gpu":
         check_gpus(devices, found.at("--kind"))
     told = {"command": arguments.on_verdict, "webhook": arguments.webhook}

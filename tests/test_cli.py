@@ -229,6 +229,7 @@ def test_an_address_where_nobody_listens(port: int, capsys: pytest.CaptureFixtur
         (["--policy", "magic"], "magic"),
         (["--webhook", "ftp://x"], "must be an http or https address, got 'ftp://x'"),
         (["--on-verdict", "say 'hi"], "cannot be split into words"),
+        (["--market", "nowhere.csv"], "nowhere.csv: No such file"),
         (["--folder", "/proc/pool"], "/proc/pool: cannot be written"),
         (["--folder", "file"], "file: cannot be written"),
     ],

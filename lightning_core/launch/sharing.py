@@ -159,14 +159,18 @@ def read_settings(content: Mapping[str, Any], pool: Pool, folder: Path, found: F
     )
     market = None
     if content.get("market") is not None:
-        market = found.at("market").read(lambda value: _read_market(value, folder), content["market"])
+        market = found.at("market").read(lambda value: read_market(value, folder), content["market"])
     if under is None or settings is None or period is None:
         return None
     return of_pool(replace(settings, period=period, market=market), pool)
 
 
-def _read_market(value: Any, folder: Path) -> dict[str, Any]:
-    """A recording, or a mapping with the terms of a market; as arguments of :class:`MarketTerms`."""
+def read_market(value: Any, folder: Path) -> dict[str, Any]:
+    """A recording, or a mapping with the terms of a market; as arguments of :class:`MarketTerms`.
+
+    Raises:
+        ValueError: if it is neither, or the market cannot be read.
+    """
     if isinstance(value, str):
         value = {"trace": value}
     if not isinstance(value, Mapping):
