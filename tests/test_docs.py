@@ -22,9 +22,15 @@ README = (ROOT / "README.md").read_text()
 def test_the_readme_s_bundles_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "vit.yaml").write_text("model: {class_path: tests.tiny.Line}")
     texts = re.findall(r"```yaml\n(.*?)```", README, re.S)
+    market = next(text for text in texts if text.startswith("market:"))
+    texts.remove(market)
     mixed, resized = (Bundle.from_dict(yaml.safe_load(text), tmp_path) for text in texts)
     assert [spec.job.target for spec in mixed.jobs] == [LossTarget("loss", 0.35), BatchTarget(2000)]
     assert [spec.job.sizes for spec in resized.jobs] == [(1, 2, 4)]
+    (tmp_path / "market.csv").write_text("available,price\n4,0.3\n")
+    terms = Bundle.from_dict(yaml.safe_load(texts[0] + market), tmp_path).settings.market_terms()
+    assert terms is not None
+    assert (terms.slot, terms.policies[0]) == (1800.0, "chain")
 
 
 def test_the_example_s_bundle_is_sound() -> None:
@@ -35,7 +41,7 @@ def test_the_readme_s_simulation_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What each policy makes of it is another matter: the jobs, the ceiling and the form are as printed."""
-    [(command, printed)] = re.findall(r"```bash\nlightning-core (simulate .*)\n```\n\n```\n(.*?)\n```", README, re.S)
+    [(command, printed)] = re.findall(r"```bash\nlightning-core (simulate [^`]*)\n```\n\n```\n([^`]*)\n```", README)
     monkeypatch.chdir(ROOT)
     words = [*command.split()[:-2], "--policy", "fifo,triage", "--run-dir", str(tmp_path)]
     assert cli.main(words) in (0, 3)
@@ -43,6 +49,13 @@ def test_the_readme_s_simulation_runs(
     said = capsys.readouterr().out.splitlines()
     assert said[: jobs + 1] == printed.splitlines()[: jobs + 1]
     assert [line.split("  ")[0] for line in said[:-1]] == [line.split("  ")[0] for line in printed.splitlines()]
+
+
+def test_the_readme_s_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    [printed] = re.findall(r"```\n(100 starts[^`]*)\n```", README)
+    assert cli.main(["market", "backtest", "--work", "80", "--deadline", "10"]) == 0
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert said[-len(printed.splitlines()) :] == printed.splitlines()
 
 
 def test_the_readme_names_every_policy_and_every_estimator() -> None:
