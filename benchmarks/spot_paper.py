@@ -229,7 +229,8 @@ def noises(level: float) -> dict[str, Foreseen]:
     """The paper's four kinds."""
     kinds: dict[str, Foreseen] = {}
     for tails in get_args(Tails):
-        kinds[f"{level:.0%} of it, {tails}"] = Foreseen(Noisy(level, tails=tails))
+        relative = Noisy(level, tails=tails), Noisy(level, tails=tails, seed=1)
+        kinds[f"{level:.0%} of it, {tails}"] = Foreseen(*relative)
         fixed = [Noisy(level, of, tails, seed) for seed, of in enumerate(FIXED)]
         kinds[f"{level:.0%} fixed, {tails}"] = Foreseen(*fixed)
     return kinds

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.market import Batch, Market, SpotJob
-from lightning_core.market.traces import COUNTS, read_slots, read_spot_traces, shipped
+from lightning_core.market.traces import PRICES, read_events, read_slots, read_spot_traces, shipped
 from lightning_core.types import FloatArray
 
 TRACES = Path(__file__).parents[1] / "../shared/data/spot"
@@ -61,17 +61,30 @@ def load(folder: Path) -> list[Trace]:
     """All markets in a folder and below it; the shipped one and a made-up one if there are none.
 
     A CSV is one if it has a column of counts; a JSON if it is a recording of the public spot traces. Markets that a
-    job does not fit into are left out, and those that never had an instance.
+    job does not fit into are left out, and those that never had an instance; what is left out is told.
     """
     found = []
-    for path in sorted(folder.rglob("*.csv")):
-        header = path.open(encoding="utf-8").readline().strip().split(",")
-        if set(header) & set(COUNTS):
-            priced = any("price" in column for column in header)
-            found.append(Trace(read_slots(path, None if priced else PRICE), priced))
-    found += [Trace(read_spot_traces(path, PRICE), priced=False) for path in sorted(folder.rglob("*.json"))]
-    found = [one for one in found if len(one.market) > 2 * DEADLINE and one.most]
+    for path in sorted([*folder.rglob("*.csv"), *folder.rglob("*.json")], key=lambda path: (path.suffix, path)):
+        try:
+            trace = _trace(path)
+        except ValueError as error:
+            print(f"left out: {error}")
+            continue
+        if len(trace.market) > 2 * DEADLINE and trace.most:
+            found.append(trace)
+        else:
+            print(f"left out: {path}: {len(trace.market)} slots, at most {trace.most} instances")
     return found or [Trace(shipped(), priced=True), Trace(all_or_nothing(0), priced=False)]
+
+
+def _trace(path: Path) -> Trace:
+    if path.suffix == ".json":
+        return Trace(read_spot_traces(path, PRICE), priced=False)
+    header = path.open(encoding="utf-8-sig").readline().strip().split(",")
+    if "change" in header:
+        return Trace(read_events(path, PRICE), priced=False)
+    priced = bool(set(header) & set(PRICES))
+    return Trace(read_slots(path, None if priced else PRICE), priced)
 
 
 def all_or_nothing(seed: int, slots: int = 800, most: int = 16) -> Market:

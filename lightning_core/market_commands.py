@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,9 @@ def _add_market(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the market")
     group.add_argument("--trace", type=Path, metavar="FILE", help="recording: CSV of slots, of events or of SpotLake, "
                        "JSON of the spot traces (default: the one that is shipped, 28 days of A100 cards)")  # fmt: skip
-    group.add_argument("--price", type=float, metavar="P", help="of a spot instance for a slot, where none is recorded")
+    group.add_argument(
+        "--price", type=float, metavar="P", help="of a spot instance for a slot: where none is recorded, or instead"
+    )
     group.add_argument("--on-demand", type=float, default=1.0, metavar="P", help="of an on-demand one (default 1)")
     group.add_argument("--slot", metavar="TIME", help="such as 30m (default: as recorded)")
     group.add_argument("--pool", default="", metavar="INSTANCE@ZONE", help="of SpotLake's")
@@ -98,9 +101,10 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    market, job = _market(arguments), _job(arguments)
+    market = _market(arguments)
+    job = _job(arguments, market)
     # From the last slot of the recording on: it is seen, the others are what is forecast.
-    ahead, steps = FORECASTERS[arguments.forecaster](), job.deadline - 1
+    ahead, steps = FORECASTERS[arguments.forecaster](market), job.deadline - 1
     policy = _policies([arguments.policy])[arguments.policy]
     price, count = (_forecast_from(ahead, values, steps) for values in (market.price, market.available.astype(float)))
     whole = np.maximum(np.floor(count + 0.5), 0).astype(np.int64)
@@ -138,7 +142,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--starts must be at least 1, got {arguments.starts}")
     if arguments.json and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
-    market, job = _market(arguments), _job(arguments)
+    market = _market(arguments)
+    job = _job(arguments, market)
     named = _policies(arguments.policy or COMPARED)
     if job.deadline > len(market):
         raise ValueError(f"--deadline must be at most the {len(market)} slots of {market.name}, got {job.deadline}")
@@ -146,7 +151,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
     starts = np.sort(draw.integers(0, len(market) - job.deadline + 1, arguments.starts)).tolist()
     batch = Batch([job] * len(starts), market, starts)
     fits = _tell(job, market)
-    best, foresight = optimum(batch), Foreseen(FORECASTERS[arguments.forecaster]())
+    best, foresight = optimum(batch), Foreseen(FORECASTERS[arguments.forecaster](market))
     guarded, bare = (
         dict(zip(named, play(list(named.values()), batch, foresight, guarded=net), strict=True))
         for net in (True, False)
@@ -206,11 +211,15 @@ def _forecast(arguments: argparse.Namespace) -> int:
         for name, made in FORECASTERS.items():
             if name == "perfect" or (name == "arima" and not arguments.arima):
                 continue
-            wrong = errors(made().table(values, horizon), values)
+            wrong = errors(made(market).table(values, horizon), values)
             rows.append([name, *(f"{wrong[at - 1]:.4g} ({wrong[at - 1] / last[at - 1]:.2f})" for at in shown)])
         ahead = [f"{at} slot{'s' * (at > 1)} ahead" for at in shown]
         _print(["forecaster", *ahead], rows, f"{what}: mean error (and as a part of the last value's)")
     return EXIT_MET
+
+
+def _part(wrong: float, last: float) -> str:
+    return f"{wrong / last:.2f}" if last else "-"
 
 
 # --------------------------------------------------------------------------------------------------- what is given
@@ -219,7 +228,7 @@ def _forecast(arguments: argparse.Namespace) -> int:
 def _market(arguments: argparse.Namespace) -> Market:
     slot = parse_duration(arguments.slot) if arguments.slot else None
     if arguments.trace is None:
-        market = shipped()
+        market = shipped(arguments.price, arguments.on_demand, slot)
     else:
         try:
             market = read(arguments.trace, arguments.price, arguments.on_demand, slot, arguments.pool)
@@ -227,18 +236,18 @@ def _market(arguments: argparse.Namespace) -> Market:
             option = " (--price)" if "say what" in str(error) else " (--pool)" if "pool must" in str(error) else ""
             raise ValueError(f"{error}{option}") from None
     each = f"{market.price.min():.3g} to {market.price.max():.3g}"
-    rule = f"assumed: {arguments.price:g}" if arguments.trace and arguments.price is not None else f"recorded: {each}"
+    rule = f"assumed: {arguments.price:g}" if arguments.price is not None else f"recorded: {each}"
     print(f"market {clean(market.name)}: {len(market)} slots of {format_duration(market.seconds)}, "
           f"{market.available.min()} to {market.available.max()} spot instances; "
           f"price {rule}, on-demand {market.on_demand:g}")  # fmt: skip
     return market
 
 
-def _job(arguments: argparse.Namespace) -> SpotJob:
+def _job(arguments: argparse.Namespace, market: Market) -> SpotJob:
     speed: Sequence[float] = ()
     work, least, most = arguments.work, arguments.least or 1, arguments.most
     if arguments.run_dir is not None:
-        work, least, speed = _measured(arguments)
+        work, least, speed = _measured(arguments, market)
         most = len(speed) - 1
     elif arguments.speed:
         try:
@@ -253,11 +262,11 @@ def _job(arguments: argparse.Namespace) -> SpotJob:
                    arguments.grace)  # fmt: skip
     value = arguments.value
     if value is None:
-        value = 1.5 * on_demand_alone(made, arguments.on_demand)
-    return SpotJob(work, made.deadline, least, most, made.speed, made.up, made.down, value, made.grace)
+        value = 1.5 * on_demand_alone(made, market.on_demand)
+    return replace(made, value=value)
 
 
-def _measured(arguments: argparse.Namespace) -> tuple[float, int, tuple[float, ...]]:
+def _measured(arguments: argparse.Namespace, market: Market) -> tuple[float, int, tuple[float, ...]]:
     """Of a job of a run: batches to do, the fewest instances, batches in a slot by instances."""
     from lightning_core.journal import Journal, replay
 
@@ -268,8 +277,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[float, int, tuple[float, .
         raise ValueError(
             f"--job: {path.parent} has no job {arguments.job!r}{did_you_mean(arguments.job or '', scheduler.names())}"
         )
-    slot = parse_duration(arguments.slot) if arguments.slot else 1800.0
-    least, speed = speed_table(scheduler.speedup(arguments.job), slot, arguments.most)
+    least, speed = speed_table(scheduler.speedup(arguments.job), market.seconds, arguments.most)
     work = arguments.work if arguments.work is not None else work_left(scheduler, arguments.job)
     told = ", ".join(f"{n}: {rate:.4g}" for n, rate in enumerate(speed) if n >= least)
     print(f"job {clean(arguments.job)}: {work:.6g} batches to do; batches in a slot by instances: {told}")
@@ -286,7 +294,7 @@ def _policies(texts: Sequence[str]) -> dict[str, SpotPolicy]:
                              f"{did_you_mean(name, list(SPOT_POLICIES))}")  # fmt: skip
         try:
             found[text] = SPOT_POLICIES[name](**wanted)
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             raise ValueError(f"--policy {name}: {error}") from None
     return found
 

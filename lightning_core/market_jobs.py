@@ -8,7 +8,7 @@ have come that far, so it teaches once its deadline has passed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from lightning_core.market.selector import normalised
 from lightning_core.market.terms import MarketTerms
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.speedup import SpeedUp
-from lightning_core.types import BatchTarget, JobStatus, Lesson, Verdict
+from lightning_core.types import BatchTarget, Lesson, Verdict
 
 
 def speed_table(speed: SpeedUp, slot: float, most: int | None = None) -> tuple[int, tuple[float, ...]]:
@@ -60,8 +60,11 @@ def work_left(scheduler: Scheduler, name: str) -> float:
     target = scheduler.job(name).target
     if not isinstance(target, BatchTarget):
         raise ValueError(f"job {name!r}: its target is a loss: say how much work is left")
-    done = next(status.batches for status in reversed(scheduler.status()) if status.name == name)
-    return float(max(target.batches - done, 1))
+    return float(max(target.batches - scheduler.last(name).batches, 1))
+
+
+# Slots in which a job is played again at most; of a longer one several are taken for one.
+MOST_SLOTS = 32
 
 
 class Lecture(NamedTuple):
@@ -96,47 +99,55 @@ class Lessons:
         terms = settings.market_terms()
         return None if terms is None else cls(terms, terms.market())
 
-    def due(self, scheduler: Scheduler, now: float) -> Iterator[Lecture]:
+    def due(self, scheduler: Scheduler, now: float) -> list[Lecture]:
         """Jobs that can teach now."""
-        for status in scheduler.untaught():
-            if max(status.deadline, status.finished_at or 0.0) <= now:
-                yield Lecture(status.name, *self._seen(scheduler, status))
+        names = [name for name, over in scheduler.untaught.items() if over <= now]
+        return [Lecture(name, *self._seen(scheduler, name)) for name in names]
 
     def next(self, scheduler: Scheduler) -> float | None:
         """When a job can teach next, scheduler time."""
-        times = (max(status.deadline, status.finished_at or 0.0) for status in scheduler.untaught())
-        return min(times, default=None)
+        return min(scheduler.untaught.values(), default=None)
 
     def lesson(self, lecture: Lecture) -> Lesson:
-        """What each policy would have made of a job: a millisecond a policy and slot, more for some."""
+        """What each policy would have made of a job; up to a second or two for one of many slots and devices."""
         name, job, start = lecture
         if job is None:
             return Lesson(name, ())
+        job = replace(job, value=self.terms.value * on_demand_alone(job, self.market.on_demand))
+        times = math.ceil(job.deadline / MOST_SLOTS)
+        if times > 1:
+            market = coarser(self.market, start, times)
+            speed = tuple(times * one for one in job.speed)
+            job, start = replace(job, deadline=job.deadline // times, speed=speed), 0
+        else:
+            market = self.market
         policies = list(self.terms.make().values())
-        ledgers = play(policies, Batch([job], self.market, [start]), Foreseen(LastValue()))
-        worth = (normalised(ledger.utility, job, self.market.on_demand) for ledger in ledgers)
+        ledgers = play(policies, Batch([job], market, [start]), Foreseen(LastValue()))
+        worth = (normalised(ledger.utility, job, market.on_demand) for ledger in ledgers)
         return Lesson(name, tuple(float(one[0]) for one in worth))
 
-    def _seen(self, scheduler: Scheduler, status: JobStatus) -> tuple[SpotJob | None, int]:
+    def _seen(self, scheduler: Scheduler, name: str) -> tuple[SpotJob | None, int]:
+        status, given, speed = scheduler.last(name), scheduler.job(name), scheduler.speedup(name)
         slot = self.market.seconds
-        start = math.floor(status.submitted_at / slot)
+        start = math.ceil((status.submitted_at + given.begin) / slot)
         deadline = math.floor(status.deadline / slot) - start
-        target, speed = status.target, scheduler.speedup(status.name)
         # What a job has done that did not reach its loss tells nothing of what it would have had to do.
-        work = (
-            target.batches
-            if isinstance(target, BatchTarget)
-            else status.batches
-            if status.verdict is Verdict.MET
-            else 0
-        )
+        met = status.batches if status.verdict is Verdict.MET else 0
+        work = given.target.batches if isinstance(given.target, BatchTarget) else met
         if deadline < 1 or start + deadline > len(self.market) or not work or not speed.known:
             return None, start
         least, table = speed_table(speed, slot)
-        terms = self.terms
-        job = SpotJob(float(work), deadline, least, len(table) - 1, table, terms.kept, terms.kept, 0.0, terms.grace)
-        value = terms.value * on_demand_alone(job, self.market.on_demand)
-        return SpotJob(job.work, deadline, least, job.most, table, job.up, job.down, value, job.grace), start
+        kept, grace = self.terms.kept, self.terms.grace
+        return SpotJob(float(work), deadline, least, len(table) - 1, table, kept, kept, 0.0, grace), start
+
+
+def coarser(market: Market, start: int, times: int) -> Market:
+    """From a slot on, so many slots as one: the fewest instances in them, and the highest price."""
+    slots = (len(market) - start) // times
+    available, price = (
+        column[start : start + slots * times].reshape(slots, times) for column in (market.available, market.price)
+    )
+    return Market(price.max(1) * times, available.min(1), market.on_demand * times, market.seconds * times, market.name)
 
 
 def on_demand_alone(job: SpotJob, price: float) -> float:

@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -99,7 +100,7 @@ class Scheduler:
         self._closing = False
         terms = self.settings.market_terms()
         self._selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
-        self._taught: set[int] = set()
+        self._untaught: dict[str, float] = {}
         self.gone: frozenset[int] = frozenset()
         """Devices on which no worker can be had for now."""
         self._changed: list[Answer] = []
@@ -173,7 +174,8 @@ class Scheduler:
             grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
             row = table.add(job, now, size, grant, incarnation)
             if self._selector is not None:
-                table.spot[row] = _chosen(self._selector)
+                self._untaught.pop(job.name, None)  # its name means another one now
+                table.spot[row] = _chosen(self._selector, row)
             if size < job.min_devices:
                 self._end(row, now, Verdict.CANCELLED, Reason("too_large", (job.min_devices, self.settings.devices)))
             elif job.device is not None and not 0 <= job.device < self.settings.devices:
@@ -184,10 +186,8 @@ class Scheduler:
 
     def _learn(self, lesson: Lesson) -> None:
         """The next job's policy is chosen by what this one has taught."""
-        row = self._table.row_of.get(lesson.job)
-        if self._selector is None or row is None or row in self._taught or self._table.active[row]:
+        if self._selector is None or self._untaught.pop(lesson.job, None) is None:
             return
-        self._taught.add(row)
         if len(lesson.utilities) == len(self._selector.names) and all(0 <= one <= 1 for one in lesson.utilities):
             self._selector.learn(np.array(lesson.utilities))
 
@@ -339,6 +339,8 @@ class Scheduler:
         end = End(table.jobs[row].name, table.directives[row].version + 1, verdict, reason)
         table.end(row, now, end)
         self._changed.append(end)
+        if self._selector is not None:
+            self._untaught[end.job] = max(float(table.deadline[row]), now)
 
     # ------------------------------------------------------------------------------------------------ the round
 
@@ -462,13 +464,14 @@ class Scheduler:
         """How fast a job that was submitted is on how many devices."""
         return self._table.speedups[self._table.row_of[name]]
 
-    def untaught(self) -> list[JobStatus]:
-        """Jobs that are over, of a pool with a market, and have not taught anything yet."""
-        if self._selector is None:
-            return []
-        table = self._table
-        rows = (row for row in table.row_of.values() if not table.active[row] and row not in self._taught)
-        return [table.status(row, self._now) for row in rows]
+    @property
+    def untaught(self) -> Mapping[str, float]:
+        """Jobs that are over, of a pool with a market, and have not taught anything yet; when each deadline is over."""
+        return self._untaught
+
+    def last(self, name: str) -> JobStatus:
+        """The newest of a name that was submitted."""
+        return self._table.status(self._table.row_of[name], self._now)
 
     def placements(self) -> list[Placement]:
         """The launched jobs that should have a worker on each of their devices."""
@@ -485,9 +488,9 @@ class Scheduler:
         check(self._table, self.settings, self.gone, self._next_round, self._now)
 
 
-def _chosen(selector: Selector) -> Reason:
+def _chosen(selector: Selector, number: int) -> Reason:
     """A draw by the weights, and how much weight it has."""
-    name = selector.choose()
+    name = selector.choose(number)
     return Reason("spot_policy", (float(selector.weights[selector.names.index(name)]), selector.learned), name)
 
 

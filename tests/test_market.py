@@ -227,9 +227,8 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
     assert np.all(np.diff(ledger.progress[0]) >= 0)
     assert ledger.cost[0] == pytest.approx(ledger.paid.sum())
     free = alone(POLICIES[name](), job, market, noise, guarded=False, overhead=overhead)
-    assert free.late[0] == job.slots_after(
-        job.work - free.progress[0, -1], int(free.spot[0, -1] + free.on_demand[0, -1])
-    )
+    kept = free.on_demand[0, -1] + (free.spot[0, -1] if overhead == "total" else 0)
+    assert free.late[0] == job.slots_after(job.work - free.progress[0, -1], int(kept))
     others = play(
         [OnDemand(), POLICIES[name](), MaxSpot()], Batch([job] * 3, market, [0] * 3), noise, overhead=overhead
     )
@@ -289,6 +288,42 @@ def test_a_grid_is_as_coarse_as_it_may_be() -> None:
     assert grid_of(np.array([0.0, math.pi]), 0.9, 0.9) == pytest.approx(math.pi / 1000)
 
 
+@pytest.mark.parametrize("times", [1e-6, 0.37, 1e6])
+def test_nothing_depends_on_the_unit_of_work(times: float) -> None:
+    """A net that is a hair too strict, or too lax, would show: half of these can just be ended."""
+    draw = np.random.default_rng(4)
+    market = Market(draw.uniform(0.3, 0.9, 400), draw.integers(0, 14, 400))
+    speed = tuple(np.concatenate([[0.0], np.cumsum(draw.uniform(0.6, 1.1, 12))]).tolist())
+    works = [(0.9 + 9) * speed[-1] * part for part in (1.0, 1.0, 0.7, 0.8)] * 5
+    jobs, others = (
+        [SpotJob(scale * work, 10, 2, 12, tuple(scale * one for one in speed)) for work in works]
+        for scale in (1.0, times)
+    )
+    starts = list(range(0, 200, 10))
+    each = [OnDemand, MaxSpot, Chain, Ahap]
+    for made in each:
+        one, other = (play([made()], Batch(some, market, starts), LAST)[0] for some in (jobs, others))
+        assert one.on_time.all()
+        assert other.on_time.all()
+        assert other.utility == pytest.approx(one.utility, abs=1e-6)
+        assert other.progress == pytest.approx(times * one.progress, rel=1e-6)
+
+
+def test_work_beyond_all_reach_costs_no_memory() -> None:
+    job = SpotJob(1e12, 10)
+    for policy in (Ahap(5, 1), Chain()):
+        assert alone(policy, job, flat([6] * 10)).late[0] > 1e9
+    assert optimum(Batch([job], flat([6] * 10), [0]))[0] < -1e11
+
+
+def test_policies_play_as_if_alone_also_where_forecasts_are_drawn() -> None:
+    market = Market(np.full(40, 0.5), np.random.default_rng(2).integers(0, 16, 40))
+    batch, noise = Batch([PAPER] * 3, market, [0, 7, 20]), Foreseen(Noisy(2.0), Noisy(2.0, seed=1))
+    [one] = play([Ahap(1, 1)], batch, noise)
+    two, _ = play([Ahap(1, 1), Ahap(5, 1)], batch, noise)
+    assert np.array_equal(one.spot, two.spot)
+
+
 # ---------------------------------------------------------------------------------------------------- forecasters
 
 
@@ -302,9 +337,9 @@ def test_a_forecast_knows_nothing_of_the_future(forecaster: Any) -> None:
     values = draw.uniform(0, 16, 60)
     other = values.copy()
     other[40:] = draw.uniform(0, 16, 20)
-    one, two = forecaster.table(values, 3), forecaster.table(other, 3)
+    one, two = forecaster.table(values, 11), forecaster.table(other, 11)  # also further than a season is long
     assert np.array_equal(one[:40], two[:40])
-    assert one.shape == (60, 3)
+    assert one.shape == (60, 11)
     assert np.isfinite(one).all()
     assert forecaster.table(np.full(60, 7.0), 3) == pytest.approx(np.full((60, 3), 7.0))
 

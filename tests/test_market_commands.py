@@ -90,6 +90,10 @@ def test_forecasts(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
         (("plan", "--deadline", "10"), "a job needs --work, or the --run-dir and the --job of a run"),
         (("plan", *JOB, "--policy", "chains"), "must be one of chain, .*, got 'chains'; did you mean 'chain'"),
         (("plan", *JOB, "--policy", "ahap:colour=1"), "--policy ahap: .*unexpected keyword argument 'colour'"),
+        (("plan", *JOB, "--policy", "ahap:omega=2.5"), "omega and commitment must be whole, got 2.5 and 1"),
+        (("plan", *JOB, "--policy", "ahap:windows=1"), "--policy ahap: "),
+        (("plan", *JOB, "--policy", "ahap:mode=Paper"), "mode, end and ahead must be of .* got 'Paper'"),
+        (("plan", *JOB, "--speed", "1,nan,3"), "speed must be finite"),
         (("plan", *JOB, "--policy", "ahap:omega=0"), "omega must be at least 1 slot, got 0"),
         (("plan", *JOB, "--speed", "1,two"), "--speed must be numbers with commas between, got '1,two'"),
         (("plan", *JOB, "--trace", "/nowhere.csv"), "No such file"),
@@ -120,6 +124,29 @@ def test_the_speed_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.C
     assert "has no job 'bart'; did you mean 'bert'" in said.err
     said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "bert", "--deadline", "4")
     assert said.code == 2
+
+
+def test_a_slot_is_as_long_as_the_market_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    can = frozenset({Can.RELEASE, Can.RESIZE})
+    known = Job("vit", 3600.0, BatchTarget(90_000), can=can, max_devices=2, sizes=(1, 2), rates=(10.0, 18.0))
+    (tmp_path / "run").mkdir()
+    given = SimulatedJob(known, [10], [0.9], 10.0, rates=(10.0, 18.0))
+    Simulation(Settings(policy="edf", devices=2), [given], journal=tmp_path / "run" / "journal.db").run(until=20.0)
+    hourly = tmp_path / "hourly.csv"
+    hourly.write_text("hour,avail,price\n" + "".join(f"{hour},8,0.5\n" for hour in range(20)))
+    asked = (
+        "market",
+        "plan",
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--job",
+        "vit",
+        "--deadline",
+        "4",
+        "--trace",
+        str(hourly),
+    )
+    assert "by instances: 1: 3.6e+04, 2: 6.48e+04" in Said(capsys, *asked).out
 
 
 def test_recordings_are_told_apart(tmp_path: Path) -> None:

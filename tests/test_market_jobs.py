@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,12 @@ import pytest
 from lightning_core.drivers.ray_actor import SchedulerActor
 from lightning_core.drivers.simulation import SimulatedJob, Simulation
 from lightning_core.journal import Journal, replay
-from lightning_core.market import Market
+from lightning_core.market import Market, SpotJob
 from lightning_core.market.terms import MarketTerms
-from lightning_core.market_jobs import Lessons, speed_table, work_left
+from lightning_core.market_jobs import Lecture, Lessons, coarser, speed_table, work_left
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.speedup import SpeedUp
-from lightning_core.types import BatchTarget, Can, Cancel, Job, Lesson, LossTarget, Report, Submit, Target
+from lightning_core.types import BatchTarget, Can, Cancel, Job, JobStatus, Lesson, LossTarget, Report, Submit, Target
 
 POLICIES = ["chain", "max-spot", "on-demand"]
 # A slot of ten seconds, and plenty of cheap spot instances but for now and then.
@@ -45,8 +46,9 @@ def test_each_job_gets_a_policy_and_the_reason_says_how_sure_it_is(tmp_path: Pat
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"), job("b"))), 0.0)
     first, second = scheduler.status()
-    assert first.spot == second.spot  # nothing has been learned in between
     assert first.spot is not None
+    assert second.spot is not None
+    assert first.spot.numbers == second.spot.numbers  # nothing has been learned in between
     assert first.spot.text in POLICIES
     assert str(first.spot) == f"{first.spot.text}, with 33% of the weight after the lessons of 0 jobs"
     for _ in range(30):
@@ -94,12 +96,12 @@ def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(Lesson("a", (1.0, 0.0, 0.0)), 1.0)
-    assert not scheduler.untaught()
+    assert not scheduler.untaught
     ended(scheduler, "a", 5.0)
-    assert [status.name for status in scheduler.untaught()] == ["a"]
+    assert scheduler.untaught == {"a": 50.0}
     for _ in range(3):
         scheduler.handle(Lesson("a", (1.0, 0.0, 0.0)), 6.0)
-    assert not scheduler.untaught()
+    assert not scheduler.untaught
     scheduler.handle(Submit((job("b"),)), 7.0)
     spot = scheduler.status()[-1].spot
     assert spot is not None
@@ -117,7 +119,8 @@ def test_a_lesson_is_the_job_played_again_at_its_measured_speed(tmp_path: Path) 
     assert not list(lessons.due(scheduler, 61.0))  # the market has not come to its deadline yet
     [lecture] = lessons.due(scheduler, 62.0)
     assert lecture.job is not None
-    assert (lecture.start, lecture.job.deadline, lecture.job.work) == (1, 5, 600.0)
+    # From 12 s on: its first whole slot is the one at 20 s, its last ends at 60 s.
+    assert (lecture.start, lecture.job.deadline, lecture.job.work) == (2, 4, 600.0)
     assert lecture.job.speed == (0.0, 100.0, 180.0)
     lesson = lessons.lesson(lecture)
     ours, greedy, dear = lesson.utilities
@@ -146,7 +149,7 @@ def test_jobs_that_teach_nothing_are_asked_once(tmp_path: Path, given: Job, at: 
     [lecture] = lessons.due(scheduler, 6000.0)
     assert lecture.job is None
     scheduler.handle(lessons.lesson(lecture), 6000.0)
-    assert not scheduler.untaught()
+    assert not scheduler.untaught
 
 
 def test_a_simulated_pool_learns_and_its_journal_replays(tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_the_actor_learns_apart_and_wakes_for_it(tmp_path: Path) -> None:
         await actor.submit((job("a", deadline=0.4, batches=10),))
         await actor.event(Report("a", 1, number=1, version=1, batches=10, busy=0.3))
         async with asyncio.timeout(20):
-            while actor._host.scheduler.untaught():  # nobody speaks to it meanwhile
+            while actor._host.scheduler.untaught:  # nobody speaks to it meanwhile
                 await asyncio.sleep(0.02)
         await actor.submit((Job("b", 5.0, BatchTarget(10)),))
         _, jobs = await actor.status()
@@ -185,6 +188,77 @@ def test_the_actor_learns_apart_and_wakes_for_it(tmp_path: Path) -> None:
         return [status.spot.numbers[1] for status in jobs if status.spot is not None]
 
     assert asyncio.run(story()) == [0, 1]
+
+
+def test_a_recording_that_is_gone_costs_the_lessons_alone(tmp_path: Path) -> None:
+    settings = pool(tmp_path).to_dict()
+
+    async def story(before: bool) -> list[JobStatus]:
+        actor = SchedulerActor(settings, str(tmp_path / "pool"))
+        await actor.submit((job("before" if before else "after"),))
+        _, jobs = await actor.status()
+        await actor.close()
+        return jobs
+
+    asyncio.run(story(before=True))
+    (tmp_path / "cheap.csv").unlink()
+    assert [status.name for status in asyncio.run(story(before=False)) if status.spot] == ["before", "after"]
+
+
+def test_a_lesson_that_cannot_be_had_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cheap.csv").write_text(CHEAP)
+    market = {"trace": str(tmp_path / "cheap.csv"), "slot": 0.05, "policies": POLICIES}
+    asked: list[str] = []
+    lesson = Lessons.lesson
+
+    def fails(self: Lessons, lecture: Lecture) -> Lesson:
+        asked.append(lecture.name)
+        if lecture.name == "bad":
+            raise MemoryError
+        return lesson(self, lecture)
+
+    monkeypatch.setattr(Lessons, "lesson", fails)
+
+    async def story() -> list[float]:
+        actor = SchedulerActor({"policy": "edf", "market": market}, str(tmp_path / "pool"))
+        await actor.submit((job("bad", deadline=0.4, batches=10), job("good", deadline=0.4, batches=10)))
+        for name in ("bad", "good"):
+            await actor.event(Report(name, 1, number=1, version=1, batches=10, busy=0.3))
+        async with asyncio.timeout(20):
+            while actor._host.scheduler.untaught:
+                await asyncio.sleep(0.02)
+        await actor.submit((job("next"),))
+        _, jobs = await actor.status()
+        await actor.close()
+        return [status.spot.numbers[1] for status in jobs if status.spot is not None]
+
+    assert asyncio.run(story()) == [0, 0, 1]
+    assert sorted(asked) == ["bad", "good"]
+
+
+def test_a_job_that_begins_later_is_taught_from_then_on(tmp_path: Path) -> None:
+    settings = pool(tmp_path)
+    lessons = Lessons.of(settings)
+    assert lessons is not None
+    scheduler = Scheduler(settings)
+    scheduler.handle(Submit((replace(job("a", deadline=100.0), begin=45.0),)), 0.0)
+    scheduler.handle(Cancel("a"), 1.0)
+    [lecture] = lessons.due(scheduler, 100.0)
+    assert lecture.job is not None
+    assert (lecture.start, lecture.job.deadline) == (5, 5)
+
+
+def test_a_long_job_is_played_again_in_fewer_slots() -> None:
+    market = Market(np.array([9.0, 0.4, 0.3, 0.5, 0.2, 0.6]), np.array([9, 4, 3, 5, 0, 6]), 1.0, 60.0)
+    some = coarser(market, 1, 2)
+    assert some.available.tolist() == [3, 0]
+    assert some.price == pytest.approx([0.8, 1.0])
+    assert (some.on_demand, some.seconds) == (2.0, 120.0)
+    lessons = Lessons(MarketTerms(policies=("chain", "max-spot", "on-demand")), MarketTerms().market())
+    speed = tuple(9.7 * n**0.9 for n in range(9))
+    lesson = lessons.lesson(Lecture("a", SpotJob(1e4, 300, 1, 8, speed, value=1.0), 7))
+    assert len(lesson.utilities) == 3
+    assert lesson.utilities[0] > lesson.utilities[2]  # spot instances are cheaper here
 
 
 def test_a_speed_table_between_sizes_and_beyond() -> None:
@@ -210,7 +284,10 @@ def test_work_that_is_left() -> None:
         ({"policies": []}, "at least one, each once, got none"),
         ({"policies": ["chain", "chain"]}, "each once, got chain, chain"),
         ({"policies": ["chains"]}, "must be of chain, .* got 'chains'"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": -1}, "seed must be whole and at least 0, got -1"),
+        ({"seed": 1.5}, "seed must be whole and at least 0, got 1.5"),
+        ({"price": True}, "price must be a number, got True"),
+        ({"trace": 3}, "trace must be text, got 3"),
         ({"price": -0.1}, "price must be at least 0 and finite, got -0.1"),
         ({"slot": 0.0}, "slot must be positive and finite, got 0.0"),
         ({"grace": 1.0}, "grace must be above 1 and finite, got 1.0"),

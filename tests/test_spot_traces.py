@@ -12,7 +12,7 @@ from benchmarks.spot import gap_closed, paired
 from benchmarks.spot_traces import PRICE, load, scaled
 
 
-def test_markets_of_a_folder_with_and_without_prices(tmp_path: Path) -> None:
+def test_markets_of_a_folder_with_and_without_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.csv").write_text("hour,avail,price_p10\n" + "".join(f"{k / 2},{k % 17},0.5\n" for k in range(60)))
     (tmp_path / "b.csv").write_text("hour,avail\n" + "".join(f"{k / 2},{k % 2 * 4}\n" for k in range(60)))
     (tmp_path / "jobs.csv").write_text("job_id,ddl\n1,2\n")
@@ -20,7 +20,11 @@ def test_markets_of_a_folder_with_and_without_prices(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     trace = {"metadata": {"gap_seconds": 600}, "data": ([0] * 6 + [1] * 12) * 10}
     (tmp_path / "deep" / "c.json").write_text(json.dumps(trace))
+    (tmp_path / "other.json").write_text("{}")
+    (tmp_path / "gap.csv").write_text("avail,price\n1,\n")
     priced, several, one = load(tmp_path)
+    told = capsys.readouterr().out
+    assert all(f"left out: {tmp_path / name}" in told for name in ("jobs.csv", "short.csv", "other.json", "gap.csv"))
     assert [trace.name for trace in (priced, several, one)] == ["a", "b", "c"]
     assert [trace.priced for trace in (priced, several, one)] == [True, False, False]
     assert [trace.most for trace in (priced, several, one)] == [12, 4, 1]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lightning_core.market.traces import (
+    read,
     read_events,
     read_slots,
     read_spot_traces,
@@ -31,6 +32,28 @@ def test_the_market_that_is_shipped() -> None:
     assert (market.available.min(), market.available.max()) == (0, 16)
     assert market.available.mean() == pytest.approx(8.8, abs=0.1)
     assert 0.6 < market.price.mean() < 0.75
+
+
+def test_slots_of_another_length_have_the_least_of_those_in_them(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "hour,avail,price\n0,0,0.3\n0.5,8,0.4\n1,8,0.5\n1.5,7,0.6\n")
+    market = read_slots(path, slot=3600.0)
+    assert (market.available.tolist(), market.price.tolist(), market.seconds) == ([0, 7], [0.4, 0.6], 3600.0)
+    assert read_slots(path, slot=1800.0).available.tolist() == [0, 8, 8, 7]
+
+
+def test_packed_or_with_a_byte_order_mark(tmp_path: Path) -> None:
+    text = "available,price\n3,0.5\n"
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8-sig")
+    with gzip.open(tmp_path / "b.csv.gz", "wt") as file:
+        file.write(text)
+    assert [read(tmp_path / name).available.tolist() for name in ("a.csv", "b.csv.gz")] == [[3], [3]]
+
+
+def test_the_shipped_market_in_another_currency() -> None:
+    market, dear = shipped(), shipped(on_demand=3.0, slot=3600.0)
+    assert (dear.on_demand, dear.seconds, len(dear)) == (3.0, 3600.0, len(market) // 2)
+    assert dear.price.max() == pytest.approx(3 * market.price.max())
+    assert set(shipped(price=0.2).price.tolist()) == {0.2}
 
 
 def test_slots(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lightning_core.drivers.door import Door
-from lightning_core.drivers.host import Host
+from lightning_core.drivers.host import Host, NotKeptError
 from lightning_core.drivers.notify import Notifier
 from lightning_core.drivers.scripts import Scripts
 from lightning_core.drivers.specs import Spec, keep
@@ -44,6 +44,7 @@ from lightning_core.types import (
     Event,
     Job,
     JobStatus,
+    Lesson,
     Notice,
     Outlook,
     Pause,
@@ -101,11 +102,15 @@ class SchedulerActor:
         try:
             self._lock = _lock(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db")
-            self._lessons = Lessons.of(self._host.scheduler.settings)
         except JournalError as error:
             self._trouble = str(error)
         except Exception as error:
             self._trouble = f"{type(error).__name__}: {error}"
+        if self._trouble is None:
+            try:
+                self._lessons = Lessons.of(self._host.scheduler.settings)
+            except (OSError, ValueError) as error:  # its recording is gone: jobs get policies, and nobody learns
+                log.warning("no job will teach which spot policy is best: %s", error)
         # Ray starts it again without a word, and scripts can speak only to a door that is open.
         if ray.is_initialized():
             with contextlib.suppress(RuntimeError):  # no actor: whoever made it asks it
@@ -338,21 +343,32 @@ class SchedulerActor:
 
     def _teach(self) -> None:
         """Has jobs that are over teach, apart: nobody waits for what might have been."""
-        if self._lessons is not None and self._teaching is None:
-            lectures = list(self._lessons.due(self._host.scheduler, self._host.now()))
-            if lectures:
-                self._teaching = asyncio.get_running_loop().create_task(self._hear(self._lessons, lectures))
+        if self._lessons is None or self._teaching is not None:
+            return
+        if lectures := self._lessons.due(self._host.scheduler, self._host.now()):
+            self._teaching = asyncio.get_running_loop().create_task(self._hear(self._lessons, lectures))
 
     async def _hear(self, lessons: Lessons, lectures: Sequence[Lecture]) -> None:
         try:
             for lecture in lectures:
-                self._handle(await asyncio.to_thread(lessons.lesson, lecture))
-        except Exception:
-            log.exception("a job could not teach")
-            await asyncio.sleep(PAUSE)
+                try:
+                    lesson = await asyncio.to_thread(lessons.lesson, lecture)
+                except Exception:  # it is not asked again
+                    log.exception("job %s cannot teach", lecture.name)
+                    lesson = Lesson(lecture.name, ())
+                await self._keep(lesson)
         finally:
             self._teaching = None
             self._woken.set()
+
+    async def _keep(self, lesson: Lesson) -> None:
+        """As often as it takes: the journal may be full."""
+        while True:
+            try:
+                self._handle(lesson)
+                return
+            except NotKeptError:
+                await asyncio.sleep(PAUSE)
 
 
 def _lock(path: Path) -> int:

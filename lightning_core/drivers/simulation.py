@@ -29,7 +29,7 @@ from lightning_core.journal import Journal
 from lightning_core.market_jobs import Lessons
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.summary import Summary
-from lightning_core.types import Answer, Cause, End, Event, Grant, Job, Report, Submit, Tick, WorkerLeft
+from lightning_core.types import Answer, Cause, End, Event, Grant, Job, Lesson, Report, Submit, Tick, WorkerLeft
 
 __all__ = ["Delays", "JobOutcome", "Outcome", "SimulatedJob", "Simulation"]
 
@@ -165,7 +165,7 @@ class Simulation:
     def _teach(self) -> None:
         """Those that are over teach those to come."""
         if self._lessons is not None:
-            for lecture in list(self._lessons.due(self._scheduler, self._now)):
+            for lecture in self._lessons.due(self._scheduler, self._now):
                 self._handle(self._lessons.lesson(lecture))
 
     def _say(self, event: Event) -> None:
@@ -181,7 +181,7 @@ class Simulation:
             self._journal.append(event, self._now, answers)
         if self._check:
             self._scheduler.check()
-        if not isinstance(event, Report) or any(isinstance(answer, End) for answer in answers):
+        if not isinstance(event, Report | Lesson) or any(isinstance(answer, End) for answer in answers):
             self._rounds += 1
         if isinstance(event, WorkerLeft):  # its job may come back
             self._at(self._now + self._delays.report, self._look, None)

@@ -73,10 +73,11 @@ class Seasonal:
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
         values = np.asarray(values, float)
-        at = np.arange(len(values))[:, None] + np.arange(1, horizon + 1) - self.period
-        before = at - np.arange(1, horizon + 1)
+        ahead = np.arange(1, horizon + 1)
+        before = np.arange(len(values))[:, None] - self.period * np.ceil(ahead / self.period).astype(np.int64)
+        at = before + ahead
         known = before >= 0
-        then, since = values[np.maximum(at, 0) % len(values)], values[np.maximum(before, 0)]
+        then, since = values[np.maximum(at, 0)], values[np.maximum(before, 0)]
         now = values[:, None]
         # What has changed since then is thought to pass.
         change = (now - since) * np.exp(-np.arange(1, horizon + 1) / self.fades)
@@ -149,9 +150,9 @@ class Noisy:
         true = Perfect().table(values, horizon)
         draw = np.random.default_rng(self.seed)
         if self.tails == "uniform":
-            errors = draw.uniform(-1, 1, true.shape)
+            errors = draw.uniform(-1, 1, true.T.shape).T  # the first slots ahead are the same, however many follow
         else:
-            errors = np.clip(0.5 * draw.standard_t(1.5, true.shape), -6, 6)
+            errors = np.clip(0.5 * draw.standard_t(1.5, true.T.shape), -6, 6).T
         return true + self.by * errors * (true if self.scale is None else self.scale)
 
 
@@ -204,7 +205,7 @@ class Foreseen:
 
     Args:
         prices: forecaster of prices.
-        counts: forecaster of counts; the same if there is none.
+        counts: forecaster of counts; the same if there is none. Two that draw should have two seeds.
     """
 
     def __init__(self, prices: Forecaster, counts: Forecaster | None = None) -> None:
@@ -234,10 +235,16 @@ class Foreseen:
         return self._tables[key]
 
 
-FORECASTERS: Mapping[str, Callable[[], Forecaster]] = MappingProxyType(
-    {"last": LastValue, "autoregressive": Autoregressive, "seasonal": Seasonal, "arima": Arima, "perfect": Perfect}
+FORECASTERS: Mapping[str, Callable[[Market], Forecaster]] = MappingProxyType(
+    {
+        "last": lambda _: LastValue(),
+        "autoregressive": lambda _: Autoregressive(),
+        "seasonal": lambda market: Seasonal(max(round(86400 / market.seconds), 1)),
+        "arima": lambda _: Arima(),
+        "perfect": lambda _: Perfect(),
+    }
 )
-"""By name. ``arima`` needs statsmodels."""
+"""By name, for a market. ``arima`` needs statsmodels."""
 
 
 def errors(table: FloatArray, values: FloatArray) -> FloatArray:

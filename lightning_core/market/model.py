@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
 
 from lightning_core.types import BoolArray, FloatArray, IntArray
 
-# What counts as equal, in work and in money.
+# What counts as equal, in money and in work, of which one instance does about 1 in a slot (:class:`Batch`).
 EXACT = 1e-9
 
 Overhead = Literal["total", "launches"]
@@ -123,10 +123,12 @@ class SpotJob:
             object.__setattr__(self, "speed", tuple(map(float, range(self.most + 1))))
         if len(self.speed) != self.most + 1:
             raise ValueError(f"speed must be of 0 to {self.most} instances, got {len(self.speed)} numbers")
+        if not all(map(math.isfinite, self.speed)):
+            raise ValueError(f"speed must be finite, got {self.speed}")
         if self.speed[0] != 0 or any(b < a for a, b in zip(self.speed, self.speed[1:], strict=False)):
             raise ValueError(f"speed must be 0 without instances, and not fall with more, got {self.speed}")
-        if not 0 < self.speed[self.least] <= self.speed[-1] < math.inf:
-            raise ValueError(f"speed must be positive on {self.least} instances, and finite, got {self.speed}")
+        if not self.speed[self.least] > 0:
+            raise ValueError(f"speed must be positive on {self.least} instances, got {self.speed}")
         if not 0 < self.up <= self.down <= 1:
             raise ValueError(f"up must be above 0 and at most down, and that at most 1, got {self.up} and {self.down}")
         if not 0 <= self.value < math.inf:
@@ -137,7 +139,7 @@ class SpotJob:
     @property
     def feasible(self) -> bool:
         """Whether all on-demand instances that it can use end it by its deadline."""
-        return self.work <= (self.up + self.deadline - 1) * self.speed[-1] + EXACT
+        return self.work <= (self.up + self.deadline - 1) * self.speed[-1] * (1 + EXACT)
 
     def slots_after(self, left: float, held: int) -> int:
         """Slots behind the deadline until so much work is done, on all that it can use; it held so many before."""
@@ -179,6 +181,9 @@ class Batch:
         ValueError: if a job does not fit into its market, or if their number differs.
 
     Attributes:
+        jobs: with their work and speed in ``units``.
+        units: what an instance does in a slot, where a job has as few as it may, shape ``(B,)``. All work that the
+            policies see is in these units, so nothing depends on the units of the jobs.
         work, value, grace, up, down, on_demand: shape ``(B,)``.
         deadline, least, most: shape ``(B,)``, whole.
         speed: shape ``(B, N + 1)``, N the most of any; behind a job's own most it goes on with that.
@@ -197,6 +202,8 @@ class Batch:
                     f"a job of {job.deadline} slots must begin at 0 to {len(market) - job.deadline} of {market.name}, "
                     f"got {start}"
                 )
+        self.units = np.array([job.speed[job.least] / job.least for job in jobs])
+        jobs = [_in_units(job, unit) for job, unit in zip(jobs, self.units.tolist(), strict=True)]
         self.jobs, self.markets, self.starts = tuple(jobs), tuple(several), np.array(starts, np.int64)
         self.work, self.value, self.grace, self.up, self.down = (
             np.array([getattr(job, name) for job in jobs], float) for name in ("work", "value", "grace", "up", "down")
@@ -214,12 +221,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.work)
 
-    def repeated(self, times: int) -> Batch:
-        """All the jobs so many times, one after the other."""
+    def only(self, rows: Sequence[int]) -> Batch:
+        """Some of the jobs, in any order, maybe more than once."""
         other = object.__new__(Batch)
         for name, column in vars(self).items():
-            several = column * times if isinstance(column, tuple) else np.concatenate([column] * times)
-            setattr(other, name, several)
+            picked = tuple(column[row] for row in rows) if isinstance(column, tuple) else column[list(rows)]
+            setattr(other, name, picked)
         return other
 
     @property
@@ -252,6 +259,10 @@ class Batch:
         )
         late = slots_after(left, held == most, fastest, up)
         return value_at(deadline + late, deadline, value, grace) - late * most * price
+
+
+def _in_units(job: SpotJob, unit: float) -> SpotJob:
+    return job if unit == 1 else replace(job, work=job.work / unit, speed=tuple(one / unit for one in job.speed))
 
 
 def _spread(column: FloatArray | IntArray, like: FloatArray | IntArray) -> FloatArray | IntArray:

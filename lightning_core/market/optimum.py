@@ -31,12 +31,18 @@ def optimum(batch: Batch) -> FloatArray:
         >>> optimum(batch).tolist()
         [9.6]
     """
-    nothing, progress = np.zeros(len(batch), np.int64), np.zeros(len(batch))
-    seen = Seen(batch, 0, progress, nothing, nothing, Forecast(batch.price, batch.available), progress)
-    best = Windows("literal").worth(seen, batch.slots - 1)
-    for row, job in enumerate(batch.jobs):
-        if exact_grid(np.array(job.speed), job.up, job.down) is None:
-            best[row] = by_labels(job, batch.price[row], batch.available[row], float(batch.on_demand[row]))
+    on_grid = [exact_grid(np.array(job.speed), job.up, job.down) is not None for job in batch.jobs]
+    best = np.zeros(len(batch))
+    if rows := [row for row, exact in enumerate(on_grid) if exact]:
+        some = batch.only(rows)
+        nothing, progress = np.zeros(len(some), np.int64), np.zeros(len(some))
+        now = Forecast(some.price, some.available)
+        seen = Seen(some, 0, progress, nothing, nothing, now, progress, progress)
+        best[rows] = Windows("literal").worth(seen, some.slots - 1)
+    for row, exact in enumerate(on_grid):
+        if not exact:
+            job, price = batch.jobs[row], float(batch.on_demand[row])
+            best[row] = by_labels(job, batch.price[row], batch.available[row], price)
     return best
 
 

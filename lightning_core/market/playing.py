@@ -48,7 +48,8 @@ class Seen:
         spot: instances held in the slot before.
         on_demand: instances held in the slot before.
         forecast: this slot and, by forecast, at least as many behind it as the policy wants.
-        lowest: no policy that plays beside it has less progress, so they can share what they make of the slot.
+        lowest, highest: no policy that plays beside it has less progress, or more: so they can share what they make of
+            the slot.
     """
 
     batch: Batch
@@ -58,6 +59,7 @@ class Seen:
     on_demand: IntArray
     forecast: Forecast
     lowest: FloatArray
+    highest: FloatArray
 
     @property
     def held(self) -> IntArray:
@@ -137,20 +139,23 @@ def play(
     """
     several, jobs, slots = len(policies), len(batch), batch.slots
     horizon = max(policy.horizon for policy in policies)
-    rows = batch.repeated(several)
+    rows = batch.only(list(range(jobs)) * several)
     shape = several * jobs, slots
     spot, on_demand = np.zeros((2, *shape), np.int64)
     part, progress, paid = np.ones(shape), np.zeros(shape), np.zeros(shape)
     held, done = np.zeros((2, several * jobs), np.int64), np.zeros(several * jobs)
     for slot in range(slots):
         forecast = foresight.look(batch, slot, horizon)
-        lowest = done.reshape(several, jobs).min(0)
+        by_policy = done.reshape(several, jobs)
+        lowest, highest = by_policy.min(0), by_policy.max(0)
         wanted = np.zeros((2, several * jobs), np.int64)
         for number, policy in enumerate(policies):
             own = slice(number * jobs, (number + 1) * jobs)
-            wanted[:, own] = policy.decide(Seen(batch, slot, done[own], held[0, own], held[1, own], forecast, lowest))
+            wanted[:, own] = policy.decide(
+                Seen(batch, slot, done[own], held[0, own], held[1, own], forecast, lowest, highest)
+            )
         now = Forecast(np.tile(forecast.prices[:, :1], (several, 1)), np.tile(forecast.counts[:, :1], (several, 1)))
-        choices = Choices(Seen(rows, slot, done, held[0], held[1], now, done), overhead)
+        choices = Choices(Seen(rows, slot, done, held[0], held[1], now, done, done), overhead)
         open_ = (done < rows.work - EXACT) & (slot < rows.deadline)
         chosen = np.where(open_, choices.choose(wanted[0], wanted[1], guarded=guarded), 0)
         left = np.where(open_, choices.part_left(chosen[0], chosen[1]), 1.0)
@@ -159,8 +164,9 @@ def play(
         part[:, slot], progress[:, slot] = left, done
         paid[:, slot] = chosen[0] * rows.price[:, slot] + chosen[1] * rows.on_demand
         held = np.where(slot < rows.deadline, chosen, held)  # at its own deadline it goes on with what it has
-    late = slots_after(rows.work - done, held.sum(0) == rows.most, rows.fastest, rows.up)
+    kept = held[1] if overhead == "launches" else held.sum(0)  # there, spot instances are not replaced for nothing
+    late = slots_after(rows.work - done, kept == rows.most, rows.fastest, rows.up)
     cost = paid.sum(1) + late * rows.most * rows.on_demand
     utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost
-    ledger = Ledger(spot, on_demand, part, progress, paid, late, cost, utility)
+    ledger = Ledger(spot, on_demand, part, progress * rows.units[:, None], paid, late, cost, utility)
     return [ledger.of(slice(at, at + jobs)) for at in range(0, several * jobs, jobs)]

@@ -22,7 +22,7 @@ class MarketTerms:
     Args:
         trace: file of a recording (:func:`~lightning_core.market.traces.read`), whose first slot is the pool's first;
             empty: the one that is shipped.
-        price: of a spot instance for a slot, where none is recorded.
+        price: of a spot instance for a slot: where none is recorded, or instead of what was.
         on_demand: price of an on-demand instance.
         slot: seconds of a slot; none: as it was recorded.
         pool: of a recording of SpotLake's, ``INSTANCE@ZONE``.
@@ -55,8 +55,14 @@ class MarketTerms:
         for name in self.policies:
             if name not in SPOT_POLICIES:
                 raise ValueError(f"market policies must be of {', '.join(SPOT_POLICIES)}, got {name!r}")
-        if self.seed < 0:
-            raise ValueError(f"market seed must be at least 0, got {self.seed}")
+        if type(self.seed) is not int or self.seed < 0:
+            raise ValueError(f"market seed must be whole and at least 0, got {self.seed!r}")
+        for rule in ("trace", "pool"):
+            if not isinstance(text := getattr(self, rule), str):
+                raise ValueError(f"market {rule} must be text, got {text!r}")
+        for rule in ("price", "on_demand", "slot", "value", "grace", "kept"):
+            if isinstance(number := getattr(self, rule), bool | str):
+                raise ValueError(f"market {rule} must be a number, got {number!r}")
         if self.price is not None and not 0 <= self.price < math.inf:
             raise ValueError(f"market price must be at least 0 and finite, got {self.price}")
         positive = {"on_demand": self.on_demand, "value": self.value, "slot": SLOT if self.slot is None else self.slot}
@@ -75,7 +81,9 @@ class MarketTerms:
             ValueError: if it cannot be read.
             OSError: if it is not there.
         """
-        return read(Path(self.trace), self.price, self.on_demand, self.slot, self.pool) if self.trace else shipped()
+        if not self.trace:
+            return shipped(self.price, self.on_demand, self.slot)
+        return read(Path(self.trace), self.price, self.on_demand, self.slot, self.pool)
 
     def make(self) -> dict[str, SpotPolicy]:
         """The policies, by name."""

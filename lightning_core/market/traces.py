@@ -11,9 +11,11 @@ import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -27,10 +29,17 @@ COUNTS, PRICES = ("available", "avail", "count"), ("price", "price_p10", "spot_p
 GAP = 3600.0
 
 
-def shipped() -> Market:
-    """28 days of a marketplace for A100 cards, with prices."""
+def shipped(price: float | None = None, on_demand: float = 1.0, slot: float | None = None) -> Market:
+    """28 days of a marketplace for A100 cards, with prices as parts of the on-demand price.
+
+    Args:
+        price: of a spot instance instead of those.
+        on_demand: price of an on-demand instance.
+        slot: seconds of a slot; None: as recorded, 30 minutes.
+    """
     with resources.as_file(resources.files("lightning_core.market") / "data" / "a100.csv") as path:
-        return read_slots(path)
+        market = read_slots(path, price, on_demand, slot)
+    return market if price is not None else replace(market, price=market.price * on_demand)
 
 
 def read(
@@ -51,7 +60,7 @@ def read(
     """
     if path.suffix == ".json":
         return read_spot_traces(path, _must(path, price), on_demand, slot or SLOT)
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+    with _opened(path) as file:
         header = set(file.readline().strip().split(","))
     if "InstanceType" in header:
         instance, _, zone = pool.partition("@")
@@ -59,7 +68,8 @@ def read(
             raise ValueError(f"{path}: pool must be INSTANCE@ZONE, got {pool!r}")
         folder = sorted(path.parent.glob(f"*{''.join(path.suffixes)}"))
         market = read_spotlake(folder, instance, zone, slot or SLOT)
-        return Market(market.price * on_demand, market.available, on_demand, market.seconds, market.name)
+        prices = market.price * on_demand if price is None else np.full(len(market), price)
+        return replace(market, price=prices, on_demand=on_demand)
     if "change" in header:
         return read_events(path, _must(path, price), on_demand, slot or SLOT)
     return read_slots(path, price, on_demand, slot)
@@ -79,12 +89,13 @@ def read_slots(path: Path, price: float | None = None, on_demand: float = 1.0, s
             ``price_p10`` or ``spot_price``), and maybe ``hour``.
         price: of a spot instance, if there is no such column.
         on_demand: price of an on-demand instance.
-        slot: seconds of a slot; None: what ``hour`` says, else 30 minutes.
+        slot: seconds of a slot; None: what ``hour`` says, else 30 minutes. Slots that ``hour`` says are others become
+            slots of this length.
 
     Raises:
         ValueError: if a column is missing, or a value is no number.
     """
-    with path.open(newline="", encoding="utf-8") as file:
+    with _opened(path) as file:
         rows = list(csv.DictReader(file))
     if not rows:
         raise ValueError(f"{path}: there must be slots, got none")
@@ -92,10 +103,15 @@ def read_slots(path: Path, price: float | None = None, on_demand: float = 1.0, s
     if counts is None:
         raise ValueError(f"{path}: must have a column {' or '.join(COUNTS)}, got {', '.join(rows[0])}")
     prices = _column(path, rows, PRICES)
-    if slot is None:
-        hours = _column(path, rows, ("hour",))
-        slot = SLOT if hours is None or len(hours) < 2 else float(np.median(np.diff(hours))) * 3600.0
-    return Market(_prices(path, prices, price, len(rows)), _whole(path, counts), on_demand, slot, path.stem)
+    least, highest = _whole(path, counts), _prices(path, prices, price, len(rows))
+    hours = _column(path, rows, ("hour",))
+    recorded = None if hours is None or len(hours) < 2 else float(np.median(np.diff(hours))) * 3600.0
+    if slot is not None and recorded is not None and hours is not None and slot != recorded:
+        times = (hours - hours[0]) * 3600.0
+        least, found = resampled(times, least, highest, slot, end=float(times[-1]) + recorded)
+        assert found is not None  # there are prices
+        highest = found
+    return Market(highest, least, on_demand, slot or recorded or SLOT, path.stem)
 
 
 def read_spot_traces(path: Path, price: float, on_demand: float = 1.0, slot: float = SLOT) -> Market:
@@ -112,11 +128,14 @@ def read_spot_traces(path: Path, price: float, on_demand: float = 1.0, slot: flo
     """
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        gap, counts = float(body["metadata"]["gap_seconds"]), [int(count) for count in body["data"]]
+        gap, data = float(body["metadata"]["gap_seconds"]), np.array([float(count) for count in body["data"]])
+        if not (0 < gap < math.inf and np.isfinite(data).all()):
+            raise ValueError("gap_seconds must be positive, and all counts finite")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: must be an object of metadata.gap_seconds and data: {error}") from None
+    counts = _whole(path, data)
     times: FloatArray = np.arange(len(counts), dtype=float) * gap
-    least, _ = resampled(times, np.array(counts), None, slot, end=len(counts) * gap)
+    least, _ = resampled(times, counts, None, slot, end=len(counts) * gap)
     return Market(np.full(len(least), price), least, on_demand, slot, path.stem)
 
 
@@ -132,7 +151,7 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, slot: float = 
     Raises:
         ValueError: if a column is missing, the times fall, or more instances go than there are.
     """
-    with path.open(newline="", encoding="utf-8") as file:
+    with _opened(path) as file:
         rows = list(csv.DictReader(file))
     times, changes = _column(path, rows, ("time",)), _column(path, rows, ("change",))
     if times is None or changes is None or len(rows) < 2:
@@ -163,7 +182,7 @@ def read_spotlake(paths: Iterable[Path], instance: str, zone: str, slot: float =
     """
     found: dict[float, tuple[int, float]] = {}
     for path in paths:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
+        with _opened(path) as file:
             for row in csv.DictReader(file):
                 if row.get("InstanceType") != instance or row.get("AZ") != zone:
                     continue
@@ -246,6 +265,13 @@ def resampled(
         if highest is not None and prices is not None:
             highest[k] = prices[first:last].max()
     return least, highest
+
+
+def _opened(path: Path) -> TextIO:
+    """Text, packed or not, with or without a byte order mark."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
+    return path.open(newline="", encoding="utf-8-sig")
 
 
 def _known(text: str | None) -> float | None:

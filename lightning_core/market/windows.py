@@ -15,7 +15,7 @@ as they came, is the offline optimum (:mod:`.optimum`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # Units of work that are tried for a grid, as parts of what one instance does; and how fine one is that is not exact.
 UNITS = (1.0, 0.5, 0.25, 0.2, 0.1, 0.05, 0.025, 0.02, 0.01)
 CELLS = 1000
-# Jobs that are looked at together: their tables stay in the processor's cache.
-TOGETHER = 64
+# Jobs that are looked at together, and numbers in a table of theirs: it stays in the processor's cache.
+TOGETHER, NUMBERS = 64, 1_000_000
 
 End = Literal["target", "literal", "rollout"]
 """What a window is worth by the progress at its end: ``"target"``, as if what is missing of even progress were missing
@@ -95,19 +95,26 @@ def groups_of(batch: Batch) -> list[Group]:
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
         found.setdefault((*job.speed, job.up, job.down, job.deadline), []).append(row)
-    return [
-        group_of(batch.jobs[rows[0]], rows[at : at + TOGETHER])
-        for rows in found.values()
-        for at in range(0, len(rows), TOGETHER)
-    ]
+    groups = []
+    for rows in found.values():
+        one = group_of(batch.jobs[rows[0]])
+        most = max(min(batch.work[rows].max() / one.unit, one.deadline * int(one.same[-1])), 1)
+        some = int(np.clip(NUMBERS / (len(one.same) * most), 1, TOGETHER))
+        groups += [one._replace(rows=np.array(rows[at : at + some])) for at in range(0, len(rows), some)]
+    return groups
 
 
-def group_of(job: SpotJob, rows: Sequence[int] = (0,)) -> Group:
-    """A job, and the rows of those that are like it."""
+def group_of(job: SpotJob, unit: float | None = None) -> Group:
+    """A job on its grid.
+
+    Args:
+        job: the job.
+        unit: of progress, if it is not to be the finest that is needed: what a slot does is then rounded.
+    """
     speed = np.array(job.speed)
-    unit = grid_of(speed, job.up, job.down)
-    cells = (np.floor(part * speed / unit + 1e-6).astype(np.int64) for part in (1.0, job.up, job.down))
-    return Group(np.array(rows), job.deadline, unit, *cells)
+    unit, rounded = (unit, 0.5) if unit else (grid_of(speed, job.up, job.down), 1e-6)
+    cells = (np.floor(part * speed / unit + rounded).astype(np.int64) for part in (1.0, job.up, job.down))
+    return Group(np.zeros(1, np.int64), job.deadline, unit, *cells)
 
 
 class Table(NamedTuple):
@@ -115,7 +122,7 @@ class Table(NamedTuple):
 
     Args:
         group: whose it is.
-        first: the least progress of each job that is looked at, in cells, shape ``(jobs,)``.
+        first, last: the least and the most progress of each job that it is asked of, in cells, shape ``(jobs,)``.
         worth: behind each slot of the window, arrays of shape ``(N + 1, jobs, cells)``: by the number of instances
             held in it.
         cost: of so many instances in each slot, shape ``(slots, jobs, N + 1)``; inf where it may not have so many.
@@ -123,13 +130,19 @@ class Table(NamedTuple):
 
     group: Group
     first: IntArray
+    last: IntArray
     worth: list[FloatArray]
     cost: FloatArray
 
     def cell(self, progress: FloatArray) -> IntArray:
-        """The column in which so much progress lies, shape ``(jobs,)``; negative if it is not looked at."""
+        """The column in which so much progress lies, shape ``(jobs,)``."""
         cell: IntArray = np.minimum(self.group.cell(progress) - self.first, self.worth[0].shape[2] - 1)
         return cell
+
+    def has(self, progress: FloatArray) -> bool:
+        """Whether it can be asked of so much progress."""
+        cell = self.group.cell(progress)
+        return bool(((cell >= self.first) & (cell <= self.last)).all())
 
     def choices(self, slot: int, cell: IntArray, held: IntArray) -> tuple[FloatArray, IntArray]:
         """What 0, 1, .. instances in a slot of the window are worth, and to which cells they lead.
@@ -185,8 +198,11 @@ class Windows:
     def worth(self, seen: Seen, horizon: int) -> FloatArray:
         """What the best plan of each job is worth from now on, shape ``(B,)``; nan if its deadline is over."""
         found = np.full(len(seen.batch), np.nan)
-        for table in self._tables_of(seen, horizon):
-            rows = table.group.rows
+        for group in groups_of(seen.batch):
+            slots, rows = min(horizon + 1, group.deadline - seen.slot), group.rows
+            if slots <= 0:
+                continue
+            table = self._table(seen, slots, group, last_only=True)
             worth, _ = table.choices(0, table.cell(seen.progress[rows]), seen.held[rows])
             found[rows] = worth.max(1)
         return found
@@ -202,24 +218,29 @@ class Windows:
             if slots <= 0:
                 continue
             table = self._tables.get((number, slots))
-            if table is None or (table.cell(seen.progress[group.rows]) < 0).any():
+            if table is None or not table.has(seen.progress[group.rows]):
                 table = self._tables[number, slots] = self._table(seen, slots, group)
             yield table
 
-    def _table(self, seen: Seen, slots: int, group: Group) -> Table:
+    def _table(self, seen: Seen, slots: int, group: Group, *, last_only: bool = False) -> Table:
         batch, rows = seen.batch, group.rows
         evenly = self.end == "target"
         goal = batch.work[rows] * ((seen.slot + slots) / group.deadline if evenly else 1.0)
         cells = np.ceil(goal / group.unit - 1e-6).astype(np.int64)
-        first = np.minimum(group.cell(np.minimum(seen.lowest, seen.progress)[rows]), cells)
-        done = (first[:, None] + np.arange((cells - first).max() + 1)) * group.unit
+        first = group.cell(np.minimum(seen.lowest, seen.progress)[rows])
+        last = group.cell(np.maximum(seen.highest, seen.progress)[rows])
+        # Up to the goal, or what can be done by then.
+        columns = np.minimum(np.maximum(cells - first, 0), last - first + slots * int(group.same[-1])).max() + 1
+        done = (first[:, None] + np.arange(columns)) * group.unit
         numbers = len(group.same)
         begin = seen.slot + slots if self.end == "rollout" else group.deadline
         worth = [_end_of(batch, rows, np.maximum(goal[:, None] - done, 0.0), begin, numbers)]
         cost = _costs(seen, rows, slots, numbers)
         for at in range(slots - 1, 0, -1):
             worth.append(step_back(worth[-1], cost[at], group))
-        return Table(group, first, worth[::-1], cost)
+            if last_only:
+                del worth[0]
+        return Table(group, first, last, worth[::-1], cost)
 
 
 def _end_of(batch: Batch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:

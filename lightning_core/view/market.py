@@ -82,7 +82,8 @@ def _strip(axes: Axes, batch: Batch, ledger: Ledger, row: int, title: str, now: 
     axes.bar(at, there, width=1.0, color=THERE, alpha=0.35, label="spot instances there are")
     axes.bar(at, spot, width=0.8, color=SPOT, label="spot")
     axes.bar(at, on_demand, width=0.8, bottom=spot, color=ON_DEMAND, label="on-demand")
-    done_by = ledger.progress[row, at] >= job.work - 1e-9
+    work = job.work * batch.units[row]
+    done_by = ledger.progress[row, at] >= work * (1 - 1e-9)
     begun = np.concatenate([[False], done_by[:-1]])
     idle = at[(spot + on_demand == 0) & ~begun]
     if len(idle):
@@ -97,7 +98,7 @@ def _strip(axes: Axes, batch: Batch, ledger: Ledger, row: int, title: str, now: 
     axes.title.set_parse_math(False)
     progress = axes.twinx()
     ends = np.arange(job.deadline + 1) - 0.5
-    progress.plot(ends, np.concatenate([[0.0], ledger.progress[row, at]]) / job.work * 100, color="#007a59",
+    progress.plot(ends, np.concatenate([[0.0], ledger.progress[row, at]]) / work * 100, color="#007a59",
                   label="work done")  # fmt: skip
     progress.plot(ends[[0, -1]], [0, 100], color="#007a59", linewidth=0.7, linestyle="--", label="evenly")
     progress.set(ylabel="work done, %", ylim=(0, 120))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from lightning_core.market.model import EXACT
 from lightning_core.market.playing import Seen
 from lightning_core.market.windows import End, Windows
 from lightning_core.types import IntArray
+
+Ahead = Literal["window_end", "now"]
+Mode = Literal["default", "paper"]
 
 
 class Ahap:
@@ -37,10 +40,15 @@ class Ahap:
         commitment: int = 1,
         sigma: float = 0.6,
         end: End = "target",
-        ahead: Literal["window_end", "now"] = "window_end",
-        mode: Literal["default", "paper"] = "default",
+        ahead: Ahead = "window_end",
+        mode: Mode = "default",
         windows: Windows | None = None,
     ) -> None:
+        if mode not in get_args(Mode) or end not in get_args(End) or ahead not in get_args(Ahead):
+            known = f"{get_args(Mode)}, {get_args(End)} and {get_args(Ahead)}"
+            raise ValueError(f"mode, end and ahead must be of {known}, got {mode!r}, {end!r} and {ahead!r}")
+        if not (isinstance(omega, int) and isinstance(commitment, int)):
+            raise ValueError(f"omega and commitment must be whole, got {omega} and {commitment}")
         if omega < 1:
             raise ValueError(f"omega must be at least 1 slot, got {omega}")
         if not 1 <= commitment <= omega + 1:

@@ -12,9 +12,10 @@ import math
 
 import numpy as np
 
+from lightning_core.market.choices import Choices
 from lightning_core.market.model import EXACT, SpotJob, slots_after, value_at
 from lightning_core.market.playing import Seen
-from lightning_core.market.windows import Group, group_of, step_back
+from lightning_core.market.windows import CELLS, Group, group_of, step_back
 from lightning_core.types import FloatArray, IntArray
 
 
@@ -43,6 +44,8 @@ def transitions(counts: IntArray, most: int, *, stays: float = 0.9, belief: floa
 class Chain:
     """The best mean over all futures of a Markov chain that is learned as it goes.
 
+    A decision costs a few milliseconds for each slot up to the deadline, and grows with the square of ``most``.
+
     Args:
         window: newest slots that it learns from.
         stays: how likely it is thought that a count stays, before anything is seen.
@@ -64,9 +67,7 @@ class Chain:
         self.window, self.stays, self.belief = window, stays, belief
 
     def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        total = np.array([self._decide(seen, row) for row in range(len(seen.batch))], np.int64)
-        spot = np.where(seen.price <= seen.batch.on_demand, np.minimum(seen.available, total), 0)
-        return spot, total - spot
+        return Choices(seen).split(np.array([self._decide(seen, row) for row in range(len(seen.batch))], np.int64))
 
     def _decide(self, seen: Seen, row: int) -> int:
         batch, slot = seen.batch, seen.slot
@@ -78,6 +79,8 @@ class Chain:
         counts = market.available[max(now + 1 - self.window, 0) : now + 1]
         chain = transitions(counts, job.most, stays=self.stays, belief=self.belief)
         group = group_of(job)
+        if left / group.unit > CELLS:  # it need not be finer than that
+            group = group_of(job, left / CELLS)
         cost = _costs(job, float(seen.price[row]), market.on_demand)
         worth = _expected(job, left, slots - 1, chain, cost, group, market.on_demand)
         number, held, count = np.arange(job.most + 1), int(seen.held[row]), min(int(counts[-1]), job.most)
@@ -93,14 +96,14 @@ def _expected(
     Returns:
         By the instances held in this slot, by its count, and by the cells of what is left that are done in it.
     """
-    rest = np.maximum(left - np.arange(math.ceil(left / group.unit) + 1) * group.unit, 0.0)
+    fastest = int(group.same[-1])
+    cells = min(math.ceil(left / group.unit), (slots + 1) * fastest) + 1  # what is left, or can be done by then
+    rest = np.maximum(left - np.arange(cells) * group.unit, 0.0)
     at_most = (np.arange(job.most + 1) == job.most)[:, None]
     late = slots_after(rest, at_most, job.speed[-1], job.up)
     end = value_at(job.deadline + late, job.deadline, job.value, job.grace) - late * job.most * on_demand
-    fastest = int(group.same[-1])
-    worth = np.repeat(end[:, None, : (slots + 1) * fastest + 1], job.most + 1, axis=1)
+    worth = np.repeat(end[:, None, :], job.most + 1, axis=1)
     for slot in range(slots, 0, -1):
-        # Only what can be done by then.
         worth = np.matmul(chain, step_back(worth, cost, group)[:, :, : slot * fastest + 1])
     return worth
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.market.playing import Seen
-from lightning_core.types import BoolArray, IntArray
+from lightning_core.types import IntArray
 
 
 class NextLifetime:
@@ -26,17 +26,13 @@ class NextLifetime:
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 slot, got {horizon}")
         self.horizon = horizon
-        self._on: BoolArray = np.zeros(0, np.bool_)  # on-demand instances
 
     def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
         batch = seen.batch
-        if seen.slot == 0:
-            self._on = np.zeros(len(batch), np.bool_)
         enough = seen.forecast.counts[:, : self.horizon + 1] >= batch.most[:, None]
         lives = np.where(enough.all(1), np.inf, enough.argmin(1))
         ratio = batch.on_demand / np.maximum(seen.price, 1e-9)
         pays = np.where(ratio > 1, ratio * (1 - batch.up) / np.maximum(ratio - 1, 1e-9), np.inf)
         waits = np.where(seen.on_demand > 0, 2 * pays, np.where(seen.spot > 0, 0.0, pays))
         spot = enough[:, 0] & (lives > waits)
-        self._on = ~spot & (seen.on_demand > 0)
-        return np.where(spot, batch.most, 0), np.where(self._on, batch.most, 0)
+        return np.where(spot, batch.most, 0), np.where(~spot & (seen.on_demand > 0), batch.most, 0)
