@@ -217,13 +217,11 @@ def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
             foresights[f"{by:.0%} fixed, {tails}"] = Foreseen(*fixed)
     misses, played, last = 0, 0, Foreseen(LastValue())
     for trace in traces:
-        count = starts if trace.most > 1 else max(starts // 25, 1)
-        some = (
-            foresights
-            if trace.most > 1
-            else {"last value": last, "200 % of it": Foreseen(Noisy(2.0), Noisy(2.0, seed=1))}
-        )
-        for batch in (trace.jobs(count, seed=1), paper_jobs(trace, count, seed=2)):
+        if trace.most > 1:
+            some, batches = foresights, [trace.jobs(starts, seed=1), paper_jobs(trace, starts, seed=2)]
+        else:  # of one instance there are many markets, and little to do wrong
+            some, batches = {"last value": last}, [trace.jobs(max(starts // 10, 1), seed=1)]
+        for batch in batches:
             best, feasible = optimum(batch), batch.feasible
             runs = [play([Chain()], batch, last)]  # it makes its own forecast
             runs += [play(list(pool.values()), batch, foresight) for foresight in some.values()]
