@@ -22,7 +22,7 @@ ROOMS = (
     "types",
     "protocols curves planning dealing faults",
     "estimators",
-    "policies market",
+    "policies market placement",
     "settings table",
     "invariants forecasting granting",
     "scheduler",

@@ -1,0 +1,130 @@
+"""What a plan of the day is held against: one task after the other, with or without a plan of the busiest period."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from lightning_core.placement.model import EXACT, Choice, Demands
+from lightning_core.placement.plan import Placed, Ranges, Task, Weights, taken, width
+from lightning_core.placement.planner import plan, room_of
+
+
+def incremental(demands: Demands, weights: Weights | None, ranges: Ranges, accuracy: float | None = None) -> Placed:
+    """Each task as it comes, period by period, takes what is best for itself alone where there is room.
+
+    Args:
+        demands: what there is and what is wanted.
+        weights: what counts.
+        ranges: between which the parts of the objective lie.
+        accuracy: that the mean must reach at least: each task takes the cheapest choice that keeps the mean there.
+    """
+    return Greedy(demands, weights or Weights(), ranges, accuracy).placed({})
+
+
+def one_period(demands: Demands, weights: Weights | None, ranges: Ranges, accuracy: float | None = None) -> Placed:
+    """The busiest period is planned; in the others each task takes what is best for itself.
+
+    Args:
+        demands: what there is and what is wanted.
+        weights: what counts.
+        ranges: between which the parts of the objective lie.
+        accuracy: that the mean must reach at least.
+
+    Raises:
+        Infeasible: if not all tasks of the busiest period can be served.
+    """
+    loads = [
+        sum(job.rate * job.tasks[period] for job in demands.jobs.values()) for period in range(len(demands.periods))
+    ]
+    busiest = max(range(len(loads)), key=loads.__getitem__)
+    planned = plan(only(demands, busiest), weights, accuracy=accuracy).placed
+    first = {(task, busiest): choices[0] for task, choices in planned.served.items() if choices[0] is not None}
+    return Greedy(demands, weights or Weights(), ranges, accuracy).placed(first)
+
+
+def only(demands: Demands, period: int) -> Demands:
+    """One period of the day."""
+    jobs = {name: replace(job, tasks=(job.tasks[period],)) for name, job in demands.jobs.items() if job.tasks[period]}
+    return replace(demands, periods=(demands.periods[period],), jobs=jobs)
+
+
+class Greedy:
+    """Serves tasks one by one.
+
+    Args:
+        demands: what there is and what is wanted.
+        weights: what counts.
+        ranges: between which the parts of the objective lie.
+        accuracy: that the mean must reach at least.
+    """
+
+    def __init__(self, demands: Demands, weights: Weights, ranges: Ranges, accuracy: float | None) -> None:
+        self.demands, self.weights, self.ranges, self.accuracy = demands, weights, ranges, accuracy
+        self._choices = {name: demands.choices(job) for name, job in demands.jobs.items()}
+        self._used: dict[tuple[str, int, str], float] = {}
+        self._served: dict[Task, list[Choice | None]] = {}
+        self._pairs = sum(sum(job.tasks) for job in demands.jobs.values())
+        self._sum = self._count = 0.0
+
+    def placed(self, given: Mapping[tuple[Task, int], Choice]) -> Placed:
+        """All tasks, those that are given first; a task that there is no room for goes without."""
+        demands, periods = self.demands, range(len(self.demands.periods))
+        for name, job in demands.jobs.items():
+            for number in range(max(job.tasks)):
+                self._served[Task(name, number)] = [None] * len(periods)
+        for (task, period), choice in given.items():
+            self._take(task, period, choice)
+        for period in periods:
+            for task in self._served:
+                if task.number < demands.jobs[task.job].tasks[period] and self._served[task][period] is None:
+                    best = self._best(task, period)
+                    if best is not None:
+                        self._take(task, period, best)
+        return Placed(demands, {task: tuple(choices) for task, choices in self._served.items()})
+
+    def _best(self, task: Task, period: int) -> Choice | None:
+        job, others = self.demands.jobs[task.job], self._served[task]
+        places = {choice.place for choice in others if choice is not None}
+        allowed = [one for one in self._choices[task.job] if self._fits(task, period, one)]
+        if not job.moves and places:
+            allowed = [one for one in allowed if one.place in places]
+        if self.accuracy is not None:
+            wanted = self.accuracy * (self._count + 1) - self._sum - EXACT
+            good = [one for one in allowed if one.accuracy >= wanted]
+            # Where none keeps the mean, the most accurate comes nearest.
+            return min(good or allowed, key=lambda one: one.cost if good else -one.accuracy, default=None)
+        before = self._before(task, period)
+        return min(allowed, key=lambda one: self._worth(one, before), default=None)
+
+    def _worth(self, choice: Choice, before: str | None) -> float:
+        weights, ranges = self.weights, self.ranges
+        moved = before is not None and before != choice.place
+        return (
+            weights.cost * choice.cost / width(ranges.cost)
+            - weights.accuracy * choice.accuracy / width(ranges.accuracy) / self._pairs
+            + weights.moves * moved / width(ranges.moves)
+        )
+
+    def _before(self, task: Task, period: int) -> str | None:
+        return next(
+            (one.place for first, then in self.demands.steps if then == period and (one := self._served[task][first])),
+            None,
+        )
+
+    def _fits(self, task: Task, period: int, choice: Choice) -> bool:
+        return all(
+            self._used.get((choice.place, period, what), 0.0) + amount
+            <= room_of(self.demands, choice.place, what) + EXACT
+            for what, amount in self._taken(task, choice)
+        )
+
+    def _take(self, task: Task, period: int, choice: Choice) -> None:
+        self._served[task][period] = choice
+        self._sum, self._count = self._sum + choice.accuracy, self._count + 1
+        for what, amount in self._taken(task, choice):
+            key = choice.place, period, what
+            self._used[key] = self._used.get(key, 0.0) + amount
+
+    def _taken(self, task: Task, choice: Choice) -> Iterable[tuple[str, float]]:
+        return taken(self.demands.jobs[task.job], choice).items()

@@ -1,0 +1,147 @@
+"""Where each task trains in each period, and what that is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lightning_core.placement.model import EXACT, Choice, Demands, PlacedJob
+
+
+class Task(NamedTuple):
+    """One task of a job."""
+
+    job: str
+    number: int
+    """From 0; it is there in the periods in which its job has more tasks than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What counts (eq. 1). Each part is taken in its own range, from the cheapest plan to the most accurate one.
+
+    Args:
+        cost: of money.
+        accuracy: of the mean accuracy.
+        moves: of tasks that train elsewhere than in the period before.
+    """
+
+    cost: float = 0.5
+    accuracy: float = 0.5
+    moves: float = 0.0
+
+    def __post_init__(self) -> None:
+        for rule in ("cost", "accuracy", "moves"):
+            if not getattr(self, rule) >= 0:
+                raise ValueError(f"{rule} must be at least 0, got {getattr(self, rule)}")
+        if not self.cost + self.accuracy + self.moves > 0:
+            raise ValueError("of the weights at least one must be above 0, got 0, 0 and 0")
+
+
+class Ranges(NamedTuple):
+    """Between which the parts of the objective lie: money, mean accuracy, moves."""
+
+    cost: tuple[float, float]
+    accuracy: tuple[float, float]
+    moves: tuple[float, float]
+
+    def objective(self, weights: Weights, cost: float, accuracy: float, moves: float) -> float:
+        """The weighted sum of the parts, each in its range; less is better."""
+        parts = (_part(cost, self.cost), -_part(accuracy, self.accuracy), _part(moves, self.moves))
+        return weights.cost * parts[0] + weights.accuracy * parts[1] + weights.moves * parts[2]
+
+
+def _part(value: float, within: tuple[float, float]) -> float:
+    return (value - within[0]) / width(within)
+
+
+def width(within: tuple[float, float]) -> float:
+    """Of a range; 1 where nothing can be chosen."""
+    return within[1] - within[0] if within[1] - within[0] > EXACT else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """All tasks, where they are.
+
+    Args:
+        demands: what was wanted.
+        served: by task, a choice for each period; None where it is not there, or not served.
+    """
+
+    demands: Demands
+    served: Mapping[Task, tuple[Choice | None, ...]]
+
+    @property
+    def cost(self) -> float:
+        """Of a window, all periods together (eq. 2)."""
+        return sum(choice.cost for choice in self.choices())
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over all tasks and periods that are served (eq. 3, divided by their number); 0 if none are."""
+        found = [choice.accuracy for choice in self.choices()]
+        return sum(found) / len(found) if found else 0.0
+
+    @property
+    def units(self) -> float:
+        """GPUs, all periods together."""
+        return sum(choice.units for choice in self.choices())
+
+    @property
+    def moves(self) -> int:
+        """Tasks that train elsewhere than in the period before, whatever their accuracy (eqs. 10 and 11)."""
+        return sum(
+            before is not None and after is not None and before.place != after.place
+            for choices in self.served.values()
+            for before, after in ((choices[one], choices[two]) for one, two in self.demands.steps)
+        )
+
+    @property
+    def unserved(self) -> list[tuple[Task, int]]:
+        """Tasks that are there in a period and not served in it."""
+        return [
+            (task, period)
+            for task, choices in self.served.items()
+            for period, choice in enumerate(choices)
+            if choice is None and task.number < self.demands.jobs[task.job].tasks[period]
+        ]
+
+    def choices(self) -> Iterator[Choice]:
+        """Of all tasks that are served in all periods."""
+        return (choice for choices in self.served.values() for choice in choices if choice is not None)
+
+    def held(self, place: str, period: int) -> dict[str, float]:
+        """What a place gives in a period: GPUs by type, ``bandwidth`` and ``aggregation``."""
+        held = dict.fromkeys([*self.demands.gpus, "bandwidth", "aggregation"], 0.0)
+        for task, choices in self.served.items():
+            if (choice := choices[period]) is not None and choice.place == place:
+                for what, amount in taken(self.demands.jobs[task.job], choice).items():
+                    held[what] += amount
+        return held
+
+    def check(self) -> None:
+        """Raises AssertionError if a rule is broken: of room, of the cloud's delay, of accuracy, of moving."""
+        demands = self.demands
+        for place, node in demands.nodes.items():
+            for period, name in enumerate(demands.periods):
+                has = {**dict.fromkeys(demands.gpus, 0.0), **node.gpus, "bandwidth": node.bandwidth,
+                       "aggregation": node.aggregation}  # fmt: skip
+                for what, amount in self.held(place, period).items():
+                    assert amount <= has[what] * (1 + 1e-6) + 1e-6, (
+                        f"{place} in {name}: {amount:g} of {has[what]:g} {what}"
+                    )
+        for task, choices in self.served.items():
+            job = demands.jobs[task.job]
+            allowed = demands.choices(job)
+            for period, choice in enumerate(choices):
+                assert choice is None or task.number < job.tasks[period], f"{task} is not there in period {period}"
+                assert choice is None or choice in allowed, f"{task}: {choice} is none that it may have"
+            places = {choice.place for choice in choices if choice is not None}
+            assert job.moves or len(places) <= 1, f"{task} must not move, and trains in {', '.join(sorted(places))}"
+
+
+def taken(job: PlacedJob, choice: Choice) -> dict[str, float]:
+    """What a task takes of its place."""
+    return {choice.gpu: choice.units, "bandwidth": job.rate * job.sample, "aggregation": job.aggregation}

@@ -1,0 +1,273 @@
+"""Where tasks train over the day: the plan against every plan tried out, and what cannot be."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.placement import (
+    CLOUD,
+    Choice,
+    Cloud,
+    Demands,
+    EdgePrices,
+    Gpu,
+    Infeasible,
+    Level,
+    Node,
+    Placed,
+    PlacedJob,
+    Ranges,
+    Task,
+    Weights,
+    plan,
+)
+from lightning_core.placement.baselines import incremental, one_period
+
+GPUS = {"v100": Gpu(2.08)}
+LEVELS = {"fp32": Level(0.9, {"v100": 166.0}), "mixed": Level(0.7, {"v100": 566.0})}
+
+
+def demands(jobs: dict[str, PlacedJob], nodes: dict[str, Node] | None = None, **more: Any) -> Demands:
+    count = len(next(iter(jobs.values())).tasks)
+    there = {"edge": Node({"v100": 20})} if nodes is None else nodes
+    return Demands(tuple("abcdef"[:count]), GPUS, LEVELS, there, jobs, **more)
+
+
+def job(*tasks: int, **more: Any) -> PlacedJob:
+    return PlacedJob(tasks, **{"rate": 15.0, "sample": 0.4, **more})
+
+
+# ------------------------------------------------------------------------------------------------- what things cost
+
+
+def test_what_a_task_costs_where_with_the_paper_s_prices() -> None:
+    """3 GPUs in mixed arithmetic; the cloud costs 0.054 to 0.063 a task, the edge 0.078."""
+    found = {}
+    for sample in (0.4, 2.4):
+        wanted = demands({"a": job(1, sample=sample)})
+        for choice in wanted.choices(wanted.jobs["a"]):
+            found[choice.place, choice.level, sample] = choice
+    mixed = {
+        place: [round(found[place, "mixed", sample].cost, 3) for sample in (0.4, 2.4)] for place in ("edge", CLOUD)
+    }
+    assert mixed == {"edge": [0.078, 0.079], CLOUD: [0.054, 0.063]}
+    assert found["edge", "mixed", 0.4].units == 3
+    assert found["edge", "fp32", 0.4].units == 10  # 9.04, whole
+    parted = demands({"a": job(1)}, whole=False)
+    assert parted.choices(parted.jobs["a"])[0].units == pytest.approx(9.036, abs=1e-3)
+
+
+def test_the_cloud_may_be_too_far_and_a_level_too_rough() -> None:
+    wanted = demands({"a": job(1, delay=30.0, accuracy=0.8)}, cloud=Cloud(delay=40.0))
+    assert [(choice.place, choice.level) for choice in wanted.choices(wanted.jobs["a"])] == [("edge", "fp32")]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Gpu(0.0), "price must be positive and finite, got 0.0"),
+        (lambda: Level(1.2, {"v100": 1.0}), "accuracy must be 0 to 1, got 1.2"),
+        (lambda: Level(0.5, {}), "at least one type of GPU, got none"),
+        (lambda: Level(0.5, {"v100": 0.0}), "v100 must be positive and finite, got 0.0"),
+        (lambda: Node({"v100": -1}), "v100 must be at least 0, got -1"),
+        (lambda: Cloud(delay=-1.0), "delay must be at least 0 and finite, got -1"),
+        (lambda: EdgePrices(gpu=math.nan), "gpu must be at least 0 and finite, got nan"),
+        (lambda: job(), "a whole number for each period"),
+        (lambda: job(0, 0), "at least one of them, got \\(0, 0\\)"),
+        (lambda: job(1, rate=0.0), "rate must be positive and finite, got 0.0"),
+        (lambda: job(1, accuracy=2.0), "accuracy must be 0 to 1, got 2.0"),
+        (lambda: job(1, delay=math.nan), "delay must be at least 0, got nan"),
+        (lambda: Weights(-1.0), "cost must be at least 0, got -1.0"),
+        (lambda: Weights(0.0, 0.0, 0.0), "at least one must be above 0"),
+        (
+            lambda: demands({"a": job(1), "b": job(1, 2)}),
+            "job b: tasks must be 1 numbers, one a period, got \\(1, 2\\)",
+        ),
+        (
+            lambda: demands({"a": job(1, accuracy=0.95)}),
+            "job a: accuracy must be at most that of the best level, 0.9, got 0.95",
+        ),
+        (lambda: demands({"a": job(1)}, {CLOUD: Node({})}), "a node must not be called 'cloud'"),
+        (lambda: demands({"a": job(1)}, {"n": Node({"h100": 1})}), "node n: must have GPUs of v100, got 'h100'"),
+        (lambda: demands({"a": job(1)}, window=0.0), "window must be positive and finite, got 0.0"),
+        (lambda: Demands((), GPUS, LEVELS, {}, {"a": job(1)}), "periods must be at least one"),
+        (lambda: Demands(("a",), GPUS, LEVELS, {}, {}), "jobs must be at least one, got none"),
+    ],
+)
+def test_what_cannot_be(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+# ------------------------------------------------------------------------------------------------- the best of all
+
+
+def every(wanted: Demands) -> list[Placed]:
+    """All plans that break no rule."""
+    tasks = [Task(name, k) for name, one in wanted.jobs.items() for k in range(max(one.tasks))]
+    ways = []
+    for task in tasks:
+        one = wanted.jobs[task.job]
+        allowed = wanted.choices(one)
+        there: list[list[Choice | None]] = [list(allowed) if task.number < count else [None] for count in one.tasks]
+        ways.append(list(product(*there)))
+    found = []
+    for served in product(*ways):
+        placed = Placed(wanted, dict(zip(tasks, served, strict=True)))
+        try:
+            placed.check()
+        except AssertionError:
+            continue
+        found.append(placed)
+    return found
+
+
+@st.composite
+def small(draw: st.DrawFn) -> Demands:
+    """Few enough tasks for every plan to be tried out."""
+    periods = draw(st.integers(1, 2))
+    jobs = {}
+    for name in "xy"[: draw(st.integers(1, 2))]:
+        tasks = draw(st.lists(st.integers(0, 2 if periods == 1 else 1), min_size=periods, max_size=periods).filter(any))
+        jobs[name] = job(
+            *tasks, sample=draw(st.sampled_from([0.4, 2.4])), delay=draw(st.sampled_from([20.0, 90.0])),
+            accuracy=draw(st.sampled_from([0.0, 0.8])), moves=draw(st.booleans()),
+        )  # fmt: skip
+    units = st.integers(0, 22)
+    nodes = {
+        "n": Node({"v100": draw(units)}),
+        "m": Node({"v100": draw(units)}, bandwidth=draw(st.sampled_from([5.0, 99.0]))),
+    }
+    return Demands(tuple("ab"[:periods]), GPUS, LEVELS, nodes, jobs, Cloud(delay=draw(st.sampled_from([10.0, 50.0]))),
+                   EdgePrices(draw(st.sampled_from([0.5, 1.5]))))  # fmt: skip
+
+
+@pytest.mark.stories
+@given(
+    wanted=small(), weights=st.sampled_from([Weights(), Weights(0.7, 0.2, 0.1), Weights(0.2, 0.7, 0.1), Weights(1, 0)])
+)
+@settings(max_examples=60, deadline=None)
+def test_no_plan_is_better(wanted: Demands, weights: Weights) -> None:
+    plans = every(wanted) if all(wanted.choices(one) for one in wanted.jobs.values()) else []
+    if not plans:
+        with pytest.raises(ValueError, match=r"cannot be served|must be servable"):
+            plan(wanted, weights)
+        return
+    solved = plan(wanted, weights, gap=0.0)
+    solved.placed.check()
+    assert not solved.placed.unserved
+    best = min(solved.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in plans)
+    assert solved.objective == pytest.approx(best, abs=1e-6)
+    assert solved.bound <= best + 1e-6
+    target = sorted(one.accuracy for one in plans)[len(plans) // 2]
+    cheapest = plan(wanted, Weights(1.0, 0.0), accuracy=target, gap=0.0).placed
+    assert cheapest.accuracy >= target - 1e-6
+    assert cheapest.cost == pytest.approx(min(one.cost for one in plans if one.accuracy >= target - 1e-9), abs=1e-6)
+
+
+@pytest.mark.stories
+@given(wanted=small(), weights=st.sampled_from([Weights(), Weights(0.7, 0.2, 0.1), Weights(1, 0)]))
+@settings(max_examples=60, deadline=None)
+def test_what_serves_one_task_after_the_other_breaks_no_rule_and_is_no_better(
+    wanted: Demands, weights: Weights
+) -> None:
+    try:
+        solved = plan(wanted, weights, gap=0.0)
+    except ValueError:
+        return
+    rivals = [incremental(wanted, weights, solved.ranges)]
+    rivals += [incremental(wanted, weights, solved.ranges, solved.placed.accuracy)]
+    try:
+        rivals.append(one_period(wanted, weights, solved.ranges))
+    except Infeasible:
+        pytest.fail("a period of a day that can be served can be served")
+    for rival in rivals:
+        rival.check()
+        if not rival.unserved:
+            objective = solved.ranges.objective(weights, rival.cost, rival.accuracy, rival.moves)
+            assert solved.objective <= objective + 1e-6
+
+
+def test_one_after_the_other_takes_the_edge_from_those_that_need_it() -> None:
+    """The first come takes ten cheap GPUs; who may not go to the cloud finds none."""
+    jobs = {"far": job(2), "near": job(2, delay=20.0, accuracy=0.8)}
+    wanted = demands(jobs, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5))
+    solved = plan(wanted, Weights(0.0, 1.0))
+    greedy = incremental(wanted, Weights(0.5, 0.5), solved.ranges)
+    assert not solved.placed.unserved
+    assert [task.job for task, _ in greedy.unserved] in (["near"], ["near", "near"])
+
+
+@st.composite
+def days(draw: st.DrawFn) -> Demands:
+    """Several jobs over three periods, in little room."""
+    jobs = {}
+    for name in "uvwxyz"[: draw(st.integers(2, 6))]:
+        tasks = draw(st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any))
+        jobs[name] = job(*tasks, sample=draw(st.sampled_from([0.4, 2.4])), moves=draw(st.booleans()))
+    nodes = {name: Node({"v100": draw(st.integers(0, 40))}) for name in ("n", "m")}
+    return demands(jobs, nodes, edge=EdgePrices(0.7), cycle=draw(st.booleans()))
+
+
+@pytest.mark.stories
+@given(wanted=days(), moves=st.sampled_from([0.0, 0.05, 0.3]))
+@settings(max_examples=40, deadline=None)
+def test_counted_is_as_good_as_listed(wanted: Demands, moves: float) -> None:
+    weights = Weights(0.5, 0.5 - moves, moves)
+    counted = plan(wanted, weights, gap=0.0)
+    listed = plan(wanted, weights, gap=0.0, listed=True, ranges=counted.ranges)
+    for one in (counted, listed):
+        one.placed.check()
+        assert not one.placed.unserved
+    assert counted.objective == pytest.approx(listed.objective, abs=1e-6)
+    assert counted.variables <= listed.variables
+
+
+# ------------------------------------------------------------------------------------------------ what does not fit
+
+
+def test_what_is_missing_is_told_and_the_largest_part_is_offered() -> None:
+    near = {"a": job(1, 4, delay=20.0, accuracy=0.8)}  # ten GPUs each, and the cloud is too far
+    with pytest.raises(Infeasible, match="2 tasks cannot be served in b; b: 20 more v100 at the edge") as refused:
+        plan(demands(near, cloud=Cloud(delay=40.0)))
+    assert "free: edge 0" in str(refused.value)
+    refused.value.largest.check()
+    assert len(refused.value.largest.unserved) == 2
+    assert refused.value.missing == {("b", "v100"): 20.0}
+
+
+def test_a_job_that_can_be_served_nowhere() -> None:
+    with pytest.raises(ValueError, match="job a: must be servable somewhere: its data may travel 20 ms"):
+        plan(demands({"a": job(1, delay=20.0)}, {}, cloud=Cloud(delay=40.0)))
+
+
+def test_an_accuracy_that_cannot_be_reached() -> None:
+    with pytest.raises(ValueError, match=r"accuracy must be one that can be reached, at most 0\.9000, got 0\.95"):
+        plan(demands({"a": job(2)}), accuracy=0.95)
+
+
+def test_who_may_not_move_stays_and_others_stay_if_that_counts() -> None:
+    """By night the edge is cheaper; by day others need it."""
+    jobs = {"still": job(4, 4, moves=False), "free": job(4, 4), "near": job(0, 6, delay=20.0)}
+    wanted = demands(jobs, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5))
+    loose = plan(wanted, Weights(1.0, 0.0), gap=0.0).placed
+    tight = plan(wanted, Weights(0.5, 0.0, 0.5), gap=0.0).placed
+    assert loose.moves > tight.moves == 0
+    assert loose.cost < tight.cost
+    for placed in (loose, tight):
+        placed.check()
+        assert all(one is not None and two is not None and one.place == two.place
+                   for task, (one, two) in placed.served.items() if task.job == "still")  # fmt: skip
+
+
+def test_each_part_of_the_objective_lies_in_its_range() -> None:
+    ranges = Ranges((10.0, 20.0), (0.7, 0.9), (0.0, 4.0))
+    assert ranges.objective(Weights(0.5, 0.5), 10.0, 0.7, 0) == 0.0
+    assert ranges.objective(Weights(0.5, 0.3, 0.2), 15.0, 0.9, 2) == pytest.approx(0.25 - 0.3 + 0.1)
+    assert Ranges((1.0, 1.0), (0.9, 0.9), (0.0, 0.0)).objective(Weights(), 1.0, 0.9, 0) == 0.0
