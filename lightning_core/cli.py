@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_core import market_commands, simulate, steering
+from lightning_core import market_commands, place_commands, simulate, steering
 from lightning_core.drivers.connect import connect
 from lightning_core.durations import format_duration
 from lightning_core.journal import Journal, JournalError, replay
@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     command("policies", _policies, "the policies, a line each")
     simulate.add_command(command)
     market_commands.add_command(command)
+    place_commands.add_command(command)
 
     steering.add_commands(command)
 

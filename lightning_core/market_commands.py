@@ -6,11 +6,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,11 +22,9 @@ from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import read, shipped
 from lightning_core.market_jobs import on_demand_alone, speed_table, work_left
 from lightning_core.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 from lightning_core.words import did_you_mean
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap", "chain")
 # That look at nothing but the past.
@@ -118,7 +114,9 @@ def _plan(arguments: argparse.Namespace) -> int:
         for slot in range(job.deadline)
     ]  # fmt: skip
     header = ["slot", "there are", "price", "spot", "on-demand", "done", "paid"]
-    _print(header, rows, f"plan of {clean(arguments.policy)}; behind slot 0 all is a forecast ({arguments.forecaster})")
+    print_table(
+        header, rows, f"plan of {clean(arguments.policy)}; behind slot 0 all is a forecast ({arguments.forecaster})"
+    )
     late = int(ledger.late[0])
     end = "in time" if not late else f"{late} slots late"
     print(f"now: hold {ledger.spot[0, 0]} spot and {ledger.on_demand[0, 0]} on-demand instances")
@@ -176,7 +174,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
         ])  # fmt: skip
     cost = float(job.value - best.mean())
     rows.append(["offline optimum", f"{cost:.4g}", "", f"{best.mean():.4g}", "100.0 %", "", ""])
-    _print(
+    print_table(
         ["policy", "cost", "on time", "utility", "gap closed", "bare: cost", "on time"], rows,
         f"{len(starts)} starts, forecast: {arguments.forecaster}; gap closed: from on-demand alone to the optimum",
     )  # fmt: skip
@@ -214,7 +212,7 @@ def _forecast(arguments: argparse.Namespace) -> int:
             wrong = errors(made(market).table(values, horizon), values)
             rows.append([name, *(f"{wrong[at - 1]:.4g} ({wrong[at - 1] / last[at - 1]:.2f})" for at in shown)])
         ahead = [f"{at} slot{'s' * (at > 1)} ahead" for at in shown]
-        _print(["forecaster", *ahead], rows, f"{what}: mean error (and as a part of the last value's)")
+        print_table(["forecaster", *ahead], rows, f"{what}: mean error (and as a part of the last value's)")
     return EXIT_MET
 
 
@@ -309,20 +307,3 @@ def _tell(job: SpotJob, market: Market) -> bool:
         print(f"warning: it cannot end in time: {job.most} on-demand instances do {can:.4g} by then, {job.work:g} is "
               "to be done")  # fmt: skip
     return job.feasible
-
-
-def _print(header: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
-    """A table."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ModuleNotFoundError:
-        print(title, *("\t".join(row) for row in (header, *rows)), sep="\n")
-        return
-    print(title)
-    made: Table = Table(box=None, pad_edge=False)
-    for number, name in enumerate(header):
-        made.add_column(name, justify="left" if number == 0 else "right")
-    for row in rows:
-        made.add_row(*row)
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160).print(made)

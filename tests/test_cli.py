@@ -108,7 +108,7 @@ def test_what_is_no_command_is_told_with_usage(words: list[str], capsys: pytest.
 
 
 COMMANDS = ("run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "pause", "resume",
-            "cancel", "simulate", "market", "replay", "report", "picture")  # fmt: skip
+            "cancel", "simulate", "market", "place", "replay", "report", "picture")  # fmt: skip
 
 
 def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:

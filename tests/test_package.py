@@ -20,7 +20,7 @@ ROOMS = (
     "durations words failpoints speedup",
     "reasons",
     "types",
-    "protocols curves planning dealing faults",
+    "protocols curves planning dealing faults series",
     "estimators",
     "policies market placement",
     "settings table",
@@ -31,7 +31,7 @@ ROOMS = (
     "drivers",
     "callbacks view",
     "launch",
-    "simulate steering market_commands",
+    "simulate steering market_commands place_commands",
     "autojoin cli",
 )
 

@@ -218,7 +218,19 @@ class Demands:
         return [*steps, (len(self.periods) - 1, 0)] if self.cycle and len(self.periods) > 2 else steps
 
     def choices(self, job: PlacedJob) -> list[Choice]:
-        """How a task of a job may be served, at each place."""
+        """How a task of a job may best be served, at each place.
+
+        The cloud has enough of everything: of each level there only the cheapest type can be the best.
+        """
+        found = self.every(job)
+        cheapest: dict[str, Choice] = {}
+        for choice in found:
+            if choice.place == CLOUD and choice.cost < cheapest.get(choice.level, choice).cost + EXACT:
+                cheapest[choice.level] = choice
+        return [one for one in found if one.place != CLOUD or cheapest[one.level] is one]
+
+    def every(self, job: PlacedJob) -> list[Choice]:
+        """How a task of a job may be served at all."""
         found = []
         for place, (kind, level) in product(self.places, self.levels.items()):
             if level.accuracy < job.accuracy - EXACT or (place == CLOUD and self.cloud.delay > job.delay):
@@ -229,12 +241,7 @@ class Demands:
                 units = self.epochs * job.rate / speed
                 units = float(math.ceil(units - EXACT)) if self.whole else units
                 found.append(Choice(place, gpu, kind, units, level.accuracy, self._cost(job, place, gpu, units)))
-        # The cloud has enough of everything: there, of each level only the cheapest type can be the best.
-        cheapest: dict[str, Choice] = {}
-        for choice in found:
-            if choice.place == CLOUD and choice.cost < cheapest.get(choice.level, choice).cost + EXACT:
-                cheapest[choice.level] = choice
-        return [one for one in found if one.place != CLOUD or cheapest[one.level] is one]
+        return found
 
     def _cost(self, job: PlacedJob, place: str, gpu: str, units: float) -> float:
         """Of a task for a window (eq. 2; there both places are charged what processing costs in the cloud)."""

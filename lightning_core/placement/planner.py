@@ -400,7 +400,7 @@ def _explained(demands: Demands, kinds: Sequence[Kind]) -> Infeasible:
     for task, period in largest.unserved:
         job = demands.jobs[task.job]
         count[period] = count.get(period, 0) + 1
-        for what, amount in taken(job, min(demands.choices(job), key=lambda choice: choice.units)).items():
+        for what, amount in taken(job, min(demands.choices(job), key=lambda choice: choice.cost)).items():
             short = any(_left(largest, node, period, what) < amount for node in demands.nodes)
             if amount and short:
                 key = demands.periods[period], what

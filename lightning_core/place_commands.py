@@ -1,0 +1,116 @@
+"""``lightning-core place``: where the tasks of a day train, at the edge or in the cloud. Nothing is launched."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning_core.launch.demands import read_demands
+from lightning_core.placement import Infeasible, Placed, Solved, Weights, plan
+from lightning_core.placement.baselines import incremental, one_period
+from lightning_core.placement.planner import GAP, room_of
+from lightning_core.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.view.tables import print_table
+from lightning_core.view.text import clean
+
+
+def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The command with its own commands."""
+    words = "edge and cloud: where tasks train over the day"
+    commands = command("place", print, words).add_subparsers(required=True, metavar="WHAT")
+    words = "the best plan of a day: tasks by place and period, and what it costs"
+    made = commands.add_parser("plan", help=words, description=words)
+    made.set_defaults(run=_plan)
+    made.add_argument("demands", type=Path, metavar="DEMANDS.yaml", help="nodes, GPUs, levels and jobs")
+    made.add_argument("--cost", type=float, default=0.5, metavar="W", help="weight of money (default 0.5)")
+    made.add_argument(
+        "--accuracy", type=float, default=0.5, metavar="W", help="weight of the mean accuracy (default 0.5)"
+    )
+    made.add_argument("--moves", type=float, default=0.01, metavar="W", help="weight of tasks that move (default 0.01)")
+    made.add_argument("--mean-accuracy", type=float, metavar="A", help="that must be reached at least")
+    made.add_argument(
+        "--gap", type=float, default=GAP, metavar="PART", help=f"that may be left to the best (default {GAP:g})"
+    )
+    made.add_argument(
+        "--seconds", type=float, metavar="S", help="at most; with a limit the plan depends on the machine"
+    )
+    made.add_argument(
+        "--baselines", action="store_true", help="one task after the other, and one period planned, beside it"
+    )
+    made.add_argument("--picture", type=Path, metavar="FILE", help="PNG, SVG or PDF")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write where each task is here")
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    if arguments.json and not arguments.json.parent.is_dir():
+        raise ValueError(f"--json: {arguments.json.parent} is not a folder")
+    demands = read_demands(arguments.demands)
+    weights = Weights(arguments.cost, arguments.accuracy, arguments.moves)
+    accuracy, solved, code = arguments.mean_accuracy, None, EXIT_MET
+    try:
+        solved = plan(demands, weights, accuracy=accuracy, gap=arguments.gap, seconds=arguments.seconds)
+        placed = solved.placed
+    except Infeasible as error:
+        print(f"not all can be served: {error}; this is the most:")
+        placed, code = error.largest, EXIT_NOT_MET
+    _show(placed)
+    if solved is not None:
+        _compare(solved, weights, accuracy, baselines=arguments.baselines)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(_body(placed), indent=2, allow_nan=False) + "\n")
+    if arguments.picture:
+        from lightning_core.view.placement import draw
+
+        draw(placed, arguments.picture)
+        print(arguments.picture)
+    return code
+
+
+def _show(placed: Placed) -> None:
+    """GPUs by place and period, of those that there are, and the tasks that hold them."""
+    demands = placed.demands
+    rows = []
+    for place in demands.places:
+        row = [clean(place)]
+        for period in range(len(demands.periods)):
+            held = placed.held(place, period)
+            tasks = sum(
+                (choice := choices[period]) is not None and choice.place == place for choices in placed.served.values()
+            )
+            parts = []
+            for gpu in demands.gpus:
+                room = room_of(demands, place, gpu)
+                if held[gpu] or (room and place in demands.nodes):
+                    parts.append(f"{held[gpu]:g}{f'/{room:g}' if place in demands.nodes else ''} {clean(gpu)}")
+            row.append(f"{tasks} tasks: {', '.join(parts)}" if tasks else "-")
+        rows.append(row)
+    print_table(["place", *map(clean, demands.periods)], rows)
+
+
+def _compare(solved: Solved, weights: Weights, accuracy: float | None, *, baselines: bool) -> None:
+    """What the plan costs and reaches, beside what others would."""
+    placed = solved.placed
+    named = {"plan": placed}
+    if baselines:
+        named["one period planned"] = one_period(placed.demands, weights, solved.ranges, accuracy)
+        named["one after the other"] = incremental(placed.demands, weights, solved.ranges, accuracy)
+    rows = [
+        [name, f"{one.cost:.4g}", f"{one.accuracy:.4f}", f"{one.units:g}", str(one.moves), str(len(one.unserved)),
+         f"{solved.ranges.objective(weights, one.cost, one.accuracy, one.moves):.4f}"]
+        for name, one in named.items()
+    ]  # fmt: skip
+    words = f"no plan has an objective below {solved.bound:.4f}; costs are of a window, all periods together"
+    print_table(["", "cost", "accuracy", "GPUs", "moves", "unserved", "objective"], rows, words)
+
+
+def _body(placed: Placed) -> dict[str, Any]:
+    tasks = [
+        {"job": task.job, "task": task.number,
+         "served": {placed.demands.periods[period]: None if choice is None else choice._asdict()
+                    for period, choice in enumerate(choices)}}
+        for task, choices in placed.served.items()
+    ]  # fmt: skip
+    return {"cost": placed.cost, "accuracy": placed.accuracy, "moves": placed.moves, "tasks": tasks}

@@ -1,0 +1,127 @@
+"""More comes in than was planned: who grows, who moves, who is left, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.placement import (
+    CLOUD,
+    Cloud,
+    Demands,
+    EdgePrices,
+    Gpu,
+    Level,
+    Node,
+    Placed,
+    PlacedJob,
+    Task,
+    Weights,
+    plan,
+)
+from lightning_core.placement.reconfigurer import Limits, Reconfigurer
+
+GPUS = {"v100": Gpu(2.0)}
+LEVELS = {"fp32": Level(0.9, {"v100": 150.0})}
+
+
+def planned(units: dict[str, float], **jobs: PlacedJob) -> Placed:
+    """The edge is cheaper: whoever finds room is there. A task of rate 15 takes ten GPUs, of 18 twelve."""
+    nodes = {name: Node({"v100": has}) for name, has in units.items()}
+    demands = Demands(("day",), GPUS, LEVELS, nodes, jobs, Cloud(delay=40.0), EdgePrices(0.5))
+    return plan(demands, Weights(1.0, 0.0)).placed
+
+
+def near(tasks: int = 1, **more: Any) -> PlacedJob:
+    return replace(PlacedJob((tasks,), 15.0, 0.4, delay=20.0), **more)
+
+
+def test_where_there_is_room_a_task_grows() -> None:
+    now = Reconfigurer(planned({"n": 12.0}, a=near()), 0)
+    [change] = now.meet({"a": 18.0})
+    assert (change.what, change.before.units, change.after.units, change.reason) == (
+        "grown",
+        10,
+        12,
+        "there is room in n",
+    )
+    [back] = now.meet({"a": 15.0})
+    assert (back.what, back.after.units) == ("released", 10)
+    assert not now.meet({"a": 15.0})
+
+
+def test_where_there_is_none_it_moves_and_stays_where_it_is_then() -> None:
+    now = Reconfigurer(planned({"n": 11.0, "m": 12.0}, a=near(), b=near()), 0)
+    crowded = next(task for task, choice in now.now.items() if choice.place == "n")
+    other = next(task for task in now.now if task != crowded)
+    changes = now.meet({crowded.job: 18.0})
+    assert [change.what for change in changes] == ["left"]  # the other is in m, and takes ten of its twelve
+    assert changes[0].reason == "11 of 12 v100 are free in n, and no other place has room"
+    free = Reconfigurer(planned({"n": 11.0, "m": 12.0}, a=near()), 0)
+    if free.now[Task("a", 0)].place == "m":
+        return
+    [moved] = free.meet({"a": 18.0})
+    assert (moved.what, moved.after.place) == ("moved", "m")
+    assert moved.reason == "11 of 12 v100 are free in n, m has room"
+    [back] = free.meet({"a": 15.0})
+    assert (back.what, back.after.place) == ("released", "m")
+    assert other in now.now
+
+
+def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
+    [left] = Reconfigurer(planned({"n": 11.0}, a=near(moves=False)), 0).meet({"a": 18.0})
+    assert (left.what, left.reason) == ("left", "11 of 12 v100 are free in n, and it must not move")
+    far = near(delay=90.0)
+    [dear] = Reconfigurer(planned({"n": 11.0}, a=far), 0, Limits(cost=0.5)).meet({"a": 18.0})
+    assert dear.what == "left"
+    assert "cloud would cost 2." in dear.reason
+    [moved] = Reconfigurer(planned({"n": 11.0}, a=far), 0, Limits(cost=5.0)).meet({"a": 18.0})
+    assert (moved.what, moved.after.place) == ("moved", CLOUD)
+    [none] = Reconfigurer(planned({"n": 11.0}, a=far), 0, Limits(5.0, moves=0)).meet({"a": 18.0})
+    assert (none.what, none.reason) == ("left", "11 of 12 v100 are free in n, and 0 have moved already")
+
+
+def test_whoever_lacks_the_most_comes_first() -> None:
+    now = Reconfigurer(planned({"n": 26.0}, a=near(), b=near()), 0)
+    changes = now.meet({"a": 18.0, "b": 22.5})
+    assert [(change.task.job, change.what) for change in changes] == [("b", "grown"), ("a", "left")]
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [({"c": 1.0}, "rates must be of the jobs a, got 'c'"), ({"a": 0.0}, "rate must be positive, got 0.0")],
+)
+def test_what_cannot_be_met(rates: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Reconfigurer(planned({"n": 12.0}, a=near()), 0).meet(rates)
+
+
+@pytest.mark.parametrize(("cost", "moves", "words"), [(-1.0, 1, "cost must be at least 0"), (1.0, -1, "moves must be")])
+def test_limits_that_cannot_be(cost: float, moves: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Limits(cost, moves)
+
+
+@pytest.mark.stories
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.floats(1.0, 40.0)), min_size=1, max_size=12),
+    st.lists(st.integers(10, 60), min_size=1, max_size=3),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_place_ever_gives_more_than_it_has(story: list[tuple[str, float]], units: list[int]) -> None:
+    jobs = {"a": near(2, delay=90.0), "b": near(1, delay=90.0, moves=False), "c": near(3, delay=90.0)}
+    now = Reconfigurer(planned({f"n{k}": float(has) for k, has in enumerate(units)}, **jobs), 0, Limits(10.0))
+    still = now.now[Task("b", 0)].place
+    for name, rate in story:
+        before = dict(now.now)
+        for change in now.meet({name: rate}):
+            assert change.before == before[change.task]
+            assert change.after == now.now[change.task]
+            assert (change.what == "moved") == (change.before.place != change.after.place)
+        for k, has in enumerate(units):
+            assert sum(choice.units for choice in now.now.values() if choice.place == f"n{k}") <= has
+        assert now.now[Task("b", 0)].place == still
