@@ -1,8 +1,8 @@
 """What is done when more comes in than was planned, and afterwards.
 
 One task after the other, the one that lacks the most first: it gets more where it is, if there is room; else it
-moves, if it may and that does not cost too much; else it stays as it is, and that is told. When all is as planned again,
-what was added is given back; who has moved stays where he is (Sartzetakis et al., section IV-C).
+moves, if it may and that does not cost too much; else it stays as it is, and that is told. When all is as planned
+again, what was added is given back; who has moved stays where he is (Sartzetakis et al., section IV-C).
 """
 
 from __future__ import annotations
