@@ -302,7 +302,7 @@ def test_a_group_that_vanishes_is_said_once(busy: Busy, caplog: pytest.LogCaptur
 # ------------------------------------------------------------------------------------------------ the fake
 
 PID = 71
-V1 = {"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n", "cpuacct.usage": "0\n"}
+V1 = {"cpu.cfs_quota_us": "-1\n", "cpu.shares": "1024\n", "cpu.cfs_period_us": "100000\n", "cpuacct.usage": "0\n"}
 
 
 class Fake:
@@ -398,7 +398,7 @@ class Fake:
         files |= {name: text for name, text in V1.items() if name.partition(".")[0] in controllers.split(",")}
         if not controllers:
             files |= {"cgroup.controllers": enabled, "cgroup.subtree_control": "", "cpu.stat": "usage_usec 0\n"}
-            files |= {"cpu.max": "max 100000\n"} if "cpu" in enabled.split() else {}
+            files |= {"cpu.max": "max 100000\n", "cpu.weight": "100\n"} if "cpu" in enabled.split() else {}
         for name, text in files.items():
             (folder / name).write_text(text)
 
@@ -492,6 +492,26 @@ def test_quotas_are_rounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cor
     file.write_text("untouched")
     made.limit(cores + 0.001)
     assert file.read_text() == "untouched"
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("controllers", "file", "weights"),
+    [("cpu,cpuacct", "cpu.shares", ["1024", "2048"]), ("", "cpu.weight", ["100", "200"])],
+)
+def test_a_group_weighs_as_much_as_the_cores_that_it_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controllers: str, file: str, weights: list[str]
+) -> None:
+    """Two threads of one group would else have half of what another process gets beside them."""
+    fake = Fake(tmp_path, monkeypatch, (controllers, "/c", "/", "/"))
+    made = open_quota(tmp_path, PID)
+    assert made is not None
+    weight = fake.own(controllers) / file
+    told = []
+    for cores in (0.5, 1.5, 1.0, 2.0, None):
+        made.limit(cores)
+        told.append(weight.read_text().strip())
+    assert told == [weights[number] for number in (0, 1, 0, 1, 0)]
     made.close()
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -52,6 +53,7 @@ class Quota:
         self._limits = self._places[0].own  # the folders with the limit ...
         self._accounts = self._places[-1].own  # ... and with the time used
         self._quanta: int | None = None
+        self._weighs = 1
         self._used = 0.0
         self._closed = False
         self._has_warned = False
@@ -82,6 +84,7 @@ class Quota:
         try:
             self._write_limit(quanta)
             self._quanta = quanta
+            self._write_weight(1 if cores is None else max(math.ceil(cores - 1e-9), 1))
         except OSError as error:
             self._warn(error)
 
@@ -159,6 +162,16 @@ class Quota:
                 raise
             # A group above has less. v1 refuses what v2 takes, and without one of its own that limit holds.
             _write(self._limits / "cpu.cfs_quota_us", "-1")
+
+    def _write_weight(self, cores: int) -> None:
+        """A group weighs as much as so many processes: else two threads of it had half of what another process gets."""
+        if cores == self._weighs:
+            return
+        if self._unified:
+            _write(self._limits / "cpu.weight", str(min(100 * cores, 10_000)))
+        else:
+            _write(self._limits / "cpu.shares", str(1024 * cores))
+        self._weighs = cores
 
     def _read_used(self) -> float:
         if self._unified:
