@@ -6,15 +6,17 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning_core.launch.demands import read_demands
-from lightning_core.placement import Infeasible, Placed, Solved, Weights, plan
-from lightning_core.placement.baselines import incremental, one_period
-from lightning_core.placement.planner import GAP, room_of
 from lightning_core.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
+
+if TYPE_CHECKING:  # solvers take longer to import than most commands to run
+    from lightning_core.placement import Placed, Solved, Weights
+
+# As the planner's own.
+GAP = 1e-3
 
 
 def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -45,6 +47,9 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.demands import read_demands
+    from lightning_core.placement import Infeasible, Weights, plan
+
     if arguments.json and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     demands = read_demands(arguments.demands)
@@ -71,6 +76,8 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _show(placed: Placed) -> None:
     """GPUs by place and period, of those that there are, and the tasks that hold them."""
+    from lightning_core.placement.planner import room_of
+
     demands = placed.demands
     rows = []
     for place in demands.places:
@@ -92,6 +99,8 @@ def _show(placed: Placed) -> None:
 
 def _compare(solved: Solved, weights: Weights, accuracy: float | None, *, baselines: bool) -> None:
     """What the plan costs and reaches, beside what others would."""
+    from lightning_core.placement.baselines import incremental, one_period
+
     placed = solved.placed
     named = {"plan": placed}
     if baselines:
