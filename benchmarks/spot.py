@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -186,13 +187,15 @@ def forecasts(trace: Trace, starts: int, size: Size) -> None:
     known = {kind: errors(LastValue().table(values, 6), values) for kind, values in (("n", counts), ("p", prices))}
     rows = []
     for name, forecaster in {**forecasters(size), "50 % wrong": Noisy(0.5), "200 % wrong": Noisy(2.0)}.items():
+        # What is drawn for counts is not drawn for prices again.
+        apart = replace(forecaster, seed=1) if isinstance(forecaster, Noisy) else forecaster
         wrong = errors(forecaster.table(counts, 6), counts)
         priced = errors(forecaster.table(prices, 6), prices)
         beside = [float(wrong[ahead] / known["n"][ahead]) for ahead in (0, 2, 5)]
         cost = float(priced[0] / known["p"][0]) if known["p"][0] else "-"
         closed = [
             gap_closed(ledger.utility, base.utility, best)
-            for ledger in play(list(named.values()), batch, Foreseen(forecaster))
+            for ledger in play(list(named.values()), batch, Foreseen(forecaster, apart))
         ]
         rows.append([name, float(wrong[0]), *beside, cost, *closed])
     print(f"\n{trace.name}: forecasts; errors as parts of the last value's, and what AHAP closes of the gap")

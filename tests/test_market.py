@@ -37,6 +37,8 @@ from lightning_core.market.optimum import by_labels, optimum
 from lightning_core.market.playing import SpotPolicy
 from lightning_core.market.policies.chain import transitions
 from lightning_core.market.windows import grid_of
+from lightning_core.placement.predictor import PREDICTORS
+from lightning_core.series import errors
 
 PAPER = SpotJob(work=80.0, deadline=10)
 LAST, PERFECT = Foreseen(LastValue()), Foreseen(Perfect())
@@ -342,6 +344,16 @@ def test_a_forecast_knows_nothing_of_the_future(forecaster: Any) -> None:
     assert one.shape == (60, 11)
     assert np.isfinite(one).all()
     assert forecaster.table(np.full(60, 7.0), 3) == pytest.approx(np.full((60, 3), 7.0))
+
+
+def test_a_trend_goes_on() -> None:
+    rising = np.concatenate([np.full(10, 2.0), np.arange(2.0, 12.0)])
+    table = PREDICTORS["trend"].table(rising, 2)
+    assert table[-1] == pytest.approx([12.0, 13.0])
+    other = np.concatenate([rising[:15], np.zeros(5)])
+    assert np.array_equal(PREDICTORS["trend"].table(other, 2)[:15], table[:15])
+    wrong = {name: errors(one.table(rising, 2), rising)[1] for name, one in PREDICTORS.items()}
+    assert wrong["trend"] < wrong["persistence"]
 
 
 def test_an_autoregression_learns_what_repeats() -> None:

@@ -51,9 +51,6 @@ def test_each_job_gets_a_policy_and_the_reason_says_how_sure_it_is(tmp_path: Pat
     assert first.spot.numbers == second.spot.numbers  # nothing has been learned in between
     assert first.spot.text in POLICIES
     assert str(first.spot) == f"{first.spot.text}, with 33% of the weight after the lessons of 0 jobs"
-    for _ in range(30):
-        scheduler.handle(Submit((job("c"),)), 1.0)
-    assert Scheduler(Settings()).handle(Submit((job("a"),)), 0.0)
     assert all(status.spot is None for status in _without_a_market().status())
 
 

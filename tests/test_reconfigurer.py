@@ -54,22 +54,35 @@ def test_where_there_is_room_a_task_grows() -> None:
     assert not now.meet({"a": 15.0})
 
 
+def standing(place: str, units: dict[str, float], **jobs: PlacedJob) -> Placed:
+    """All tasks at one place, whatever a plan would make of it."""
+    demands = planned(units, **jobs).demands
+    return Placed(demands, {
+        Task(name, number): (next(one for one in demands.choices(job) if one.place == place),)
+        for name, job in jobs.items() for number in range(job.tasks[0])
+    })  # fmt: skip
+
+
 def test_where_there_is_none_it_moves_and_stays_where_it_is_then() -> None:
-    now = Reconfigurer(planned({"n": 11.0, "m": 12.0}, a=near(), b=near()), 0)
-    crowded = next(task for task, choice in now.now.items() if choice.place == "n")
-    other = next(task for task in now.now if task != crowded)
-    changes = now.meet({crowded.job: 18.0})
-    assert [change.what for change in changes] == ["left"]  # the other is in m, and takes ten of its twelve
-    assert changes[0].reason == "11 of 12 v100 are free in n, and no other place has room"
-    free = Reconfigurer(planned({"n": 11.0, "m": 12.0}, a=near()), 0)
-    if free.now[Task("a", 0)].place == "m":
-        return
-    [moved] = free.meet({"a": 18.0})
+    now = Reconfigurer(standing("n", {"n": 11.0, "m": 12.0}, a=near()), 0)
+    [moved] = now.meet({"a": 18.0})
     assert (moved.what, moved.after.place) == ("moved", "m")
     assert moved.reason == "11 of 12 v100 are free in n, m has room"
-    [back] = free.meet({"a": 15.0})
+    [back] = now.meet({"a": 15.0})
     assert (back.what, back.after.place) == ("released", "m")
-    assert other in now.now
+    small = Reconfigurer(standing("n", {"n": 11.0, "m": 11.0}, a=near()), 0)
+    [left] = small.meet({"a": 18.0})
+    assert left.reason == "11 of 12 v100 are free in n, and no other place has room"
+
+
+def test_of_one_job_some_may_grow_and_others_not() -> None:
+    """What each has is given back as it was taken, and who was left is served once there is room."""
+    now = Reconfigurer(standing("n", {"n": 22.0}, a=near(2)), 0)
+    assert [change.what for change in now.meet({"a": 18.0})] == ["grown", "left"]
+    assert [change.what for change in now.meet({"a": 18.0})] == ["left"]
+    assert [change.what for change in now.meet({"a": 15.0})] == ["released"]
+    assert [change.what for change in now.meet({"a": 16.5})] == ["grown", "grown"]
+    assert sum(choice.units for choice in now.now.values()) == 22
 
 
 def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
@@ -122,6 +135,9 @@ def test_no_place_ever_gives_more_than_it_has(story: list[tuple[str, float]], un
             assert change.before == before[change.task]
             assert change.after == now.now[change.task]
             assert (change.what == "moved") == (change.before.place != change.after.place)
+        kept = {(task, choice.place): now._rates[task] * 0.4 for task, choice in now.now.items()}
         for k, has in enumerate(units):
+            used = sum(rate for (_, place), rate in kept.items() if place == f"n{k}")
+            assert now._used.get((f"n{k}", "bandwidth"), 0.0) == pytest.approx(used, abs=1e-6)
             assert sum(choice.units for choice in now.now.values() if choice.place == f"n{k}") <= has
         assert now.now[Task("b", 0)].place == still

@@ -89,9 +89,7 @@ class Cloud:
     gigabyte: float = 0.01
 
     def __post_init__(self) -> None:
-        for rule, value in (("delay", self.delay), ("gigabyte", self.gigabyte)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{rule} must be at least 0 and finite, got {value}")
+        _not_negative(delay=self.delay, gigabyte=self.gigabyte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +105,7 @@ class EdgePrices:
     gigabyte: float = 0.001
 
     def __post_init__(self) -> None:
-        for rule, value in (("gpu", self.gpu), ("gigabyte", self.gigabyte)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{rule} must be at least 0 and finite, got {value}")
+        _not_negative(gpu=self.gpu, gigabyte=self.gigabyte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +266,12 @@ class Choice(NamedTuple):
     units: float
     accuracy: float
     cost: float
+
+
+def _not_negative(**values: float) -> None:
+    for rule, value in values.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{rule} must be at least 0 and finite, got {value}")
 
 
 def _positive(**values: float) -> None:

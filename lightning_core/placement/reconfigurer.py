@@ -71,7 +71,9 @@ class Reconfigurer:
             task: choice for task, choices in placed.served.items() if (choice := choices[period]) is not None
         }
         """What each task has."""
-        self._rates = {name: job.rate for name, job in self.demands.jobs.items()}
+        self._planned = {task: choice.cost for task, choice in self.now.items()}
+        # Of each task what it is served for: of one job some may have grown, and others not.
+        self._rates = {task: self.demands.jobs[task.job].rate for task in self.now}
         self._used: dict[tuple[str, str], float] = {}
         for task, choice in self.now.items():
             self._count(task, choice, 1.0)
@@ -90,26 +92,23 @@ class Reconfigurer:
                 raise ValueError(f"rates must be of the jobs {', '.join(self.demands.jobs)}, got {name!r}")
             if not rate > 0:
                 raise ValueError(f"job {name}: rate must be positive, got {rate}")
-        wanted = {**self._rates, **rates}
-        less = [task for task in self.now if wanted[task.job] < self._rates[task.job] - EXACT]
-        more = [task for task in self.now if wanted[task.job] > self._rates[task.job] + EXACT]
-        changes = [change for task in less if (change := self._shrunk(task, wanted[task.job])) is not None]
-        more.sort(key=lambda task: (self.now[task].units * (1 - wanted[task.job] / self._rates[task.job]), task))
-        moves, served = 0, set(less)
+        wanted = {task: rates.get(task.job, rate) for task, rate in self._rates.items()}
+        less = [task for task, rate in self._rates.items() if wanted[task] < rate - EXACT]
+        more = [task for task, rate in self._rates.items() if wanted[task] > rate + EXACT]
+        changes = [change for task in less if (change := self._shrunk(task, wanted[task])) is not None]
+        more.sort(key=lambda task: (self.now[task].units * (1 - wanted[task] / self._rates[task]), task))
+        moves = 0
         for task in more:
-            change = self._grown(task, wanted[task.job], moves)
+            change = self._grown(task, wanted[task], moves)
             moves += change.what == "moved"
             changes.append(change)
-            if change.what != "left":
-                served.add(task)
-        lacking = {task.job for task in more} - {task.job for task in served}
-        self._rates = {name: self._rates[name] if name in lacking else rate for name, rate in wanted.items()}
         return changes
 
     def _shrunk(self, task: Task, rate: float) -> Change | None:
         before = self.now[task]
         after = self._as_it_is(task, self._job(task, rate))
-        self._replace(task, self._job(task), before, self._job(task, rate), after)
+        self._count(task, before, -1.0, self._job(task))
+        self._take(task, self._job(task, rate), after)
         return (
             None
             if after == before
@@ -123,7 +122,7 @@ class Reconfigurer:
         if self._fits(bigger, after):
             self._take(task, bigger, after)
             return Change(task, "grown", before, after, f"there is room in {before.place}")
-        planned = before.cost
+        planned = self._planned[task]
         short = self._short(bigger, after)
         if not job.moves:
             why = f"{short} are free in {before.place}, and it must not move"
@@ -162,7 +161,7 @@ class Reconfigurer:
 
     def _job(self, task: Task, rate: float | None = None) -> PlacedJob:
         job = self.demands.jobs[task.job]
-        return replace(job, rate=self._rates[task.job] if rate is None else rate)
+        return replace(job, rate=self._rates[task] if rate is None else rate)
 
     def _fits(self, job: PlacedJob, choice: Choice) -> bool:
         return all(
@@ -170,12 +169,8 @@ class Reconfigurer:
             for what, amount in taken(job, choice).items()
         )
 
-    def _replace(self, task: Task, before: PlacedJob, had: Choice, after: PlacedJob, has: Choice) -> None:
-        self._count(task, had, -1.0, before)
-        self._take(task, after, has)
-
     def _take(self, task: Task, job: PlacedJob, choice: Choice) -> None:
-        self.now[task] = choice
+        self.now[task], self._rates[task] = choice, job.rate
         self._count(task, choice, 1.0, job)
 
     def _count(self, task: Task, choice: Choice, sign: float, job: PlacedJob | None = None) -> None:
