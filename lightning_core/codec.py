@@ -101,7 +101,8 @@ def encode_event(event: Event) -> str:
     if isinstance(event, Submit):
         return _text({"kind": "submit", "jobs": [job_to_dict(job) for job in event.jobs]})
     if isinstance(event, Amend):
-        return _text({"kind": "amend", "job": job_to_dict(event.job), "deadline": event.deadline})
+        return _text({"kind": "amend", "job": job_to_dict(event.job), "deadline": event.deadline,
+                      "devices": event.devices})  # fmt: skip
     body = {f.name: getattr(event, f.name) for f in fields(event)}
     return _text({"kind": _KIND[type(event)], **body})
 
@@ -113,7 +114,7 @@ def decode_event(text: str) -> Event:
     if kind == "submit":
         return Submit(tuple(map(job_from_dict, body["jobs"])))
     if kind == "amend":
-        return Amend(job_from_dict(body["job"]), body["deadline"])
+        return Amend(job_from_dict(body["job"]), body["deadline"], body.get("devices"))
     if kind == "report":
         body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
     if kind == "devices_gone":

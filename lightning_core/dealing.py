@@ -4,8 +4,8 @@ Rules
 
 1. No device is oversold: the duties on it sum to 1 at most, and a job of several devices holds them whole.
 2. The policy's order decides: whoever comes first takes, on the device that the others miss least.
-3. A process stays where it lives as long as it can be served there. It is moved (saved, released, restored) only if it
-   can be, has not just begun to train there, and a device stands free.
+3. A process lives where its job may be, and stays as long as it can be served there. It is moved (saved, released,
+   restored) only if it can be, has not just begun to train there, and a device stands free.
 4. Parts that do not fit share a device in proportion. What nobody wants goes to whoever can use it.
 5. At most ``slots`` launched processes stay warm on a device; the last in the order makes room.
 """
@@ -59,6 +59,7 @@ class Dealer:
         gone: devices that no launched process can be on.
         resizes: whether each may go on with as many devices as it has, where there are not as many as it should have; a
             list of ``n``, empty if none may.
+        within: devices that each may be on at all; a list of ``n``, empty if all may be on all.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class Dealer:
         launched: Sequence[bool],
         gone: frozenset[int] = frozenset(),
         resizes: Sequence[bool] = (),
+        within: Sequence[Devices] = (),
     ) -> None:
         n = len(home)
+        self._within = within
         self._resizes = resizes
         self._slots = [0 if device in gone else n if slots is None else slots for device in range(devices)]
         self._home = list(home)
@@ -195,10 +198,14 @@ class Dealer:
         return -self._rank[line[-1]] if line else -len(self._home)
 
     def _within_reach(self, row: int) -> Sequence[int]:
+        allowed = self._allowed(row)
         if not self._launched[row]:
-            return self._all
+            return allowed
         home = self._home[row]
-        return [d for d in self._all if d in home or not self._full(d) or self._last(d, row) >= 0]
+        return [d for d in allowed if d in home or not self._full(d) or self._last(d, row) >= 0]
+
+    def _allowed(self, row: int) -> Sequence[int]:
+        return self._within[row] if self._within else self._all
 
     def _full(self, device: int) -> bool:
         return len(self._warm[device]) >= self._slots[device]
@@ -226,6 +233,7 @@ class Dealer:
             room = [device for device in self._all if not self._full(device)]
             if not room:
                 return
+            room = [device for device in room if device in self._allowed(row)]
             if len(room) >= self._size[row]:
                 chosen = sorted(room, key=lambda d: (len(self._warm[d]), d))[: self._size[row]]
                 self._move_in(row, tuple(sorted(chosen)))

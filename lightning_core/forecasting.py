@@ -70,7 +70,8 @@ def forecast(
         more["speedup"] = np.empty(len(rows), np.object_)
         more["speedup"][:] = speedups
         more["holds"] = table.duty[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
-        more["fixed"] = np.where(table.fixed_until[rows] > now, table.good_size[rows], 0)
+        told, failed = table.told_size[rows], table.fixed_until[rows] > now
+        more["fixed"] = np.where(failed, table.good_size[rows], told)
         more["resize"] = table.costs(rows, settings.resize)
         more["goes_on"] = np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()])
         more |= {"submitted": table.submitted[rows], "heard": table.heard[rows], "stint": table.trained_at[rows]}

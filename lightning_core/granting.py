@@ -45,23 +45,37 @@ def deal(
     homes = [() if leaves else table.home[row] for row, leaves in zip(rows.tolist(), out.tolist(), strict=True)]
     if gone:
         homes = [() if here and not gone.isdisjoint(home) else home for home, here in zip(homes, launched, strict=True)]
+    within: list[Devices] = []
+    if settings.locations:
+        within = [settings.devices_at(table.jobs[row].location) for row in rows.tolist()]
+        homes = [() if here and not set(home) <= set(some) else home
+                 for home, some, here in zip(homes, within, launched, strict=True)]  # fmt: skip
     for at in np.flatnonzero(table.pinned[rows]).tolist():
         device = table.jobs[int(rows[at])].device
         homes[at] = homes[at] or (() if device is None else (device,))
     since = table.trained_at[rows]
     begun = np.isfinite(since) & (now - since < settings.stay) & ~apart
-    size, resizes = table.size[rows], list[bool]()
-    if plan.size is not None:  # whether it is worth it the policy has thought of
-        size = plan.size
+    size, resizes = _wanted(table, rows, plan, now), list[bool]()
+    if size is not None:  # whether it is worth it the policy has thought of, or a person
         begun &= size == [len(home) for home in homes]
         resizes = [len(home) in table.speedups[row].sizes for row, home in zip(rows.tolist(), homes, strict=True)]
     stays = (table.pinned[rows] | begun).tolist()
-    dealer = Dealer(settings.devices, settings.slots, homes, stays, size.tolist(), launched.tolist(), gone, resizes)
+    sizes = (table.size[rows] if size is None else size).tolist()
+    dealer = Dealer(settings.devices, settings.slots, homes, stays, sizes, launched.tolist(), gone, resizes, within)
     return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
+
+
+def _wanted(table: JobTable, rows: IntArray, plan: Plan, now: float) -> IntArray | None:
+    """Devices that each should train on; None if nobody chooses: as many as it has always had."""
+    told = table.told_size[rows]
+    if plan.size is not None or not told.any():
+        return plan.size
+    return np.where(told > 0, np.where(table.fixed_until[rows] > now, table.good_size[rows], told), table.size[rows])
 
 
 def grant(
     table: JobTable,
+    settings: Settings,
     rows: IntArray,
     plan: Plan,
     duty: FloatArray,
@@ -75,6 +89,7 @@ def grant(
 
     Args:
         table: of all jobs.
+        settings: of the scheduler.
         rows: of the jobs that have not ended.
         plan: of the policy, over these rows.
         duty: as dealt, shape ``(n,)``.
@@ -92,6 +107,11 @@ def grant(
     leftover = served & (plan.duty == 0) & ~table.late[rows]
     codes[leftover] = index("left_over")
     numbers = plan.numbers
+    if settings.locations:
+        there = np.array([len(settings.devices_at(table.jobs[row].location)) for row in rows.tolist()])
+        bound = ~served & (plan.duty > 0) & (there < settings.devices)
+        numbers = numbers.copy()
+        codes[bound], numbers[bound, 0] = index("location_full"), there[bound]
     if gone:
         lived = np.array([not gone.isdisjoint(table.home[row]) for row in rows.tolist()])
         short = ~served & table.launched[rows] & ((plan.duty > 0) | lived)
@@ -116,10 +136,11 @@ def grant(
     table.duty[rows] = np.where(changed, duty, table.duty[rows])  # what was granted, to the bit
     table.code[rows] = codes
     table.capped[rows] = capped
+    unserved = index("device_gone"), index("location_full")
     for at in np.flatnonzero(moved).tolist():
         row = int(rows[at])
         home = ONE_DEVICE if homes is None else homes[at]
-        if table.home[row] and not home and not apart[at] and codes[at] != index("device_gone"):
+        if table.home[row] and not home and not apart[at] and codes[at] not in unserved:
             codes[at] = index("makes_room")
         leaves = table.launched[row] and table.last_report[row] and table.home[row]
         table.home[row] = home
@@ -128,7 +149,7 @@ def grant(
         table.resizing_since[row] = now if leaves and served[at] else np.nan
         table.resizing_from[row] = table.incarnation[row]
     table.resizing_since[rows[~served]] = np.nan
-    if plan.size is not None:
+    if plan.size is not None or table.told_size[rows].any():
         trains = rows[served].tolist()
         table.size[trains] = [len(table.home[row]) for row in trains]
     directives, names, lives = table.directives, table.names, table.home

@@ -34,6 +34,8 @@ def check(table: JobTable, settings: Settings, gone: frozenset[int], next_round:
         _holds(not pinned[row] or table.jobs[row].device in home, f"{name}: on {home}, lives elsewhere")
         _holds(not (home and resting[row]), f"{name}: at home while it is to stay away after a fault")
         _holds(not launched[row] or gone.isdisjoint(home), f"{name}: on {home}, of which {set(gone)} are gone")
+        where = table.jobs[row].location
+        _holds(not where or set(home) <= set(settings.devices_at(where)), f"{name}: on {home}, not at {where}")
         _holds(housed[row] == bool(home), f"{name}: housed and at home nowhere, or the reverse")
         for device in home:
             load[device] += duty

@@ -168,7 +168,8 @@ class Scheduler:
             version, incarnation = 0, 1
             if before is not None:  # versions and incarnations of a name only grow
                 version, incarnation = table.directives[before].version, int(table.incarnation[before]) + 1
-            size = min(job.max_devices, self.settings.devices)
+            there = len(self.settings.devices_at(job.location))
+            size = min(job.max_devices, there)
             if job.sizes:
                 size = max((n for n in job.sizes if n <= size), default=size)
             grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
@@ -176,8 +177,10 @@ class Scheduler:
             if self._selector is not None:
                 self._untaught.pop(job.name, None)  # its name means another one now
                 table.spot[row] = _chosen(self._selector, row)
-            if size < job.min_devices:
-                self._end(row, now, Verdict.CANCELLED, Reason("too_large", (job.min_devices, self.settings.devices)))
+            if not there:
+                self._end(row, now, Verdict.CANCELLED, Reason("no_such_location", text=job.location))
+            elif size < job.min_devices:
+                self._end(row, now, Verdict.CANCELLED, Reason("too_large", (job.min_devices, there), _at(job)))
             elif job.device is not None and not 0 <= job.device < self.settings.devices:
                 self._end(row, now, Verdict.CANCELLED, Reason("no_such_device", (job.device, self.settings.devices)))
         for bank in self._banks:
@@ -323,8 +326,16 @@ class Scheduler:
         if row is None or not table.active[row]:
             return
         before = table.jobs[row]
-        kept = ("can", "device", "min_devices", "max_devices", "sizes", "rates")  # was settled when it was submitted
+        # What was settled when it was submitted.
+        kept: tuple[str, ...] = ("can", "device", "min_devices", "max_devices", "sizes", "rates")
+        there = len(self.settings.devices_at(event.job.location))
+        sizes = [n for n in table.speedups[row].sizes if n <= there]
+        if not sizes:  # it could never train there
+            kept, sizes = (*kept, "location"), list(table.speedups[row].sizes)
         job = replace(event.job, **{name: getattr(before, name) for name in kept})
+        wanted = event.devices or int(table.told_size[row] or table.size[row])
+        if wanted != table.size[row] or wanted not in sizes:
+            table.told_size[row] = max((n for n in sizes if n <= wanted), default=sizes[0])
         deadline = float(table.submitted[row]) + job.deadline if event.deadline is None else now + event.deadline
         table.set_terms(row, job, deadline)
         if table.late[row] and (deadline > now or job.on_miss is OnMiss.STOP):
@@ -368,7 +379,7 @@ class Scheduler:
         self._changed += judge(table, self.settings, rows[planned], view.exact[planned], plan.finish[planned], now)
         out = table.evicted[rows] | (self._closing & table.launched[rows]) | (table.back_at[rows] > now)
         duty, homes = deal(table, self.settings, rows, plan, apart, out, self.gone, now)
-        self._changed += grant(table, rows, plan, duty, homes, apart, self.gone, self._closing, now)
+        self._changed += grant(table, self.settings, rows, plan, duty, homes, apart, self.gone, self._closing, now)
         self._next_round = self._next(rows, planned, begun, plan.again, now)
 
     def _next(self, rows: IntArray, planned: BoolArray, begun: BoolArray, again: float, now: float) -> float | None:
@@ -486,6 +497,10 @@ class Scheduler:
     def check(self) -> None:
         """Raises AssertionError if an invariant is broken; tests call it after every step."""
         check(self._table, self.settings, self.gone, self._next_round, self._now)
+
+
+def _at(job: Job) -> str:
+    return f" at {job.location}" if job.location else ""
 
 
 def _chosen(selector: Selector, number: int) -> Reason:

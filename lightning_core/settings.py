@@ -35,6 +35,7 @@ class Settings:
         cores: of each device, in a pool of CPUs.
         quantum: the least part of a device that can be metered out; 1 if devices are given whole.
         resize: seconds that a resize is taken to cost until one has been measured.
+        locations: where each device is, by name, as many as there are devices; empty if that makes no difference.
         market: arguments of :class:`~lightning_core.market.terms.MarketTerms`, for a spot policy to be chosen for each
             job; None if there is no market.
 
@@ -55,6 +56,7 @@ class Settings:
     cores: int = 1
     quantum: float = 1.0
     resize: float = 1.0
+    locations: tuple[str, ...] = ()
     market: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +68,9 @@ class Settings:
             raise ValueError(f"judge_after must be at least 0 cells, got {self.judge_after}")
         if self.devices < 1:
             raise ValueError(f"devices must be at least 1, got {self.devices}")
+        object.__setattr__(self, "locations", tuple(self.locations))
+        if self.locations and not (len(self.locations) == self.devices and all(self.locations)):
+            raise ValueError(f"locations must be a name for each of {self.devices} devices, got {self.locations}")
         if self.resident is not None and self.resident < self.devices:
             raise ValueError(f"resident must be at least one job a device ({self.devices}), got {self.resident}")
         if not self.stay >= 0:
@@ -106,6 +111,10 @@ class Settings:
     def slots(self) -> int | None:
         """Launched jobs that may be warm on one device."""
         return None if self.resident is None else self.resident // self.devices
+
+    def devices_at(self, location: str) -> tuple[int, ...]:
+        """Those of a location; all for an empty name."""
+        return tuple(k for k in range(self.devices) if not location or self.locations[k : k + 1] == (location,))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, the estimator by name: a journal is replayed with the one that it was made with."""

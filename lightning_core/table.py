@@ -58,6 +58,7 @@ class JobTable:
     begin: FloatArray
     weight: FloatArray
     size: IntArray  # devices that it takes; of one that can be resized, as of its last grant
+    told_size: IntArray  # that a person wants, 0 if nobody has said
     good_size: IntArray  # on which it has trained last, 0 if it has not
     fixed_until: FloatArray  # it is not resized before, after a resize that failed
     expected: FloatArray  # seconds of work by a person's estimate, NaN if there is none

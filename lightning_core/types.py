@@ -202,6 +202,7 @@ class Job:
         sizes: numbers of devices that it can train on, growing; empty if it cannot be resized.
         rates: batches a second on each of ``sizes``, if they are known before; empty: they are learned.
         resize: seconds that it loses when it is moved or resized, if they are known before.
+        location: of the pool that it trains at, as its settings call them; empty for any.
 
     Raises:
         ValueError: if the name is empty or a number out of its range.
@@ -223,6 +224,7 @@ class Job:
     sizes: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
     resize: float | None = None
+    location: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -255,6 +257,8 @@ class Job:
             raise ValueError(f"rates must be positive and finite, got {self.rates}")
         if self.resize is not None and not 0 <= self.resize < math.inf:
             raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
+        if self.location and not (self.device is None and Can.RELEASE in self.can):
+            raise ValueError(f"location is of a job that can be released anywhere, got {self.location!r}")
 
 
 class Cell(NamedTuple):
@@ -403,17 +407,22 @@ class Amend:
     Args:
         job: under its name, as it should have been submitted. What its process can do stays as it is.
         deadline: seconds from now; None leaves it counted from submission.
+        devices: that it trains on from now on, of those numbers that it can the largest that is not above it; None
+            leaves that as it is.
 
     Raises:
-        ValueError: if the deadline is not positive.
+        ValueError: if the deadline or the number of devices is not positive.
     """
 
     job: Job
     deadline: float | None = None
+    devices: int | None = None
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not (self.deadline > 0 and math.isfinite(self.deadline)):
             raise ValueError(f"deadline must be positive and finite, got {self.deadline}")
+        if self.devices is not None and self.devices < 1:
+            raise ValueError(f"devices must be at least 1, got {self.devices}")
 
 
 @dataclass(frozen=True, slots=True)

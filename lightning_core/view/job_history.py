@@ -226,6 +226,8 @@ class JobHistory:
         if deadline != self.deadline:
             changes.append(f"deadline {_since(self, self.deadline)} to {_since(self, deadline)}")
             self.deadlines.append((now, deadline))
+        if event.devices is not None:
+            changes.append(f"to train on {event.devices} devices")
         self.job = new
         self.remarks.append(Remark(now, "person", "new terms: " + (", ".join(changes) or "the same as before")))
 
@@ -281,7 +283,9 @@ def _since(job: JobHistory, time: float) -> str:
 
 
 def _words(value: object) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        "none" if value is None else "any" if value == "" else f"{value:g}" if isinstance(value, float) else str(value)
+    )
 
 
 def _command(event: Cancel | Pause | Resume) -> str:

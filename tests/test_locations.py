@@ -1,0 +1,153 @@
+"""Devices have locations: a job trains where it is said to, on as many devices, and moves when that changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.codec import decode_event, encode_event
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import (
+    Amend,
+    Answer,
+    BatchTarget,
+    Can,
+    Cause,
+    End,
+    Event,
+    Grant,
+    Job,
+    Report,
+    Submit,
+    Tick,
+    Unready,
+    Verdict,
+    WorkerLeft,
+)
+
+EDGE = Settings(policy="fifo", devices=4, stay=10.0, locations=("a", "a", "b", "cloud"))
+
+
+def job(name: str, location: str = "", sizes: tuple[int, ...] = (), **more: Any) -> Job:
+    can = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE} | ({Can.RESIZE} if sizes else set()))
+    terms = {"max_devices": max(sizes, default=1), **more}
+    return Job(name, 1e4, BatchTarget(10_000), can=can, sizes=sizes, location=location, **terms)
+
+
+def tell(scheduler: Scheduler, event: Event, now: float) -> list[Answer]:
+    answers = scheduler.handle(event, now)
+    scheduler.check()
+    return answers
+
+
+def where(scheduler: Scheduler) -> dict[str, tuple[int, ...]]:
+    return {status.name: status.devices for status in scheduler.status() if status.share}
+
+
+def test_each_trains_where_it_is_said_to_and_waits_there() -> None:
+    scheduler = Scheduler(EDGE)
+    tell(scheduler, Submit((job("one", "b"), job("two", "b"), job("three"), job("four", "cloud"))), 0.0)
+    assert where(scheduler) == {"one": (2,), "three": (0,), "four": (3,)}
+    waits = scheduler.last("two")
+    assert str(waits.why) == "waits for a device where it trains: the pool has 1 there"
+    tell(scheduler, WorkerLeft("one", 1, Cause.DONE), 1.0)
+    assert where(scheduler)["two"] == (2,)
+
+
+def test_who_is_sent_elsewhere_saves_leaves_and_comes_back_there() -> None:
+    scheduler = Scheduler(EDGE)
+    tell(scheduler, Submit((job("one", "a"),)), 0.0)
+    tell(scheduler, Report("one", 1, 1, 1, 5, 0.5), 1.0)
+    # It has begun to train there only now: a person may move it all the same.
+    answers = tell(scheduler, Amend(replace(scheduler.job("one"), location="cloud")), 2.0)
+    assert [answer.devices for answer in answers if isinstance(answer, Grant)] == [(3,)]
+    tell(scheduler, WorkerLeft("one", 1, Cause.RELEASED), 2.5)
+    [placed] = scheduler.placements()
+    assert (placed.incarnation, placed.devices) == (2, (3,))
+
+
+def test_on_as_many_devices_as_a_person_says_where_there_are_as_many() -> None:
+    scheduler = Scheduler(EDGE)
+    tell(scheduler, Submit((job("one", "a", (1, 2)), job("two", "b", (1, 2)))), 0.0)
+    assert where(scheduler) == {"one": (0, 1), "two": (2,)}
+    tell(scheduler, Amend(scheduler.job("one"), devices=1), 1.0)
+    assert len(where(scheduler)["one"]) == 1
+    tell(scheduler, Amend(scheduler.job("one"), devices=7), 2.0)
+    assert where(scheduler)["one"] == (0, 1)
+    tell(scheduler, Amend(replace(scheduler.job("one"), location="cloud")), 3.0)
+    assert where(scheduler)["one"] == (3,)  # there is no more there
+    tell(scheduler, Amend(replace(scheduler.job("two"), location="nowhere")), 4.0)
+    assert scheduler.job("two").location == "b"
+
+
+def test_who_cannot_have_more_goes_on_with_what_it_has() -> None:
+    scheduler = Scheduler(EDGE)
+    tell(scheduler, Submit((job("one", "a"), job("two", "a", (1, 2)))), 0.0)
+    assert where(scheduler) == {"one": (0,)}
+    tell(scheduler, Amend(scheduler.job("two"), devices=1), 1.0)
+    assert where(scheduler) == {"one": (0,), "two": (1,)}
+    tell(scheduler, Amend(scheduler.job("two"), devices=2), 2.0)
+    assert where(scheduler) == {"one": (0,), "two": (1,)}
+    tell(scheduler, WorkerLeft("one", 1, Cause.DONE), 20.0)
+    assert where(scheduler) == {"two": (0, 1)}
+
+
+def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
+    scheduler = Scheduler(EDGE)
+    ends = tell(scheduler, Submit((job("one", "moon"), job("two", "b", min_devices=2, max_devices=2))), 0.0)
+    assert [str(end.reason) for end in ends if isinstance(end, End)] == [
+        "trains at moon, where the pool has no device",
+        "needs 2 devices, the pool has 1 at b",
+    ]
+    assert all(end.verdict is Verdict.CANCELLED for end in ends if isinstance(end, End))
+    with pytest.raises(ValueError, match="locations must be a name for each of 2 devices"):
+        Settings(devices=2, locations=("a",))
+    with pytest.raises(ValueError, match="location is of a job that can be released anywhere, got 'a'"):
+        replace(job("one"), can=frozenset({Can.TURNS}), location="a")
+    with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
+        Amend(job("one"), devices=0)
+
+
+def test_what_a_person_says_is_kept_in_the_journal() -> None:
+    said = Amend(job("one", "a", (1, 2)), devices=2)
+    assert decode_event(encode_event(said)) == said
+    assert Settings(**json.loads(json.dumps(EDGE.to_dict()))).locations == EDGE.locations
+
+
+STEPS = st.tuples(
+    st.integers(0, 4), st.sampled_from(["a", "b", "cloud", ""]), st.sampled_from([None, 1, 2, 4]),
+    st.sampled_from(["move", "report", "left", "lost", "unready", "tick"]),
+)  # fmt: skip
+
+
+@given(st.lists(STEPS, max_size=25), st.sampled_from(["fifo", "triage", "decor"]))
+@settings(max_examples=60, deadline=None)
+def test_nobody_is_ever_where_it_should_not_be(story: list[tuple[int, str, int | None, str]], policy: str) -> None:
+    scheduler = Scheduler(replace(EDGE, policy=policy, resident=8))
+    places = ("a", "b", "cloud", "", "a")
+    tell(scheduler, Submit(tuple(job(f"j{k}", at, ((), (1, 2))[k % 2]) for k, at in enumerate(places))), 0.0)
+    number = 0
+    for now, (k, at, devices, what) in enumerate(story, 1):
+        name, number = f"j{k}", number + 1
+        status = scheduler.last(name)
+        match what:
+            case "move":
+                tell(scheduler, Amend(replace(scheduler.job(name), location=at), devices=devices), 5.0 * now)
+            case "report":
+                batches = status.batches + 10
+                tell(scheduler, Report(name, status.incarnation, number, 1, batches, 0.1 * batches), 5.0 * now)
+            case "left" | "lost":
+                cause = Cause.RELEASED if what == "left" else Cause.LOST
+                tell(scheduler, WorkerLeft(name, status.incarnation, cause), 5.0 * now)
+            case "unready":
+                tell(scheduler, Unready(name, status.incarnation, "slow"), 5.0 * now)
+            case "tick":
+                tell(scheduler, Tick(), 5.0 * now)
+        for one in scheduler.status():
+            wanted = scheduler.job(one.name).location
+            assert set(one.devices) <= set(EDGE.devices_at(wanted))
