@@ -80,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left")
     run.add_argument("--accept-changes", action="store_true", help="with --resume: take an edited bundle as it is now")
     run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
+    run.add_argument(
+        "--ray", metavar="ADDRESS", help="on a pool of its own in a Ray cluster whose nodes all see the run's folder"
+    )
     steering.add_allow_import(run)
     steering.add_pool(run)
 
@@ -119,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     if arguments.resume is not None:
         return _resume(arguments)
-    client = None if arguments.own else connect(arguments.pool)
+    client = None if arguments.own or arguments.ray else connect(arguments.pool)
     bundle = Bundle.from_file(arguments.bundle, **steering.devices_of(client))
     if arguments.allow_import:
         bundle = bundle.importing_only(arguments.allow_import)
@@ -129,7 +132,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
-    bundle.check()
+    bundle.check(local=not arguments.ray)
 
     from lightning_core.launch.cluster import keep_spec, new_run_dir  # Ray takes seconds to import: mistakes come first
 
@@ -140,19 +143,23 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
 
 
 def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before: Bundle | None = None) -> int:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.launch.cluster import Cluster, join_ray
     from lightning_core.view.progress import print_summary, view_for
     from lightning_core.view.report import write
 
     for warning in bundle.warnings(run_dir):
         print(f"warning: {warning}", file=sys.stderr)
     settings = bundle.settings
-    resident = settings.resident or max(len(bundle.jobs), settings.devices)
+    cluster = Cluster.of(bundle)
     goes_on = f"it goes on with: lightning-core run --resume {run_dir}"
-    print(f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {resident} warm workers ...", flush=True)
+    print(
+        f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {cluster.workers} warm workers ...", flush=True
+    )
     try:
         with signals(at_once=True):
-            with Cluster(resident, bundle.kind, settings.devices, settings.cores) as cluster:
+            if arguments.ray:
+                join_ray(arguments.ray)
+            with cluster:
                 summary = cluster.run(bundle, run_dir, view_for(sys.stdout, settings.policy, settings.devices), before)
             print_summary(summary, sys.stdout)
             if summary.lost:
@@ -197,7 +204,7 @@ def _resume(arguments: argparse.Namespace) -> int:
             print(f"changed: {change}")
     else:
         bundle = before  # where class paths are looked up stays as it was
-    bundle.check()
+    bundle.check(local=not arguments.ray)
     return _run_in(bundle, run_dir, arguments, before)
 
 

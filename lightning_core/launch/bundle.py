@@ -37,6 +37,7 @@ A file of one job says the same of it at the top, and its ``name`` unless the fi
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -137,7 +138,8 @@ class Bundle:
         allow = None
         if parts.content.get("allow_import") is not None:
             allow = found.at("allow_import").read(read_allow_import, parts.content["allow_import"])
-        specs = [read_job(name, value, folder, at, parts.devices, allow) for name, value, at in parts.jobs]
+        locations = () if parts.settings is None else parts.settings.locations
+        specs = [read_job(name, value, folder, at, parts.devices, allow, locations) for name, value, at in parts.jobs]
         if found.problems or parts.settings is None:
             raise BundleError(found.problems)
         jobs = tuple(spec for spec in specs if spec is not None)
@@ -175,6 +177,9 @@ class Bundle:
         require("torch", "lightning", "ray", "jsonargparse")
         checkpoints = self._checkpoints()
         found = Findings(Source("bundle"))
+        if local and self.settings.locations and not _in_a_ray():
+            words = "locations are nodes of a Ray cluster, which is joined by `lightning-core run --ray ADDRESS`"
+            found.at("pool", "devices").add(words)
         if local and self.kind == "gpu":
             check_gpus(self.settings.devices, found.at("pool", "kind"))
         for path, spec in checkpoints.items():
@@ -239,15 +244,14 @@ class Bundle:
         folder = new_run_dir(run_dir)
         if cluster is not None:
             return cluster.run(bundle, folder, watcher)
-        devices = self.settings.devices
-        resident = self.settings.resident or max(len(self.jobs), devices)
-        with Cluster(workers=resident, kind=self.kind, devices=devices, cores=self.settings.cores) as own:
+        with Cluster.of(bundle) as own:
             return own.run(bundle, folder, watcher)
 
     def to_dict(self) -> dict[str, Any]:
         """As a bundle file with everything inline; :meth:`from_dict` reads it."""
         settings = self.settings
-        pool: dict[str, Any] = {"devices": settings.devices, "kind": self.kind}
+        where = dict(Counter(settings.locations))
+        pool: dict[str, Any] = {"devices": where or settings.devices, "kind": self.kind}
         if settings.cores > 1:
             pool["cores"] = settings.cores
         if settings.resident is not None:
@@ -264,3 +268,9 @@ class Bundle:
             **({} if self.allow_import is None else {"allow_import": list(self.allow_import)}),
             "jobs": {spec.job.name: spec.to_dict() for spec in self.jobs},
         }
+
+
+def _in_a_ray() -> bool:
+    """Whether this process has joined one."""
+    ray = sys.modules.get("ray")  # it takes seconds to import
+    return ray is not None and bool(ray.is_initialized())

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from lightning_core.drivers.ray_actor import NAMESPACE, NICE, Actor, start_sched
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import POLL, Watcher, follow
 from lightning_core.launch.keeper import start_keeper
+from lightning_core.launch.places import LABEL
 from lightning_core.launch.preflight import check_folder
 from lightning_core.launch.problems import BundleError
 from lightning_core.launch.signals import Interrupted, below, end, kept_from_ray, signals
@@ -53,12 +55,19 @@ class Cluster:
         kind: of the devices.
         devices: of the pool.
         cores: of each of them, if they are CPUs.
+        locations: where each device is: nodes carry it as the label :data:`~.places.LABEL`. Empty for anywhere.
     """
 
-    def __init__(self, workers: int, kind: str = "cpu", devices: int = 1, cores: int = 1) -> None:
+    def __init__(
+        self, workers: int, kind: str = "cpu", devices: int = 1, cores: int = 1, locations: Sequence[str] = ()
+    ) -> None:
+        if locations and len(locations) != devices:
+            raise ValueError(f"locations must be one for each of {devices} devices, got {len(locations)}")
         if workers < devices or devices < 1:
             raise ValueError(f"workers must be at least one a device ({devices} of them), got {workers}")
         self.devices = devices
+        self.locations = tuple(locations)
+        self.workers = workers
         self.slots = math.ceil(workers / devices)
         self._kind = kind
         self._cores = cores
@@ -71,7 +80,16 @@ class Cluster:
         self.scheduler: Actor | None = None
         """Of the run that is going on."""
 
+    @classmethod
+    def of(cls, bundle: Bundle) -> Self:
+        """As large as a bundle wants it."""
+        settings = bundle.settings
+        workers = settings.resident or max(len(bundle.jobs), settings.devices)
+        return cls(workers, bundle.kind, settings.devices, settings.cores, settings.locations)
+
     def __enter__(self) -> Self:
+        if self.locations and not ray.is_initialized():
+            raise ValueError(f"locations must be of a Ray that has been joined: nodes carry them as the label {LABEL}")
         try:
             with signals() as received:
                 if not ray.is_initialized():
@@ -80,7 +98,9 @@ class Cluster:
                 elif not has_token():
                     log.warning("this Ray asks for no token: whoever reaches its ports can run code (RAY_AUTH_MODE)")
                 memory = self._temp / "keeper.json"
-                self._keeper = start_keeper(self._name, self.devices, self.slots, self._kind, self._cores, memory)
+                self._keeper = start_keeper(
+                    self._name, self.devices, self.slots, self._kind, self._cores, memory, self.locations
+                )
                 answer(self._keeper.open.remote(), received)
         except BaseException:
             self.__exit__()
@@ -125,13 +145,18 @@ class Cluster:
         """The bundle's, with as many jobs in memory as this cluster has workers for.
 
         Raises:
-            BundleError: if it wants more devices than there are.
+            BundleError: if it wants more devices than there are, or others.
         """
         wanted = bundle.settings.devices
+        if bundle.settings.locations not in ((), self.locations):
+            raise BundleError([
+                f"pool.devices: the bundle shares {', '.join(bundle.settings.locations)}, the cluster has "
+                f"{', '.join(self.locations) or 'no locations'}"
+            ])  # fmt: skip
         if wanted > self.devices:
             raise BundleError([f"pool.devices: the bundle shares {wanted} devices, the cluster has {self.devices}"])
         slots = self.slots if bundle.settings.resident is None else min(self.slots, bundle.settings.resident // wanted)
-        return replace(bundle.settings, resident=slots * wanted)
+        return replace(bundle.settings, resident=slots * wanted, locations=self.locations[:wanted])
 
     def run(
         self, bundle: Bundle, run_dir: Path, watcher: Watcher | None = None, before: Bundle | None = None
@@ -250,6 +275,23 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
     if token.exists():
         token.chmod(0o600)
+
+
+def join_ray(address: str) -> None:
+    """Joins a Ray cluster that is there; a pool is made on its nodes, and its folder is one that they all see.
+
+    Args:
+        address: of its head, or ``"auto"`` for the one on this machine.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    try:
+        with kept_from_ray():
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RayError, RuntimeError, OSError) as error:
+        words = " ".join(str(error).split())
+        raise ValueError(f"--ray {address}: the cluster cannot be joined ({type(error).__name__}: {words})") from None
 
 
 def has_token() -> bool:

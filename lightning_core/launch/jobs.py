@@ -21,7 +21,7 @@ from lightning_core.words import NAME_RULE, did_you_mean, is_name
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell",
-         "restarts", "retries")  # fmt: skip
+         "restarts", "retries", "location")  # fmt: skip
 # Of what is played in its place by a simulation; a run takes no notice.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -84,6 +84,8 @@ class JobSpec:
             terms["work"] = duration_text(job.work)
         if job.restarts is not None:
             terms["restarts"] = job.restarts
+        if job.location:
+            terms["location"] = job.location
         return {
             **self.config,
             **terms,
@@ -97,7 +99,13 @@ class JobSpec:
 
 
 def read_job(
-    name: Any, value: Any, folder: Path, found: Findings, devices: int, allow: Sequence[str] | None = None
+    name: Any,
+    value: Any,
+    folder: Path,
+    found: Findings,
+    devices: int,
+    allow: Sequence[str] | None = None,
+    locations: Sequence[str] = (),
 ) -> JobSpec | None:
     """A job of a bundle file; None, with its problems in ``found``, if anything is wrong.
 
@@ -108,6 +116,7 @@ def read_job(
         found: at the job.
         devices: of the pool.
         allow: what its config may import; None for all that is not refused.
+        locations: of the pool's devices.
     """
     before = len(found.problems)
     if not is_name(name):
@@ -143,9 +152,15 @@ def read_job(
     most = term("max_devices", whole, both or least)
     if least is not None and most is not None and least > most:
         found.at("min_devices").add(f"must be at most max_devices {most}, got {least}")
-    if least is not None and least > devices:
+    location = value.get("location") or ""
+    if location and location not in locations:
+        known = ", ".join(dict.fromkeys(locations)) or "none: pool.devices says no locations"
+        found.at("location").add(f"must be one of the pool's ({known}), got {location!r}")
+        location = ""
+    there, where = (list(locations).count(location), f" at {location}") if location else (devices, "")
+    if least is not None and least > there:
         key = "devices" if both else "min_devices"
-        found.at(key).add(f"must be at most the pool's {devices}, or the job can never be scheduled, got {least}")
+        found.at(key).add(f"must be at most the pool's {there}{where}, or the job can never be scheduled, got {least}")
     if len(found.problems) > before:
         return None
     several = sizes(slots_of(config, most), least, most)
@@ -163,6 +178,7 @@ def read_job(
         restarts=restarts,
         retries=retries,
         sizes=several,
+        location=location,
     )
     return JobSpec(job, config, cell, source)
 

@@ -17,6 +17,7 @@ import asyncio
 import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Keeper:
         memory: path of a file in which it notes whom it serves, for the Keeper after it.
         ready_within: how long all workers of a job may take to be ready, seconds.
         silent: how long a worker at work may not answer, seconds.
+        locations: where each device is; empty for anywhere.
     """
 
     def __init__(
@@ -62,11 +64,12 @@ class Keeper:
         memory: str,
         ready_within: float = READY_WITHIN,
         silent: float = SILENT,
+        locations: Sequence[str] = (),
     ) -> None:
         self._memory = Path(memory)
         self._ready_within = ready_within
         self._folder: Path | None = None
-        self._places = Places(name, devices, slots, kind, cores)
+        self._places = Places(name, devices, slots, kind, cores, locations)
         self._watch = Watch(self._places, lambda: self._folder, silent)
         self._watching: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []
@@ -202,7 +205,16 @@ class Keeper:
             await asyncio.sleep(LOOK)
 
 
-def start_keeper(name: str, devices: int, slots: int, kind: str, cores: int, memory: Path, **patience: float) -> Actor:
+def start_keeper(
+    name: str,
+    devices: int,
+    slots: int,
+    kind: str,
+    cores: int,
+    memory: Path,
+    locations: Sequence[str] = (),
+    **patience: float,
+) -> Actor:
     """A named, detached Keeper that Ray starts again whenever it dies; the one of that name if there is one.
 
     Args:
@@ -212,6 +224,7 @@ def start_keeper(name: str, devices: int, slots: int, kind: str, cores: int, mem
         kind: of the devices.
         cores: of each, if they are CPUs.
         memory: path of its notes.
+        locations: where each device is; empty for anywhere.
         **patience: ``ready_within`` and ``silent`` of the :class:`Keeper`, seconds.
     """
     options = {
@@ -224,4 +237,6 @@ def start_keeper(name: str, devices: int, slots: int, kind: str, cores: int, mem
         "scheduling_strategy": here(),
     }
     actor: Any = ray.remote(Keeper)
-    return actor.options(**options).remote(name, devices, slots, kind, cores, str(memory), **patience)
+    return actor.options(**options).remote(
+        name, devices, slots, kind, cores, str(memory), locations=locations, **patience
+    )

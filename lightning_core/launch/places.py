@@ -15,7 +15,7 @@ import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from lightning_core.launch.worker import Life, Worker
 
 log = logging.getLogger(__name__)
 
+# Which nodes are at a location says this label of theirs: `ray start --labels=lightning-core/location=NAME`.
+LABEL = "lightning-core/location"
 # Part of a device's Ray resource that each process on it takes.
 PART = 0.01
 # How long the cluster may take to give a device to the pool, seconds.
@@ -118,9 +120,13 @@ class Places:
         slots: workers to keep warm on each.
         kind: of the devices, ``"cpu"`` or ``"gpu"``.
         cores: of each device, if they are CPUs.
+        locations: where each device is: on nodes with that as their label :data:`LABEL`. Empty for anywhere.
     """
 
-    def __init__(self, name: str, devices: int, slots: int, kind: str, cores: int = 1) -> None:
+    def __init__(
+        self, name: str, devices: int, slots: int, kind: str, cores: int = 1, locations: Sequence[str] = ()
+    ) -> None:
+        self._locations = locations
         self.kind = kind
         self._cores = cores
         self.turnstiles = [""] * devices
@@ -201,9 +207,10 @@ class Places:
             if self._groups:
                 return
             groups = await asyncio.to_thread(lambda: [self._find_group(k) for k in range(len(self.names))])
-            for group in groups:
+            for device, group in enumerate(groups):
                 if not await asyncio.to_thread(_has_or_had_a_device, group):
-                    raise RuntimeError(f"no free device: the cluster has no {self._resource} to give")
+                    where = f" on a node with {self._selector(device)}" if self._locations else ""
+                    raise RuntimeError(f"no free device: the cluster has no {self._resource} to give{where}")
             self._groups = groups
             for place in self._all:
                 self.task(self._fill(place))
@@ -344,7 +351,13 @@ class Places:
         try:
             return ray.util.get_placement_group(name)
         except ValueError:  # there is none yet
-            return placement_group([{self._resource: 1}], strategy="PACK", name=name, lifetime="detached")
+            where = [self._selector(device)] if self._locations else None
+            bundle = [{self._resource: 1}]
+            return placement_group(bundle, "PACK", name, "detached", bundle_label_selector=where)
+
+    def _selector(self, device: int) -> dict[str, str]:
+        """Labels of the nodes that a device may be on."""
+        return {LABEL: self._locations[device]}
 
     def _detached(self, kind: type[Any], name: str, device: int, **options: Any) -> Any:
         resources = {"num_gpus": PART} if self.kind == "gpu" else {"resources": {self._resource: PART}}

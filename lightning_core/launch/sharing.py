@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,6 +20,9 @@ MARKET_KEYS = tuple(field.name for field in fields(MarketTerms))
 POOL_KEYS = ("devices", "kind", "cores", "resident")
 MOST_DEVICES = 64
 MOST_JOBS = 1000
+# What Ray takes as the value of a label.
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+LABEL_RULE = "1 to 63 letters, digits, dots, dashes or underscores, the first and the last a letter or digit"
 
 Kind = Literal["cpu", "gpu"]
 
@@ -138,6 +142,8 @@ class Pool(NamedTuple):
     """The most there can be where the number is wrong."""
     cores: int
     resident: int | None
+    locations: tuple[str, ...] = ()
+    """Of each device; empty if that makes no difference."""
 
 
 def metered(settings: Settings, kind: Kind) -> Settings:
@@ -147,7 +153,8 @@ def metered(settings: Settings, kind: Kind) -> Settings:
 
 def of_pool(settings: Settings, pool: Pool) -> Settings:
     """The same for a pool of these devices."""
-    return metered(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores), pool.kind)
+    return metered(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
+                           locations=pool.locations), pool.kind)  # fmt: skip
 
 
 def read_settings(content: Mapping[str, Any], pool: Pool, folder: Path, found: Findings) -> Settings | None:
@@ -233,7 +240,12 @@ def read_pool(value: Any, found: Findings, there: int | None = None) -> Pool:
         kind = given
     else:
         found.at("kind").add(f"must be cpu or gpu, got {given!r}")
-    devices = there or found.at("devices").read(lambda given: whole(given, MOST_DEVICES), value.get("devices", 1))
+    locations: tuple[str, ...] = ()
+    if there is None and isinstance(value.get("devices"), Mapping):
+        locations = _read_locations(value["devices"], found.at("devices"))
+        devices: int | None = len(locations) or None
+    else:
+        devices = there or found.at("devices").read(lambda given: whole(given, MOST_DEVICES), value.get("devices", 1))
     resident = None
     if there is None and value.get("resident") is not None:
         resident = found.at("resident").read(whole, value["resident"])
@@ -243,4 +255,20 @@ def read_pool(value: Any, found: Findings, there: int | None = None) -> Pool:
     cores = found.at("cores").read(whole, value["cores"]) if value.get("cores") is not None else 1
     if kind == "gpu" and "cores" in value:
         found.at("cores").add("is of a pool of CPUs; remove it")
-    return Pool(kind, devices or MOST_DEVICES, cores or 1, resident)
+    return Pool(kind, devices or MOST_DEVICES, cores or 1, resident, locations)
+
+
+def _read_locations(value: Mapping[Any, Any], found: Findings) -> tuple[str, ...]:
+    """``{harbour: 2, cloud: 4}`` as where each device is; empty, with its problems noted, if anything is wrong."""
+    before = len(found.problems)
+    locations: list[str] = []
+    for name, count in value.items():
+        at = found.at(str(name))
+        if not isinstance(name, str) or not LABEL_VALUE.fullmatch(name):
+            at.add(f"a location is {LABEL_RULE}, for Ray's nodes carry it as a label, got {name!a}")
+        locations += [str(name)] * (at.read(lambda given: whole(given, MOST_DEVICES), count) or 0)
+    if not value:
+        found.add("expected a number, or a number by location, got none")
+    if len(locations) > MOST_DEVICES:
+        found.add(f"must be at most {MOST_DEVICES} devices, got {len(locations)}")
+    return tuple(locations) if len(found.problems) == before else ()

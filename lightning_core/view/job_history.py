@@ -283,9 +283,9 @@ def _since(job: JobHistory, time: float) -> str:
 
 
 def _words(value: object) -> str:
-    return (
-        "none" if value is None else "any" if value == "" else f"{value:g}" if isinstance(value, float) else str(value)
-    )
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value) or "any"
 
 
 def _command(event: Cancel | Pause | Resume) -> str:
