@@ -34,7 +34,7 @@ from lightning_core.launch.problems import BundleError
 from lightning_core.launch.signals import Interrupted, below, end, kept_from_ray, signals
 from lightning_core.settings import Settings
 from lightning_core.summary import PoolLost, Summary
-from lightning_core.types import Amend, Cancel, Close, Event, WorkersLost
+from lightning_core.types import Amend, Cancel, Close, Event, Job, WorkersLost
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +140,28 @@ class Cluster:
         if self._keeper is None:
             raise RuntimeError("use the cluster in a 'with' statement")
         return self._keeper
+
+    def job(self, name: str) -> Job:
+        """A job of the run that is going on, with its terms as they are now.
+
+        Raises:
+            RuntimeError: if no run is going on, or has no such job.
+        """
+        found: Job = call(self._running(), "job", name)
+        return found
+
+    def tell(self, event: Event) -> None:
+        """Hands an event to the scheduler of the run that is going on.
+
+        Raises:
+            RuntimeError: if no run is going on, or has no such job.
+        """
+        call(self._running(), "event", event)
+
+    def _running(self) -> Actor:
+        if self.scheduler is None:
+            raise RuntimeError("no run is going on")
+        return self.scheduler
 
     def settings(self, bundle: Bundle) -> Settings:
         """The bundle's, with as many jobs in memory as this cluster has workers for.

@@ -72,11 +72,11 @@ def nodes() -> list[dict[str, Any]]:
 def main(folder: Path) -> None:
     found: dict[str, Any] = {}
     line = Line()
-    own = tempfile.mkdtemp(prefix="lc-")
+    own = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="lc-")
     device = {"num_cpus": 1, "resources": {"device": 1}}
     machines: Any = Nodes(
         initialize_head=True,
-        head_node_args={"node_ip_address": NEAR, "include_dashboard": False, "temp_dir": own, **device},
+        head_node_args={"node_ip_address": NEAR, "include_dashboard": False, "temp_dir": f"{own}/ray", **device},
     )
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", machines.address, "--block"]
     options = ["--node-ip-address", FAR, "--num-cpus", "1", "--resources", json.dumps(device["resources"])]

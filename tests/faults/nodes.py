@@ -65,8 +65,9 @@ def main(folder: Path) -> None:
     found: dict[str, Any] = {}
     setattr(clusters, "start_keeper", functools.partial(start_keeper, ready_within=READY_WITHIN))  # noqa: B010
     own = tempfile.mkdtemp(prefix="lc-")  # Ray's usual folder tells everybody here which cluster is the newest
+    os.environ["RAY_TMPDIR"] = own
     machines: Any = Nodes(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": own}
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray"}
     )
     device = {"num_cpus": 1, "resources": {"device": 1}}
     nodes = {node.node_id: node for node in (machines.add_node(**device) for _ in range(2))}

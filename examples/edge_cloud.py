@@ -1,0 +1,260 @@
+"""Three small nodes at the edge, a larger one in the cloud: a plan for the day, a surge, one move, and less again.
+
+Run from the repository's root: ``python examples/edge_cloud.py``. What it does:
+
+1. brings up a Ray cluster of four nodes on this machine, labelled with where they are;
+2. plans the day: each job's place, period by period, with a GPU at the edge for 0.8 times what it costs in the cloud;
+3. trains the jobs, digit models under Lightning's Trainer, where the plan has them; ``buses`` rests at night;
+4. lets a fifth more come in for ``cameras``: two devices instead of one, which no node at the edge has, so that it
+   moves to the cloud, where it goes on from the batch at which it left;
+5. lets as much come in as before: one device is given back, and the job stays where it is.
+
+Each training writes down itself on which node and in which process it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+# Ray looks for its token once, when it is imported.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+import lightning.pytorch as pl  # noqa: E402
+import ray  # noqa: E402
+import torch  # noqa: E402
+from ray.cluster_utils import Cluster as Nodes  # noqa: E402
+from sklearn.datasets import load_digits  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+from lightning_core.callbacks import ElasticLoader  # noqa: E402
+from lightning_core.drivers.ray_actor import NICE  # noqa: E402
+from lightning_core.launch.bundle import Bundle  # noqa: E402
+from lightning_core.launch.cluster import Cluster, join_ray  # noqa: E402
+from lightning_core.launch.places import LABEL  # noqa: E402
+from lightning_core.placement import (  # noqa: E402
+    Cloud,
+    Demands,
+    EdgePrices,
+    Gpu,
+    Level,
+    Node,
+    PlacedJob,
+    Weights,
+    plan,
+)
+from lightning_core.placement.acting import Acting  # noqa: E402
+from lightning_core.placement.reconfigurer import Limits  # noqa: E402
+from lightning_core.types import Cancel, JobStatus  # noqa: E402
+
+# Devices of each place; the cloud has as many as are needed.
+EDGE, CLOUD = {"harbour": 1, "station": 1, "campus": 1}, 2
+RATE, SURGE = 15.0, 1.2
+NIGHT, DAY = 0, 1
+# A device trains 1,600 samples a second: 100 epochs of 15 samples a second fit on one, of 18 on two.
+DEMANDS = Demands(
+    periods=("night", "day"),
+    gpus={"device": Gpu(4.0)},
+    levels={"fp32": Level(0.9, {"device": 1600.0})},
+    nodes={name: Node({"device": float(count)}) for name, count in EDGE.items()},
+    jobs={
+        "cameras": PlacedJob((1, 1), RATE, 2.4),
+        "buses": PlacedJob((0, 1), RATE, 0.8),
+        "meters": PlacedJob((1, 1), RATE, 0.4, moves=False),
+    },
+    cloud=Cloud(delay=40.0),
+    edge=EdgePrices(0.8),
+)
+BATCH, EVERY = 32, 10
+PATIENCE = 120.0
+
+
+class Digits(pl.LightningDataModule):
+    """Handwritten digits, in an order that does not depend on how many devices there are."""
+
+    def train_dataloader(self) -> ElasticLoader:
+        digits: Any = load_digits()
+        images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
+        return ElasticLoader(TensorDataset(images, torch.tensor(digits.target)), batch_size=BATCH)
+
+
+class Whereabouts(pl.Callback):
+    """Writes down where the training is: node, process, batch and loss.
+
+    Args:
+        path: of the file, a line each time.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        time.sleep(0.02)  # there are more trainings than cores here
+        if trainer.is_global_zero and trainer.global_step % EVERY == 0:
+            node = ray.get_runtime_context().get_node_id()
+            line = {"node": node, "process": os.getpid(), "ranks": trainer.world_size, "step": trainer.global_step,
+                    "loss": float(outputs["loss"])}  # fmt: skip
+            with self.path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+class Story:
+    """What happens, step by step, as the jobs come on; shown them by the run."""
+
+    def __init__(self, cluster: Cluster, acting: Acting, notes: Path, names: dict[str, str]) -> None:
+        self.cluster, self.acting, self.notes, self.names = cluster, acting, notes, names
+        self.told: list[dict[str, Any]] = []
+        self._steps, self._jobs = self._tell(), dict[str, JobStatus]()
+        self._over = False
+
+    def update(self, now: float, jobs: list[JobStatus]) -> None:
+        """The jobs as they are now."""
+        self._jobs = {job.name: job for job in jobs}
+        if jobs and not self._over:
+            self._over = next(self._steps, "over") == "over"
+
+    def close(self) -> None:
+        """The run is over."""
+
+    def _tell(self) -> Iterator[None]:
+        acting = self.acting
+        acting.begin(NIGHT)
+        self._say("the night begins: buses rests")
+        yield from self._until(lambda: self._trains("cameras", 40) and self._trains("meters", 40))
+        self._say_where("cameras", "meters")
+        acting.begin(DAY)
+        self._say("the day begins")
+        yield from self._until(lambda: self._trains("buses", 40))
+        self._say_where("cameras", "meters", "buses")
+        self._change("a fifth more for cameras", RATE * SURGE)
+        yield from self._until(lambda: self._stint("cameras")[-1]["ranks"] == 2 and self._trains("cameras", 60))
+        self._say_where("cameras", "meters", "buses")
+        self._change("as much as before", RATE)
+        yield from self._until(lambda: self._stint("cameras")[-1]["ranks"] == 1 and self._trains("cameras", 60))
+        self._say_where("cameras", "meters", "buses")
+        for name in DEMANDS.jobs:
+            self.cluster.tell(Cancel(name))
+
+    def _change(self, words: str, rate: float) -> None:
+        for change in self.acting.meet({"cameras": rate}):
+            before, after = change.before, change.after
+            self._say(
+                f"{words}: {change.what}, {change.task.job} from {before.place} ({before.units:g}) to {after.place} "
+                f"({after.units:g}): {change.reason}"
+            )
+            self.told.append({"what": change.what, "from": before.place, "to": after.place, "units": after.units})
+
+    def _until(self, holds: Callable[[], bool]) -> Iterator[None]:
+        end = time.monotonic() + PATIENCE
+        while not holds():
+            if time.monotonic() > end:
+                raise TimeoutError(f"waited in vain: {self._jobs}")
+            yield
+
+    def _trains(self, name: str, steps: int) -> bool:
+        """Whether it has done so many steps where it is now."""
+        stint = self._stint(name)
+        return len(stint) > 1 and stint[-1]["step"] - stint[0]["step"] >= steps
+
+    def _stint(self, name: str) -> list[dict[str, Any]]:
+        """Its notes since it has been where it is, with as many devices."""
+        notes = self._notes(name)
+        last = [(note["node"], note["process"], note["ranks"]) for note in notes][-1:]
+        first = next((k for k in range(len(notes), 0, -1) if [_where(notes[k - 1])] != last), 0)
+        return notes[first:] or [{"ranks": 0, "step": 0}]
+
+    def _notes(self, name: str) -> list[dict[str, Any]]:
+        path = self.notes / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def _say_where(self, *names: str) -> None:
+        for name in names:
+            stint = self._stint(name)
+            place = self.names[stint[-1]["node"]]
+            head = f"{name}: {place}, process {stint[-1]['process']}, {stint[-1]['ranks']} devices"
+            self._say(
+                f"  {head}, steps {stint[0]['step']} to {stint[-1]['step']}, loss {stint[0]['loss']:.3f} to "
+                f"{stint[-1]['loss']:.3f}"
+            )
+            self.told.append({"job": name, "place": place, **stint[-1], "began": stint[0]["step"]})
+
+    @staticmethod
+    def _say(words: str) -> None:
+        print(words, flush=True)
+
+
+def _where(note: dict[str, Any]) -> tuple[Any, ...]:
+    return note["node"], note["process"], note["ranks"]
+
+
+def _job(name: str, notes: Path, place: str) -> dict[str, Any]:
+    return {
+        "seed_everything": 1,
+        "model": {"class_path": "examples.digits.Cnn"},
+        "data": {"class_path": "examples.edge_cloud.Digits"},
+        "trainer": {
+            "logger": False, "max_epochs": -1,
+            "callbacks": [{"class_path": "examples.edge_cloud.Whereabouts", "init_args": {"path": str(notes / name)}}],
+        },
+        "deadline": "1h", "target": {"batches": 10**6}, "min_devices": 1, "max_devices": 2, "location": place,
+    }  # fmt: skip
+
+
+def main(arguments: argparse.Namespace) -> None:
+    solved = plan(DEMANDS, Weights(cost=0.89, accuracy=0.1, moves=0.01))
+    placed = solved.placed
+    print("the plan: " + "; ".join(
+        f"{task.job} " + ", ".join("rests" if choice is None else choice.place for choice in choices)
+        for task, choices in placed.served.items()
+    ))  # fmt: skip
+    places = {**EDGE, "cloud": CLOUD}
+    with tempfile.TemporaryDirectory(prefix="lc-") as own:
+        # Where Ray notes which cluster of this machine is the newest: this one is nobody else's.
+        os.environ |= NICE | {"RAY_TMPDIR": own}
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray", "object_store_memory": 80 * 2**20}
+        nodes: Any = Nodes(initialize_head=True, head_node_args=head)
+        names: dict[str, str] = {}
+        try:
+            for name, devices in places.items():
+                node = nodes.add_node(
+                    num_cpus=1, resources={"device": devices}, labels={LABEL: name}, object_store_memory=80 * 2**20
+                )
+                names[node.node_id] = name
+            join_ray(nodes.address)
+            first = {
+                task.job: next(choice.place for choice in choices if choice) for task, choices in placed.served.items()
+            }
+            notes = Path(own) / "notes"
+            notes.mkdir()
+            bundle = Bundle.from_dict({
+                "pool": {"devices": places}, "policy": "fifo", "period": "0.5s",
+                "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
+            }, ROOT)  # fmt: skip
+            with Cluster.of(bundle) as cluster:
+                acting = Acting(placed, cluster.job, cluster.tell, Limits(cost=2.0))
+                story = Story(cluster, acting, notes, names)
+                bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
+            if arguments.json:
+                arguments.json.write_text(json.dumps(story.told, indent=2) + "\n")
+        finally:
+            ray.shutdown()
+            nodes.shutdown()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was seen here")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="keep the run here")
+    main(parser.parse_args())

@@ -1,0 +1,127 @@
+"""A plan moves the jobs of a pool: on a scheduler alone, and, as in the example, on a Ray cluster of four nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.placement import CLOUD, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
+from lightning_core.placement.acting import Acting, job_name
+from lightning_core.placement.reconfigurer import Limits
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.types import BatchTarget, Can, Event, Job, Pause, Submit
+from tests.conftest import ROOT
+
+CAN = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE, Can.RESIZE})
+DEMANDS = Demands(
+    ("night", "day"), {"device": Gpu(4.0)}, {"fp32": Level(0.9, {"device": 1600.0})},
+    {name: Node({"device": 1.0}) for name in ("a", "b", "c")},
+    {"cars": PlacedJob((1, 2), 15.0, 0.4), "bus": PlacedJob((1, 1), 15.0, 0.4, moves=False)},
+    Cloud(40.0), EdgePrices(0.8),
+)  # fmt: skip
+
+
+class Pool:
+    """A scheduler whose devices are where the plan's places are, and a clock."""
+
+    def __init__(self, names: list[str]) -> None:
+        locations = ("a", "b", "c", CLOUD, CLOUD)
+        self.scheduler = Scheduler(Settings(policy="fifo", devices=5, stay=0.0, locations=locations))
+        self.now = 0.0
+        jobs = [Job(name, 1e4, BatchTarget(1000), can=CAN, max_devices=2, sizes=(1, 2)) for name in names]
+        self.tell(Submit(tuple(jobs)))
+
+    def tell(self, event: Event) -> None:
+        self.now += 1.0
+        self.scheduler.handle(event, self.now)
+        self.scheduler.check()
+
+    def where(self) -> dict[str, tuple[str, int]]:
+        places = self.scheduler.settings.locations
+        return {
+            status.name: (places[status.devices[0]], len(status.devices))
+            for status in self.scheduler.status()
+            if status.share
+        }
+
+
+def test_every_period_sends_everybody_where_the_plan_has_it() -> None:
+    placed = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placed
+    names = [job_name(DEMANDS, task) for task in placed.served]
+    assert names == ["cars-0", "cars-1", "bus"]
+    pool = Pool(names)
+    acting = Acting(placed, pool.scheduler.job, pool.tell, Limits(cost=5.0))
+    with pytest.raises(ValueError, match="a period must have begun, got none"):
+        acting.meet({"cars": 18.0})
+    acting.begin(0)
+    night = {job_name(DEMANDS, task): now[0] for task, now in placed.served.items() if now[0] is not None}
+    assert pool.where() == {name: (choice.place, 1) for name, choice in night.items()}
+    assert set(pool.where()) == {"cars-0", "bus"}
+    assert pool.scheduler.last("cars-1").paused
+    acting.begin(1)
+    day = {job_name(DEMANDS, task): now[1] for task, now in placed.served.items() if now[1] is not None}
+    assert pool.where() == {name: (choice.place, 1) for name, choice in day.items()}
+    assert not pool.scheduler.last("cars-1").paused
+
+
+def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there() -> None:
+    """No node at the edge has two devices: one of both moves, for the other the cloud has no device left."""
+    placed = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placed
+    pool = Pool([job_name(DEMANDS, task) for task in placed.served])
+    acting = Acting(placed, pool.scheduler.job, pool.tell, Limits(cost=5.0, moves=1))
+    acting.begin(1)
+    before = pool.where()
+    changes = acting.meet({"cars": 18.0})
+    assert sorted(change.what for change in changes) == ["left", "moved"]
+    moved = next(job_name(DEMANDS, change.task) for change in changes if change.what == "moved")
+    assert pool.where() == before | {moved: (CLOUD, 2)}
+    [back] = acting.meet({"cars": 15.0})
+    assert back.what == "released"
+    assert pool.where() == before | {moved: (CLOUD, 1)}
+    acting.begin(0)  # the plan's own places hold again
+    assert all(place != CLOUD for place, _ in pool.where().values())
+
+
+def test_whoever_stays_is_not_told_again_to_rest_or_to_go_on() -> None:
+    placed = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placed
+    pool, told = Pool([job_name(DEMANDS, task) for task in placed.served]), list[Event]()
+    acting = Acting(placed, pool.scheduler.job, told.append)
+    acting.begin(0)
+    assert [event for event in told if isinstance(event, Pause)] == [Pause("cars-1", release=True)]
+    acting.begin(1)
+    told.clear()
+    acting.begin(1)
+    assert {type(event).__name__ for event in told} == {"Amend"}
+
+
+@pytest.mark.cluster
+def test_on_four_nodes_a_surge_moves_one_training_and_its_loss_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "seen.json"
+    command = [sys.executable, str(ROOT / "examples/edge_cloud.py"), "--json", str(path)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=240)
+    told: list[dict[str, Any]] = json.loads(path.read_text())
+    changes = [line for line in told if "what" in line]
+    seen: dict[str, list[dict[str, Any]]] = {}
+    for line in told:
+        if "job" in line:
+            seen.setdefault(line["job"], []).append(line)
+    assert [(change["what"], change["to"], change["units"]) for change in changes] == [
+        ("moved", "cloud", 2),
+        ("released", "cloud", 1),
+    ]
+    night, day, surge, after = seen["cameras"]
+    assert night["node"] == day["node"] != surge["node"] == after["node"]
+    assert night["process"] == day["process"] != surge["process"]
+    assert [line["ranks"] for line in (night, day, surge, after)] == [1, 1, 2, 1]
+    # It goes on from the batch at which it left, and the loss with it.
+    assert 0 <= surge["began"] - day["step"] <= 60
+    assert surge["began"] <= surge["step"] <= after["began"] <= after["step"]
+    assert after["loss"] < surge["loss"] + 0.5 < night["loss"] + 0.5
+    # The others stay where they are.
+    assert len({(line["node"], line["process"]) for line in seen["meters"]}) == 1
+    assert len({(line["node"], line["process"]) for line in seen["buses"]}) == 1
