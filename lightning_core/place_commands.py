@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from lightning_core.view.text import clean
 
 if TYPE_CHECKING:  # solvers take longer to import than most commands to run
     from lightning_core.placement import Placed, Solved, Weights
+    from lightning_core.placement.day import Lived
+    from lightning_core.types import FloatArray
 
 # As the planner's own.
 GAP = 1e-3
@@ -26,6 +28,35 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     words = "the best plan of a day: tasks by place and period, and what it costs"
     made = commands.add_parser("plan", help=words, description=words)
     made.set_defaults(run=_plan)
+    _add_plan(made)
+    made.add_argument(
+        "--baselines", action="store_true", help="one task after the other, and one period planned, beside it"
+    )
+    made.add_argument("--picture", type=Path, metavar="FILE", help="PNG, SVG or PDF")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write where each task is here")
+    words = "a planned day with surges: what is foreseen, what moves, and what could be served"
+    played = commands.add_parser("simulate", help=words, description=words)
+    played.set_defaults(run=_simulate)
+    _add_plan(played)
+    played.add_argument("--steps", type=int, default=32, metavar="N", help="of each period (default 32: quarter hours)")
+    played.add_argument(
+        "--surge", type=float, default=0.2, metavar="PART", help="that comes in more in an event (default 0.2)"
+    )
+    played.add_argument("--events", type=float, default=1.0, metavar="N", help="for each job and period (default 1)")
+    played.add_argument("--noise", type=float, default=0.02, metavar="PART", help="of what comes in (default 0.02)")
+    played.add_argument("--seed", type=int, default=0, metavar="N", help="of events and noise (default 0)")
+    played.add_argument(
+        "--arrivals", type=Path, metavar="FILE.csv", help="instead: a column a job, a row a step, samples/s of a task"
+    )
+    played.add_argument(
+        "--most", type=float, default=0.5, metavar="PART", help="that a move may cost more than planned (default 0.5)"
+    )
+    played.add_argument("--picture", type=Path, metavar="FILE", help="loads by place and step: PNG, SVG or PDF")
+    played.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+
+
+def _add_plan(made: argparse.ArgumentParser) -> None:
+    """Of what a plan is made."""
     made.add_argument("demands", type=Path, metavar="DEMANDS.yaml", help="nodes, GPUs, levels and jobs")
     made.add_argument("--cost", type=float, default=0.5, metavar="W", help="weight of money (default 0.5)")
     made.add_argument(
@@ -39,11 +70,6 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument(
         "--seconds", type=float, metavar="S", help="at most; with a limit the plan depends on the machine"
     )
-    made.add_argument(
-        "--baselines", action="store_true", help="one task after the other, and one period planned, beside it"
-    )
-    made.add_argument("--picture", type=Path, metavar="FILE", help="PNG, SVG or PDF")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write where each task is here")
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -72,6 +98,58 @@ def _plan(arguments: argparse.Namespace) -> int:
         draw(placed, arguments.picture)
         print(arguments.picture)
     return code
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.demands import read_arrivals, read_demands
+    from lightning_core.placement import Weights, plan
+    from lightning_core.placement.day import Surges, live
+    from lightning_core.placement.predictor import PREDICTORS
+    from lightning_core.placement.reconfigurer import Limits
+    from lightning_core.series import Perfect
+
+    if arguments.json and not arguments.json.parent.is_dir():
+        raise ValueError(f"--json: {arguments.json.parent} is not a folder")
+    if arguments.steps < 1:
+        raise ValueError(f"--steps must be at least 1, got {arguments.steps}")
+    demands = read_demands(arguments.demands)
+    surges = Surges(arguments.surge, arguments.events, noise=arguments.noise, seed=arguments.seed)
+    if arguments.arrivals is None:
+        arrivals = surges.draw(demands, arguments.steps)
+    else:
+        arrivals = read_arrivals(arguments.arrivals, demands)
+    limits, weights = Limits(arguments.most), Weights(arguments.cost, arguments.accuracy, arguments.moves)
+    found = plan(demands, weights, accuracy=arguments.mean_accuracy, gap=arguments.gap, seconds=arguments.seconds)
+    foreseers = {"as planned": None, **PREDICTORS, "perfect": Perfect()}
+    lived = {name: live(found.placed, arrivals, foreseer, limits) for name, foreseer in foreseers.items()}
+    _tell(lived, arrivals)
+    if arguments.json:
+        body = {name: {key: value for key, value in one._asdict().items() if key != "loads"}
+                for name, one in lived.items()}  # fmt: skip
+        arguments.json.write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
+    if arguments.picture:
+        from lightning_core.view.placement import draw_day
+
+        draw_day(
+            found.placed, {name: lived[name] for name in ("perfect", "persistence", "as planned")}, arguments.picture
+        )
+        print(arguments.picture)
+    return EXIT_MET
+
+
+def _tell(lived: Mapping[str, Lived], arrivals: Mapping[str, FloatArray]) -> None:
+    """What became of the day, by who foresaw it, and how wrong that was."""
+    from lightning_core.placement.predictor import PREDICTORS, beside_persistence
+
+    wrong = beside_persistence(list(arrivals.values()))
+    rows = [
+        [name, f"{one.served:.2%}", f"{one.cost:.4g}", str(one.moves), str(one.left),
+         *([f"{error:.2f}" for error in wrong[name]] if name in PREDICTORS else ["-"] * 3)]
+        for name, one in lived.items()
+    ]  # fmt: skip
+    words = "errors of what is foreseen 1, 2 and 3 steps ahead are in those of persistence: all goes on as it is"
+    header = ["foreseen by", "served", "cost", "moves", "left", "1 ahead", "2 ahead", "3 ahead"]
+    print_table(header, rows, words)
 
 
 def _show(placed: Placed) -> None:

@@ -96,3 +96,37 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     path.write_text("[1]")
     with pytest.raises(BundleError, match="expected a mapping of periods, gpus"):
         read_demands(path)
+
+
+def test_a_day_with_surges_is_lived_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture, figures = tmp_path / "loads.svg", tmp_path / "day.json"
+    said = Said(
+        capsys, "place", "simulate", str(DAY), "--steps", "8", "--picture", str(picture), "--json", str(figures)
+    )
+    assert said.code == 0
+    assert "<svg" in picture.read_text()
+    body = json.loads(figures.read_text())
+    assert list(body) == ["as planned", "persistence", "autoregression", "trend", "perfect"]
+    assert body["as planned"]["served"] < body["persistence"]["served"] <= body["perfect"]["served"] <= 1
+    assert body["as planned"]["moves"] == 0 < body["perfect"]["cost"] - body["as planned"]["cost"]
+    rows = {line.split("  ")[0]: line.split() for line in said.out.splitlines()}
+    assert rows["persistence"][-3:] == ["1.00"] * 3
+
+
+def test_what_comes_in_can_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, figures = tmp_path / "day.csv", tmp_path / "day.json"
+    path.write_text("cameras,buses,meters,shops\n" + "15,15,5,15\n" * 6)
+    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path), "--json", str(figures))
+    assert (said.code, json.loads(figures.read_text())["as planned"]["served"]) == (0, 1.0)
+    path.write_text("cameras,buses,meters,shops\n15,15,5,15\n15,x,5,15\n15,15,0,15\n15,15,5\n")
+    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path))
+    assert said.code == 2
+    assert [line.partition(str(path))[2] for line in said.err.splitlines()] == [
+        ": must be as many rows for each of 3 periods, got 4",
+        ":3: expected 4 positive numbers, got '15,x,5,15'",
+        ":4: expected 4 positive numbers, got '15,15,0,15'",
+        ":5: expected 4 positive numbers, got '15,15,5'",
+    ]
+    path.write_text("cameras,buses\n15,15\n")
+    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path))
+    assert "expected a column for each of cameras, buses, meters, shops, got cameras, buses" in said.err

@@ -86,22 +86,53 @@ def test_of_one_job_some_may_grow_and_others_not() -> None:
 
 
 def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
-    [left] = Reconfigurer(planned({"n": 11.0}, a=near(moves=False)), 0).meet({"a": 18.0})
-    assert (left.what, left.reason) == ("left", "11 of 12 v100 are free in n, and it must not move")
+    [left] = Reconfigurer(planned({"n": 10.0}, a=near(moves=False)), 0).meet({"a": 18.0})
+    assert (left.what, left.reason) == ("left", "10 of 12 v100 are free in n, and it must not move")
     far = near(delay=90.0)
-    [dear] = Reconfigurer(planned({"n": 11.0}, a=far), 0, Limits(cost=0.5)).meet({"a": 18.0})
+    [dear] = Reconfigurer(planned({"n": 10.0}, a=far), 0, Limits(cost=0.5)).meet({"a": 18.0})
     assert dear.what == "left"
     assert "cloud would cost 2." in dear.reason
-    [moved] = Reconfigurer(planned({"n": 11.0}, a=far), 0, Limits(cost=5.0)).meet({"a": 18.0})
+    [moved] = Reconfigurer(planned({"n": 10.0}, a=far), 0, Limits(cost=5.0)).meet({"a": 18.0})
     assert (moved.what, moved.after.place) == ("moved", CLOUD)
-    [none] = Reconfigurer(planned({"n": 11.0}, a=far), 0, Limits(5.0, moves=0)).meet({"a": 18.0})
-    assert (none.what, none.reason) == ("left", "11 of 12 v100 are free in n, and 0 have moved already")
+    [none] = Reconfigurer(planned({"n": 10.0}, a=far), 0, Limits(5.0, moves=0)).meet({"a": 18.0})
+    assert (none.what, none.reason) == ("left", "10 of 12 v100 are free in n, and 0 have moved already")
+
+
+def test_who_may_go_makes_way_for_who_may_not() -> None:
+    """The one that this costs the least; it stays there afterwards."""
+    jobs = {"a": near(), "b": near(delay=90.0), "c": near(delay=90.0, sample=4.0), "d": near(delay=90.0, moves=False)}
+    now = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, Limits(cost=2.0))
+    [left] = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, Limits(cost=0.1)).meet({"a": 18.0})
+    assert left.what == "left"
+    moved, grown = now.meet({"a": 18.0})
+    assert (moved.task.job, moved.what, moved.after.place) == ("b", "moved", CLOUD)
+    assert moved.reason == "makes way for a, task 0 in n"
+    assert (grown.task.job, grown.what, grown.reason) == ("a", "grown", "b, task 0 has made way in n")
+    assert [change.what for change in now.meet({"a": 15.0})] == ["released"]
+    assert now.now[Task("b", 0)].place == CLOUD
+    still = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, Limits(2.0, moves=0))
+    assert [change.what for change in still.meet({"a": 18.0})] == ["left"]
+
+
+def test_who_cannot_have_all_takes_what_there_is() -> None:
+    now = Reconfigurer(standing("n", {"n": 22.0}, a=near(moves=False), b=near(moves=False)), 0)
+    [partly] = now.meet({"a": 22.5})
+    assert (partly.what, partly.before.units, partly.after.units) == ("partly", 10, 12)
+    assert partly.reason == "12 of 15 v100 are free in n, and it must not move"
+    assert [change.what for change in now.meet({"a": 22.5})] == ["left"]
+    [back] = now.meet({"a": 15.0})
+    assert (back.what, back.after.units) == ("released", 10)
+    parts = replace(planned({"n": 22.0}, a=near()).demands, whole=False, nodes={"n": Node({"v100": 11.0}, 6.5)})
+    choice = next(one for one in parts.choices(parts.jobs["a"]) if one.place == "n")
+    thin = Reconfigurer(Placed(parts, {Task("a", 0): (choice,)}), 0)
+    [partly] = thin.meet({"a": 30.0})
+    assert partly.after.units == pytest.approx(10 * 6.5 / 0.4 / 15)  # its line is full before its GPUs are
 
 
 def test_whoever_lacks_the_most_comes_first() -> None:
     now = Reconfigurer(planned({"n": 26.0}, a=near(), b=near()), 0)
     changes = now.meet({"a": 18.0, "b": 22.5})
-    assert [(change.task.job, change.what) for change in changes] == [("b", "grown"), ("a", "left")]
+    assert [(change.task.job, change.what) for change in changes] == [("b", "grown"), ("a", "partly")]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +164,9 @@ def test_no_place_ever_gives_more_than_it_has(story: list[tuple[str, float]], un
         before = dict(now.now)
         for change in now.meet({name: rate}):
             assert change.before == before[change.task]
-            assert change.after == now.now[change.task]
+            before[change.task] = change.after
             assert (change.what == "moved") == (change.before.place != change.after.place)
+        assert before == now.now
         kept = {(task, choice.place): now._rates[task] * 0.4 for task, choice in now.now.items()}
         for k, has in enumerate(units):
             used = sum(rate for (_, place), rate in kept.items() if place == f"n{k}")

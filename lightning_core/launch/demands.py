@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from lightning_core.launch.jobs import duration
 from lightning_core.launch.loading import load_yaml
 from lightning_core.launch.problems import BundleError, Findings
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
+from lightning_core.types import FloatArray
 
 T = TypeVar("T")
 KEYS = tuple(field.name for field in fields(Demands))
@@ -55,6 +59,38 @@ def read_demands(path: Path) -> Demands:
     if made is None:
         raise BundleError(found.problems)
     return made
+
+
+def read_arrivals(path: Path, demands: Demands) -> dict[str, FloatArray]:
+    """What comes in for a task of each job in each step, in what was planned.
+
+    Args:
+        path: of a CSV file: a column a job, a row a step, samples a second.
+        demands: the jobs.
+
+    Raises:
+        BundleError: with every problem found, each with its line.
+    """
+    with path.open(newline="") as file:
+        header, *rows = list(csv.reader(file)) or [[]]
+    if sorted(header) != sorted(demands.jobs):
+        words = f"expected a column for each of {', '.join(demands.jobs)}, got {', '.join(header) or 'none'}"
+        raise BundleError([f"{path}:1: {words}"])
+    problems: list[str] = []
+    if not rows or len(rows) % len(demands.periods):
+        problems.append(f"{path}: must be as many rows for each of {len(demands.periods)} periods, got {len(rows)}")
+    table = np.ones((len(rows), len(header)))
+    for number, row in enumerate(rows):
+        try:
+            table[number] = [float(value) for value in row]
+            good = bool(np.all(np.isfinite(table[number]) & (table[number] > 0)))
+        except ValueError:
+            good = False
+        if not good:
+            problems.append(f"{path}:{number + 2}: expected {len(header)} positive numbers, got {','.join(row)!r}")
+    if problems:
+        raise BundleError(problems)
+    return {name: table[:, at] / demands.jobs[name].rate for at, name in enumerate(header)}
 
 
 def _named(value: Any, found: Findings, read: Callable[[Any, Findings], T | None]) -> dict[str, T]:

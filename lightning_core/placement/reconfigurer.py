@@ -1,12 +1,16 @@
 """What is done when more comes in than was planned, and afterwards.
 
 One task after the other, the one that lacks the most first: it gets more where it is, if there is room; else it
-moves, if it may and that does not cost too much; else it stays as it is, and that is told. When all is as planned
-again, what was added is given back; who has moved stays where he is (Sartzetakis et al., section IV-C).
+moves, if it may and that does not cost too much; else it stays, and that is told. When all is as planned again, what
+was added is given back; who has moved stays where he is (Sartzetakis et al., section IV-C).
+
+Two things are ours. Who cannot go elsewhere asks whether somebody beside it can, the one whom that costs least. And
+who stays for want of room takes what room there is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -15,7 +19,7 @@ from lightning_core.placement.model import EXACT, Choice, Demands, PlacedJob
 from lightning_core.placement.plan import Placed, Task, taken
 from lightning_core.placement.planner import room_of
 
-What = Literal["grown", "moved", "left", "released"]
+What = Literal["grown", "moved", "partly", "left", "released"]
 
 
 class Change(NamedTuple):
@@ -23,7 +27,8 @@ class Change(NamedTuple):
 
     Args:
         task: which.
-        what: ``"grown"`` where it is, ``"moved"``, ``"left"`` as it was though it lacks something, ``"released"``.
+        what: ``"grown"`` where it is, ``"moved"``, ``"partly"`` grown though it lacks more, ``"left"`` as it was
+            though it lacks something, ``"released"``.
         before: what it had.
         after: what it has.
         reason: in words.
@@ -75,6 +80,9 @@ class Reconfigurer:
         # Of each task what it is served for: of one job some may have grown, and others not.
         self._rates = {task: self.demands.jobs[task.job].rate for task in self.now}
         self._used: dict[tuple[str, str], float] = {}
+        self._known: dict[PlacedJob, list[Choice]] = {}
+        # Who could go elsewhere so that others have room, by place; None until somebody asks.
+        self._guests: dict[str, list[tuple[float, Task, Choice]]] | None = None
         for task, choice in self.now.items():
             self._count(task, choice, 1.0)
 
@@ -97,11 +105,11 @@ class Reconfigurer:
         more = [task for task, rate in self._rates.items() if wanted[task] > rate + EXACT]
         changes = [change for task in less if (change := self._shrunk(task, wanted[task])) is not None]
         more.sort(key=lambda task: (self.now[task].units * (1 - wanted[task] / self._rates[task]), task))
-        moves = 0
+        moves, self._guests = 0, None
         for task in more:
-            change = self._grown(task, wanted[task], moves)
-            moves += change.what == "moved"
-            changes.append(change)
+            several = self._grown(task, wanted[task], moves)
+            moves += sum(change.what == "moved" for change in several)
+            changes += several
         return changes
 
     def _shrunk(self, task: Task, rate: float) -> Change | None:
@@ -115,37 +123,92 @@ class Reconfigurer:
             else Change(task, "released", before, after, "less comes in: gives back what it had more")
         )
 
-    def _grown(self, task: Task, rate: float, moves: int) -> Change:
+    def _grown(self, task: Task, rate: float, moves: int) -> list[Change]:
+        """It gets what it lacks: last in the list what became of the task itself."""
         before, job, bigger = self.now[task], self._job(task), self._job(task, rate)
         self._count(task, before, -1.0, job)
         after = self._as_it_is(task, bigger)
         if self._fits(bigger, after):
             self._take(task, bigger, after)
-            return Change(task, "grown", before, after, f"there is room in {before.place}")
-        planned = self._planned[task]
-        short = self._short(bigger, after)
-        if not job.moves:
-            why = f"{short} are free in {before.place}, and it must not move"
-        elif moves >= self.limits.moves:
-            why = f"{short} are free in {before.place}, and {moves} have moved already"
-        else:
-            others = [one for one in self.demands.choices(bigger) if one.accuracy >= before.accuracy - EXACT]
-            fitting = [one for one in others if one.place != before.place and self._fits(bigger, one)]
-            best = min(fitting, key=lambda one: (one.cost, one.place), default=None)
-            if best is not None and best.cost - planned <= self.limits.cost * planned + EXACT:
-                self._take(task, bigger, best)
-                return Change(task, "moved", before, best, f"{short} are free in {before.place}, {best.place} has room")
-            elsewhere = "no other place has room" if best is None else (
-                f"{best.place} would cost {best.cost / planned:.2f} times what was planned"
-            )  # fmt: skip
-            why = f"{short} are free in {before.place}, and {elsewhere}"
+            return [Change(task, "grown", before, after, f"there is room in {before.place}")]
+        lacks = f"{self._short(bigger, after)} are free in {before.place}"
+        best, why = self._elsewhere(task, bigger, moves)
+        if best is not None:
+            self._take(task, bigger, best)
+            return [Change(task, "moved", before, best, f"{lacks}, {best.place} has room")]
+        if (change := self._makes_way(task, bigger, after, moves)) is not None:
+            self._take(task, bigger, after)
+            return [
+                change,
+                Change(task, "grown", before, after, f"{_name(change.task)} has made way in {before.place}"),
+            ]
+        part = self._part(job, bigger, before)
+        some = self._as_it_is(task, part)
+        if some.units > before.units + EXACT:
+            self._take(task, part, some)
+            return [Change(task, "partly", before, some, f"{lacks}, and {why}")]
         self._take(task, job, before)
-        return Change(task, "left", before, before, why)
+        return [Change(task, "left", before, before, f"{lacks}, and {why}")]
+
+    def _elsewhere(self, task: Task, job: PlacedJob, moves: int) -> tuple[Choice | None, str]:
+        """Where a task costs least, is no less accurate and has room; None with why there is no such place."""
+        has, planned = self.now[task], self._planned[task]
+        if not job.moves:
+            return None, "it must not move"
+        if moves >= self.limits.moves:
+            return None, f"{moves} have moved already"
+        fitting = [
+            one for one in self._choices(job)
+            if one.place != has.place and one.accuracy >= has.accuracy - EXACT and self._fits(job, one)
+        ]  # fmt: skip
+        best = min(fitting, key=lambda one: (one.cost, one.place), default=None)
+        if best is None:
+            return None, "no other place has room"
+        if best.cost - planned > self.limits.cost * planned + EXACT:
+            return None, f"{best.place} would cost {best.cost / planned:.2f} times what was planned"
+        return best, ""
+
+    def _makes_way(self, task: Task, bigger: PlacedJob, wanted: Choice, moves: int) -> Change | None:
+        """Another one moves so that a task has room where it is: the one that this costs the least."""
+        if moves >= self.limits.moves:
+            return None
+        lacks = {what: amount - self._free(wanted.place, what) for what, amount in taken(bigger, wanted).items()}
+        if self._guests is None:
+            self._guests = self._who_could_go()
+        for _, other, had in self._guests.get(wanted.place, ()):
+            job = self._job(other)
+            gives = taken(job, had)
+            enough = all(gives.get(what, 0.0) >= amount - EXACT for what, amount in lacks.items() if amount > EXACT)
+            if other == task or self.now[other] != had or not enough:
+                continue
+            best, _ = self._elsewhere(other, job, moves)
+            if best is not None:
+                self._count(other, had, -1.0, job)
+                self._take(other, job, best)
+                return Change(other, "moved", had, best, f"makes way for {_name(task)} in {had.place}")
+        return None
+
+    def _who_could_go(self) -> dict[str, list[tuple[float, Task, Choice]]]:
+        """By place, whose move costs how much, the cheapest first."""
+        found: dict[str, list[tuple[float, Task, Choice]]] = {}
+        for task, has in self.now.items():
+            best, _ = self._elsewhere(task, self._job(task), 0)
+            if best is not None:
+                found.setdefault(has.place, []).append((best.cost - has.cost, task, has))
+        return {place: sorted(some) for place, some in found.items()}
+
+    def _part(self, job: PlacedJob, bigger: PlacedJob, has: Choice) -> PlacedJob:
+        """As much of what is wanted as there is room for."""
+        speed = self.demands.levels[has.level].speed[has.gpu]
+        free = self._free(has.place, has.gpu)
+        units = math.floor(free + EXACT) if self.demands.whole else free
+        most = min(units * speed / self.demands.epochs, self._free(has.place, "bandwidth") / job.sample, bigger.rate)
+        return replace(job, rate=max(most, job.rate))
 
     def _short(self, job: PlacedJob, choice: Choice) -> str:
         """What is short at a place, in words."""
         for what, amount in taken(job, choice).items():
-            free = room_of(self.demands, choice.place, what) - self._used.get((choice.place, what), 0.0)
+            free = self._free(choice.place, what)
             if amount > free + EXACT:
                 return f"{max(free, 0.0):g} of {amount:g} {what}"
         return "none"
@@ -164,10 +227,16 @@ class Reconfigurer:
         return replace(job, rate=self._rates[task] if rate is None else rate)
 
     def _fits(self, job: PlacedJob, choice: Choice) -> bool:
-        return all(
-            self._used.get((choice.place, what), 0.0) + amount <= room_of(self.demands, choice.place, what) + EXACT
-            for what, amount in taken(job, choice).items()
-        )
+        return all(amount <= self._free(choice.place, what) + EXACT for what, amount in taken(job, choice).items())
+
+    def _free(self, place: str, what: str) -> float:
+        return room_of(self.demands, place, what) - self._used.get((place, what), 0.0)
+
+    def _choices(self, job: PlacedJob) -> list[Choice]:
+        """As the demands have them; asked for again and again."""
+        if job not in self._known:
+            self._known[job] = self.demands.choices(job)
+        return self._known[job]
 
     def _take(self, task: Task, job: PlacedJob, choice: Choice) -> None:
         self.now[task], self._rates[task] = choice, job.rate
@@ -177,3 +246,7 @@ class Reconfigurer:
         for what, amount in taken(job or self.demands.jobs[task.job], choice).items():
             key = choice.place, what
             self._used[key] = self._used.get(key, 0.0) + sign * amount
+
+
+def _name(task: Task) -> str:
+    return f"{task.job}, task {task.number}"

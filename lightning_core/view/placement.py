@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
@@ -11,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_core.placement import CLOUD, Placed
+from lightning_core.placement.day import Lived
 
 COLOURS = ("#1f5f8b", "#e8a33d", "#007a59", "#8a6d3b")
 INK = "#17202a"
@@ -46,6 +48,40 @@ def draw(placed: Placed, path: Path) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
                   title="level (black: what a node has)", title_fontsize=8, fontsize=8)  # fmt: skip
+    figure.savefig(path, dpi=120)
+
+
+def draw_day(placed: Placed, lived: Mapping[str, Lived], path: Path) -> None:
+    """Writes the GPUs that each place gives, step by step, beside what a node has.
+
+    Args:
+        placed: the plan.
+        lived: what became of the day, by who foresaw it.
+        path: of the file; its ending says the format.
+    """
+    demands = placed.demands
+    places = demands.places
+    figure = Figure(figsize=(8.0, 1.5 * len(places) + 1.2), layout="constrained")
+    panels = figure.subplots(len(places), 1, sharex=True, squeeze=False)[:, 0]
+    steps = len(next(iter(lived.values())).loads[places[0]])
+    for axes, place in zip(panels, places, strict=True):
+        # Whoever is told first lies below: where they are the same the last is seen.
+        for colour, (name, one) in zip(np.resize(COLOURS, len(lived)), lived.items(), strict=True):
+            axes.step(np.arange(steps), one.loads[place], where="post", color=str(colour), label=name, linewidth=1.4)
+        if place != CLOUD:
+            axes.axhline(sum(demands.nodes[place].gpus.values()), color=INK, linewidth=1.2)
+        for period in range(1, len(demands.periods)):
+            axes.axvline(period * steps / len(demands.periods), color=INK, alpha=0.25, linewidth=0.8)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(place, parse_math=False)
+        axes.grid(axis="y", alpha=0.25)
+    for period, name in enumerate(demands.periods):
+        at = (period + 0.5) * steps / len(demands.periods)
+        panels[0].annotate(name, (at, 1.02), xycoords=("data", "axes fraction"), ha="center", parse_math=False)
+    panels[-1].set_xlabel("step")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
+                  title="GPUs by place (black: what a node has)", title_fontsize=8, fontsize=8)  # fmt: skip
     figure.savefig(path, dpi=120)
 
 

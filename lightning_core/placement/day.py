@@ -1,0 +1,139 @@
+"""A day as it comes: what was planned, what was foreseen of it step by step, and what could be served.
+
+A step is a quarter of an hour or so; each period of the plan has as many. Before a step the demand in it is foreseen
+from the steps before, and the plan is changed where more is foreseen than was planned. What comes in beyond what a
+task's GPUs can train on is not served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.placement.model import Choice, Demands
+from lightning_core.placement.plan import Placed
+from lightning_core.placement.reconfigurer import Limits, Reconfigurer
+from lightning_core.series import Forecaster
+from lightning_core.types import FloatArray
+
+
+class Lived(NamedTuple):
+    """What became of a day.
+
+    Args:
+        served: part of the samples that came in.
+        cost: of a window, all periods together, each the mean over its steps.
+        moves: of tasks within periods.
+        left: how often a task wanted more than there was room for.
+        loads: GPUs that each place gives, by step: shape ``(steps,)``, by place.
+    """
+
+    served: float
+    cost: float
+    moves: int
+    left: int
+    loads: Mapping[str, FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Surges:
+    """A demand that is as planned but for noise and, now and then, an event that brings more.
+
+    Args:
+        size: of an event, in the demand that was planned.
+        events: for each job in each period, on average.
+        lasts: steps of an event at its height.
+        ramp: steps in which it grows, and in which it is over.
+        noise: standard deviation, in the demand that was planned.
+        seed: of what is drawn.
+    """
+
+    size: float = 0.2
+    events: float = 1.0
+    lasts: int = 4
+    ramp: int = 3
+    noise: float = 0.02
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for rule in ("size", "events", "lasts", "ramp", "noise"):
+            if not 0 <= getattr(self, rule) < np.inf:
+                raise ValueError(f"{rule} must be at least 0 and finite, got {getattr(self, rule)}")
+
+    def draw(self, demands: Demands, steps: int) -> dict[str, FloatArray]:
+        """By job, what comes in for a task in each step, in what was planned: shape ``(periods * steps,)``."""
+        draw = np.random.default_rng(self.seed)
+        total = steps * len(demands.periods)
+        slope = np.arange(1, self.ramp + 1) / (self.ramp + 1)
+        shape = self.size * np.concatenate([slope, np.ones(self.lasts), slope[::-1]])
+        found = {}
+        for name in demands.jobs:
+            begins = draw.random(total) < self.events / steps
+            more = np.convolve(begins.astype(float), shape)[:total] if len(shape) else np.zeros(total)
+            factors = 1.0 + np.minimum(more, self.size) + self.noise * draw.standard_normal(total)
+            found[name] = np.maximum(factors, 0.05)
+        return found
+
+
+def live(
+    placed: Placed,
+    arrivals: Mapping[str, FloatArray],
+    forecaster: Forecaster | None,
+    limits: Limits | None = None,
+) -> Lived:
+    """Lives through a day.
+
+    Args:
+        placed: the plan.
+        arrivals: by job, what comes in for a task in each step, in what was planned; as many steps for each period.
+        forecaster: foresees it; None: the plan stays as it is.
+        limits: what a change may cost.
+
+    Raises:
+        ValueError: if the arrivals are not of these jobs, or not as many for each period.
+    """
+    demands = placed.demands
+    if strangers := set(demands.jobs) ^ set(arrivals):
+        raise ValueError(f"arrivals must be one series for each of {', '.join(demands.jobs)}; see {min(strangers)!r}")
+    lengths = {len(values) for values in arrivals.values()}
+    total = max(lengths)
+    if len(lengths) > 1 or not total or total % len(demands.periods):
+        raise ValueError(
+            f"arrivals must be as many steps for each of {len(demands.periods)} periods, got {sorted(lengths)} in all"
+        )
+    steps = total // len(demands.periods)
+    foreseen = {} if forecaster is None else {
+        name: np.concatenate([[1.0], forecaster.table(np.asarray(values, float), 1)[:-1, 0]])
+        for name, values in arrivals.items()
+    }  # fmt: skip
+    loads = {place: np.zeros(total) for place in demands.places}
+    came = served = cost = 0.0
+    moves = left = 0
+    for period in range(len(demands.periods)):
+        now = Reconfigurer(placed, period, limits)
+        for step in range(period * steps, (period + 1) * steps):
+            if foreseen:
+                # No less than was planned: that is kept for it.
+                wanted = {name: demands.jobs[name].rate * max(float(foreseen[name][step]), 1.0) for name in arrivals}
+                changes = now.meet(wanted)
+                moves += sum(change.what == "moved" for change in changes)
+                left += sum(change.what in ("left", "partly") for change in changes)
+            for task, choice in now.now.items():
+                wants = demands.jobs[task.job].rate * float(arrivals[task.job][step])
+                came += wants
+                served += min(wants, capacity(demands, choice))
+                cost += choice.cost / steps
+                loads[choice.place][step] += choice.units
+        for task, at in placed.unserved:
+            if at == period:
+                some = arrivals[task.job][period * steps : (period + 1) * steps]
+                came += demands.jobs[task.job].rate * float(some.sum())
+    return Lived(served / came if came else 1.0, cost, moves, left, loads)
+
+
+def capacity(demands: Demands, choice: Choice) -> float:
+    """Samples a second that what a task has can train on."""
+    return choice.units * demands.levels[choice.level].speed[choice.gpu] / demands.epochs

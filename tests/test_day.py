@@ -1,0 +1,103 @@
+"""A day as it comes: what is served of it, and what foreseeing it is worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.placement import Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
+from lightning_core.placement.day import Surges, live
+from lightning_core.placement.predictor import PREDICTORS, beside_persistence
+from lightning_core.placement.reconfigurer import Limits
+from lightning_core.series import LastValue, Perfect
+
+# 150 samples a second on a GPU, 100 epochs: ten of them serve 15 samples a second, not one more.
+DEMANDS = Demands(
+    ("night", "day"), {"v100": Gpu(2.0)}, {"fp32": Level(0.9, {"v100": 150.0})},
+    {"n": Node({"v100": 25.0}), "m": Node({"v100": 12.0})},
+    {"a": PlacedJob((1, 2), 15.0, 0.4, delay=20.0), "b": PlacedJob((1, 1), 15.0, 0.4, delay=20.0)},
+    edge=EdgePrices(0.8),
+)  # fmt: skip
+PLACED = plan(DEMANDS, Weights(1.0, 0.0)).placed
+FLAT = np.ones(8)
+
+
+def test_what_was_planned_is_served() -> None:
+    lived = live(PLACED, {"a": FLAT, "b": FLAT}, LastValue())
+    assert (lived.served, lived.moves, lived.left) == (1.0, 0, 0)
+    assert lived.cost == pytest.approx(PLACED.cost)
+    assert {place: load.tolist() for place, load in lived.loads.items() if load.any()} == {
+        place: [held] * 4 + [later] * 4
+        for place in DEMANDS.places
+        if (held := PLACED.held(place, 0)["v100"]) + (later := PLACED.held(place, 1)["v100"])
+    }
+
+
+def test_a_surge_is_served_from_the_step_in_which_it_is_foreseen() -> None:
+    surge = np.array([1, 1, 1.2, 1.2, 1, 1, 1, 1.0])
+    asked = 15.0 * (FLAT[:4].sum() + surge[:4].sum() + 2 * FLAT[4:].sum() + surge[4:].sum())
+    lost = {None: 2 * 3.0, LastValue(): 1 * 3.0, Perfect(): 0.0}
+    costs = []
+    for forecaster, missing in lost.items():
+        lived = live(PLACED, {"a": FLAT, "b": surge}, forecaster)
+        assert lived.served == pytest.approx(1 - missing / asked)
+        costs.append(lived.cost)
+    assert costs[0] < costs[1] == pytest.approx(costs[2])  # persistence gives back as late as it takes
+
+
+def test_less_than_was_planned_is_no_reason_to_give_anything_back() -> None:
+    lived = live(PLACED, {"a": 0.5 * FLAT, "b": FLAT}, Perfect())
+    assert lived.served == 1.0
+    assert lived.cost == pytest.approx(PLACED.cost)
+
+
+def test_what_the_plan_left_out_is_not_served() -> None:
+    task = next(iter(PLACED.served))
+    without = replace(PLACED, served={**PLACED.served, task: (None, *PLACED.served[task][1:])})
+    assert live(without, {"a": FLAT, "b": FLAT}, Perfect()).served == pytest.approx(1 - 4 / 20)
+
+
+@given(st.integers(0, 100), st.floats(0.0, 0.6), st.sampled_from([None, LastValue(), *PREDICTORS.values()]))
+@settings(max_examples=40, deadline=None)
+def test_nobody_serves_more_than_who_knows_the_future_or_costs_less_than_the_plan(
+    seed: int, size: float, forecaster: LastValue | None
+) -> None:
+    arrivals = Surges(size, events=0.5, noise=0.05, seed=seed).draw(DEMANDS, 8)
+    known = live(PLACED, arrivals, Perfect(), Limits(cost=0.0))
+    lived = live(PLACED, arrivals, forecaster, Limits(cost=0.0))
+    assert 0 < lived.served <= 1
+    assert lived.cost >= PLACED.cost - 1e-9
+    assert lived.served <= known.served + 0.02  # who moved for nothing may be lucky later
+    unchanged = live(PLACED, arrivals, None)
+    assert lived.served >= unchanged.served - 1e-9
+
+
+def test_surges_are_what_was_asked_for() -> None:
+    quiet = Surges(events=0.0, noise=0.0).draw(DEMANDS, 32)
+    assert all(np.array_equal(values, np.ones(64)) for values in quiet.values())
+    drawn = Surges(0.3, events=2.0, noise=0.0, seed=3).draw(DEMANDS, 32)
+    assert max(values.max() for values in drawn.values()) == pytest.approx(1.3)
+    assert all(values.min() == 1.0 for values in drawn.values())
+    again = Surges(0.3, events=2.0, noise=0.0, seed=3).draw(DEMANDS, 32)
+    assert all(np.array_equal(drawn[name], again[name]) for name in drawn)
+
+
+def test_bad_days_are_refused() -> None:
+    with pytest.raises(ValueError, match="arrivals must be one series for each of a, b; see 'c'"):
+        live(PLACED, {"a": FLAT, "b": FLAT, "c": FLAT}, None)
+    with pytest.raises(ValueError, match=r"as many steps for each of 2 periods, got \[7\] in all"):
+        live(PLACED, {"a": FLAT[:7], "b": FLAT[:7]}, None)
+    with pytest.raises(ValueError, match="size must be at least 0 and finite"):
+        Surges(size=-0.1)
+
+
+def test_each_predictor_is_told_beside_persistence() -> None:
+    ramp = np.concatenate([np.full(20, 1.0), np.linspace(1, 9, 40)])
+    beside = beside_persistence([ramp])
+    assert np.array_equal(beside["persistence"], np.ones(3))
+    assert beside["trend"][2] < 0.3
+    assert all(np.array_equal(one, np.ones(3)) for one in beside_persistence([np.ones(30)]).values())
