@@ -1,29 +1,41 @@
 """Edge and cloud over the day: the plan beside one that serves task after task, and beside one of the busiest period.
 
-Scenario A has 400 jobs, B 600, of 3 to 7 tasks; ten nodes at the edge with 200 single GPUs and 100 machines of eight;
-three periods with 0.25, 1 and 0.5 of the tasks. What the paper gives is as it gives it. It does not say how accurate
-its two kinds of arithmetic are, how far away the cloud is, nor whom that is too far for: here 0.9 and 0.7, 40 ms, and
-every fifth job may not go there (20 ms). With its prices the cloud is cheaper than the edge for whoever may go; in the
-second set of parameters a GPU at the edge costs 0.8 times one in the cloud, so there is something to decide. Costs are
-of one window of 30 s in each of the three periods.
+Scenario A has 400 jobs, B 600, of 3 to 7 tasks; ten nodes at the edge with 200 single V100 and 100 machines of eight;
+three periods with 0.25, 1 and 0.5 of the tasks; 15 samples a second for a task, of 0.4 to 2.4 MB; windows of 30 s, 100
+epochs; 166 samples a second on a V100 with fp32 and 566 with mixed precision (1,210 and 4,160 on eight). What the paper
+gives is as it gives it. It does not say how accurate its two kinds of arithmetic are, how far away the cloud is, nor
+whom that is too far for: here 0.9 and 0.7, 40 ms, and every fifth job may not go there (20 ms). With its prices the
+cloud is cheaper than the edge for whoever may go; in the second set of parameters a GPU at the edge costs 0.8 times one
+in the cloud, so there is something to decide. Costs are of one window in each of the three periods.
 """
 
 from __future__ import annotations
 
+import csv
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.cluster import TRACES
+from benchmarks.cluster_trace import find
 from benchmarks.common import Figures, Size, main, table
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, Placed, PlacedJob, Weights, plan
 from lightning_core.placement.baselines import incremental, one_period
-from lightning_core.placement.planner import Solved
+from lightning_core.placement.day import Surges, capacity, live
+from lightning_core.placement.model import Choice
+from lightning_core.placement.planner import Solved, kinds_of
+from lightning_core.placement.predictor import PREDICTORS, beside_persistence
 from lightning_core.placement.reconfigurer import Limits, Reconfigurer
+from lightning_core.series import Perfect
+from lightning_core.types import FloatArray
 
 GPUS = {"v100": Gpu(2.08), "eight_v100": Gpu(16.7)}
+IN_ONE = {"v100": 1, "eight_v100": 8}
 LEVELS = {
     "fp32": Level(0.9, {"v100": 166.0, "eight_v100": 1210.0}),
     "mixed": Level(0.7, {"v100": 566.0, "eight_v100": 4160.0}),
@@ -33,7 +45,8 @@ SIZES, TASKS, RATE, RATIOS = (0.4, 0.8, 1.2, 1.6, 2.0, 2.4), (3, 7), 15.0, (0.25
 NODE, NODES = Node({"v100": 200.0, "eight_v100": 100.0}, bandwidth=1.25e6, aggregation=6000.0), 10
 FAR, BOUND, SHARE = 40.0, 20.0, 0.2
 SCENARIOS = {"A": 400, "B": 600}
-SETS = {"as published": EdgePrices(1.5, 0.001), "edge pays": EdgePrices(0.8, 0.001)}
+PUBLISHED, PAYS = "as published", "edge pays"
+SETS = {PUBLISHED: EdgePrices(1.5, 0.001), PAYS: EdgePrices(0.8, 0.001)}
 PLAN, ONE_PERIOD, INCREMENTAL = "plan", "one period", "incremental"
 # The paper's savings at a mean accuracy of 0.8, per cent, by its costs of $2.00, $2.27 and $2.60 (scenario A).
 PAPER = {ONE_PERIOD: 11.9, INCREMENTAL: 23.1}
@@ -41,45 +54,59 @@ PAPER_UNITS = {ONE_PERIOD: 6.4, INCREMENTAL: 12.6}
 TARGETS = (0.72, 0.75, 0.8, 0.85, 0.875, 0.89)
 SURGE, BUSIEST = 1.2, 1
 CHEAPEST = Weights(1.0, 0.0)
+# Small enough that a baseline can be no better by what is left to the bound; for times it is what the issue is: 0.1 %.
+TIGHT, TIMED = 1e-6, 1e-3
 REPEATS = 3
+QUARTER = 900.0
 
 
-def scenario(jobs: int, edge: EdgePrices, seed: int = 0, bound: float = SHARE) -> Demands:
-    """So many jobs, drawn; for a part of them the cloud is too far."""
+def scenario(jobs: int, edge: EdgePrices, seed: int = 0, bound: float = SHARE, *, sizes: bool = False) -> Demands:
+    """So many jobs, drawn; for a part of them the cloud is too far. ``sizes``: no two have samples of one size."""
     draw = np.random.default_rng(seed)
     made = {}
     for number in range(jobs):
         tasks = int(draw.integers(TASKS[0], TASKS[1] + 1))
+        size = float(draw.choice(SIZES))
         made[f"job{number}"] = PlacedJob(
-            tuple(max(round(ratio * tasks), 1) for ratio in RATIOS), RATE, float(draw.choice(SIZES)), 1.0,
+            tuple(max(round(ratio * tasks), 1) for ratio in RATIOS), RATE, size + 1e-6 * number * sizes, 1.0,
             delay=BOUND if draw.random() < bound else 1000.0,
         )  # fmt: skip
     nodes = {f"edge{number}": NODE for number in range(NODES)}
     return Demands(("night", "day", "evening"), GPUS, LEVELS, nodes, made, Cloud(FAR, 0.01), edge)
 
 
-def measure(size: Size) -> Figures:
+def measure(size: Size, traces: Path) -> Figures:
     """All tables."""
     found: Figures = {}
     for name, jobs in SCENARIOS.items():
         for words, edge in SETS.items():
             saved = at_80(name, words, scenario(jobs, edge))
-            if (name, words) == ("A", "edge pays"):
+            if (name, words) == ("A", PAYS):
                 found |= {f"saving_vs_{rival.replace(' ', '_')}_pct": value for rival, value in saved.items()}
         if size == "quick":
             break
-    for words, edge in SETS.items():
-        demands = scenario(SCENARIOS["A"], edge)
-        sweep(words, demands, (0.3, 0.5, 0.7) if size == "quick" else tuple(np.arange(0.1, 1.0, 0.1).round(1).tolist()))
-        if size != "quick":
-            equal_cost(words, demands)
-    surge(scenario(SCENARIOS["A"], SETS["edge pays"]))
+    for name, jobs in SCENARIOS.items():
+        for words, edge in SETS.items():
+            demands = scenario(jobs, edge)
+            sweep(name, words, demands, (0.3, 0.5, 0.7) if size == "quick" else tuple(np.arange(1, 10) / 10))
+            if size != "quick":
+                equal_cost(name, words, demands)
+        if size == "quick":
+            break
+    if size != "quick":
+        by_price(5 if size == "full" else 1)
+    surge(scenario(SCENARIOS["A"], SETS[PAYS]))
+    foreseen(traces)
+    if size == "full":
+        lived(scenario(SCENARIOS["A"], SETS[PAYS]))
     return found | speed(size)
 
 
-def three(demands: Demands, weights: Weights, accuracy: float | None = None) -> tuple[Solved, dict[str, Placed]]:
+def three(
+    demands: Demands, weights: Weights, accuracy: float | None = None, gap: float = TIMED
+) -> tuple[Solved, dict[str, Placed]]:
     """The plan, and what both baselines make of it."""
-    solved = plan(demands, weights, accuracy=accuracy)
+    solved = plan(demands, weights, accuracy=accuracy, gap=gap)
     placed = {
         PLAN: solved.placed,
         ONE_PERIOD: one_period(demands, weights, solved.ranges, accuracy),
@@ -96,102 +123,199 @@ def at_80(name: str, words: str, demands: Demands) -> dict[str, float]:
     best = placed[PLAN]
     rows, saved = [], {}
     for rival, one in placed.items():
-        saving, fewer = 100 * (1 - best.cost / one.cost), 100 * (1 - best.units / one.units)
+        saving, fewer = 100 * (1 - best.cost / one.cost), 100 * (1 - _v100(best) / _v100(one))
         saved[rival] = saving
         told = "" if rival == PLAN else f"{PAPER[rival]:.1f}, {PAPER_UNITS[rival]:.1f}"
-        rows.append([rival, one.cost, one.accuracy, one.units, one.moves, len(one.unserved), saving, fewer, told])
+        rows.append([rival, one.cost, one.accuracy, _v100(one), one.moves, len(one.unserved), saving, fewer, told])
     print(f"\nscenario {name}, {words}: mean accuracy 0.8 at least, the least cost")
-    table(["", "cost", "accuracy", "GPUs", "moves", "unserved", "plan saves, %", "GPUs, %", "the paper (A)"], rows)
+    table(["", "cost", "accuracy", "V100", "moves", "unserved", "plan saves, %", "V100, %", "the paper (A)"], rows)
     return {rival: saving for rival, saving in saved.items() if rival != PLAN}
 
 
-def sweep(words: str, demands: Demands, weights: tuple[float, ...]) -> None:
+def _v100(placed: Placed) -> float:
+    """GPUs, all periods together; a machine of eight has eight."""
+    return sum(IN_ONE[choice.gpu] * choice.units for choice in placed.choices())
+
+
+def sweep(name: str, words: str, demands: Demands, weights: Sequence[float]) -> None:
     """Accuracy against cost over W, the weight of cost; the plan is never worse than a baseline that serves all."""
     rows = []
     for weight in weights:
         both = Weights(weight, 1 - weight)
-        solved, placed = three(demands, both)
+        solved, placed = three(demands, both, gap=TIGHT)
         row: list[object] = [weight]
-        for name, one in placed.items():
+        for rival, one in placed.items():
             objective = solved.ranges.objective(both, one.cost, one.accuracy, one.moves)
-            within = solved.objective - solved.bound  # what was left to the bound
-            assert one.unserved or solved.objective <= objective + within + 1e-9, f"{name} is better than the plan"
+            assert one.unserved or solved.objective <= objective + TIGHT, f"{rival} is better than the plan"
             row.append(f"{one.cost:.1f} {one.accuracy:.3f} {objective:+.4f}" + ("*" if one.unserved else ""))
         rows.append(row)
-    print(f"\nscenario A, {words}: cost, mean accuracy and objective by W (*: not all are served)")
+    print(f"\nscenario {name}, {words}: cost, mean accuracy and objective by W (*: not all are served)")
     table(["W", PLAN, ONE_PERIOD, INCREMENTAL], rows)
 
 
-def equal_cost(words: str, demands: Demands) -> None:
+def equal_cost(name: str, words: str, demands: Demands) -> None:
     """Mean accuracy at the cost that the plan has for 0.875."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for target in TARGETS:
-        for name, one in three(demands, CHEAPEST, target)[1].items():
+        for rival, one in three(demands, CHEAPEST, target)[1].items():
             if not one.unserved:
-                curves.setdefault(name, []).append((one.cost, one.accuracy))
+                curves.setdefault(rival, []).append((one.cost, one.accuracy))
     budget = next(cost for cost, reached in curves[PLAN] if reached >= 0.875 - 1e-6)
     rows = []
-    for name, curve in curves.items():
+    for rival, curve in curves.items():
         costs, reached = np.array(sorted(curve)).T
-        rows.append([name, float(np.interp(budget, costs, reached))])
-    print(f"\nscenario A, {words}: mean accuracy at a cost of {budget:.1f} (the paper, at $2.75: 0.875, 0.849, 0.827)")
+        rows.append([rival, float(np.interp(budget, costs, reached))])
+    print(f"\nscenario {name}, {words}: accuracy at a cost of {budget:.1f} (the paper at $2.75: 0.875, 0.849, 0.827)")
     table(["", "accuracy"], rows)
+
+
+def by_price(seeds: int) -> None:
+    """What the plan saves at 0.8, by what a GPU at the edge costs: the paper's 1.5 is one of many worlds."""
+    rows = []
+    for price in (0.5, 0.8, 0.9, 1.0, 1.2, 1.5):
+        saved: dict[str, list[float]] = {ONE_PERIOD: [], INCREMENTAL: []}
+        for seed in range(seeds):
+            _, placed = three(scenario(SCENARIOS["A"], EdgePrices(price, 0.001), seed), CHEAPEST, 0.8)
+            for rival, some in saved.items():
+                some.append(100 * (1 - placed[PLAN].cost / placed[rival].cost))
+        rows.append([price, *(statistics.median(some) for some in saved.values())])
+    print(
+        f"\nscenario A, mean accuracy 0.8: what the plan saves, %, by the edge's price of a GPU; seeds: {seeds}, median"
+    )
+    table(["edge / cloud", ONE_PERIOD, INCREMENTAL], rows)
+
+
+class After(NamedTuple):
+    """What is where once more comes in."""
+
+    choices: list[Choice]
+    moves: int
+    seconds: float
 
 
 def surge(demands: Demands) -> None:
     """A fifth more comes in by day: reconfigured, planned anew, or left as it is."""
     before = plan(demands, CHEAPEST, accuracy=0.8).placed
+    wanted = {name: SURGE * job.rate for name, job in demands.jobs.items()}
+    began = time.process_time()
     now = Reconfigurer(before, BUSIEST, Limits(cost=1.0))
-    changes = now.meet({name: SURGE * job.rate for name, job in demands.jobs.items()})
-    counts = {what: sum(change.what == what for change in changes) for what in ("grown", "moved", "left")}
-    tasks = len(now.now)
-    more = replace(demands, jobs={name: replace(job, rate=SURGE * job.rate) for name, job in demands.jobs.items()})
+    changes = now.meet(wanted)
+    took = time.process_time() - began
+    more = replace(demands, jobs={name: replace(job, rate=wanted[name]) for name, job in demands.jobs.items()})
+    began = time.process_time()
     anew = plan(more, CHEAPEST, accuracy=0.8).placed
-    moved = sum(
-        (old := before.served[task][BUSIEST]) is not None
-        and (new := choices[BUSIEST]) is not None
-        and old.place != new.place
-        for task, choices in anew.served.items()
-    )
-    was = [choice for choices in before.served.values() if (choice := choices[BUSIEST]) is not None]
-    then = [choice for choices in anew.served.values() if (choice := choices[BUSIEST]) is not None]
-    served = 100 * (tasks - counts["left"] + counts["left"] / SURGE) / tasks
-    rows = [
-        ["reconfigured", served, counts["moved"], sum(choice.cost for choice in now.now.values()), counts["left"]],
-        ["planned anew", 100.0, moved, sum(choice.cost for choice in then), 0],
-        ["left as it is", 100 / SURGE, 0, sum(choice.cost for choice in was), tasks],
-    ]
-    print(f"\nscenario A, edge pays: {SURGE - 1:.0%} more by day, {tasks} tasks")
-    table(["", "demand served, %", "moves", "cost by day", "tasks that lack some"], rows)
+    again = time.process_time() - began
+    found = {
+        "reconfigured": After(list(now.now.values()), sum(change.what == "moved" for change in changes), took),
+        "planned anew": After(_in(anew), _fewest_moves(before, anew), again),
+        "left as it is": After(_in(before), 0, 0.0),
+    }
+    rows = []
+    for name, one in found.items():
+        served = [min(capacity(demands, choice) / (SURGE * RATE), 1.0) for choice in one.choices]
+        lacks = sum(part < 1 - 1e-9 for part in served)
+        rows.append([name, 100 * statistics.mean(served), one.moves, sum(choice.cost for choice in one.choices), lacks,
+                     statistics.mean(choice.accuracy for choice in one.choices), one.seconds])  # fmt: skip
+    tasks = len(now.now)
+    print(f"\nscenario A, edge pays: {SURGE - 1:.0%} more by day, {tasks} tasks; moves of a new plan: as few as can be")
+    table(["", "demand served, %", "moves", "cost by day", "tasks that lack some", "accuracy", "s"], rows)
+
+
+def _in(placed: Placed) -> list[Choice]:
+    return [choice for choices in placed.served.values() if (choice := choices[BUSIEST]) is not None]
+
+
+def _fewest_moves(before: Placed, after: Placed) -> int:
+    """Of tasks that are alike it does not matter which one moves."""
+    moves = 0
+    for kind in kinds_of(before.demands):
+        was, then = ([choice.place for task in kind.tasks if (choice := placed.served[task][BUSIEST]) is not None]
+                     for placed in (before, after))  # fmt: skip
+        moves += len(was) - sum(min(was.count(place), then.count(place)) for place in set(was))
+    return moves
+
+
+def foreseen(traces: Path) -> None:
+    """Each predictor beside persistence: on fourteen days of quarter hours with surges, and on real arrivals."""
+    days = 14
+    demands = scenario(20, SETS[PAYS])
+    pattern = np.repeat(RATIOS, 32)
+    for noise in (0.02, 0.1):
+        drawn = Surges(SURGE - 1, events=1.0, noise=noise, seed=1).draw(demands, 32 * days)
+        series = {name: values * np.tile(pattern, days) for name, values in drawn.items()}
+        told(f"{len(series)} made series, surges of {SURGE - 1:.0%}, noise {noise:.0%}: what comes in for a job",
+             list(series.values()))  # fmt: skip
+        told("... beside what was planned", list(drawn.values()))
+    try:
+        arrivals, wanted = real(find(traces)[0])
+    except FileNotFoundError as error:
+        print(f"\nreal arrivals: {error}")
+        return
+    told(f"real: jobs that arrive in a quarter hour, {len(arrivals)} of them", [arrivals])
+    told("real: GPUs that are asked for by jobs that are there", [wanted])
+
+
+def real(trace: Path) -> tuple[FloatArray, FloatArray]:
+    """By quarter hours of a trace, from the first arrival to the last: jobs that arrive, and GPUs asked for."""
+    with trace.open() as file:
+        rows = [(float(row["submit_time"]), float(row["duration"]), int(float(row["num_gpu"])))
+                for row in csv.DictReader(file)]  # fmt: skip
+    first, last = min(row[0] for row in rows), max(row[0] for row in rows)
+    edges = np.arange(first, last + QUARTER, QUARTER)
+    arrivals = np.histogram([row[0] for row in rows], edges)[0].astype(float)
+    wanted = np.array([sum(gpus for at, lasts, gpus in rows if at <= edge < at + lasts) for edge in edges[1:]], float)
+    return arrivals, wanted
+
+
+def told(words: str, series: Sequence[FloatArray]) -> None:
+    """Errors of all predictors in those of persistence."""
+    print(f"\n{words}; mean absolute error in persistence's, 1, 2 and 3 steps ahead")
+    table(["", "1", "2", "3"], [[name, *map(float, one)] for name, one in beside_persistence(series).items()])
+
+
+def lived(demands: Demands) -> None:
+    """A whole day of eight steps a period with surges, lived through with and without foresight."""
+    placed = plan(demands, CHEAPEST, accuracy=0.8).placed
+    arrivals = Surges(SURGE - 1, events=1.0, seed=2).draw(demands, 8)
+    rows = []
+    for name, forecaster in {"as planned": None, **PREDICTORS, "perfect": Perfect()}.items():
+        one = live(placed, arrivals, forecaster)
+        rows.append([name, 100 * one.served, one.cost, one.moves, one.left])
+    print("\nscenario A, edge pays: a day with an event for each job and period")
+    table(["foreseen by", "served, %", "cost", "moves", "wanted more than there was"], rows)
 
 
 def speed(size: Size) -> Figures:
     """Seconds of one core to a gap of 0.1 %: counted and listed in one run, and with ten times the jobs."""
-    demands = scenario(SCENARIOS["A"], SETS["edge pays"])
     weights = Weights(0.5, 0.5)
-    counted, variables = _timed(demands, weights, listed=False)
-    seconds: Mapping[str, float | None] = {"solve_s_a": counted}
-    rows: list[list[object]] = [["A, counted", 400, variables, counted]]
-    if size != "quick":
-        listed, many = _timed(demands, weights, listed=True, repeats=1)
-        rows.append(["A, listed", 400, many, listed])
+    rows: list[list[object]] = []
+    seconds: dict[str, float] = {}
     # As many as before need the edge: there are no more nodes.
-    ten_times = scenario(4000, SETS["edge pays"], bound=SHARE / 10)
-    large, variables = _timed(ten_times, weights, listed=False, repeats=1)
-    rows.append(["counted", 4000, variables, large])
+    cases: Mapping[str, tuple[Demands, bool]] = {
+        "A, counted": (scenario(400, SETS[PAYS]), False),
+        "counted": (scenario(4000, SETS[PAYS], bound=SHARE / 10), False),
+    }
+    if size != "quick":
+        cases = {
+            **cases,
+            "A, listed": (scenario(400, SETS[PAYS]), True),
+            "counted, of 400 sizes": (scenario(400, SETS[PAYS], sizes=True), False),
+        }
+    for name, (demands, listed) in cases.items():
+        took = []
+        for _ in range(1 if listed else REPEATS):
+            began = time.process_time()
+            solved = plan(demands, weights, listed=listed, gap=TIMED)
+            took.append(time.process_time() - began)
+        seconds[name] = statistics.median(took)
+        left = solved.objective - solved.bound
+        rows.append(
+            [name, len(demands.jobs), solved.variables, seconds[name], f"{solved.objective:.5f}", f"{left:.0e}"]
+        )
     print("\nto a gap of 0.1 %, seconds of one core, with its ranges")
-    table(["", "jobs", "variables", "s"], rows)
-    return {**seconds, "solve_s_4000": large}
-
-
-def _timed(demands: Demands, weights: Weights, *, listed: bool, repeats: int = REPEATS) -> tuple[float, int]:
-    took = []
-    for _ in range(repeats):
-        began = time.process_time()
-        solved = plan(demands, weights, listed=listed, gap=1e-3)
-        took.append(time.process_time() - began)
-    return statistics.median(took), solved.variables
+    table(["", "jobs", "variables", "s", "objective", "left"], rows)
+    return {"solve_s_a": seconds["A, counted"], "solve_s_4000": seconds["counted"]}
 
 
 if __name__ == "__main__":
-    main("placement", str(__doc__).partition("\n")[0], measure)
+    main("placement", str(__doc__).partition("\n")[0], measure, traces=TRACES)

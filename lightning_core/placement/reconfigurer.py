@@ -157,11 +157,8 @@ class Reconfigurer:
             return None, "it must not move"
         if moves >= self.limits.moves:
             return None, f"{moves} have moved already"
-        fitting = [
-            one for one in self._choices(job)
-            if one.place != has.place and one.accuracy >= has.accuracy - EXACT and self._fits(job, one)
-        ]  # fmt: skip
-        best = min(fitting, key=lambda one: (one.cost, one.place), default=None)
+        others = (one for one in self._choices(job) if one.place != has.place and one.accuracy >= has.accuracy - EXACT)
+        best = next((one for one in others if self._fits(job, one)), None)
         if best is None:
             return None, "no other place has room"
         if best.cost - planned > self.limits.cost * planned + EXACT:
@@ -233,9 +230,9 @@ class Reconfigurer:
         return room_of(self.demands, place, what) - self._used.get((place, what), 0.0)
 
     def _choices(self, job: PlacedJob) -> list[Choice]:
-        """As the demands have them; asked for again and again."""
+        """The cheapest first; asked for again and again."""
         if job not in self._known:
-            self._known[job] = self.demands.choices(job)
+            self._known[job] = sorted(self.demands.choices(job), key=lambda one: (one.cost, one.place))
         return self._known[job]
 
     def _take(self, task: Task, job: PlacedJob, choice: Choice) -> None:
