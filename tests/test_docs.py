@@ -24,9 +24,12 @@ def test_the_readme_s_bundles_can_be_read(tmp_path: Path) -> None:
     texts = re.findall(r"```yaml\n(.*?)```", README, re.S)
     market = next(text for text in texts if text.startswith("market:"))
     texts.remove(market)
-    mixed, resized = (Bundle.from_dict(yaml.safe_load(text), tmp_path) for text in texts)
+    mixed, resized, placed = (Bundle.from_dict(yaml.safe_load(text), tmp_path) for text in texts)
     assert [spec.job.target for spec in mixed.jobs] == [LossTarget("loss", 0.35), BatchTarget(2000)]
     assert [spec.job.sizes for spec in resized.jobs] == [(1, 2, 4)]
+    assert [(spec.job.location, spec.job.sizes) for spec in placed.jobs] == [("harbour", (1, 2))]
+    assert placed.settings.locations == ("harbour", "harbour", "station", *["cloud"] * 4)
+    assert Bundle.from_dict(placed.to_dict(), tmp_path) == placed
     (tmp_path / "market.csv").write_text("available,price\n4,0.3\n")
     terms = Bundle.from_dict(yaml.safe_load(texts[0] + market), tmp_path).settings.market_terms()
     assert terms is not None
@@ -54,6 +57,13 @@ def test_the_readme_s_simulation_runs(
 def test_the_readme_s_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
     [printed] = re.findall(r"```\n(100 starts[^`]*)\n```", README)
     assert cli.main(["market", "backtest", "--work", "80", "--deadline", "10"]) == 0
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert said[-len(printed.splitlines()) :] == printed.splitlines()
+
+
+def test_the_readme_s_day_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    [printed] = re.findall(r"```\n(foreseen by[^`]*)\n```", README)
+    assert cli.main(["place", "simulate", str(ROOT / "examples" / "day.yaml")]) == 0
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[-len(printed.splitlines()) :] == printed.splitlines()
 

@@ -98,6 +98,19 @@ def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
     assert (none.what, none.reason) == ("left", "10 of 12 v100 are free in n, and 0 have moved already")
 
 
+def test_another_type_will_do_where_it_is_not_too_dear() -> None:
+    gpus, levels = {**GPUS, "eight": Gpu(16.0)}, {"fp32": Level(0.9, {"v100": 150.0, "eight": 1100.0})}
+    nodes = {"n": Node({"v100": 11.0, "eight": 3.0})}
+    demands = Demands(("day",), gpus, levels, nodes, {"a": near()}, Cloud(delay=40.0), EdgePrices(0.5))
+    choice = next(one for one in demands.choices(demands.jobs["a"]) if (one.place, one.gpu) == ("n", "v100"))
+    placed = Placed(demands, {Task("a", 0): (choice,)})
+    [grown] = Reconfigurer(placed, 0, Limits(cost=1.0)).meet({"a": 18.0})
+    assert (grown.what, grown.after.gpu, grown.after.units) == ("grown", "eight", 2)
+    assert grown.reason == "11 of 12 v100 are free in n, but 2 eight are"
+    [partly] = Reconfigurer(placed, 0, Limits(cost=0.2)).meet({"a": 18.0})
+    assert (partly.what, partly.after.gpu, partly.after.units) == ("partly", "v100", 11)
+
+
 def test_who_may_go_makes_way_for_who_may_not() -> None:
     """The one that this costs the least; it stays there afterwards."""
     jobs = {"a": near(), "b": near(delay=90.0), "c": near(delay=90.0, sample=4.0), "d": near(delay=90.0, moves=False)}

@@ -4,14 +4,14 @@ One task after the other, the one that lacks the most first: it gets more where 
 moves, if it may and that does not cost too much; else it stays, and that is told. When all is as planned again, what
 was added is given back; who has moved stays where he is (Sartzetakis et al., section IV-C).
 
-Two things are ours. Who cannot go elsewhere asks whether somebody beside it can, the one whom that costs least. And
-who stays for want of room takes what room there is.
+Three things are ours. Another type of GPU will do at the same place. Who cannot go elsewhere asks whether somebody
+beside it can, the one whom that costs least. And who stays for want of room takes what room there is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -82,7 +82,7 @@ class Reconfigurer:
         self._used: dict[tuple[str, str], float] = {}
         self._known: dict[PlacedJob, list[Choice]] = {}
         # Who could go elsewhere so that others have room, by place; None until somebody asks.
-        self._guests: dict[str, list[tuple[float, Task, Choice]]] | None = None
+        self._guests: dict[str, list[tuple[float, Task]]] | None = None
         for task, choice in self.now.items():
             self._count(task, choice, 1.0)
 
@@ -132,6 +132,10 @@ class Reconfigurer:
             self._take(task, bigger, after)
             return [Change(task, "grown", before, after, f"there is room in {before.place}")]
         lacks = f"{self._short(bigger, after)} are free in {before.place}"
+        instead = next(self._fitting(bigger, before, there=True), None)
+        if instead is not None and self._affordable(task, instead):
+            self._take(task, bigger, instead)
+            return [Change(task, "grown", before, instead, f"{lacks}, but {instead.units:g} {instead.gpu} are")]
         best, why = self._elsewhere(task, bigger, moves)
         if best is not None:
             self._take(task, bigger, best)
@@ -152,18 +156,26 @@ class Reconfigurer:
 
     def _elsewhere(self, task: Task, job: PlacedJob, moves: int) -> tuple[Choice | None, str]:
         """Where a task costs least, is no less accurate and has room; None with why there is no such place."""
-        has, planned = self.now[task], self._planned[task]
         if not job.moves:
             return None, "it must not move"
         if moves >= self.limits.moves:
             return None, f"{moves} have moved already"
-        others = (one for one in self._choices(job) if one.place != has.place and one.accuracy >= has.accuracy - EXACT)
-        best = next((one for one in others if self._fits(job, one)), None)
+        best = next(self._fitting(job, self.now[task], there=False), None)
         if best is None:
             return None, "no other place has room"
-        if best.cost - planned > self.limits.cost * planned + EXACT:
-            return None, f"{best.place} would cost {best.cost / planned:.2f} times what was planned"
+        if not self._affordable(task, best):
+            return None, f"{best.place} would cost {best.cost / self._planned[task]:.2f} times what was planned"
         return best, ""
+
+    def _fitting(self, job: PlacedJob, has: Choice, *, there: bool) -> Iterator[Choice]:
+        """What has room at its place, or anywhere else, and is no less accurate; the cheapest first."""
+        for one in self._choices(job):
+            if (one.place == has.place) == there and one.accuracy >= has.accuracy - EXACT and self._fits(job, one):
+                yield one
+
+    def _affordable(self, task: Task, choice: Choice) -> bool:
+        planned = self._planned[task]
+        return choice.cost - planned <= self.limits.cost * planned + EXACT
 
     def _makes_way(self, task: Task, bigger: PlacedJob, wanted: Choice, moves: int) -> Change | None:
         """Another one moves so that a task has room where it is: the one that this costs the least."""
@@ -172,11 +184,11 @@ class Reconfigurer:
         lacks = {what: amount - self._free(wanted.place, what) for what, amount in taken(bigger, wanted).items()}
         if self._guests is None:
             self._guests = self._who_could_go()
-        for _, other, had in self._guests.get(wanted.place, ()):
-            job = self._job(other)
+        for _, other in self._guests.get(wanted.place, ()):
+            job, had = self._job(other), self.now[other]
             gives = taken(job, had)
             enough = all(gives.get(what, 0.0) >= amount - EXACT for what, amount in lacks.items() if amount > EXACT)
-            if other == task or self.now[other] != had or not enough:
+            if other == task or had.place != wanted.place or not enough:
                 continue
             best, _ = self._elsewhere(other, job, moves)
             if best is not None:
@@ -185,13 +197,13 @@ class Reconfigurer:
                 return Change(other, "moved", had, best, f"makes way for {_name(task)} in {had.place}")
         return None
 
-    def _who_could_go(self) -> dict[str, list[tuple[float, Task, Choice]]]:
+    def _who_could_go(self) -> dict[str, list[tuple[float, Task]]]:
         """By place, whose move costs how much, the cheapest first."""
-        found: dict[str, list[tuple[float, Task, Choice]]] = {}
+        found: dict[str, list[tuple[float, Task]]] = {}
         for task, has in self.now.items():
             best, _ = self._elsewhere(task, self._job(task), 0)
             if best is not None:
-                found.setdefault(has.place, []).append((best.cost - has.cost, task, has))
+                found.setdefault(has.place, []).append((best.cost - has.cost, task))
         return {place: sorted(some) for place, some in found.items()}
 
     def _part(self, job: PlacedJob, bigger: PlacedJob, has: Choice) -> PlacedJob:
