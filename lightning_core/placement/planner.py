@@ -303,14 +303,18 @@ class Programme:
         self._rows.add(entries, accuracy * self.pairs - EXACT, math.inf)
 
     def ranges(self) -> Ranges:
-        """From the cheapest plan to the most accurate one, without asking for whole tasks."""
+        """From the cheapest plan to the most accurate one that is cheapest, without asking for whole tasks."""
         cost, accurate = np.array(self.cost), np.array(self.accurate)
         cheapest = self._solved(cost, whole=False)
-        best = self._solved(cost / max(np.abs(cost).max(), EXACT) * 1e-6 - accurate, whole=False)
+        best = self._solved(-accurate, whole=False)
         if cheapest.x is None or best.x is None:  # whoever solves it explains
             return Ranges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0))
+        # In two steps: a price too small to matter for accuracy is too small for a solver as well.
+        reached = float(accurate @ best.x)
+        as_good = self._solved(cost, whole=False, least=LinearConstraint(accurate[None], reached * (1 - 1e-7)))
+        best = best if as_good.x is None else as_good
         costs = [float(cost @ one.x) for one in (cheapest, best)]
-        means = [float(accurate @ one.x) / max(self.pairs, 1) for one in (cheapest, best)]
+        means = [value / max(self.pairs, 1) for value in (float(accurate @ cheapest.x), reached)]
         return Ranges((costs[0], costs[1]), (means[0], means[1]), (0.0, float(self.steps)))
 
     def relaxed(self) -> OptimizeResult:
@@ -322,7 +326,14 @@ class Programme:
         return self._solved(self._objective, whole=True, gap=gap, nodes=nodes, seconds=seconds)
 
     def _solved(
-        self, objective: FloatArray, *, whole: bool, gap: float = 0.0, nodes: int = NODES, seconds: float | None = None
+        self,
+        objective: FloatArray,
+        *,
+        whole: bool,
+        gap: float = 0.0,
+        nodes: int = NODES,
+        seconds: float | None = None,
+        least: LinearConstraint | None = None,
     ) -> OptimizeResult:
         columns = len(self.cost)
         integral = np.full(columns, 1 if whole else 0)
@@ -330,7 +341,8 @@ class Programme:
         options = {"mip_rel_gap": gap, "node_limit": nodes} | ({} if seconds is None else {"time_limit": seconds})
         objective = np.concatenate([objective, np.zeros(columns - len(objective))])
         return milp(objective, integrality=integral, bounds=Bounds(np.zeros(columns), self.high),
-                    constraints=self._rows.constraint(columns), options=options)  # fmt: skip
+                    constraints=[self._rows.constraint(columns), *([] if least is None else [least])],
+                    options=options)  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------- who is where
 
