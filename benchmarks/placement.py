@@ -182,12 +182,9 @@ def by_price(seeds: int) -> None:
             for rival, some in saved.items():
                 some.append(100 * (1 - placed[PLAN].cost / placed[rival].cost))
                 lacks[rival] += len(placed[rival].unserved)
-        rows.append(
-            [price, *(f"{statistics.median(some):.1f}" + "*" * bool(lacks[one]) for one, some in saved.items())]
-        )
-    print(
-        f"\nscenario A, mean accuracy 0.8: what the plan saves, %, by the edge's price of a GPU (median; seeds: {seeds})"
-    )
+        found = {rival: f"{statistics.median(some):.1f}" for rival, some in saved.items()}
+        rows.append([price, *(words + "*" * bool(lacks[rival]) for rival, words in found.items())])
+    print(f"\nscenario A, mean accuracy 0.8: what the plan saves, %, by the edge's price of a GPU (median of {seeds})")
     print("*: the other did not serve all, and paid less for that")
     table(["edge / cloud", ONE_PERIOD, INCREMENTAL], rows)
 
