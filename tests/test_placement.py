@@ -6,6 +6,7 @@ import math
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -227,6 +228,8 @@ def test_counted_is_as_good_as_listed(wanted: Demands, moves: float) -> None:
         assert not one.placed.unserved
     assert counted.objective == pytest.approx(listed.objective, abs=1e-6)
     assert counted.variables <= listed.variables
+    other = plan(wanted, weights, gap=0.0, listed=True).ranges
+    assert np.allclose(np.array(other[:2]), np.array(counted.ranges[:2]), atol=1e-5, rtol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------ what does not fit
