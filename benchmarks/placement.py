@@ -47,13 +47,14 @@ FAR, BOUND, SHARE = 40.0, 20.0, 0.2
 SCENARIOS = {"A": 400, "B": 600}
 PUBLISHED, PAYS = "as published", "edge pays"
 SETS = {PUBLISHED: EdgePrices(1.5, 0.001), PAYS: EdgePrices(0.8, 0.001)}
-PLAN, ONE_PERIOD, INCREMENTAL = "plan", "one period", "incremental"
+PLAN, STAYS, ONE_PERIOD, INCREMENTAL = "plan", "plan, few moves", "one period", "incremental"
 # The paper's savings at a mean accuracy of 0.8, per cent, by its costs of $2.00, $2.27 and $2.60 (scenario A).
 PAPER = {ONE_PERIOD: 11.9, INCREMENTAL: 23.1}
 PAPER_UNITS = {ONE_PERIOD: 6.4, INCREMENTAL: 12.6}
 TARGETS = (0.72, 0.75, 0.8, 0.85, 0.875, 0.89)
 SURGE, BUSIEST = 1.2, 1
-CHEAPEST = Weights(1.0, 0.0)
+# The paper's figures weigh no moves.
+CHEAPEST, FEW_MOVES = Weights(1.0, 0.0), Weights(1.0, 0.0, 0.05)
 # Small enough that a baseline can be no better by what is left to the bound; for times it is what the issue is: 0.1 %.
 TIGHT, TIMED = 1e-6, 1e-3
 REPEATS = 3
@@ -122,15 +123,17 @@ def at_80(name: str, words: str, demands: Demands) -> dict[str, float]:
     """Costs at a mean accuracy of 0.8; what the plan saves, per cent."""
     _, placed = three(demands, CHEAPEST, 0.8)
     best = placed[PLAN]
+    placed[STAYS] = plan(demands, FEW_MOVES, accuracy=0.8).placed
     rows, saved = [], {}
     for rival, one in placed.items():
-        saving, fewer = 100 * (1 - best.cost / one.cost), 100 * (1 - _v100(best) / _v100(one))
+        parts = best.cost / one.cost, _v100(best) / _v100(one)
+        saving, fewer = (round(100 * (1 - part), 6) for part in parts)
         saved[rival] = saving
-        told = "" if rival == PLAN else f"{PAPER[rival]:.1f}, {PAPER_UNITS[rival]:.1f}"
+        told = f"{PAPER[rival]:.1f}, {PAPER_UNITS[rival]:.1f}" if rival in PAPER else ""
         rows.append([rival, one.cost, one.accuracy, _v100(one), one.moves, len(one.unserved), saving, fewer, told])
     print(f"\nscenario {name}, {words}: mean accuracy 0.8 at least, the least cost")
     table(["", "cost", "accuracy", "V100", "moves", "unserved", "plan saves, %", "V100, %", "the paper (A)"], rows)
-    return {rival: saving for rival, saving in saved.items() if rival != PLAN}
+    return {rival: saved[rival] for rival in PAPER}
 
 
 def _v100(placed: Placed) -> float:
