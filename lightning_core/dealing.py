@@ -60,6 +60,8 @@ class Dealer:
         resizes: whether each may go on with as many devices as it has, where there are not as many as it should have; a
             list of ``n``, empty if none may.
         within: devices that each may be on at all; a list of ``n``, empty if all may be on all.
+        smaller: on how many each may train instead, any devices, where there are not as many as it should have; a list
+            of ``n``, empty if none may.
     """
 
     def __init__(
@@ -73,9 +75,10 @@ class Dealer:
         gone: frozenset[int] = frozenset(),
         resizes: Sequence[bool] = (),
         within: Sequence[Devices] = (),
+        smaller: Sequence[Sequence[int]] = (),
     ) -> None:
         n = len(home)
-        self._within = within
+        self._within, self._smaller = within, smaller
         self._resizes = resizes
         self._slots = [0 if device in gone else n if slots is None else slots for device in range(devices)]
         self._home = list(home)
@@ -149,7 +152,13 @@ class Dealer:
         if len(stays) < n <= len(whole) and all(device in whole for device in stays):
             chosen = sorted(whole, key=lambda d: (d not in home, self._missed(d), d))[:n]
             self._take(row, tuple(sorted(chosen)), 1.0)
-        elif home and self._resizes and self._resizes[row] and all(self._free[d] >= 1.0 - EXACT for d in home):
+            return
+        most = max((m for m in self._smaller[row] if m <= len(whole)), default=0) if self._smaller else 0
+        stays_whole = bool(home) and all(self._free[d] >= 1.0 - EXACT for d in home)
+        if most > len(home) or (most and not stays_whole):
+            chosen = sorted(whole, key=lambda d: (d not in home, self._missed(d), d))[:most]
+            self._take(row, tuple(sorted(chosen)), 1.0)
+        elif stays_whole and self._resizes and self._resizes[row]:
             self._take(row, home, 1.0)
 
     def _share(self, row: int, reachable: Sequence[int], wish: float) -> None:

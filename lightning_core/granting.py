@@ -55,13 +55,20 @@ def deal(
         homes[at] = homes[at] or (() if device is None else (device,))
     since = table.trained_at[rows]
     begun = np.isfinite(since) & (now - since < settings.stay) & ~apart
-    size, resizes = _wanted(table, rows, plan, now), list[bool]()
+    size, resizes, smaller = _wanted(table, rows, plan, now), list[bool](), list[tuple[int, ...]]()
     if size is not None:  # whether it is worth it the policy has thought of, or a person
         begun &= size == [len(home) for home in homes]
-        resizes = [len(home) in table.speedups[row].sizes for row, home in zip(rows.tolist(), homes, strict=True)]
+        several = [table.speedups[row].sizes for row in rows.tolist()]
+        resizes = [len(home) in some for home, some in zip(homes, several, strict=True)]
+        if plan.size is None:  # a policy that chooses has chosen for all
+            told = (table.told_size[rows] > 0).tolist()
+            smaller = [tuple(n for n in some if n < wants) if one else ()
+                       for some, wants, one in zip(several, size.tolist(), told, strict=True)]  # fmt: skip
     stays = (table.pinned[rows] | begun).tolist()
     sizes = (table.size[rows] if size is None else size).tolist()
-    dealer = Dealer(settings.devices, settings.slots, homes, stays, sizes, launched.tolist(), gone, resizes, within)
+    dealer = Dealer(
+        settings.devices, settings.slots, homes, stays, sizes, launched.tolist(), gone, resizes, within, smaller
+    )
     return dealer.deal(plan, frozenset(np.flatnonzero(apart).tolist()))
 
 

@@ -29,7 +29,7 @@ from lightning_core.launch.watching import epitaph
 from lightning_core.launch.worker import Assignment, Life, modules_from
 from lightning_core.types import BatchTarget, Cause, Job, Placement, Save, Unready, WorkerLeft
 
-SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "paths": []}
+SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0, "paths": []}
 X1 = Life("x", 1, "scheduler")
 
 
@@ -67,6 +67,7 @@ class Stage:
         self.told = Method(lambda left: None)
         self.over = Method(lambda lives: [False] * len(lives))
         self.saves = Method(lambda job: ())
+        self.met: list[tuple[str, int]] = []
         self.scheduler = SimpleNamespace(
             event=self.told,
             over=self.over,
@@ -90,7 +91,8 @@ class Stage:
         self.refilled.append(place)
 
     def worker(self) -> SimpleNamespace:
-        return SimpleNamespace(run=Method(self._run), job=Method(lambda: None))
+        meeting = Method(lambda: self.met.pop(0) if self.met else ("10.0.0.1", 12345))
+        return SimpleNamespace(run=Method(self._run), job=Method(lambda: None), meeting=meeting)
 
     def _run(self, assignment: Assignment) -> asyncio.Future[None]:
         self.assignments.append(assignment)
@@ -297,6 +299,28 @@ def test_two_jobs_of_two_devices_on_three_never_wait_for_each_other_s_half(three
             run.set_result(None)
         await asyncio.sleep(0.2)
         assert sorted(a.job for a in three.assignments) == ["x", "x", "y", "y"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("met", "address"),
+    [
+        ([("10.0.0.1", 4001), ("10.0.0.1", 4002)], "127.0.0.1"),
+        ([("10.0.0.1", 4001), ("10.0.0.2", 4002)], "10.0.0.1"),
+    ],
+)
+def test_ranks_meet_at_the_first_one_s_by_an_address_that_the_others_can_reach(
+    three: Stage, met: list[tuple[str, int]], address: str
+) -> None:
+    async def story() -> None:
+        three.spec()
+        three.met = met
+        await three.launch(devices=(0, 1))
+        assert [(a.rank.address, a.rank.port, a.rank.number) for a in three.assignments] == [
+            (address, 4001, 0),
+            (address, 4001, 1),
+        ]
 
     asyncio.run(story())
 

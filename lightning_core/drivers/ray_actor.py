@@ -212,6 +212,13 @@ class SchedulerActor:
         self._known(name)
         return self._host.scheduler.job(name)
 
+    async def rates(self, name: str) -> dict[int, float]:
+        """Batches a second that a job is believed to do on each number of devices; none while nothing is known."""
+        await self._ready()
+        self._known(name)
+        speed = self._host.scheduler.speedup(name)
+        return {size: speed.rate(size) for size in speed.sizes} if speed.known else {}
+
     async def about(self) -> dict[str, Any]:
         """The pool, for those who look at it."""
         await self._ready()

@@ -17,6 +17,8 @@ from lightning_core.words import check_name
 
 # A spec larger than this is no spec.
 LONGEST_SPEC = 2**20
+# Of a launched job, least seconds between two saves.
+SAVE_EVERY = 300.0
 FILE = "spec.json"
 
 
@@ -26,6 +28,7 @@ class Spec(TypedDict):
     job: dict[str, Any]
     config: dict[str, Any]
     cell: int
+    save_every: float
     paths: list[str]
 
 

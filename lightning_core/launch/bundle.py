@@ -30,6 +30,7 @@
         deadline: 10m
         target: {batches: 2000}
         cell: 5                        # least batches in a loss observation, 10 unless told
+        save_every: 1m                 # 5m unless told; beside it whoever must leave saves
 
 A file of one job says the same of it at the top, and its ``name`` unless the file's own will do.
 """

@@ -56,10 +56,17 @@ class Cluster:
         devices: of the pool.
         cores: of each of them, if they are CPUs.
         locations: where each device is: nodes carry it as the label :data:`~.places.LABEL`. Empty for anywhere.
+        least: devices that must be there when it opens; the others may come, and go, later. None for all.
     """
 
     def __init__(
-        self, workers: int, kind: str = "cpu", devices: int = 1, cores: int = 1, locations: Sequence[str] = ()
+        self,
+        workers: int,
+        kind: str = "cpu",
+        devices: int = 1,
+        cores: int = 1,
+        locations: Sequence[str] = (),
+        least: int | None = None,
     ) -> None:
         if locations and len(locations) != devices:
             raise ValueError(f"locations must be one for each of {devices} devices, got {len(locations)}")
@@ -67,6 +74,7 @@ class Cluster:
             raise ValueError(f"workers must be at least one a device ({devices} of them), got {workers}")
         self.devices = devices
         self.locations = tuple(locations)
+        self._least = least
         self.workers = workers
         self.slots = math.ceil(workers / devices)
         self._kind = kind
@@ -99,7 +107,14 @@ class Cluster:
                     log.warning("this Ray asks for no token: whoever reaches its ports can run code (RAY_AUTH_MODE)")
                 memory = self._temp / "keeper.json"
                 self._keeper = start_keeper(
-                    self._name, self.devices, self.slots, self._kind, self._cores, memory, self.locations
+                    self._name,
+                    self.devices,
+                    self.slots,
+                    self._kind,
+                    self._cores,
+                    memory,
+                    self.locations,
+                    self._least,
                 )
                 answer(self._keeper.open.remote(), received)
         except BaseException:
@@ -148,6 +163,15 @@ class Cluster:
             RuntimeError: if no run is going on, or has no such job.
         """
         found: Job = call(self._running(), "job", name)
+        return found
+
+    def rates(self, name: str) -> dict[int, float]:
+        """Batches a second that a job is believed to do on each number of devices; none while nothing is known.
+
+        Raises:
+            RuntimeError: if no run is going on, or has no such job.
+        """
+        found: dict[int, float] = call(self._running(), "rates", name)
         return found
 
     def tell(self, event: Event) -> None:

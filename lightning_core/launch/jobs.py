@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lightning_core.codec import job_to_dict, target_to_dict
+from lightning_core.drivers.specs import SAVE_EVERY
 from lightning_core.durations import parse_duration
 from lightning_core.launch.class_paths import check_spelling
 from lightning_core.launch.gang import sizes, slots_of
@@ -21,7 +22,7 @@ from lightning_core.words import NAME_RULE, did_you_mean, is_name
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell",
-         "restarts", "retries", "location")  # fmt: skip
+         "restarts", "retries", "location", "save_every")  # fmt: skip
 # Of what is played in its place by a simulation; a run takes no notice.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -47,6 +48,7 @@ class JobSpec:
         job: name, deadline, target and the other terms.
         config: keys ``model``, ``data``, ``trainer``, ``seed_everything``, ...; plain data throughout.
         cell: least batches in a loss cell, of which estimators need some ten.
+        save_every: least seconds between two saves for fear of what cannot be foreseen.
         source: of the config, so that a problem can name file and line.
 
     Raises:
@@ -56,6 +58,7 @@ class JobSpec:
     job: Job
     config: Mapping[str, Any]
     cell: int = CELL
+    save_every: float = SAVE_EVERY
     source: Source | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +75,8 @@ class JobSpec:
     def for_worker(self, folder: Path) -> dict[str, Any]:
         """What the Keeper needs to launch the job, plain data; class paths are looked up in ``folder`` too."""
         paths = [str(folder), str(Path.cwd())]
-        return {"job": job_to_dict(self.job), "config": self.config, "cell": self.cell, "paths": paths}
+        return {"job": job_to_dict(self.job), "config": self.config, "cell": self.cell, "save_every": self.save_every,
+                "paths": paths}  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """As in a bundle file, the config inline."""
@@ -95,6 +99,7 @@ class JobSpec:
             "on_miss": str(job.on_miss),
             "retries": job.retries,
             "cell": self.cell,
+            **({} if self.save_every == SAVE_EVERY else {"save_every": duration_text(self.save_every)}),
         }
 
 
@@ -141,7 +146,7 @@ def read_job(
     deadline, target = term("deadline", duration), term("target", read_target)
     begin, work = term("begin", duration, 0.0), term("work", duration)
     weight, on_miss = term("weight", _positive, 1.0), term("on_miss", _on_miss, OnMiss.CONTINUE)
-    cell = term("cell", whole, CELL)
+    cell, save_every = term("cell", whole, CELL), term("save_every", duration, SAVE_EVERY)
     restarts, retries = term("restarts", _times), term("retries", _times, 0)
     if deadline is not None and begin is not None and begin >= deadline:
         found.at("begin").add(f"must be before the deadline {value['deadline']}, got {value['begin']!r}")
@@ -180,7 +185,7 @@ def read_job(
         sizes=several,
         location=location,
     )
-    return JobSpec(job, config, cell, source)
+    return JobSpec(job, config, cell, save_every, source)
 
 
 def _config(

@@ -52,6 +52,7 @@ class Keeper:
         ready_within: how long all workers of a job may take to be ready, seconds.
         silent: how long a worker at work may not answer, seconds.
         locations: where each device is; empty for anywhere.
+        least: devices that must be there when it opens; None for all.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class Keeper:
         ready_within: float = READY_WITHIN,
         silent: float = SILENT,
         locations: Sequence[str] = (),
+        least: int | None = None,
     ) -> None:
         self._memory = Path(memory)
         self._ready_within = ready_within
         self._folder: Path | None = None
-        self._places = Places(name, devices, slots, kind, cores, locations)
+        self._places = Places(name, devices, slots, kind, cores, locations, least)
         self._watch = Watch(self._places, lambda: self._folder, silent)
         self._watching: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []
@@ -213,6 +215,7 @@ def start_keeper(
     cores: int,
     memory: Path,
     locations: Sequence[str] = (),
+    least: int | None = None,
     **patience: float,
 ) -> Actor:
     """A named, detached Keeper that Ray starts again whenever it dies; the one of that name if there is one.
@@ -225,6 +228,7 @@ def start_keeper(
         cores: of each, if they are CPUs.
         memory: path of its notes.
         locations: where each device is; empty for anywhere.
+        least: devices that must be there when it opens; None for all.
         **patience: ``ready_within`` and ``silent`` of the :class:`Keeper`, seconds.
     """
     options = {
@@ -237,6 +241,5 @@ def start_keeper(
         "scheduling_strategy": here(),
     }
     actor: Any = ray.remote(Keeper)
-    return actor.options(**options).remote(
-        name, devices, slots, kind, cores, str(memory), locations=locations, **patience
-    )
+    made = actor.options(**options)
+    return made.remote(name, devices, slots, kind, cores, str(memory), locations=locations, least=least, **patience)

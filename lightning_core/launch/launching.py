@@ -31,7 +31,7 @@ from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.ray_actor import NAMESPACE
 from lightning_core.drivers.specs import home_of
 from lightning_core.launch.checkpoints import adopt
-from lightning_core.launch.gang import Rank, free_port, slots_of
+from lightning_core.launch.gang import Rank, slots_of
 from lightning_core.launch.places import SILENT, Place, Places
 from lightning_core.launch.watching import Watch, tell
 from lightning_core.launch.worker import Assignment, Life
@@ -160,12 +160,17 @@ class Launcher:
         saves: Sequence[Save] = await scheduler.saves.remote(life.job)
         if saves:
             await asyncio.to_thread(adopt, home, life.incarnation, {save.sha256 for save in saves})
+        met = ("127.0.0.1", 0)
+        if len(workers) > 1:
+            async with asyncio.timeout(SILENT):
+                met = _meet(await asyncio.gather(*(worker.meeting.remote() for worker in workers)))
         await asyncio.to_thread(_note, home, life, half=True)
         if workers != [place.worker for place in places]:
             return "a worker died while the others were asked"
-        port = free_port() if len(places) > 1 else 0
+        address, port = met
         for number, place in enumerate(places):
-            worker, rank = place.worker, alone.rank._replace(number=number, of=len(places), port=port)
+            worker = place.worker
+            rank = alone.rank._replace(number=number, of=len(places), address=address, port=port)
             assert worker is not None  # it has just answered
             place.take(worker, life, heard_of=True)
             running = worker.run.remote(replace(alone, rank=rank))
@@ -202,6 +207,7 @@ class Launcher:
             target=job.target,
             config=spec["config"],
             cell=spec["cell"],
+            save_every=spec["save_every"],
             scheduler=self._scheduler,
             folder=str(home),
             paths=tuple(spec["paths"]),
@@ -209,6 +215,12 @@ class Launcher:
             devices=placement.devices,
             rank=Rank(slots=slots_of(spec["config"], job.max_devices) if job.sizes else 0),
         )
+
+
+def _meet(found: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """Where the ranks meet: at the first one's; by the machine's own address only where they are on several."""
+    address, port = found[0]
+    return "127.0.0.1" if all(other == address for other, _ in found) else address, port
 
 
 def _words(found: Iterable[tuple[int, Place | str | None]]) -> str:

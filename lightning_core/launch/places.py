@@ -15,6 +15,7 @@ import contextlib
 import logging
 import shutil
 import tempfile
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ RETRY = 2.0
 MOST_RETRY = 30.0
 # So often a worker may fail to start before whoever opens the pool is told.
 TRIES = 2
+# How often it is looked whether devices have come, while the pool opens.
+LOOK = 0.1
 # How long a worker may take to start before its device counts as gone, seconds.
 SLOW = 60.0
 
@@ -121,11 +124,20 @@ class Places:
         kind: of the devices, ``"cpu"`` or ``"gpu"``.
         cores: of each device, if they are CPUs.
         locations: where each device is: on nodes with that as their label :data:`LABEL`. Empty for anywhere.
+        least: devices that must be there when the pool opens; the others may come later. None for all.
     """
 
     def __init__(
-        self, name: str, devices: int, slots: int, kind: str, cores: int = 1, locations: Sequence[str] = ()
+        self,
+        name: str,
+        devices: int,
+        slots: int,
+        kind: str,
+        cores: int = 1,
+        locations: Sequence[str] = (),
+        least: int | None = None,
     ) -> None:
+        self._least = devices if least is None else least
         self._locations = locations
         self.kind = kind
         self._cores = cores
@@ -207,23 +219,29 @@ class Places:
             if self._groups:
                 return
             groups = await asyncio.to_thread(lambda: [self._find_group(k) for k in range(len(self.names))])
-            for device, group in enumerate(groups):
-                if not await asyncio.to_thread(_has_or_had_a_device, group):
-                    where = f" on a node with {self._selector(device)}" if self._locations else ""
+            until = time.monotonic() + DEVICE
+            while len(lacking := [k for k, group in enumerate(groups) if not _has_or_had_a_device(group)]) > (
+                len(groups) - self._least
+            ):
+                if time.monotonic() > until:
+                    where = f" on a node with {self._selector(lacking[0])}" if self._locations else ""
                     raise RuntimeError(f"no free device: the cluster has no {self._resource} to give{where}")
+                await asyncio.sleep(LOOK)
             self._groups = groups
             for place in self._all:
                 self.task(self._fill(place))
 
     async def filled(self) -> None:
-        """Waits until there is a worker in each place.
+        """Waits until there is a worker in each place of as many devices as must be there.
 
         Raises:
             RuntimeError: if one could not be started, again and again.
         """
         while empty := [place for place in self._all if place.worker is None]:
+            if len(self.names) - len({place.device for place in empty}) >= self._least:
+                return
             for place in empty:
-                if place.failures >= TRIES:
+                if place.failures >= TRIES and self._least == len(self.names):
                     raise RuntimeError(place.trouble)
             self.moved.clear()
             await self.moved.wait()
@@ -383,5 +401,5 @@ def _words(error: Exception) -> str:
 
 
 def _has_or_had_a_device(group: Any) -> bool:
-    """Waits for one; a group whose node is gone is not waited for."""
-    return bool(placement_group_table(group).get("state") == "RESCHEDULING" or group.wait(DEVICE))
+    """Whether it is somewhere, or was until its node went."""
+    return placement_group_table(group).get("state") in ("CREATED", "RESCHEDULING")

@@ -16,9 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lightning_core.drivers.specs import SAVE_EVERY
 from lightning_core.launch.causes import cause_of, origin, story
 from lightning_core.launch.checkpoints import checkpoint_folder, find
-from lightning_core.launch.gang import ALONE, Rank, is_stuck, together, trainer_arguments
+from lightning_core.launch.gang import ALONE, Rank, free_port, is_stuck, together, trainer_arguments
 from lightning_core.launch.quota import sweep
 from lightning_core.types import Cause, Target, WorkerLeft
 
@@ -52,6 +53,7 @@ class Assignment:
         target: when it is met.
         config: of LightningCLI.
         cell: least batches in a loss cell.
+        save_every: least seconds between two saves for fear of what cannot be foreseen.
         scheduler: name of the scheduler's actor.
         folder: where the job saves, and what it printed.
         paths: where class paths are looked up.
@@ -71,6 +73,7 @@ class Assignment:
     kind: str
     devices: tuple[int, ...] = (0,)
     rank: Rank = ALONE
+    save_every: float = SAVE_EVERY
 
 
 class Worker:
@@ -131,6 +134,13 @@ class Worker:
         assignment = self._assignment
         return None if assignment is None else Life(assignment.job, assignment.incarnation, assignment.scheduler)
 
+    def meeting(self) -> tuple[str, int]:
+        """Where the ranks of a job could meet here: address of this machine, and a port that is free."""
+        import ray.util
+
+        address: Any = ray.util.get_node_ip_address  # it has no types
+        return str(address()), free_port()
+
     def pid(self) -> int:
         """Of this process."""
         return os.getpid()
@@ -164,6 +174,7 @@ class Worker:
                     cores=self._cores,
                     folder=checkpoint_folder(home, assignment.incarnation),
                     every=assignment.cell,
+                    save_every=assignment.save_every,
                 )
                 return fit(assignment, callback)
         except Exception as error:  # of what lies around a training: a disk in trouble, say

@@ -1,0 +1,291 @@
+"""Nodes of a pool that come and go: who brings them up, and who takes them away.
+
+A node has one device, and carries the label ``ray.io/market-type``: ``spot`` or ``on-demand``. Who is asked for nodes
+answers at once; they come when they come, and what there is Ray says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import ray
+from ray._private.state import state as ray_state
+
+log = logging.getLogger(__name__)
+
+MARKET = "ray.io/market-type"
+SPOT, ON_DEMAND = "spot", "on-demand"
+KINDS = (SPOT, ON_DEMAND)
+# How long a node that is given back has to be left by its job, seconds; a job that has left is not waited for.
+LEAVE = 10.0
+# How often nodes are looked at here, seconds.
+LOOK = 0.1
+# How long a command may take, seconds.
+COMMAND = 60.0
+
+
+class Nodes(NamedTuple):
+    """How many of which kind."""
+
+    spot: int = 0
+    on_demand: int = 0
+
+    @property
+    def all(self) -> int:
+        """Together."""
+        return self.spot + self.on_demand
+
+
+class Provisioner(Protocol):
+    """Brings nodes up, and gives them back."""
+
+    def want(self, wanted: Nodes) -> None:
+        """So many there should be; returns at once."""
+
+    def close(self) -> None:
+        """No node is wanted any more."""
+
+
+def nodes_there(resource: str = "device") -> Nodes:
+    """Nodes of the Ray that this process has joined that have a device and are not being taken away."""
+    draining = ray_state.get_draining_nodes()
+    listed: Any = ray.nodes  # it has no types
+    kinds = [
+        node["Labels"].get(MARKET)
+        for node in listed()
+        if node["Alive"] and node["NodeID"] not in draining and node["Resources"].get(resource, 0) >= 1
+    ]
+    return Nodes(kinds.count(SPOT), kinds.count(ON_DEMAND))
+
+
+class Autoscaled:
+    """Ray's autoscaler brings them up, on a cloud: node types there carry the label.
+
+    It takes a wish as the whole cluster's: nobody else should ask it.
+
+    Args:
+        resource: of a device, ``"GPU"`` or ``"device"``.
+    """
+
+    def __init__(self, resource: str = "GPU") -> None:
+        self._resource = resource
+
+    def want(self, wanted: Nodes) -> None:
+        from ray.autoscaler.sdk import request_resources
+
+        selectors = [{MARKET: SPOT}] * wanted.spot + [{MARKET: ON_DEMAND}] * wanted.on_demand
+        request_resources(bundles=[{self._resource: 1}] * wanted.all, bundle_label_selectors=selectors)
+
+    def close(self) -> None:
+        self.want(Nodes())
+
+
+class Command:
+    """A command of the user's brings them up: it is run whenever the wish changes, and told by the environment.
+
+    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` say how many there should be. One that fails is run again
+    with the next wish.
+
+    Args:
+        words: the command and its arguments; no shell reads them.
+
+    Raises:
+        ValueError: if there is no command.
+    """
+
+    def __init__(self, words: Sequence[str] | str) -> None:
+        self._words = shlex.split(words) if isinstance(words, str) else list(words)
+        if not self._words:
+            raise ValueError("a command must be named, got none")
+        self._wanted: Nodes | None = None
+        self._told: Nodes | None = None
+        self._news = threading.Condition()
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="lightning-core-provision", daemon=True)
+        self._thread.start()
+
+    def want(self, wanted: Nodes) -> None:
+        with self._news:
+            self._wanted = wanted
+            self._news.notify()
+
+    def close(self) -> None:
+        with self._news:
+            self._wanted, self._over = Nodes(), True
+            self._news.notify()
+        self._thread.join(COMMAND)
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._over or self._wanted != self._told)
+                wanted = self._wanted
+                if wanted == self._told:
+                    return
+            assert wanted is not None  # somebody has said so
+            told = {"LIGHTNING_CORE_SPOT": str(wanted.spot), "LIGHTNING_CORE_ON_DEMAND": str(wanted.on_demand)}
+            try:
+                subprocess.run(
+                    self._words, env=os.environ | told, check=True, timeout=COMMAND, stdin=subprocess.DEVNULL
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                log.warning("%s spot and %s on-demand nodes could not be asked for: %s", *wanted, error)
+            self._told = wanted
+
+
+@dataclass(slots=True)
+class _Machine:
+    """A raylet in place of a machine."""
+
+    node: Any
+    kind: str
+    ends_at: float | None = None
+    """When it is switched off, of the monotonic clock; None while it stays."""
+
+
+class LocalNodes:
+    """Raylets on this machine in place of machines, of a ``ray.cluster_utils.Cluster``: real processes that vanish.
+
+    It is the market as well: :meth:`offer` says how many spot nodes there are to be had, and takes away what is more.
+
+    Args:
+        cluster: has a head already.
+        notice: seconds from the word that a spot node will be taken away to its end; 0 for none.
+        leave: seconds that a node which is given back is left.
+        options: of a node.
+    """
+
+    def __init__(self, cluster: Any, notice: float = 10.0, leave: float = LEAVE, **options: Any) -> None:
+        self._cluster, self.notice, self._leave = cluster, notice, leave
+        self._options = {"num_cpus": 1, "resources": {"device": 1}, "object_store_memory": 80 * 2**20, **options}
+        self._wanted, self._offered = Nodes(), 10**6
+        self._machines: list[_Machine] = []
+        self._changing = threading.Lock()
+        self._over = threading.Event()
+        self.taken = 0
+        """Spot nodes that the market has taken away."""
+        self._thread = threading.Thread(target=self._run, name="lightning-core-nodes", daemon=True)
+        self._thread.start()
+
+    def want(self, wanted: Nodes) -> None:
+        with self._changing:
+            self._wanted = wanted
+
+    def offer(self, spot: int) -> None:
+        """So many spot nodes are to be had from now on; those beyond are taken away, the newest first."""
+        with self._changing:
+            self._offered = spot
+            there = self._of(SPOT)
+            for machine in there[spot:]:
+                self.taken += 1
+                self._end(machine, self.notice)
+
+    def there(self) -> Nodes:
+        """Nodes that are up and stay."""
+        with self._changing:
+            return Nodes(len(self._of(SPOT)), len(self._of(ON_DEMAND)))
+
+    def processes(self, kind: str) -> list[int]:
+        """Of the raylets of a kind that stay."""
+        with self._changing:
+            return [_raylet(machine.node).pid for machine in self._of(kind)]
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        for machine in self._machines:
+            self._kill(machine)
+
+    def _of(self, kind: str) -> list[_Machine]:
+        return [machine for machine in self._machines if machine.kind == kind and machine.ends_at is None]
+
+    def _run(self) -> None:
+        while not self._over.wait(LOOK):
+            now = time.monotonic()
+            with self._changing:
+                over = [one for one in self._machines if one.ends_at is not None and one.ends_at <= now]
+                over += [one for one in self._machines if one not in over and _raylet(one.node).poll() is not None]
+                self._machines = [machine for machine in self._machines if machine not in over]
+                lacking = [self._lacking(kind) for kind in KINDS]
+            for machine in over:
+                self._kill(machine)
+            for kind, number in zip(KINDS, lacking, strict=True):
+                if number > 0:  # one at a time: meanwhile something else may be wanted
+                    node = self._cluster.add_node(**self._options, labels={MARKET: kind})
+                    with self._changing:
+                        self._machines.append(_Machine(node, kind))
+                    break
+
+    def _lacking(self, kind: str) -> int:
+        """How many are missing; those that are too many are given back."""
+        wanted = min(self._wanted.spot, self._offered) if kind == SPOT else self._wanted.on_demand
+        there = self._of(kind)
+        for machine in there[wanted:]:
+            self._end(machine, self._leave)
+        return wanted - len(there)
+
+    def _end(self, machine: _Machine, after: float) -> None:
+        machine.ends_at = time.monotonic() + after
+        if after > 0:
+            drain(self._cluster.address, machine.node.node_id, after)
+
+    @staticmethod
+    def _kill(machine: _Machine) -> None:
+        """As a machine that is switched off; the raylet is reaped, or its workers would live on."""
+        process = _raylet(machine.node)
+        process.kill()
+        process.wait()
+
+
+def _raylet(node: Any) -> Any:
+    [raylet] = node.all_processes["raylet"]
+    return raylet.process
+
+
+def drain(address: str, node: str, seconds: float) -> None:
+    """Gives notice that a node will be taken away: nothing new comes to it.
+
+    Args:
+        address: of the cluster.
+        node: its id.
+        seconds: from now.
+
+    Raises:
+        RuntimeError: if Ray does not take it.
+    """
+    raylet: Any = importlib.import_module("ray._raylet")
+    words: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
+    reason = words.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline = int(1000 * (time.time() + seconds))
+    accepted, why = raylet.GcsClient(address=address).drain_node(node, reason, "taken away", deadline)
+    if not accepted:
+        raise RuntimeError(f"node {node}: the notice was not taken: {why}")
+
+
+def command_of(text: str) -> Callable[[], tuple[float, int]]:
+    """A command that prints what the market is now: ``{"price": 0.4, "available": 3}``.
+
+    Raises:
+        ValueError: if it prints something else, when it is asked.
+    """
+    words = shlex.split(text)
+
+    def ask() -> tuple[float, int]:
+        said = subprocess.run(words, capture_output=True, check=True, timeout=COMMAND, text=True).stdout
+        try:
+            body = json.loads(said)
+            return float(body["price"]), int(body["available"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{text}: must print price and available as JSON, got {said[:200]!r}") from None
+
+    return ask

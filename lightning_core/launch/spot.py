@@ -1,0 +1,258 @@
+"""A run on nodes that come and go: slot by slot the market says how large the pool is, the scheduler who gets it.
+
+At the beginning of each slot a job's spot policy decides, by what has really been trained, how many spot and on-demand
+nodes there should be, and a provisioner is asked for them. The job may train on as many devices as it can use: it has
+what is there. Nodes that go in the middle of a slot are mourned as any node is; whether on-demand ones must come in
+their place at once the safety net says, without a forecast.
+
+With several jobs each has a plan of its own, the pool is as large as all of them together want it, and the run's
+policy says who trains where.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from lightning_core.launch.follow import Watcher
+from lightning_core.launch.provision import Nodes, Provisioner
+from lightning_core.market import Foreseen, LastValue, Market, SpotJob
+from lightning_core.market.live import Held, LivePlan
+from lightning_core.market.playing import SpotPolicy
+from lightning_core.types import Amend, BatchTarget, Event, Job, JobStatus, State
+
+log = logging.getLogger(__name__)
+
+
+class Run(Protocol):
+    """What is asked of the run that is going on (:class:`~.cluster.Cluster`)."""
+
+    def job(self, name: str) -> Job:
+        """A job with its terms as they are now."""
+
+    def tell(self, event: Event) -> None:
+        """Hands an event to its scheduler."""
+
+    def rates(self, name: str) -> Mapping[int, float]:
+        """Batches a second that a job is believed to do on each number of devices it can use; none while unknown."""
+
+
+class SlotRow(NamedTuple):
+    """What became of a slot.
+
+    Args:
+        number: of the slot.
+        price: of a spot node.
+        available: spot nodes that could be had.
+        spot: spot nodes held, and paid for.
+        on_demand: on-demand nodes held, and paid for.
+        used: devices that trained, in the mean.
+        cost: of the slot.
+        batches: done in it.
+        moves: how often jobs came back elsewhere, or on another number of devices.
+        losses: how often one lost its worker.
+        again: batches that have to be done again.
+    """
+
+    number: int
+    price: float
+    available: int
+    spot: int
+    on_demand: int
+    used: float
+    cost: float
+    batches: int
+    moves: int
+    losses: int
+    again: int
+
+
+@dataclass
+class _Planned:
+    """A job and its plan."""
+
+    plan: LivePlan
+    told: bool = False
+    held: Held = field(default_factory=Held)
+    deadline: int = 1
+    start: int = 0
+
+
+@dataclass
+class _Now:
+    """The slot that goes on."""
+
+    number: int
+    began: float
+    price: float
+    available: int
+    paid: Nodes
+    looked: float
+    there: Nodes = field(default_factory=Nodes)
+    device_seconds: float = 0.0
+    before: dict[str, JobStatus] = field(default_factory=dict)
+
+
+class SpotRun:
+    """Looks after the nodes of a run; shown the jobs again and again, as any watcher.
+
+    Args:
+        run: that is going on.
+        provisioner: of nodes.
+        there: nodes that are up and stay.
+        market: what can be had, slot by slot; its first slot is the run's first. What it says of a slot is looked at
+            when that has come, and not before.
+        policies: a spot policy for each job.
+        kept: part of a slot that is left if the number of nodes changes in it.
+        first: batches a second on one device, until they have been measured; None: the job begins on as few on-demand
+            nodes as it can.
+        beside: another watcher, shown the same.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        provisioner: Provisioner,
+        there: Callable[[], Nodes],
+        market: Market,
+        policies: Mapping[str, SpotPolicy],
+        kept: float = 0.9,
+        first: float | None = None,
+        beside: Watcher | None = None,
+    ) -> None:
+        if not 0 < kept <= 1:
+            raise ValueError(f"kept must be above 0 and at most 1, got {kept}")
+        self._run, self._provisioner, self._there, self._market = run, provisioner, there, market
+        self._kept, self._first, self._beside = kept, first, beside
+        self._jobs = {name: _Planned(LivePlan(policy, Foreseen(LastValue()))) for name, policy in policies.items()}
+        self._now: _Now | None = None
+        self._over = False
+        self.rows: list[SlotRow] = []
+        """Of the slots that are over."""
+
+    @property
+    def cost(self) -> float:
+        """Of the slots that are over."""
+        return sum(row.cost for row in self.rows)
+
+    def update(self, now: float, jobs: list[JobStatus]) -> None:
+        """The jobs as of scheduler time ``now``."""
+        by_name = {job.name: job for job in jobs if job.name in self._jobs}
+        if by_name and not self._over:
+            self._count(now, by_name)
+            number = int(now // self._market.seconds)
+            if self._now is None or number > self._now.number:
+                self._end_slot(by_name)
+                self._begin_slot(number, now, by_name)
+            else:
+                self._look_for_losses(now, by_name)
+            if all(job.state is State.ENDED for job in by_name.values()):
+                self._end_slot(by_name)
+                self._over = True
+                self._provisioner.want(Nodes())
+        if self._beside is not None:
+            self._beside.update(now, jobs)
+
+    def close(self) -> None:
+        """The run is over."""
+        self._provisioner.want(Nodes())
+        if self._beside is not None:
+            self._beside.close()
+
+    # ------------------------------------------------------------------------------------------------ a slot
+
+    def _begin_slot(self, number: int, now: float, jobs: Mapping[str, JobStatus]) -> None:
+        at = min(number, len(self._market) - 1)
+        price, available = float(self._market.price[at]), int(self._market.available[at])
+        taken, wanted = 0, Nodes()
+        open_ = [status for status in jobs.values() if status.state is not State.ENDED]
+        for status in sorted(open_, key=lambda status: (status.deadline, status.name)):
+            planned = self._jobs[status.name]
+            held = self._decide(status, planned, number, taken)
+            taken += held.spot
+            wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
+            planned.held = held
+        self._provisioner.want(wanted)
+        self._now = _Now(number, now, price, available, wanted, now, self._there(), before=dict(jobs))
+
+    def _decide(self, status: JobStatus, planned: _Planned, number: int, taken: int) -> Held:
+        terms = self._run.job(status.name)
+        if not planned.told:  # it has what is there, up to what it can use
+            planned.start = number
+            planned.deadline = max(int((status.deadline - number * self._market.seconds) // self._market.seconds), 1)
+            if terms.sizes:
+                self._run.tell(Amend(terms, devices=terms.max_devices))
+            planned.told = True
+        job = self._spot_job(status.name, terms, planned)
+        if job is None:  # nothing is known of its speed: it must train somewhere to be known
+            return Held(0, terms.min_devices)
+        slot = number - planned.start
+        return planned.plan.decide(job, self._market, planned.start, slot, float(status.batches), planned.held, taken)
+
+    def _spot_job(self, name: str, terms: Job, planned: _Planned) -> SpotJob | None:
+        """What the market sees of a job; None while its speed is not known."""
+        rates = dict(self._run.rates(name))
+        if not rates and self._first is not None:
+            rates = {size: size * self._first for size in terms.sizes or (terms.max_devices,)}
+        if not rates or not isinstance(terms.target, BatchTarget):
+            return None
+        most, table = max(rates), [0.0]
+        for number in range(1, most + 1):
+            size = max((one for one in rates if one <= number), default=None)
+            table.append(max(table[-1], 0.0 if size is None else self._market.seconds * rates[size]))
+        deadline = min(planned.deadline, len(self._market) - planned.start)
+        return SpotJob(
+            float(terms.target.batches), deadline, min(rates), most, tuple(table), self._kept, self._kept, 0.0
+        )
+
+    def _look_for_losses(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
+        """Where nodes have gone in the middle of a slot, on-demand ones come if there is no time to wait."""
+        slot, there = self._now, self._there()
+        assert slot is not None  # it has begun
+        lost = there.spot < min(slot.there.spot, slot.paid.spot) or there.on_demand < min(
+            slot.there.on_demand, slot.paid.on_demand
+        )
+        slot.there = there
+        if not lost:
+            return
+        log.warning("nodes were lost: %d spot and %d on-demand are left of %d and %d", *there, *slot.paid)
+        if len(jobs) > 1:
+            return  # the plans of the next slot see to it
+        [(name, status)] = jobs.items()
+        planned, terms = self._jobs[name], self._run.job(name)
+        job = self._spot_job(name, terms, planned)
+        if job is None or status.state is State.ENDED:
+            return
+        gone = min((now - slot.number * self._market.seconds) / self._market.seconds, 1.0)
+        left = Held(there.spot, there.on_demand)
+        number = slot.number - planned.start
+        must = planned.plan.must_have(job, self._market, planned.start, number, float(status.batches), left, gone)
+        if must.on_demand > slot.paid.on_demand:
+            log.warning("%d on-demand nodes come at once: else it would be too late", must.on_demand)
+            planned.held = must
+            slot.paid = slot.paid._replace(on_demand=must.on_demand)
+            self._provisioner.want(Nodes(there.spot, must.on_demand))
+
+    def _count(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
+        """Devices that train, by the second."""
+        if self._now is not None:
+            used = sum(len(job.devices) for job in jobs.values() if job.share > 0 and job.state is State.RUNNING)
+            self._now.device_seconds += used * (now - self._now.looked)
+            self._now.looked = now
+
+    def _end_slot(self, jobs: Mapping[str, JobStatus]) -> None:
+        if (slot := self._now) is None:
+            return
+        self._now = None
+        pairs = [(slot.before[name], job) for name, job in jobs.items() if name in slot.before]
+        self.rows.append(SlotRow(
+            slot.number, slot.price, slot.available, slot.paid.spot, slot.paid.on_demand,
+            slot.device_seconds / max(slot.looked - slot.began, 1e-9),
+            slot.paid.spot * slot.price + slot.paid.on_demand * self._market.on_demand,
+            sum(after.batches - before.batches for before, after in pairs),
+            sum(after.incarnation - before.incarnation for before, after in pairs),
+            sum(after.restarts - before.restarts for before, after in pairs),
+            sum(after.lost - before.lost for before, after in pairs),
+        ))  # fmt: skip

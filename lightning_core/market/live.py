@@ -1,0 +1,103 @@
+"""The market as it comes: slot after slot a job's policy decides, by what it has really done so far.
+
+The same rules as when a recording is played (:mod:`.playing`), one job at a time: what is asked for is made possible,
+the safety net looks at it, and nobody gets more than ends its job in the slot.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.market.choices import Choices, Pair
+from lightning_core.market.model import EXACT, Batch, Market, Overhead, SpotJob
+from lightning_core.market.playing import Forecast, Foresight, Seen, SpotPolicy
+
+
+class Held(NamedTuple):
+    """Instances of a job."""
+
+    spot: int = 0
+    on_demand: int = 0
+
+    @property
+    def all(self) -> int:
+        """Together."""
+        return self.spot + self.on_demand
+
+
+class LivePlan:
+    """Decides for one job, slot by slot.
+
+    Args:
+        policy: of its own: it may have a state.
+        foresight: what it is told of the slots to come; it must not know them.
+        guarded: whether the safety net is there.
+        overhead: what costs a part of a slot.
+    """
+
+    def __init__(
+        self, policy: SpotPolicy, foresight: Foresight, *, guarded: bool = True, overhead: Overhead = "total"
+    ) -> None:
+        self._policy, self._foresight, self._guarded, self._overhead = policy, foresight, guarded, overhead
+
+    def decide(
+        self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Held, taken: int = 0
+    ) -> Held:
+        """What it should hold in a slot.
+
+        Args:
+            job: as it is known now; its speed may have been measured anew.
+            market: up to this slot as it was; what stands behind it nobody looks at.
+            start: slot of the market in which the job began.
+            slot: from there, 0 in its first. Behind its deadline it is ended on all on-demand instances it can use.
+            done: work, in the job's units.
+            held: in the slot before.
+            taken: spot instances that others have in this slot.
+        """
+        if done >= job.work * (1 - EXACT):
+            return Held()
+        if slot >= job.deadline:
+            return Held(0, job.most)
+        batch = Batch([job], market, [start])
+        seen = self._seen(batch, slot, done, held, taken)
+        spot, on_demand = self._policy.decide(seen)
+        choices = Choices(seen, self._overhead)
+        return _of(choices.choose(spot, on_demand, guarded=self._guarded))
+
+    def must_have(
+        self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Held, gone: float
+    ) -> Held:
+        """What it should hold for the rest of a slot in which it has lost instances: more only if the net says so.
+
+        Args:
+            job: as it is known now.
+            market: up to this slot as it was.
+            start: slot of the market in which the job began.
+            slot: from there.
+            done: work, in the job's units.
+            held: what is left of what it held.
+            gone: part of the slot that is over, 0 to 1.
+        """
+        if done >= job.work * (1 - EXACT):
+            return held
+        most = Held(held.spot, max(job.most - held.spot, held.on_demand))
+        if slot >= job.deadline - 1:
+            return most
+        speed = job.speed[min(held.all, job.most)] if held.all >= job.least else 0.0
+        seen = self._seen(Batch([job], market, [start]), slot + 1, done + (1.0 - gone) * speed, held, 0)
+        # From the next slot on, on all on-demand nodes that it can use.
+        waits = Choices(seen, self._overhead).safe(np.zeros(1, np.int64), np.array([job.most]))
+        return held if waits[0] else most
+
+    def _seen(self, batch: Batch, slot: int, done: float, held: Held, taken: int) -> Seen:
+        forecast = self._foresight.look(batch, slot, self._policy.horizon)
+        forecast = Forecast(forecast.prices, np.maximum(forecast.counts - taken, 0))
+        progress = np.array([done / float(batch.units[0])])
+        spot, on_demand = (np.array([number], np.int64) for number in held)
+        return Seen(batch, slot, progress, spot, on_demand, forecast, progress, progress)
+
+
+def _of(pair: Pair) -> Held:
+    return Held(int(pair[0][0]), int(pair[1][0]))

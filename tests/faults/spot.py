@@ -1,0 +1,169 @@
+"""One training on nodes that come and go as a market has it: real raylets that are drained, killed and stopped.
+
+Run as ``python -m tests.faults.spot FOLDER``, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ray.cluster_utils import Cluster as Machines
+
+from benchmarks.resize import _seen as seen
+from lightning_core.codec import decode_answers, decode_event
+from lightning_core.drivers.ray_actor import NICE
+from lightning_core.journal import Journal
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.cluster import Cluster, join_ray
+from lightning_core.launch.provision import SPOT, LocalNodes, Nodes
+from lightning_core.launch.spot import SpotRun
+from lightning_core.market import Market
+from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.types import JobStatus, Report, Save, State, WorkerLeft
+from tests.conftest import ROOT
+
+SLOT, NOTICE, MOST = 20.0, 10.0, 2
+# Spot nodes by slot: two; one (drained with notice); none; two again.
+COUNTS = [2, 1, 0, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+BATCHES, DEADLINE = 2600, 200.0
+SAVE_EVERY = 5.0
+
+
+class World:
+    """The market, and what else befalls the nodes; shown the jobs as any watcher."""
+
+    def __init__(self, nodes: LocalNodes, spot: SpotRun, found: dict[str, Any]) -> None:
+        self.nodes, self.spot, self.found = nodes, spot, found
+        self._slot = -1
+        self._killed = self._stopped = 0.0
+        self._pid = 0
+
+    def update(self, now: float, jobs: list[JobStatus]) -> None:
+        slot = int(now // SLOT)
+        if slot != self._slot:
+            self._slot = slot
+            self.nodes.offer(COUNTS[min(slot, len(COUNTS) - 1)])
+        [job] = jobs or [None]
+        if job is not None and job.state is not State.ENDED:
+            # Without notice, once both are back; and one that hangs a while later, and comes back.
+            if slot >= 4 and not self._killed and len(job.devices) == 2 and job.state is State.RUNNING:
+                self._killed = now
+                self._kill(self.nodes.processes(SPOT)[-1])
+                self.found["killed at"] = now
+            self._hang(now, job)
+        self.spot.update(now, jobs)
+
+    def close(self) -> None:
+        self.spot.close()
+
+    @staticmethod
+    def _kill(pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    def _hang(self, now: float, job: JobStatus) -> None:
+        if self._killed and not self._stopped and now > self._killed + 25 and len(job.devices) == 2:
+            self._pid = self.nodes.processes(SPOT)[-1]
+            os.kill(self._pid, signal.SIGSTOP)
+            self._stopped = now
+            self.found["stopped at"] = now
+        if self._pid and now > self._stopped + 6:
+            os.kill(self._pid, signal.SIGCONT)
+            self._pid = 0
+
+
+def job(folder: Path, **terms: Any) -> dict[str, Any]:
+    folder.mkdir()
+    return {
+        "seed_everything": 1,
+        "model": {"class_path": "benchmarks.resize.Network", "init_args": {"folder": str(folder), "pause": 0.03}},
+        "data": {"class_path": "benchmarks.resize.Data"},
+        "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.resize.Writes"}]},
+        "deadline": f"{DEADLINE:.0f}s",
+        "target": {"batches": BATCHES},
+        "min_devices": 1,
+        "max_devices": MOST,
+        "save_every": f"{SAVE_EVERY:.0f}s",
+        **terms,
+    }
+
+
+def on_nodes(folder: Path, found: dict[str, Any], play: Callable[[LocalNodes, SpotRun], Any], policy: str) -> None:
+    """A run of one job on nodes that the market brings; what became of it is noted."""
+    own = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="lc-")
+    # A node that is gone is known after a second or two, not after a quarter of a minute.
+    health = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
+              "health_check_initial_delay_ms": 0}  # fmt: skip
+    os.environ |= NICE | {f"RAY_{name}": str(value) for name, value in health.items()}
+    machines: Any = Machines(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray"}
+    )
+    join_ray(machines.address)
+    nodes = LocalNodes(machines, NOTICE)
+    nodes.want(Nodes(0, 1))
+    bundle = Bundle.from_dict(
+        {"pool": {"devices": MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}, ROOT
+    )
+    market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=SLOT)
+    with Cluster(MOST, devices=MOST, least=1) as pool:
+        spot = SpotRun(pool, nodes, nodes.there, market, {"a": SPOT_POLICIES[policy]()}, kept=0.6)
+        summary = bundle.run(run_dir=folder / "run", cluster=pool, watcher=play(nodes, spot))
+        [ended] = summary.jobs
+        found["verdict"], found["at"] = str(ended.verdict), ended.finished_at
+        found["rows"] = [row._asdict() for row in spot.rows]
+        found["taken"] = nodes.taken
+        found["restarts"], found["lost"], found["batches"] = ended.restarts, ended.lost, ended.batches
+    found["steps"] = steps(folder)
+    found["times"] = times(folder / "run" / "journal.db")
+    (folder / "found.json").write_text(json.dumps(found))
+    nodes.close()
+    sys.stdout.flush()
+    os._exit(0)  # what is left of Ray ends with the group
+
+
+def steps(folder: Path) -> dict[str, int]:
+    """Of the optimiser, as the trainings have noted them: different ones."""
+    return {"different": len(seen(folder / "a"))}
+
+
+def times(journal: Path) -> dict[str, list[float]]:
+    """Seconds from a loss to the next report of batches, and whether each life began at an accepted save."""
+    lost_at, back, saves, begun = None, list[float](), {0}, list[bool]()
+    with Journal.open(journal, read_only=True) as entries:
+        story = [(entry.now, decode_event(entry.event), decode_answers(entry.answers)) for entry in entries.entries()]
+    life = 1
+    for now, event, _ in story:
+        if isinstance(event, Report | WorkerLeft) and isinstance(event.saved, Save) and event.incarnation == life:
+            saves.add(event.saved.batches)
+        if isinstance(event, WorkerLeft) and event.incarnation == life:
+            lost_at, life = (now if event.cause != "released" else None), life + 1
+        if isinstance(event, Report) and event.incarnation == life and event.number == 1:
+            begun.append(event.began in saves)
+        if (
+            isinstance(event, Report)
+            and event.incarnation == life
+            and lost_at is not None
+            and event.batches > event.began
+        ):
+            back.append(now - lost_at)
+            lost_at = None
+    return {"back": back, "begun": [float(one) for one in begun]}
+
+
+def main(folder: Path) -> None:
+    found: dict[str, Any] = {}
+    began = time.monotonic()
+    on_nodes(folder, found, lambda nodes, spot: World(nodes, spot, found), "max-spot")
+    print(time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

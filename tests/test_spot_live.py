@@ -1,0 +1,189 @@
+"""The market slot by slot: the same decisions as when a recording is played, by what has really been done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.launch.provision import Command, Nodes
+from lightning_core.launch.spot import SpotRun
+from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
+from lightning_core.market.live import Held, LivePlan
+from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.reasons import Reason
+from lightning_core.types import Amend, BatchTarget, Can, Event, Job, JobStatus, State
+
+PAPER = SpotJob(work=80.0, deadline=10)
+
+
+def market(counts: list[int], price: float = 0.4, seconds: float = 10.0) -> Market:
+    return Market(np.full(len(counts), price), np.array(counts), seconds=seconds)
+
+
+@given(
+    st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 16), min_size=12, max_size=12),
+    st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(20, 100),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_live_it_is_what_it_was_in_the_recording(name: str, counts: list[int], prices: list[float], work: int) -> None:
+    trace = Market(np.array(prices), np.array(counts))
+    job = replace(PAPER, work=float(work))
+    [ledger] = play([SPOT_POLICIES[name]()], Batch([job], trace, [1]), Foreseen(LastValue()))
+    plan, held, done = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Held(), 0.0
+    for slot in range(job.deadline):
+        before = held
+        held = plan.decide(job, trace, 1, slot, done, held)
+        if done < job.work - 1e-6:
+            assert (held.spot, held.on_demand) == (ledger.spot[0, slot], ledger.on_demand[0, slot])
+        part = 1.0 if held.all == before.all else job.up if held.all > before.all else job.down
+        done = min(done + part * job.speed[held.all], job.work)
+        assert done == pytest.approx(ledger.progress[0, slot])
+
+
+def test_behind_the_deadline_it_is_ended_on_all_it_can_use() -> None:
+    plan = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue()))
+    assert plan.decide(PAPER, market([9] * 12), 0, 10, 70.0, Held(9, 0)) == Held(0, 12)
+    assert plan.decide(PAPER, market([9] * 12), 0, 11, 80.0, Held(0, 12)) == Held()
+
+
+def test_what_is_lost_within_a_slot_is_replaced_only_if_there_is_no_time_to_wait() -> None:
+    plan, trace = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue())), market([9] * 12)
+    early = plan.must_have(PAPER, trace, 0, 2, 30.0, Held(0, 0), gone=0.5)
+    assert early == Held(0, 0)  # 50 in 7 slots: on-demand ones can still do it
+    late = plan.must_have(PAPER, trace, 0, 5, 30.0, Held(1, 0), gone=0.5)
+    assert late == Held(1, 11)  # 49.5 left for 4 slots of 12, the first at 0.9
+    assert plan.must_have(PAPER, trace, 0, 9, 79.0, Held(1, 0), gone=0.5) == Held(1, 11)
+    assert plan.must_have(PAPER, trace, 0, 5, 80.0, Held(1, 0), gone=0.5) == Held(1, 0)
+
+
+def test_others_have_taken_what_they_have_taken() -> None:
+    plan = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue()))
+    assert plan.decide(PAPER, market([9] * 12), 0, 0, 0.0, Held(), taken=6).spot == 3
+
+
+@dataclass
+class World:
+    """A run and its nodes, made up: whoever has nodes trains at once, a batch a second on each."""
+
+    jobs: dict[str, Job]
+    now: float = 0.0
+    nodes: Nodes = field(default_factory=Nodes)
+    spot: int = 100
+    batches: dict[str, float] = field(default_factory=dict)
+    told: list[Event] = field(default_factory=list)
+    wishes: list[Nodes] = field(default_factory=list)
+
+    def job(self, name: str) -> Job:
+        return self.jobs[name]
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
+
+    def rates(self, name: str) -> Mapping[int, float]:
+        return {size: float(size) for size in (1, 2, 4)} if self.batches.get(name) else {}
+
+    def want(self, wanted: Nodes) -> None:
+        self.wishes.append(wanted)
+        self.nodes = Nodes(min(wanted.spot, self.spot), wanted.on_demand)
+
+    def there(self) -> Nodes:
+        return self.nodes
+
+    def close(self) -> None:
+        self.want(Nodes())
+
+    def live(self, run: SpotRun, seconds: float, step: float = 0.5) -> None:
+        for _ in range(int(seconds / step)):
+            run.update(self.now, self.status())
+            share = self.nodes.all / len(self.jobs)
+            for name, job in self.jobs.items():
+                assert isinstance(job.target, BatchTarget)
+                done = self.batches.get(name, 0.0) + share * step
+                self.batches[name] = min(done, float(job.target.batches))
+            self.now += step
+
+    def status(self) -> list[JobStatus]:
+        return [self._status(name) for name in self.jobs]
+
+    def _status(self, name: str) -> JobStatus:
+        job, done = self.jobs[name], int(self.batches.get(name, 0.0))
+        assert isinstance(job.target, BatchTarget)
+        over = done >= job.target.batches
+        base: Any = dict.fromkeys(JobStatus.__dataclass_fields__)
+        return JobStatus(**base | {
+            "name": name, "state": State.ENDED if over else State.RUNNING, "reason": Reason("its_turn"),
+            "target": job.target, "batches": done, "deadline": job.deadline, "share": 1.0, "incarnation": 1,
+            "restarts": 0, "lost": 0, "devices": tuple(range(self.nodes.all)),
+        })  # fmt: skip
+
+
+def elastic(name: str, batches: int, deadline: float) -> Job:
+    can = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE, Can.RESIZE})
+    return Job(name, deadline, BatchTarget(batches), can=can, max_devices=4, sizes=(1, 2, 4))
+
+
+def spot_run(world: World, trace: Market, policy: str = "max-spot", **more: Any) -> SpotRun:
+    policies = {name: SPOT_POLICIES[policy]() for name in world.jobs}
+    return SpotRun(world, world, world.there, trace, policies, kept=1.0, **more)
+
+
+def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:
+    world = World({"a": elastic("a", 100, 80.0)})
+    run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]))
+    world.live(run, 60.0)
+    assert world.told == [Amend(world.jobs["a"], devices=4)]
+    # The first slot is spent on learning how fast it is.
+    assert [(row.spot, row.on_demand) for row in run.rows[:3]] == [(0, 1), (2, 0), (0, 0)]
+    assert run.rows[1].batches == pytest.approx(20, abs=2)
+    assert run.rows[1].cost == pytest.approx(0.8)
+    assert world.batches["a"] == 100
+    assert world.wishes[-1] == Nodes()
+    assert run.cost == pytest.approx(sum(row.spot * 0.4 + row.on_demand for row in run.rows))
+    assert [row.number for row in run.rows] == list(range(len(run.rows)))
+
+
+def test_with_a_speed_from_before_it_need_not_learn_first() -> None:
+    world = World({"a": elastic("a", 100, 80.0)})
+    run = spot_run(world, market([2] * 8), first=1.0)
+    world.live(run, 11.0)
+    assert (run.rows[0].spot, run.rows[0].on_demand) == (2, 0)
+
+
+@pytest.mark.parametrize(("batches", "come"), [(100, Nodes()), (180, Nodes(0, 4))])
+def test_where_spot_nodes_go_and_time_is_short_on_demand_nodes_come_at_once(batches: int, come: Nodes) -> None:
+    """After three of fifty seconds, on at most four nodes: 88 more batches can wait for the next slot, 168 cannot."""
+    world = World({"a": elastic("a", batches, 50.0)})
+    run = spot_run(world, market([4] * 8), first=1.0)
+    world.live(run, 3.0)
+    assert world.nodes == Nodes(4, 0)
+    world.spot, world.nodes = 0, Nodes()
+    world.live(run, 1.0)
+    assert world.nodes == come
+
+
+def test_several_jobs_share_what_there_is() -> None:
+    world = World({"a": elastic("a", 200, 100.0), "b": elastic("b", 200, 60.0)})
+    run = spot_run(world, market([5] * 10), first=1.0)
+    world.live(run, 1.0)
+    # The more urgent one first: four of five; what the net asks for beside it is on demand.
+    assert world.nodes.spot == 5
+    assert {event.job.name for event in world.told if isinstance(event, Amend)} == {"a", "b"}
+
+
+def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
+    path = tmp_path / "wishes"
+    script = f"echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND >> {path}"
+    command = Command(["sh", "-c", script])
+    command.want(Nodes(3, 1))
+    command.close()
+    said = path.read_text().split("\n")
+    assert said[-2:] == ["0 0", ""]
+    assert set(said[:-2]) <= {"3 1"}  # a wish that was over before it was told need not be
+    with pytest.raises(ValueError, match="a command must be named, got none"):
+        Command("")
