@@ -334,7 +334,7 @@ class Scheduler:
             kept, sizes = (*kept, "location"), list(table.speedups[row].sizes)
         job = replace(event.job, **{name: getattr(before, name) for name in kept})
         wanted = event.devices or int(table.told_size[row] or table.size[row])
-        if wanted != table.size[row] or wanted not in sizes:
+        if event.devices is not None or wanted not in sizes:
             table.told_size[row] = max((n for n in sizes if n <= wanted), default=sizes[0])
         deadline = float(table.submitted[row]) + job.deadline if event.deadline is None else now + event.deadline
         table.set_terms(row, job, deadline)

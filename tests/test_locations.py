@@ -18,6 +18,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cause,
+    DevicesGone,
     End,
     Event,
     Grant,
@@ -83,6 +84,22 @@ def test_on_as_many_devices_as_a_person_says_where_there_are_as_many() -> None:
     assert where(scheduler)["one"] == (3,)  # there is no more there
     tell(scheduler, Amend(replace(scheduler.job("two"), location="nowhere")), 4.0)
     assert scheduler.job("two").location == "b"
+
+
+def test_who_is_told_a_number_trains_on_fewer_where_there_are_no_more() -> None:
+    scheduler = Scheduler(Settings(policy="fifo", devices=4, stay=10.0))
+    tell(scheduler, Submit((job("one", sizes=(1, 2, 4)),)), 0.0)
+    assert len(where(scheduler)["one"]) == 4
+    tell(scheduler, DevicesGone((1, 2, 3), "their nodes are gone"), 1.0)
+    assert where(scheduler) == {}  # nobody has said that it may: its size was settled
+    tell(scheduler, Amend(scheduler.job("one"), devices=4), 2.0)
+    assert where(scheduler) == {"one": (0,)}
+    tell(scheduler, DevicesGone((1,)), 3.0)
+    assert len(where(scheduler)["one"]) == 2
+    tell(scheduler, DevicesGone((0, 1, 2)), 4.0)
+    assert where(scheduler) == {"one": (3,)}
+    tell(scheduler, DevicesGone(()), 5.0)
+    assert len(where(scheduler)["one"]) == 4
 
 
 def test_who_cannot_have_more_goes_on_with_what_it_has() -> None:

@@ -159,7 +159,8 @@ class LocalNodes:
     It is the market as well: :meth:`offer` says how many spot nodes there are to be had, and takes away what is more.
 
     Args:
-        cluster: has a head already.
+        cluster: has a head already, and was made with ``shutdown_at_exit=False``: its nodes come in a thread, which can
+            set no signal handlers. Whoever made it shuts it down.
         notice: seconds from the word that a spot node will be taken away to its end; 0 for none.
         leave: seconds that a node which is given back is left.
         options: of a node.

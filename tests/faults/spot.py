@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 from ray.cluster_utils import Cluster as Machines
 
 from benchmarks.resize import _seen as seen
@@ -52,8 +53,9 @@ class World:
         if slot != self._slot:
             self._slot = slot
             self.nodes.offer(COUNTS[min(slot, len(COUNTS) - 1)])
-        [job] = jobs or [None]
-        if job is not None and job.state is not State.ENDED:
+        for job in jobs:
+            if job.state is State.ENDED:
+                continue
             # Without notice, once both are back; and one that hangs a while later, and comes back.
             if slot >= 4 and not self._killed and len(job.devices) == 2 and job.state is State.RUNNING:
                 self._killed = now
@@ -104,8 +106,9 @@ def on_nodes(folder: Path, found: dict[str, Any], play: Callable[[LocalNodes, Sp
               "health_check_initial_delay_ms": 0}  # fmt: skip
     os.environ |= NICE | {f"RAY_{name}": str(value) for name, value in health.items()}
     machines: Any = Machines(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray"}
-    )
+        initialize_head=True, shutdown_at_exit=False,
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray"},
+    )  # fmt: skip
     join_ray(machines.address)
     nodes = LocalNodes(machines, NOTICE)
     nodes.want(Nodes(0, 1))
@@ -125,6 +128,8 @@ def on_nodes(folder: Path, found: dict[str, Any], play: Callable[[LocalNodes, Sp
     found["times"] = times(folder / "run" / "journal.db")
     (folder / "found.json").write_text(json.dumps(found))
     nodes.close()
+    ray.shutdown()
+    machines.shutdown()
     sys.stdout.flush()
     os._exit(0)  # what is left of Ray ends with the group
 
