@@ -88,6 +88,9 @@ class World:
     def rates(self, name: str) -> Mapping[int, float]:
         return {size: float(size) for size in (1, 2, 4)} if self.batches.get(name) else {}
 
+    def usable(self) -> int:
+        return self.nodes.all
+
     def want(self, wanted: Nodes) -> None:
         self.wishes.append(wanted)
         self.nodes = Nodes(min(wanted.spot, self.spot), wanted.on_demand)
@@ -146,6 +149,32 @@ def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:
     assert world.wishes[-1] == Nodes()
     assert run.cost == pytest.approx(sum(row.spot * 0.4 + row.on_demand for row in run.rows))
     assert [row.number for row in run.rows] == list(range(len(run.rows)))
+
+
+def test_what_is_given_back_stays_until_what_comes_instead_is_there() -> None:
+    world = World({"a": elastic("a", 300, 100.0)})
+    run = spot_run(world, market([2] * 12))
+    world.live(run, 9.9)
+    assert world.nodes == Nodes(0, 1)
+    world.spot = 0  # they take their time
+    world.live(run, 3.0)
+    assert world.wishes[-1] == Nodes(2, 1) != world.nodes == Nodes(0, 1)
+    world.spot = 2
+    world.want(world.wishes[-1])
+    world.live(run, 1.0)
+    assert world.nodes == Nodes(2, 0)
+    assert (run._now is not None, run._now and run._now.paid) == (True, Nodes(2, 0))
+
+
+def test_where_nothing_comes_what_was_there_stays() -> None:
+    world = World({"a": elastic("a", 300, 100.0)}, spot=0)
+    run = spot_run(world, market([2] * 12))
+    world.live(run, 14.0)
+    assert world.wishes[-1] == Nodes(2, 1)
+    world.live(run, 2.0)
+    assert world.wishes[-1] == Nodes(2, 1)  # nothing has come: the old one stays, and is paid for
+    world.live(run, 5.0)
+    assert (run.rows[1].spot, run.rows[1].on_demand, run.rows[1].cost) == (0, 1, 1.0)
 
 
 def test_with_a_speed_from_before_it_need_not_learn_first() -> None:

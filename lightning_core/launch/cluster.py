@@ -174,6 +174,14 @@ class Cluster:
         found: dict[int, float] = call(self._running(), "rates", name)
         return found
 
+    def usable(self) -> int:
+        """Devices of the run that is going on that there are workers on.
+
+        Raises:
+            RuntimeError: if no run is going on.
+        """
+        return int(call(self._running(), "usable"))
+
     def tell(self, event: Event) -> None:
         """Hands an event to the scheduler of the run that is going on.
 

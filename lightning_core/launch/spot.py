@@ -25,6 +25,9 @@ from lightning_core.types import Amend, BatchTarget, Event, Job, JobStatus, Stat
 
 log = logging.getLogger(__name__)
 
+# Such a part of a slot what is given back may stay beside what comes in its place.
+PATIENCE = 0.5
+
 
 class Run(Protocol):
     """What is asked of the run that is going on (:class:`~.cluster.Cluster`)."""
@@ -37,6 +40,9 @@ class Run(Protocol):
 
     def rates(self, name: str) -> Mapping[int, float]:
         """Batches a second that a job is believed to do on each number of devices it can use; none while unknown."""
+
+    def usable(self) -> int:
+        """Devices of its pool that there are workers on."""
 
 
 class SlotRow(NamedTuple):
@@ -91,12 +97,16 @@ class _Now:
     paid: Nodes
     looked: float
     there: Nodes = field(default_factory=Nodes)
+    waits_for: int = 0
+    """Devices that there must be before what is no longer wanted is given back; 0 once it was."""
     device_seconds: float = 0.0
     before: dict[str, JobStatus] = field(default_factory=dict)
 
 
 class SpotRun:
     """Looks after the nodes of a run; shown the jobs again and again, as any watcher.
+
+    The pool should have twice as many devices as the jobs can use: so those that come are warm before others go.
 
     Args:
         run: that is going on.
@@ -147,6 +157,7 @@ class SpotRun:
                 self._end_slot(by_name)
                 self._begin_slot(number, now, by_name)
             else:
+                self._settle(now)
                 self._look_for_losses(now, by_name)
             if all(job.state is State.ENDED for job in by_name.values()):
                 self._end_slot(by_name)
@@ -174,8 +185,27 @@ class SpotRun:
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
             planned.held = held
-        self._provisioner.want(wanted)
-        self._now = _Now(number, now, price, available, wanted, now, self._there(), before=dict(jobs))
+        there = self._there()
+        # What is given back goes once what comes instead is there: until then it trains.
+        both = Nodes(max(wanted.spot, there.spot), max(wanted.on_demand, there.on_demand))
+        comes = wanted.spot > there.spot or wanted.on_demand > there.on_demand
+        self._provisioner.want(both if comes else wanted)
+        waits_for = both.all if comes and both != wanted else 0
+        self._now = _Now(number, now, price, available, wanted, now, there, waits_for, before=dict(jobs))
+
+    def _settle(self, now: float) -> None:
+        """Gives back what is no longer wanted, once what comes instead can be trained on, or that takes too long."""
+        slot = self._now
+        assert slot is not None  # it has begun
+        late = now - slot.number * self._market.seconds > PATIENCE * self._market.seconds
+        if not slot.waits_for or not (late or self._run.usable() >= slot.waits_for):
+            return
+        slot.waits_for = 0
+        there, wanted = self._there(), slot.paid
+        # What has not come is not paid for, and on-demand nodes stay in its place.
+        came = min(there.spot, wanted.spot)
+        slot.paid = Nodes(came, max(wanted.on_demand, min(there.on_demand, wanted.all - came)))
+        self._provisioner.want(Nodes(wanted.spot, slot.paid.on_demand))
 
     def _decide(self, status: JobStatus, planned: _Planned, number: int, taken: int) -> Held:
         terms = self._run.job(status.name)

@@ -113,10 +113,10 @@ def on_nodes(folder: Path, found: dict[str, Any], play: Callable[[LocalNodes, Sp
     nodes = LocalNodes(machines, NOTICE)
     nodes.want(Nodes(0, 1))
     bundle = Bundle.from_dict(
-        {"pool": {"devices": MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}, ROOT
+        {"pool": {"devices": 2 * MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}, ROOT
     )
     market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=SLOT)
-    with Cluster(MOST, devices=MOST, least=1) as pool:
+    with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
         spot = SpotRun(pool, nodes, nodes.there, market, {"a": SPOT_POLICIES[policy]()}, kept=0.6)
         summary = bundle.run(run_dir=folder / "run", cluster=pool, watcher=play(nodes, spot))
         [ended] = summary.jobs
