@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left")
     run.add_argument("--accept-changes", action="store_true", help="with --resume: take an edited bundle as it is now")
     run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
+    words = "on nodes that come and go: a recording of spot prices; made-up machines here, or with --ray real ones"
+    run.add_argument("--market", type=Path, metavar="TRACE", help=words)
+    run.add_argument("--slot", metavar="TIME", help="with --market: such as 30m (default: as recorded)")
+    run.add_argument("--price", type=float, metavar="P", help="with --market: of a spot node, where none is recorded")
+    run.add_argument("--spot-policy", metavar="NAME", help="with --market: for all jobs (default: chosen for each)")
+    words = "with --market and --ray: is told how many nodes there should be (default: Ray's autoscaler is)"
+    run.add_argument("--provision", metavar="COMMAND", help=words)
     run.add_argument(
         "--ray", metavar="ADDRESS", help="on a pool of its own in a Ray cluster whose nodes all see the run's folder"
     )
@@ -122,12 +129,16 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     if arguments.resume is not None:
         return _resume(arguments)
-    client = None if arguments.own or arguments.ray else connect(arguments.pool)
+    client = None if arguments.own or arguments.ray or arguments.market else connect(arguments.pool)
     bundle = Bundle.from_file(arguments.bundle, **steering.devices_of(client))
     if arguments.allow_import:
         bundle = bundle.importing_only(arguments.allow_import)
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
+    if arguments.market:
+        from lightning_core.launch.market_run import on_a_market
+
+        bundle = on_a_market(bundle, arguments.market, arguments.slot, arguments.price, arguments.spot_policy)
     return _run_here(bundle, arguments) if client is None else steering.run_in_pool(client, bundle, arguments)
 
 
@@ -143,6 +154,13 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
 
 
 def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before: Bundle | None = None) -> int:
+    if arguments.market:
+        from lightning_core.launch.market_run import run_on_market
+        from lightning_core.view.progress import view_for
+
+        view = view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices)
+        with signals(at_once=True):
+            return run_on_market(bundle, run_dir, view, arguments.ray, arguments.provision).exit_code
     from lightning_core.launch.cluster import Cluster, join_ray
     from lightning_core.view.progress import print_summary, view_for
     from lightning_core.view.report import write

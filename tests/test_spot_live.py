@@ -132,8 +132,7 @@ def elastic(name: str, batches: int, deadline: float) -> Job:
 
 
 def spot_run(world: World, trace: Market, policy: str = "max-spot", **more: Any) -> SpotRun:
-    policies = {name: SPOT_POLICIES[policy]() for name in world.jobs}
-    return SpotRun(world, world, world.there, trace, policies, kept=1.0, **more)
+    return SpotRun(world, world, world.there, trace, lambda _: SPOT_POLICIES[policy](), kept=1.0, **more)
 
 
 def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from lightning_core.launch.follow import Watcher
-from lightning_core.launch.provision import Nodes, Provisioner
-from lightning_core.market import Foreseen, LastValue, Market, SpotJob
+from lightning_core.launch.provision import LocalNodes, Nodes, Provisioner
+from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob
 from lightning_core.market.live import Held, LivePlan
+from lightning_core.market.optimum import optimum
 from lightning_core.market.playing import SpotPolicy
+from lightning_core.market_jobs import on_demand_alone
 from lightning_core.types import Amend, BatchTarget, Event, Job, JobStatus, State
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,8 @@ class _Planned:
     plan: LivePlan
     told: bool = False
     held: Held = field(default_factory=Held)
+    job: SpotJob | None = None
+    """As the market sees it; None while its speed is not known."""
     deadline: int = 1
     start: int = 0
 
@@ -114,7 +118,7 @@ class SpotRun:
         there: nodes that are up and stay.
         market: what can be had, slot by slot; its first slot is the run's first. What it says of a slot is looked at
             when that has come, and not before.
-        policies: a spot policy for each job.
+        policy_of: the spot policy of a job, asked once.
         kept: part of a slot that is left if the number of nodes changes in it.
         first: batches a second on one device, until they have been measured; None: the job begins on as few on-demand
             nodes as it can.
@@ -127,7 +131,7 @@ class SpotRun:
         provisioner: Provisioner,
         there: Callable[[], Nodes],
         market: Market,
-        policies: Mapping[str, SpotPolicy],
+        policy_of: Callable[[JobStatus], SpotPolicy],
         kept: float = 0.9,
         first: float | None = None,
         beside: Watcher | None = None,
@@ -136,7 +140,8 @@ class SpotRun:
             raise ValueError(f"kept must be above 0 and at most 1, got {kept}")
         self._run, self._provisioner, self._there, self._market = run, provisioner, there, market
         self._kept, self._first, self._beside = kept, first, beside
-        self._jobs = {name: _Planned(LivePlan(policy, Foreseen(LastValue()))) for name, policy in policies.items()}
+        self._policy_of = policy_of
+        self._jobs: dict[str, _Planned] = {}
         self._now: _Now | None = None
         self._over = False
         self.rows: list[SlotRow] = []
@@ -147,9 +152,21 @@ class SpotRun:
         """Of the slots that are over."""
         return sum(row.cost for row in self.rows)
 
+    def beside_others(self) -> tuple[float, float] | None:
+        """What the jobs would have cost on on-demand nodes alone, and at the least if one had known the market; by
+        the speed that was measured. None while it is not known.
+        """
+        several = [(planned.start, planned.job) for planned in self._jobs.values()]
+        jobs = [(start, job) for start, job in several if job is not None]
+        if len(jobs) < len(several) or not jobs:
+            return None
+        alone = sum(on_demand_alone(job, self._market.on_demand) for _, job in jobs)
+        batch = Batch([job for _, job in jobs], self._market, [start for start, _ in jobs])
+        return alone, -float(optimum(batch).sum())
+
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         """The jobs as of scheduler time ``now``."""
-        by_name = {job.name: job for job in jobs if job.name in self._jobs}
+        by_name = {job.name: job for job in jobs}
         if by_name and not self._over:
             self._count(now, by_name)
             number = int(now // self._market.seconds)
@@ -180,7 +197,10 @@ class SpotRun:
         taken, wanted = 0, Nodes()
         open_ = [status for status in jobs.values() if status.state is not State.ENDED]
         for status in sorted(open_, key=lambda status: (status.deadline, status.name)):
-            planned = self._jobs[status.name]
+            planned = self._jobs.get(status.name)
+            if planned is None:
+                planned = _Planned(LivePlan(self._policy_of(status), Foreseen(LastValue())))
+                self._jobs[status.name] = planned
             held = self._decide(status, planned, number, taken)
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
@@ -215,7 +235,7 @@ class SpotRun:
             if terms.sizes:
                 self._run.tell(Amend(terms, devices=terms.max_devices))
             planned.told = True
-        job = self._spot_job(status.name, terms, planned)
+        planned.job = job = self._spot_job(status.name, terms, planned)
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
             return Held(0, terms.min_devices)
         slot = number - planned.start
@@ -286,3 +306,29 @@ class SpotRun:
             sum(after.restarts - before.restarts for before, after in pairs),
             sum(after.lost - before.lost for before, after in pairs),
         ))  # fmt: skip
+
+
+class MadeUp:
+    """Has made-up machines come and go as a recording says; shown the jobs as any watcher, and shows them to a run.
+
+    Args:
+        nodes: the machines.
+        market: the recording; its first slot is the run's first.
+        run: on them.
+    """
+
+    def __init__(self, nodes: LocalNodes, market: Market, run: SpotRun) -> None:
+        self._nodes, self._market, self._run = nodes, market, run
+        self._slot = -1
+
+    def update(self, now: float, jobs: list[JobStatus]) -> None:
+        """The jobs as of scheduler time ``now``."""
+        slot = min(int(now // self._market.seconds), len(self._market) - 1)
+        if slot != self._slot:
+            self._slot = slot
+            self._nodes.offer(int(self._market.available[slot]))
+        self._run.update(now, jobs)
+
+    def close(self) -> None:
+        """The run is over."""
+        self._run.close()

@@ -9,22 +9,19 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
-from ray.cluster_utils import Cluster as Machines
 
 from benchmarks.resize import _seen as seen
 from lightning_core.codec import decode_answers, decode_event
-from lightning_core.drivers.ray_actor import NICE
 from lightning_core.journal import Journal
 from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.cluster import Cluster, join_ray
+from lightning_core.launch.cluster import Cluster
+from lightning_core.launch.machines import local_machines
 from lightning_core.launch.provision import SPOT, LocalNodes, Nodes
 from lightning_core.launch.spot import SpotRun
 from lightning_core.market import Market
@@ -100,38 +97,25 @@ def job(folder: Path, **terms: Any) -> dict[str, Any]:
 
 def on_nodes(folder: Path, found: dict[str, Any], play: Callable[[LocalNodes, SpotRun], Any], policy: str) -> None:
     """A run of one job on nodes that the market brings; what became of it is noted."""
-    own = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="lc-")
-    # A node that is gone is known after a second or two, not after a quarter of a minute.
-    health = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
-              "health_check_initial_delay_ms": 0}  # fmt: skip
-    os.environ |= NICE | {f"RAY_{name}": str(value) for name, value in health.items()}
-    machines: Any = Machines(
-        initialize_head=True, shutdown_at_exit=False,
-        head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray"},
-    )  # fmt: skip
-    join_ray(machines.address)
-    nodes = LocalNodes(machines, NOTICE)
-    nodes.want(Nodes(0, 1))
-    bundle = Bundle.from_dict(
-        {"pool": {"devices": 2 * MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}, ROOT
-    )
-    market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=SLOT)
-    with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
-        spot = SpotRun(pool, nodes, nodes.there, market, {"a": SPOT_POLICIES[policy]()}, kept=0.6)
-        summary = bundle.run(run_dir=folder / "run", cluster=pool, watcher=play(nodes, spot))
-        [ended] = summary.jobs
-        found["verdict"], found["at"] = str(ended.verdict), ended.finished_at
-        found["rows"] = [row._asdict() for row in spot.rows]
-        found["taken"] = nodes.taken
-        found["restarts"], found["lost"], found["batches"] = ended.restarts, ended.lost, ended.batches
+    with local_machines() as machines:
+        nodes = LocalNodes(machines, NOTICE)
+        nodes.want(Nodes(0, 1))
+        bundle = Bundle.from_dict(
+            {"pool": {"devices": 2 * MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}, ROOT
+        )
+        market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=SLOT)
+        with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
+            spot = SpotRun(pool, nodes, nodes.there, market, lambda _: SPOT_POLICIES[policy](), kept=0.6)
+            summary = bundle.run(run_dir=folder / "run", cluster=pool, watcher=play(nodes, spot))
+            [ended] = summary.jobs
+        nodes.close()
+    found["verdict"], found["at"] = str(ended.verdict), ended.finished_at
+    found["rows"] = [row._asdict() for row in spot.rows]
+    found["taken"] = nodes.taken
+    found["restarts"], found["lost"], found["batches"] = ended.restarts, ended.lost, ended.batches
     found["steps"] = steps(folder)
     found["times"] = times(folder / "run" / "journal.db")
     (folder / "found.json").write_text(json.dumps(found))
-    nodes.close()
-    ray.shutdown()
-    machines.shutdown()
-    sys.stdout.flush()
-    os._exit(0)  # what is left of Ray ends with the group
 
 
 def steps(folder: Path) -> dict[str, int]:

@@ -1,0 +1,43 @@
+"""Nodes that a market gives and takes: drained, killed, stopped, all gone, back again; the training ends in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.spot import BATCHES, COUNTS, DEADLINE, SAVE_EVERY
+from tests.faults.test_nodes import lived_through
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_whatever_the_market_takes_the_training_ends_by_its_deadline(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    found = lived_through("tests.faults.spot", tmp_path)
+    rows = found["rows"]
+    assert (found["verdict"], found["batches"]) == ("met", BATCHES)
+    assert found["at"] <= DEADLINE
+    # No more spot nodes than there were, and none where there were none.
+    assert all(row["spot"] <= COUNTS[row["number"]] for row in rows)
+    assert rows[2]["spot"] == 0
+    assert max(row["spot"] for row in rows[3:]) == 2
+    # One was drained, one killed, one hung: two losses, and what was lost is what had not been saved.
+    assert found["taken"] >= 1
+    assert found["restarts"] == 2
+    assert {"killed at", "stopped at"} <= set(found)
+    fastest = max(row["batches"] for row in rows) / 20.0
+    assert sum(row["again"] for row in rows) == found["lost"] <= 2 * fastest * (SAVE_EVERY + 2.0)
+    # The ledger's batches are those that were done, and each step was: of the last one nobody reports.
+    assert sum(row["batches"] for row in rows) == BATCHES
+    assert BATCHES <= found["steps"]["different"] <= BATCHES + 1
+    # Nothing that was not accepted is gone on from.
+    assert found["times"]["begun"]
+    assert all(found["times"]["begun"])
+    cost = sum(row["cost"] for row in rows)
+    assert cost < len(rows) * 1.0  # less than one on-demand node all the time, which could not have ended it
+    back = max(found["times"]["back"])
+    words = f"ended {DEADLINE - found['at']:.0f} s before its deadline for {cost:.1f}; back {back:.1f} s after a loss"
+    record_property("figure", words)
