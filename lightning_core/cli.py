@@ -136,8 +136,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
     if arguments.market:
+        from lightning_core.launch.machines import make_token
         from lightning_core.launch.market_run import on_a_market
 
+        if not arguments.ray:
+            make_token()  # Ray looks for it once, when it is imported
         bundle = on_a_market(bundle, arguments.market, arguments.slot, arguments.price, arguments.spot_policy)
     return _run_here(bundle, arguments) if client is None else steering.run_in_pool(client, bundle, arguments)
 

@@ -21,6 +21,12 @@ HEALTH = {
 }
 
 
+def make_token() -> None:
+    """A token of this process's own, for a Ray that it is going to start; none once Ray has been imported."""
+    if "ray" not in sys.modules:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
 @contextmanager
 def local_machines() -> Iterator[Any]:
     """A head without devices that this process has joined, as a ``ray.cluster_utils.Cluster``; it ends with the block.
