@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
 import sys
 import tempfile
 import time
@@ -27,20 +26,20 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-# Ray looks for its token once, when it is imported.
-os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+from lightning_core.launch.machines import MEMORY, local_machines, make_token  # noqa: E402
+
+make_token()  # Ray looks for it once, when it is imported
 
 import lightning.pytorch as pl  # noqa: E402
 import ray  # noqa: E402
 import torch  # noqa: E402
-from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from lightning_core.callbacks import ElasticLoader  # noqa: E402
-from lightning_core.drivers.ray_actor import NICE  # noqa: E402
 from lightning_core.launch.bundle import Bundle  # noqa: E402
-from lightning_core.launch.cluster import Cluster, join_ray  # noqa: E402
+from lightning_core.launch.cluster import Cluster  # noqa: E402
 from lightning_core.launch.places import LABEL  # noqa: E402
 from lightning_core.placement import (  # noqa: E402
     Cloud,
@@ -220,37 +219,28 @@ def main(arguments: argparse.Namespace) -> None:
         for task, choices in placed.served.items()
     ))  # fmt: skip
     places = {**EDGE, "cloud": CLOUD}
-    with tempfile.TemporaryDirectory(prefix="lc-") as own:
-        # Where Ray notes which cluster of this machine is the newest: this one is nobody else's.
-        os.environ |= NICE | {"RAY_TMPDIR": own}
-        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray", "object_store_memory": 80 * 2**20}
-        nodes: Any = Nodes(initialize_head=True, head_node_args=head)
+    with local_machines() as machines, tempfile.TemporaryDirectory(prefix="lc-") as own:
         names: dict[str, str] = {}
-        try:
-            for name, devices in places.items():
-                node = nodes.add_node(
-                    num_cpus=1, resources={"device": devices}, labels={LABEL: name}, object_store_memory=80 * 2**20
-                )
-                names[node.node_id] = name
-            join_ray(nodes.address)
-            first = {
-                task.job: next(choice.place for choice in choices if choice) for task, choices in placed.served.items()
-            }
-            notes = Path(own) / "notes"
-            notes.mkdir()
-            bundle = Bundle.from_dict({
-                "pool": {"devices": places}, "policy": "fifo", "period": "0.5s",
-                "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
-            }, ROOT)  # fmt: skip
-            with Cluster.of(bundle) as cluster:
-                acting = Acting(placed, cluster.job, cluster.tell, Limits(cost=2.0))
-                story = Story(cluster, acting, notes, names)
-                bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
-            if arguments.json:
-                arguments.json.write_text(json.dumps(story.told, indent=2) + "\n")
-        finally:
-            ray.shutdown()
-            nodes.shutdown()
+        for name, devices in places.items():
+            node = machines.add_node(
+                num_cpus=1, resources={"device": devices}, labels={LABEL: name}, object_store_memory=MEMORY
+            )
+            names[node.node_id] = name
+        first = {
+            task.job: next(choice.place for choice in choices if choice) for task, choices in placed.served.items()
+        }
+        notes = Path(own) / "notes"
+        notes.mkdir()
+        bundle = Bundle.from_dict({
+            "pool": {"devices": places}, "policy": "fifo", "period": "0.5s",
+            "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
+        }, ROOT)  # fmt: skip
+        with Cluster.of(bundle) as cluster:
+            acting = Acting(placed, cluster.job, cluster.tell, Limits(cost=2.0))
+            story = Story(cluster, acting, notes, names)
+            bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(story.told, indent=2) + "\n")
 
 
 if __name__ == "__main__":
