@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.market_run import on_a_market
 from lightning_core.launch.provision import Command, Nodes
 from lightning_core.launch.spot import SpotRun
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
@@ -18,6 +23,7 @@ from lightning_core.market.live import Held, LivePlan
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.reasons import Reason
 from lightning_core.types import Amend, BatchTarget, Can, Event, Job, JobStatus, State
+from tests.test_cli import Said
 
 PAPER = SpotJob(work=80.0, deadline=10)
 
@@ -215,3 +221,39 @@ def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
     assert set(said[:-2]) <= {"3 1"}  # a wish that was over before it was told need not be
     with pytest.raises(ValueError, match="a command must be named, got none"):
         Command("")
+
+
+BUNDLE: dict[str, Any] = {
+    "jobs": {
+        "a": {"model": "tests.tiny.Line", "deadline": "10m", "target": {"batches": 100}, "max_devices": 3},
+        "b": {"model": "tests.tiny.Line", "deadline": "10m", "target": {"batches": 100}},
+    }
+}
+
+
+def test_a_bundle_on_a_market_has_twice_the_devices_that_its_jobs_can_use(tmp_path: Path) -> None:
+    """So those that come are warm before others go; the terms are those of a bundle that has a market."""
+    trace = tmp_path / "market.csv"
+    trace.write_text("available,price\n4,0.3\n")
+    placed = on_a_market(Bundle.from_dict({**BUNDLE, "pool": {"devices": 3}}), trace, "20s", None, "chain")
+    terms = placed.settings.market_terms()
+    assert terms is not None
+    assert (placed.settings.devices, terms.slot, terms.policies) == (8, 20.0, ("chain",))
+    assert Bundle.from_dict(placed.to_dict()) == placed
+
+
+def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # a Ray that is begun here has a token of its own
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    path, trace = tmp_path / "b.yaml", tmp_path / "market.csv"
+    body: Any = {"jobs": {"a": {**BUNDLE["jobs"]["b"], "target": {"loss": 0.1}}}}
+    path.write_text(yaml.safe_dump(body))
+    said = Said(capsys, "run", str(path), "--market", str(trace), "--run-dir", str(tmp_path / "run"))
+    assert said.code == 2
+    assert said.err.splitlines() == [
+        "error: jobs.a.target: must be in batches, for a market asks how much is left, got loss <= 0.1",
+        f"error: --market: trace {trace}: No such file or directory",
+    ]
+    assert not (tmp_path / "run").exists()
