@@ -152,6 +152,11 @@ class SpotRun:
         """Of the slots that are over."""
         return sum(row.cost for row in self.rows)
 
+    @property
+    def jobs(self) -> list[SpotJob]:
+        """As the market sees them, by the speed that was measured last."""
+        return [planned.job for planned in self._jobs.values() if planned.job is not None]
+
     def beside_others(self) -> tuple[float, float] | None:
         """What the jobs would have cost on on-demand nodes alone, and at the least if one had known the market; by
         the speed that was measured. None while it is not known.
