@@ -22,9 +22,10 @@ make_token()  # Ray looks for it once, when it is imported
 
 from lightning_core.launch.bundle import Bundle  # noqa: E402
 from lightning_core.launch.cluster import Cluster  # noqa: E402
-from lightning_core.launch.provision import LocalNodes, Nodes  # noqa: E402
+from lightning_core.launch.provision import LocalNodes  # noqa: E402
 from lightning_core.launch.spot import MadeUp, SpotRun  # noqa: E402
 from lightning_core.market import Batch, Foreseen, LastValue, Market, play  # noqa: E402
+from lightning_core.market.live import Nodes  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
 from lightning_core.types import Verdict  # noqa: E402

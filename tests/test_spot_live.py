@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.market_run import on_a_market
-from lightning_core.launch.provision import Command, Nodes
+from lightning_core.launch.provision import Command
 from lightning_core.launch.spot import SpotRun
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
-from lightning_core.market.live import Held, LivePlan
+from lightning_core.market.live import LivePlan, Nodes
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.reasons import Reason
 from lightning_core.types import Amend, BatchTarget, Can, Event, Job, JobStatus, State
@@ -41,7 +41,7 @@ def test_live_it_is_what_it_was_in_the_recording(name: str, counts: list[int], p
     trace = Market(np.array(prices), np.array(counts))
     job = replace(PAPER, work=float(work))
     [ledger] = play([SPOT_POLICIES[name]()], Batch([job], trace, [1]), Foreseen(LastValue()))
-    plan, held, done = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Held(), 0.0
+    plan, held, done = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Nodes(), 0.0
     for slot in range(job.deadline):
         before = held
         held = plan.decide(job, trace, 1, slot, done, held)
@@ -54,23 +54,23 @@ def test_live_it_is_what_it_was_in_the_recording(name: str, counts: list[int], p
 
 def test_behind_the_deadline_it_is_ended_on_all_it_can_use() -> None:
     plan = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue()))
-    assert plan.decide(PAPER, market([9] * 12), 0, 10, 70.0, Held(9, 0)) == Held(0, 12)
-    assert plan.decide(PAPER, market([9] * 12), 0, 11, 80.0, Held(0, 12)) == Held()
+    assert plan.decide(PAPER, market([9] * 12), 0, 10, 70.0, Nodes(9, 0)) == Nodes(0, 12)
+    assert plan.decide(PAPER, market([9] * 12), 0, 11, 80.0, Nodes(0, 12)) == Nodes()
 
 
 def test_what_is_lost_within_a_slot_is_replaced_only_if_there_is_no_time_to_wait() -> None:
     plan, trace = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue())), market([9] * 12)
-    early = plan.must_have(PAPER, trace, 0, 2, 30.0, Held(0, 0), gone=0.5)
-    assert early == Held(0, 0)  # 50 in 7 slots: on-demand ones can still do it
-    late = plan.must_have(PAPER, trace, 0, 5, 30.0, Held(1, 0), gone=0.5)
-    assert late == Held(1, 11)  # 49.5 left for 4 slots of 12, the first at 0.9
-    assert plan.must_have(PAPER, trace, 0, 9, 79.0, Held(1, 0), gone=0.5) == Held(1, 11)
-    assert plan.must_have(PAPER, trace, 0, 5, 80.0, Held(1, 0), gone=0.5) == Held(1, 0)
+    early = plan.must_have(PAPER, trace, 0, 2, 30.0, Nodes(0, 0), gone=0.5)
+    assert early == Nodes(0, 0)  # 50 in 7 slots: on-demand ones can still do it
+    late = plan.must_have(PAPER, trace, 0, 5, 30.0, Nodes(1, 0), gone=0.5)
+    assert late == Nodes(1, 11)  # 49.5 left for 4 slots of 12, the first at 0.9
+    assert plan.must_have(PAPER, trace, 0, 9, 79.0, Nodes(1, 0), gone=0.5) == Nodes(1, 11)
+    assert plan.must_have(PAPER, trace, 0, 5, 80.0, Nodes(1, 0), gone=0.5) == Nodes(1, 0)
 
 
 def test_others_have_taken_what_they_have_taken() -> None:
     plan = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue()))
-    assert plan.decide(PAPER, market([9] * 12), 0, 0, 0.0, Held(), taken=6).spot == 3
+    assert plan.decide(PAPER, market([9] * 12), 0, 0, 0.0, Nodes(), taken=6).spot == 3
 
 
 @dataclass

@@ -19,8 +19,9 @@ from lightning_core.launch.sharing import read_market
 from lightning_core.types import BatchTarget
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be there before
-    from lightning_core.launch.provision import LocalNodes, Nodes, Provisioner
+    from lightning_core.launch.provision import LocalNodes, Provisioner
     from lightning_core.launch.spot import SpotRun
+    from lightning_core.market.live import Nodes
     from lightning_core.summary import Summary
 
 # How long the first node may take to come, seconds.
@@ -77,8 +78,8 @@ def run_on_market(bundle: Bundle, run_dir: Path, view: Watcher | None, ray: str 
     market = terms.market()
     with _nodes(bundle, ray, command) as (provisioner, there, made_up):
         from lightning_core.launch.cluster import Cluster
-        from lightning_core.launch.provision import Nodes
         from lightning_core.launch.spot import MadeUp, SpotRun
+        from lightning_core.market.live import Nodes
 
         devices = bundle.settings.devices
         provisioner.want(Nodes(0, min(spec.job.min_devices for spec in bundle.jobs)))

@@ -16,10 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import ray
 from ray._private.state import state as ray_state
+
+from lightning_core.market.live import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +34,6 @@ LEAVE = 10.0
 LOOK = 0.1
 # How long a command may take, seconds.
 COMMAND = 60.0
-
-
-class Nodes(NamedTuple):
-    """How many of which kind."""
-
-    spot: int = 0
-    on_demand: int = 0
-
-    @property
-    def all(self) -> int:
-        """Together."""
-        return self.spot + self.on_demand
 
 
 class Provisioner(Protocol):

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from lightning_core.launch.follow import Watcher
-from lightning_core.launch.provision import LocalNodes, Nodes, Provisioner
+from lightning_core.launch.provision import LocalNodes, Provisioner
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob
-from lightning_core.market.live import Held, LivePlan
+from lightning_core.market.live import LivePlan, Nodes
 from lightning_core.market.optimum import optimum
 from lightning_core.market.playing import SpotPolicy
 from lightning_core.market_jobs import on_demand_alone
@@ -83,7 +83,7 @@ class _Planned:
 
     plan: LivePlan
     told: bool = False
-    held: Held = field(default_factory=Held)
+    held: Nodes = field(default_factory=Nodes)
     job: SpotJob | None = None
     """As the market sees it; None while its speed is not known."""
     deadline: int = 1
@@ -232,7 +232,7 @@ class SpotRun:
         slot.paid = Nodes(came, max(wanted.on_demand, min(there.on_demand, wanted.all - came)))
         self._provisioner.want(Nodes(wanted.spot, slot.paid.on_demand))
 
-    def _decide(self, status: JobStatus, planned: _Planned, number: int, taken: int) -> Held:
+    def _decide(self, status: JobStatus, planned: _Planned, number: int, taken: int) -> Nodes:
         terms = self._run.job(status.name)
         if not planned.told:  # it has what is there, up to what it can use
             planned.start = number
@@ -242,7 +242,7 @@ class SpotRun:
             planned.told = True
         planned.job = job = self._spot_job(status.name, terms, planned)
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
-            return Held(0, terms.min_devices)
+            return Nodes(0, terms.min_devices)
         slot = number - planned.start
         return planned.plan.decide(job, self._market, planned.start, slot, float(status.batches), planned.held, taken)
 
@@ -281,7 +281,7 @@ class SpotRun:
         if job is None or status.state is State.ENDED:
             return
         gone = min((now - slot.number * self._market.seconds) / self._market.seconds, 1.0)
-        left = Held(there.spot, there.on_demand)
+        left = Nodes(there.spot, there.on_demand)
         number = slot.number - planned.start
         must = planned.plan.must_have(job, self._market, planned.start, number, float(status.batches), left, gone)
         if must.on_demand > slot.paid.on_demand:

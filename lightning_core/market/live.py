@@ -15,8 +15,8 @@ from lightning_core.market.model import EXACT, Batch, Market, Overhead, SpotJob
 from lightning_core.market.playing import Forecast, Foresight, Seen, SpotPolicy
 
 
-class Held(NamedTuple):
-    """Instances of a job."""
+class Nodes(NamedTuple):
+    """How many of which kind."""
 
     spot: int = 0
     on_demand: int = 0
@@ -43,8 +43,8 @@ class LivePlan:
         self._policy, self._foresight, self._guarded, self._overhead = policy, foresight, guarded, overhead
 
     def decide(
-        self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Held, taken: int = 0
-    ) -> Held:
+        self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Nodes, taken: int = 0
+    ) -> Nodes:
         """What it should hold in a slot.
 
         Args:
@@ -57,9 +57,9 @@ class LivePlan:
             taken: spot instances that others have in this slot.
         """
         if done >= job.work * (1 - EXACT):
-            return Held()
+            return Nodes()
         if slot >= job.deadline:
-            return Held(0, job.most)
+            return Nodes(0, job.most)
         batch = Batch([job], market, [start])
         seen = self._seen(batch, slot, done, held, taken)
         spot, on_demand = self._policy.decide(seen)
@@ -67,8 +67,8 @@ class LivePlan:
         return _of(choices.choose(spot, on_demand, guarded=self._guarded))
 
     def must_have(
-        self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Held, gone: float
-    ) -> Held:
+        self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Nodes, gone: float
+    ) -> Nodes:
         """What it should hold for the rest of a slot in which it has lost instances: more only if the net says so.
 
         Args:
@@ -82,7 +82,7 @@ class LivePlan:
         """
         if done >= job.work * (1 - EXACT):
             return held
-        most = Held(held.spot, max(job.most - held.spot, held.on_demand))
+        most = Nodes(held.spot, max(job.most - held.spot, held.on_demand))
         if slot >= job.deadline - 1:
             return most
         speed = job.speed[min(held.all, job.most)] if held.all >= job.least else 0.0
@@ -91,7 +91,7 @@ class LivePlan:
         waits = Choices(seen, self._overhead).safe(np.zeros(1, np.int64), np.array([job.most]))
         return held if waits[0] else most
 
-    def _seen(self, batch: Batch, slot: int, done: float, held: Held, taken: int) -> Seen:
+    def _seen(self, batch: Batch, slot: int, done: float, held: Nodes, taken: int) -> Seen:
         forecast = self._foresight.look(batch, slot, self._policy.horizon)
         forecast = Forecast(forecast.prices, np.maximum(forecast.counts - taken, 0))
         progress = np.array([done / float(batch.units[0])])
@@ -99,5 +99,5 @@ class LivePlan:
         return Seen(batch, slot, progress, spot, on_demand, forecast, progress, progress)
 
 
-def _of(pair: Pair) -> Held:
-    return Held(int(pair[0][0]), int(pair[1][0]))
+def _of(pair: Pair) -> Nodes:
+    return Nodes(int(pair[0][0]), int(pair[1][0]))

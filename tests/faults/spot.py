@@ -22,9 +22,10 @@ from lightning_core.journal import Journal
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.cluster import Cluster
 from lightning_core.launch.machines import local_machines
-from lightning_core.launch.provision import SPOT, LocalNodes, Nodes
+from lightning_core.launch.provision import SPOT, LocalNodes
 from lightning_core.launch.spot import SpotRun
 from lightning_core.market import Market
+from lightning_core.market.live import Nodes
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.types import JobStatus, Report, Save, State, WorkerLeft
 from tests.conftest import ROOT
