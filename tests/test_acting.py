@@ -99,6 +99,7 @@ def test_whoever_stays_is_not_told_again_to_rest_or_to_go_on() -> None:
     assert {type(event).__name__ for event in told} == {"Amend"}
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_on_four_nodes_a_surge_moves_one_training_and_its_loss_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "seen.json"

@@ -792,3 +792,27 @@ def test_what_was_there_before_a_job_stays(tmp_path: Path) -> None:
         import lightning_core.view.svg
     assert {name: module for name, module in sys.modules.items() if name in before} == before
     assert sys.modules["lightning_core.view.svg"] is lightning_core.view.svg
+
+
+@pytest.mark.parametrize(
+    ("locations", "selectors"),
+    [((), [None, None]), (("edge", "cloud"), [[{places.LABEL: "edge"}], [{places.LABEL: "cloud"}]])],
+)
+def test_each_device_s_group_asks_for_its_location(
+    monkeypatch: pytest.MonkeyPatch, locations: tuple[str, ...], selectors: list[Any]
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def group(bundles: Any, strategy: str, name: str, lifetime: str, bundle_label_selector: Any) -> str:
+        asked.append((bundles, name, lifetime, bundle_label_selector))
+        return name
+
+    def nowhere(name: str) -> None:
+        raise ValueError(name)
+
+    monkeypatch.setattr(places, "placement_group", group)
+    monkeypatch.setattr(ray.util, "get_placement_group", nowhere)
+    made = places.Places("pool", 2, 1, "cpu", locations=locations)
+    assert [made._find_group(device) for device in range(2)] == ["pool-device-0", "pool-device-1"]
+    assert [line[3] for line in asked] == selectors
+    assert all(line[0] == [{"device": 1}] and line[2] == "detached" for line in asked)
