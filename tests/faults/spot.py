@@ -33,7 +33,7 @@ from tests.conftest import ROOT
 SLOT, NOTICE, MOST = 20.0, 10.0, 2
 # Spot nodes by slot: two; one (drained with notice); none; two again.
 COUNTS = [2, 1, 0, 2, 2, 2, 2, 2, 2, 2, 2, 2]
-BATCHES, DEADLINE = 2600, 200.0
+BATCHES, DEADLINE = 2300, 200.0
 SAVE_EVERY = 5.0
 
 
