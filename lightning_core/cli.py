@@ -127,6 +127,13 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
     if arguments.json and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
+    for flag in ("slot", "price", "spot_policy", "provision"):
+        if getattr(arguments, flag) is not None and arguments.market is None:
+            raise ValueError(f"--{flag.replace('_', '-')} is of a run on a market: it needs --market TRACE")
+    if arguments.provision and not arguments.ray:
+        raise ValueError("--provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
+    if arguments.resume is not None and arguments.market is not None:
+        raise ValueError("--resume cannot go on with a run on a market: run its bundle again")
     if arguments.resume is not None:
         return _resume(arguments)
     client = None if arguments.own or arguments.ray or arguments.market else connect(arguments.pool)
@@ -157,31 +164,28 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
 
 
 def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before: Bundle | None = None) -> int:
-    if arguments.market:
-        from lightning_core.launch.market_run import run_on_market
-        from lightning_core.view.progress import view_for
-
-        view = view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices)
-        with signals(at_once=True):
-            return run_on_market(bundle, run_dir, view, arguments.ray, arguments.provision).exit_code
     from lightning_core.launch.cluster import Cluster, join_ray
+    from lightning_core.launch.market_run import run_on_market
     from lightning_core.view.progress import print_summary, view_for
     from lightning_core.view.report import write
 
     for warning in bundle.warnings(run_dir):
         print(f"warning: {warning}", file=sys.stderr)
     settings = bundle.settings
-    cluster = Cluster.of(bundle)
+    cluster, view = Cluster.of(bundle), view_for(sys.stdout, settings.policy, settings.devices)
     goes_on = f"it goes on with: lightning-core run --resume {run_dir}"
     print(
         f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {cluster.workers} warm workers ...", flush=True
     )
     try:
         with signals(at_once=True):
-            if arguments.ray:
-                join_ray(arguments.ray)
-            with cluster:
-                summary = cluster.run(bundle, run_dir, view_for(sys.stdout, settings.policy, settings.devices), before)
+            if arguments.market:
+                summary = run_on_market(bundle, run_dir, view, arguments.ray, arguments.provision)
+            else:
+                if arguments.ray:
+                    join_ray(arguments.ray)
+                with cluster:
+                    summary = cluster.run(bundle, run_dir, view, before)
             print_summary(summary, sys.stdout)
             if summary.lost:
                 raise PoolLost("Ray's control process has died; what the jobs have saved, and the journal, are whole")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,17 +79,17 @@ def run_on_market(bundle: Bundle, run_dir: Path, view: Watcher | None, ray: str 
         from lightning_core.launch.cluster import Cluster
         from lightning_core.launch.spot import MadeUp, SpotRun
         from lightning_core.market.live import Nodes
+        from lightning_core.market.policies import SPOT_POLICIES
 
         devices = bundle.settings.devices
         provisioner.want(Nodes(0, min(spec.job.min_devices for spec in bundle.jobs)))
         _wait(there)
-        policies = terms.make()
-        workers = max(devices, bundle.settings.resident or 0)
         print(f"{len(bundle.jobs)} jobs on a market of {len(market)} slots of {market.seconds:g} s", flush=True)
-        with Cluster(workers, bundle.kind, devices, bundle.settings.cores, least=1) as cluster:
+        with Cluster(devices, bundle.kind, devices, bundle.settings.cores, least=1) as cluster:
             spot = SpotRun(
                 cluster, provisioner, there, market,
-                lambda status: policies[status.spot.text] if status.spot is not None else policies[terms.policies[0]],
+                # Each job's is its own: policies have a state. The scheduler of a pool with a market chooses for all.
+                lambda status: SPOT_POLICIES[str(status.spot.text)](),  # type: ignore[union-attr]
                 terms.kept, beside=view,
             )  # fmt: skip
             watcher: Watcher = spot if made_up is None else MadeUp(made_up, market, spot)
@@ -145,11 +144,8 @@ def _tell(spot: SpotRun, run_dir: Path) -> None:
     others = spot.beside_others()
     words = f"paid: {spot.cost:.4g}"
     if others is not None:
-        words += (
-            f"; on on-demand nodes alone {others[0]:.4g}, at the least {others[1]:.4g}, at the speed that was measured"
-        )
+        words += f"; by the measured speed: on on-demand nodes alone {others[0]:.4g}, at the least {others[1]:.4g}"
     print_table(header, rows, words)
     body = {"slots": [row._asdict() for row in spot.rows], "cost": spot.cost,
             "on_demand_alone": others and others[0], "optimum": others and others[1]}  # fmt: skip
     (run_dir / LEDGER).write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
-    sys.stdout.flush()

@@ -220,9 +220,7 @@ class Places:
                 return
             groups = await asyncio.to_thread(lambda: [self._find_group(k) for k in range(len(self.names))])
             until = time.monotonic() + DEVICE
-            while len(lacking := [k for k, group in enumerate(groups) if not _has_or_had_a_device(group)]) > (
-                len(groups) - self._least
-            ):
+            while len(lacking := await asyncio.to_thread(_without_a_device, groups)) > len(groups) - self._least:
                 if time.monotonic() > until:
                     where = f" on a node with {self._selector(lacking[0])}" if self._locations else ""
                     raise RuntimeError(f"no free device: the cluster has no {self._resource} to give{where}")
@@ -400,6 +398,7 @@ def _words(error: Exception) -> str:
     return f"its worker could not be started: {' '.join(str(error).split()) or repr(error)}"
 
 
-def _has_or_had_a_device(group: Any) -> bool:
-    """Whether it is somewhere, or was until its node went."""
-    return placement_group_table(group).get("state") in ("CREATED", "RESCHEDULING")
+def _without_a_device(groups: Sequence[Any]) -> list[int]:
+    """Those that are nowhere, and were nowhere before a node went."""
+    states = [placement_group_table(group).get("state") for group in groups]
+    return [device for device, state in enumerate(states) if state not in ("CREATED", "RESCHEDULING")]

@@ -7,14 +7,13 @@ answers at once; they come when they come, and what there is Ray says.
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -261,22 +260,3 @@ def drain(address: str, node: str, seconds: float) -> None:
     accepted, why = raylet.GcsClient(address=address).drain_node(node, reason, "taken away", deadline)
     if not accepted:
         raise RuntimeError(f"node {node}: the notice was not taken: {why}")
-
-
-def command_of(text: str) -> Callable[[], tuple[float, int]]:
-    """A command that prints what the market is now: ``{"price": 0.4, "available": 3}``.
-
-    Raises:
-        ValueError: if it prints something else, when it is asked.
-    """
-    words = shlex.split(text)
-
-    def ask() -> tuple[float, int]:
-        said = subprocess.run(words, capture_output=True, check=True, timeout=COMMAND, text=True).stdout
-        try:
-            body = json.loads(said)
-            return float(body["price"]), int(body["available"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{text}: must print price and available as JSON, got {said[:200]!r}") from None
-
-    return ask

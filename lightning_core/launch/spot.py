@@ -22,7 +22,8 @@ from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob
 from lightning_core.market.live import LivePlan, Nodes
 from lightning_core.market.optimum import optimum
 from lightning_core.market.playing import SpotPolicy
-from lightning_core.market_jobs import on_demand_alone
+from lightning_core.market_jobs import on_demand_alone, speed_table
+from lightning_core.speedup import SpeedUp
 from lightning_core.types import Amend, BatchTarget, Event, Job, JobStatus, State
 
 log = logging.getLogger(__name__)
@@ -82,12 +83,13 @@ class _Planned:
     """A job and its plan."""
 
     plan: LivePlan
-    told: bool = False
+    start: int
+    """Slot in which it began."""
+    deadline: int
+    """Slots from there."""
     held: Nodes = field(default_factory=Nodes)
     job: SpotJob | None = None
     """As the market sees it; None while its speed is not known."""
-    deadline: int = 1
-    start: int = 0
 
 
 @dataclass
@@ -202,11 +204,9 @@ class SpotRun:
         taken, wanted = 0, Nodes()
         open_ = [status for status in jobs.values() if status.state is not State.ENDED]
         for status in sorted(open_, key=lambda status: (status.deadline, status.name)):
-            planned = self._jobs.get(status.name)
-            if planned is None:
-                planned = _Planned(LivePlan(self._policy_of(status), Foreseen(LastValue())))
-                self._jobs[status.name] = planned
-            held = self._decide(status, planned, number, taken)
+            terms = self._run.job(status.name)
+            planned = self._jobs.get(status.name) or self._take_up(status, terms, number)
+            held = self._decide(status, terms, planned, number, taken)
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
             planned.held = held
@@ -232,14 +232,16 @@ class SpotRun:
         slot.paid = Nodes(came, max(wanted.on_demand, min(there.on_demand, wanted.all - came)))
         self._provisioner.want(Nodes(wanted.spot, slot.paid.on_demand))
 
-    def _decide(self, status: JobStatus, planned: _Planned, number: int, taken: int) -> Nodes:
-        terms = self._run.job(status.name)
-        if not planned.told:  # it has what is there, up to what it can use
-            planned.start = number
-            planned.deadline = max(int((status.deadline - number * self._market.seconds) // self._market.seconds), 1)
-            if terms.sizes:
-                self._run.tell(Amend(terms, devices=terms.max_devices))
-            planned.told = True
+    def _take_up(self, status: JobStatus, terms: Job, number: int) -> _Planned:
+        """A job that is new: it has what is there, up to what it can use."""
+        deadline = max(int(status.deadline // self._market.seconds) - number, 1)
+        plan = LivePlan(self._policy_of(status), Foreseen(LastValue()))
+        planned = self._jobs[status.name] = _Planned(plan, number, deadline)
+        if terms.sizes:
+            self._run.tell(Amend(terms, devices=terms.max_devices))
+        return planned
+
+    def _decide(self, status: JobStatus, terms: Job, planned: _Planned, number: int, taken: int) -> Nodes:
         planned.job = job = self._spot_job(status.name, terms, planned)
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
             return Nodes(0, terms.min_devices)
@@ -253,14 +255,10 @@ class SpotRun:
             rates = {size: size * self._first for size in terms.sizes or (terms.max_devices,)}
         if not rates or not isinstance(terms.target, BatchTarget):
             return None
-        most, table = max(rates), [0.0]
-        for number in range(1, most + 1):
-            size = max((one for one in rates if one <= number), default=None)
-            table.append(max(table[-1], 0.0 if size is None else self._market.seconds * rates[size]))
+        least, table = speed_table(SpeedUp(tuple(rates), tuple(rates.values())), self._market.seconds)
         deadline = min(planned.deadline, len(self._market) - planned.start)
-        return SpotJob(
-            float(terms.target.batches), deadline, min(rates), most, tuple(table), self._kept, self._kept, 0.0
-        )
+        work, most = float(terms.target.batches), len(table) - 1
+        return SpotJob(work, deadline, least, most, table, self._kept, self._kept, 0.0)
 
     def _look_for_losses(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
         """Where nodes have gone in the middle of a slot, on-demand ones come if there is no time to wait."""
@@ -281,9 +279,8 @@ class SpotRun:
         if job is None or status.state is State.ENDED:
             return
         gone = min((now - slot.number * self._market.seconds) / self._market.seconds, 1.0)
-        left = Nodes(there.spot, there.on_demand)
         number = slot.number - planned.start
-        must = planned.plan.must_have(job, self._market, planned.start, number, float(status.batches), left, gone)
+        must = planned.plan.must_have(job, self._market, planned.start, number, float(status.batches), there, gone)
         if must.on_demand > slot.paid.on_demand:
             log.warning("%d on-demand nodes come at once: else it would be too late", must.on_demand)
             planned.held = must

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.market.choices import Choices, Pair
-from lightning_core.market.model import EXACT, Batch, Market, Overhead, SpotJob
+from lightning_core.market.model import EXACT, Batch, Market, SpotJob
 from lightning_core.market.playing import Forecast, Foresight, Seen, SpotPolicy
 
 
@@ -33,14 +33,10 @@ class LivePlan:
     Args:
         policy: of its own: it may have a state.
         foresight: what it is told of the slots to come; it must not know them.
-        guarded: whether the safety net is there.
-        overhead: what costs a part of a slot.
     """
 
-    def __init__(
-        self, policy: SpotPolicy, foresight: Foresight, *, guarded: bool = True, overhead: Overhead = "total"
-    ) -> None:
-        self._policy, self._foresight, self._guarded, self._overhead = policy, foresight, guarded, overhead
+    def __init__(self, policy: SpotPolicy, foresight: Foresight) -> None:
+        self._policy, self._foresight = policy, foresight
 
     def decide(
         self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Nodes, taken: int = 0
@@ -63,8 +59,7 @@ class LivePlan:
         batch = Batch([job], market, [start])
         seen = self._seen(batch, slot, done, held, taken)
         spot, on_demand = self._policy.decide(seen)
-        choices = Choices(seen, self._overhead)
-        return _of(choices.choose(spot, on_demand, guarded=self._guarded))
+        return _of(Choices(seen).choose(spot, on_demand, guarded=True))
 
     def must_have(
         self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Nodes, gone: float
@@ -88,7 +83,7 @@ class LivePlan:
         speed = job.speed[min(held.all, job.most)] if held.all >= job.least else 0.0
         seen = self._seen(Batch([job], market, [start]), slot + 1, done + (1.0 - gone) * speed, held, 0)
         # From the next slot on, on all on-demand nodes that it can use.
-        waits = Choices(seen, self._overhead).safe(np.zeros(1, np.int64), np.array([job.most]))
+        waits = Choices(seen).safe(np.zeros(1, np.int64), np.array([job.most]))
         return held if waits[0] else most
 
     def _seen(self, batch: Batch, slot: int, done: float, held: Nodes, taken: int) -> Seen:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from ray.cluster_utils import Cluster as Nodes
 from lightning_core.drivers.ray_actor import NAMESPACE
 from lightning_core.launch import cluster as clusters
 from lightning_core.launch.keeper import start_keeper
+from lightning_core.launch.provision import drain
 from tests.faults.test_workers import Story, Told, job, process_of, story_free, told
 
 # Instead of a minute.
@@ -33,16 +33,6 @@ def end(node: Any) -> None:
     [raylet] = node.all_processes["raylet"]
     raylet.process.kill()
     raylet.process.wait()
-
-
-def drain(node: Any, address: str) -> None:
-    """Notice that a node will be taken away."""
-    raylet: Any = importlib.import_module("ray._raylet")
-    words_of: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
-    reason = words_of.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    deadline = int(1000 * (time.time() + NOTICE))
-    accepted, words = raylet.GcsClient(address=address).drain_node(node.node_id, reason, "spot", deadline)
-    assert accepted, words
 
 
 def node_of(story: Story, name: str) -> str:
@@ -95,7 +85,7 @@ def main(folder: Path) -> None:
 
         # With notice enough: it saves, leaves, and waits for a device, with nothing lost.
         leaves = nodes[node_of(story, "b")]
-        drain(leaves, machines.address)
+        drain(machines.address, leaves.node_id, NOTICE)
         began = time.monotonic()
         yield from story.until(lambda jobs: "no worker can be had" in str(jobs["b"].why) and story_free(story, "b"), 20)
         found["left"] = time.monotonic() - began
@@ -107,7 +97,7 @@ def main(folder: Path) -> None:
         life = story.jobs["b"].incarnation
         taken, keeper = nodes[node_of(story, "b")], process_of(story.cluster.keeper)
         os.kill(keeper, signal.SIGSTOP)
-        drain(taken, machines.address)
+        drain(machines.address, taken.node_id, NOTICE)
         end(taken)
         time.sleep(2.0)
         os.kill(keeper, signal.SIGCONT)

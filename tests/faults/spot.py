@@ -9,21 +9,19 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.resize import _seen as seen
-from lightning_core.codec import decode_answers, decode_event
+from lightning_core.codec import decode_event
 from lightning_core.journal import Journal
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.cluster import Cluster
 from lightning_core.launch.machines import local_machines
 from lightning_core.launch.provision import SPOT, LocalNodes
-from lightning_core.launch.spot import SpotRun
+from lightning_core.launch.spot import MadeUp, SpotRun
 from lightning_core.market import Market
 from lightning_core.market.live import Nodes
 from lightning_core.market.policies import SPOT_POLICIES
@@ -37,37 +35,25 @@ BATCHES, DEADLINE = 2300, 200.0
 SAVE_EVERY = 5.0
 
 
-class World:
-    """The market, and what else befalls the nodes; shown the jobs as any watcher."""
+class World(MadeUp):
+    """The market, and what else befalls the nodes."""
 
-    def __init__(self, nodes: LocalNodes, spot: SpotRun, found: dict[str, Any]) -> None:
-        self.nodes, self.spot, self.found = nodes, spot, found
-        self._slot = -1
+    def __init__(self, nodes: LocalNodes, market: Market, run: SpotRun, found: dict[str, Any]) -> None:
+        super().__init__(nodes, market, run)
+        self.nodes, self.found = nodes, found
         self._killed = self._stopped = 0.0
         self._pid = 0
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
-        slot = int(now // SLOT)
-        if slot != self._slot:
-            self._slot = slot
-            self.nodes.offer(COUNTS[min(slot, len(COUNTS) - 1)])
         for job in jobs:
             if job.state is State.ENDED:
                 continue
             # Without notice, once both are back; and one that hangs a while later, and comes back.
-            if slot >= 4 and not self._killed and len(job.devices) == 2 and job.state is State.RUNNING:
-                self._killed = now
-                self._kill(self.nodes.processes(SPOT)[-1])
-                self.found["killed at"] = now
+            if now >= 4 * SLOT and not self._killed and len(job.devices) == 2 and job.state is State.RUNNING:
+                self._killed = self.found["killed at"] = now
+                os.kill(self.nodes.processes(SPOT)[-1], signal.SIGKILL)
             self._hang(now, job)
-        self.spot.update(now, jobs)
-
-    def close(self) -> None:
-        self.spot.close()
-
-    @staticmethod
-    def _kill(pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
+        super().update(now, jobs)
 
     def _hang(self, now: float, job: JobStatus) -> None:
         if self._killed and not self._stopped and now > self._killed + 25 and len(job.devices) == 2:
@@ -80,7 +66,7 @@ class World:
             self._pid = 0
 
 
-def job(folder: Path, **terms: Any) -> dict[str, Any]:
+def job(folder: Path) -> dict[str, Any]:
     folder.mkdir()
     return {
         "seed_everything": 1,
@@ -92,45 +78,16 @@ def job(folder: Path, **terms: Any) -> dict[str, Any]:
         "min_devices": 1,
         "max_devices": MOST,
         "save_every": f"{SAVE_EVERY:.0f}s",
-        **terms,
     }
-
-
-def on_nodes(folder: Path, found: dict[str, Any], play: Callable[[LocalNodes, SpotRun], Any], policy: str) -> None:
-    """A run of one job on nodes that the market brings; what became of it is noted."""
-    with local_machines() as machines:
-        nodes = LocalNodes(machines, NOTICE)
-        nodes.want(Nodes(0, 1))
-        bundle = Bundle.from_dict(
-            {"pool": {"devices": 2 * MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}, ROOT
-        )
-        market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=SLOT)
-        with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
-            spot = SpotRun(pool, nodes, nodes.there, market, lambda _: SPOT_POLICIES[policy](), kept=0.6)
-            summary = bundle.run(run_dir=folder / "run", cluster=pool, watcher=play(nodes, spot))
-            [ended] = summary.jobs
-        nodes.close()
-    found["verdict"], found["at"] = str(ended.verdict), ended.finished_at
-    found["rows"] = [row._asdict() for row in spot.rows]
-    found["taken"] = nodes.taken
-    found["restarts"], found["lost"], found["batches"] = ended.restarts, ended.lost, ended.batches
-    found["steps"] = steps(folder)
-    found["times"] = times(folder / "run" / "journal.db")
-    (folder / "found.json").write_text(json.dumps(found))
-
-
-def steps(folder: Path) -> dict[str, int]:
-    """Of the optimiser, as the trainings have noted them: different ones."""
-    return {"different": len(seen(folder / "a"))}
 
 
 def times(journal: Path) -> dict[str, list[float]]:
     """Seconds from a loss to the next report of batches, and whether each life began at an accepted save."""
     lost_at, back, saves, begun = None, list[float](), {0}, list[bool]()
     with Journal.open(journal, read_only=True) as entries:
-        story = [(entry.now, decode_event(entry.event), decode_answers(entry.answers)) for entry in entries.entries()]
+        story = [(entry.now, decode_event(entry.event)) for entry in entries.entries()]
     life = 1
-    for now, event, _ in story:
+    for now, event in story:
         if isinstance(event, Report | WorkerLeft) and isinstance(event.saved, Save) and event.incarnation == life:
             saves.add(event.saved.batches)
         if isinstance(event, WorkerLeft) and event.incarnation == life:
@@ -150,9 +107,21 @@ def times(journal: Path) -> dict[str, list[float]]:
 
 def main(folder: Path) -> None:
     found: dict[str, Any] = {}
-    began = time.monotonic()
-    on_nodes(folder, found, lambda nodes, spot: World(nodes, spot, found), "max-spot")
-    print(time.monotonic() - began)
+    content = {"pool": {"devices": 2 * MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}
+    bundle = Bundle.from_dict(content, ROOT)
+    market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=SLOT)
+    with local_machines() as machines:
+        nodes = LocalNodes(machines, NOTICE)
+        nodes.want(Nodes(0, 1))
+        with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
+            spot = SpotRun(pool, nodes, nodes.there, market, lambda _: SPOT_POLICIES["max-spot"](), kept=0.6)
+            watcher = World(nodes, market, spot, found)
+            [ended] = bundle.run(run_dir=folder / "run", cluster=pool, watcher=watcher).jobs
+        nodes.close()
+    found |= {"verdict": str(ended.verdict), "at": ended.finished_at, "restarts": ended.restarts, "lost": ended.lost,
+              "batches": ended.batches, "rows": [row._asdict() for row in spot.rows], "taken": nodes.taken,
+              "steps": len(seen(folder / "a")), "times": times(folder / "run" / "journal.db")}  # fmt: skip
+    (folder / "found.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
