@@ -257,3 +257,20 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
         f"error: --market: trace {trace}: No such file or directory",
     ]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--slot", "20s"], "--slot is of a run on a market: it needs --market TRACE"),
+        (["--spot-policy", "chain"], "--spot-policy is of a run on a market: it needs --market TRACE"),
+        (["--market", "m.csv", "--provision", "up"], "--provision brings up nodes of a Ray cluster: it needs --ray"),
+        (["--market", "m.csv", "--resume", "runs/x"], "--resume cannot go on with a run on a market"),
+    ],
+)
+def test_what_only_a_market_asks_for_is_refused_without_one(
+    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = Said(capsys, "run", *([] if "--resume" in flags else ["b.yaml"]), *flags)
+    assert said.code == 2
+    assert said.err.startswith(f"error: {words}")
