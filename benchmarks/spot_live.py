@@ -1,8 +1,9 @@
 """A compressed day on real raylets that come and go: is it in time, and does it cost what the simulation says?
 
-A training whose nodes are processes of this machine is given slots of some seconds from a recording of A100 cards, of
-which a quarter counts, two at most. Its policy decides slot by slot by what it has really trained. Beside it the same
-slots played by the simulation, at the speed that was measured, and what on-demand nodes alone would have cost.
+A training whose nodes are processes of this machine is given slots of some seconds: each is two hours of a recording of
+A100 cards, with the least number in them, of which a quarter counts, two at most. Its policy decides slot by slot by
+what it has really trained. Beside it the same slots played by the simulation, at the speed that was measured, and what
+on-demand nodes alone would have cost. Nodes go with some seconds' notice on even seeds, and without any on odd ones.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ from lightning_core.launch.machines import local_machines, make_token
 
 make_token()  # Ray looks for it once, when it is imported
 
+from lightning_core.codec import decode_event  # noqa: E402
+from lightning_core.journal import Journal  # noqa: E402
 from lightning_core.launch.bundle import Bundle  # noqa: E402
 from lightning_core.launch.cluster import Cluster  # noqa: E402
 from lightning_core.launch.provision import LocalNodes  # noqa: E402
@@ -28,16 +32,19 @@ from lightning_core.market import Batch, Foreseen, LastValue, Market, play  # no
 from lightning_core.market.live import Nodes  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
-from lightning_core.types import Verdict  # noqa: E402
+from lightning_core.types import Cause, Report, Save, Verdict, WorkerLeft  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST, POLICY = 2, "chain"
+HOURS, NOTICE = 2, 5.0
 # Seconds of a slot, slots to the deadline, batches, and seeds.
 SIZES: dict[Size, tuple[float, int, int, int]] = {
-    "quick": (12.0, 2, 150, 1), "default": (20.0, 8, 2000, 3), "full": (20.0, 8, 2000, 10)
+    "quick": (12.0, 2, 150, 1), "default": (20.0, 12, 3000, 3), "full": (20.0, 12, 3000, 10)
 }  # fmt: skip
 # Part of a slot in which the number of nodes changes that is left, and batches a second on a device, to begin with.
 KEPT, FIRST = 0.8, 14.0
+# Within so many seconds behind its end it is known that a node is gone.
+KNOWN = 10.0
 
 
 class Day(NamedTuple):
@@ -47,22 +54,88 @@ class Day(NamedTuple):
     cost: float
     simulated: float
     alone: float
+    least: float
     moves: int
     losses: int
     again: int
     batches: int
+    moments: Moments
+
+
+class Moments(NamedTuple):
+    """What a journal says of nodes that were taken away."""
+
+    safe: list[float]
+    """Seconds from each notice until the checkpoint that it led to was accepted."""
+    back: list[float]
+    """Seconds from each end of a node without notice until a batch was done again."""
+    begun: list[bool]
+    """Whether each life began where an accepted checkpoint of the one before it had ended."""
+
+
+def moments(journal: Path, taken: Sequence[float]) -> Moments:
+    """Of a run of one job.
+
+    Args:
+        journal: of the run.
+        taken: when nodes were taken away, or notice was given, in scheduler time.
+    """
+    with Journal.open(journal, read_only=True) as entries:
+        story = [(entry.now, decode_event(entry.event)) for entry in entries.entries()]
+    found, saves, life = Moments([], [], []), {0}, 1
+    left: float | None = None  # when the job's node went
+    for now, event in story:
+        if not isinstance(event, Report | WorkerLeft) or event.incarnation != life:
+            continue
+        if isinstance(event.saved, Save):
+            saves.add(event.saved.batches)
+        if isinstance(event, Report):
+            if event.number == 1:
+                found.begun.append(event.began in saves)
+            if left is not None and event.batches > event.began:
+                found.back.append(now - left)
+                left = None
+            continue
+        life += 1
+        cause = max((moment for moment in taken if moment <= now), default=None)
+        if cause is None or now - cause > NOTICE + KNOWN:
+            continue
+        if event.cause is Cause.RELEASED:
+            found.safe.append(now - cause)
+        else:
+            left = cause
+    return found
 
 
 def measure(size: Size) -> Figures:
     """Live and simulated, seed by seed."""
     slot, slots, batches, seeds = SIZES[size]
     days = [lived(seed, slot, slots, batches) for seed in range(seeds)]
-    rows = [[seed, str(day.on_time), *day[1:]] for seed, day in enumerate(days)]
+    rows = [[seed, str(day.on_time), *day[1:-1]] for seed, day in enumerate(days)]
     print(f"\n{slots} slots of {slot:g} s, {batches} batches, at most {MOST} nodes, {POLICY}")
-    table(["seed", "on time", "cost", "simulated", "on-demand", "moves", "losses", "again", "batches"], rows)
+    header = [
+        "seed",
+        "on time",
+        "cost",
+        "simulated",
+        "on-demand",
+        "at the least",
+        "moves",
+        "losses",
+        "again",
+        "batches",
+    ]
+    table(header, rows)
     beside = [day.cost / day.simulated for day in days]
     saved = [1 - day.cost / day.alone for day in days]
     print(f"live cost in the simulated: median {statistics.median(beside):.3f}, {min(beside):.3f} to {max(beside):.3f}")
+    safe = [seconds for day in days for seconds in day.moments.safe]
+    back = [seconds for day in days for seconds in day.moments.back]
+    for words, several in (("a notice to a safe checkpoint", safe), ("a node's end to a batch again", back)):
+        if several:
+            print(f"from {words}: median {statistics.median(several):.1f} s, worst {max(several):.1f} s, "
+                  f"of {len(several)}")  # fmt: skip
+    assert all(all(day.moments.begun) for day in days)  # nobody went on from what had not been accepted
     return {
         "live_on_time_pct": 100 * statistics.mean(day.on_time for day in days),
         "live_cost_in_simulated": statistics.median(beside),
@@ -72,12 +145,12 @@ def measure(size: Size) -> Figures:
 
 def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
     """One day."""
-    whole = shipped()
+    whole = shipped(slot=HOURS * 3600.0)
     start = int(np.random.default_rng(seed).integers(0, len(whole) - 2 * slots))
     window = slice(start, start + 2 * slots)
     market = Market(whole.price[window], np.minimum(whole.available[window] // 4, MOST), seconds=slot)
     with tempfile.TemporaryDirectory(prefix="lc-") as folder, local_machines() as machines:
-        nodes = LocalNodes(machines, notice=5.0)
+        nodes = LocalNodes(machines, notice=0.0 if seed % 2 else NOTICE)
         nodes.want(Nodes(0, 1))
         job: dict[str, Any] = {
             "seed_everything": 1,
@@ -93,16 +166,18 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
             run = SpotRun(
                 cluster, nodes, nodes.there, market, lambda _: SPOT_POLICIES[POLICY](), kept=KEPT, first=FIRST
             )
-            summary = bundle.run(run_dir=Path(folder) / "run", cluster=cluster, watcher=MadeUp(nodes, market, run))
+            world = MadeUp(nodes, market, run)
+            summary = bundle.run(run_dir=Path(folder) / "run", cluster=cluster, watcher=world)
         nodes.close()
+        found = moments(Path(folder) / "run" / "journal.db", world.taken)
     [ended], [planned] = summary.jobs, run.jobs
     policy = [SPOT_POLICIES[POLICY]()]
     [ledger] = play(policy, Batch([planned], market, [0]), Foreseen(LastValue()))
     others = run.beside_others()
     assert others is not None  # its speed was measured
     return Day(
-        ended.verdict is Verdict.MET, run.cost, float(ledger.cost[0]), others[0], sum(row.moves for row in run.rows),
-        sum(row.losses for row in run.rows), ended.lost, ended.batches,
+        ended.verdict is Verdict.MET, run.cost, float(ledger.cost[0]), *others, sum(row.moves for row in run.rows),
+        sum(row.losses for row in run.rows), ended.lost, ended.batches, found,
     )  # fmt: skip
 
 

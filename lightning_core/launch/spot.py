@@ -322,13 +322,18 @@ class MadeUp:
     def __init__(self, nodes: LocalNodes, market: Market, run: SpotRun) -> None:
         self._nodes, self._market, self._run = nodes, market, run
         self._slot = -1
+        self.taken: list[float] = []
+        """When nodes were taken away, or notice of it was given, in scheduler time."""
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         """The jobs as of scheduler time ``now``."""
         slot = min(int(now // self._market.seconds), len(self._market) - 1)
         if slot != self._slot:
             self._slot = slot
+            before = self._nodes.taken
             self._nodes.offer(int(self._market.available[slot]))
+            if self._nodes.taken > before:
+                self.taken.append(now)
         self._run.update(now, jobs)
 
     def close(self) -> None:

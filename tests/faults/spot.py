@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.resize import _seen as seen
-from lightning_core.codec import decode_event
-from lightning_core.journal import Journal
+from benchmarks.spot_live import moments
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.cluster import Cluster
 from lightning_core.launch.machines import local_machines
@@ -25,7 +24,7 @@ from lightning_core.launch.spot import MadeUp, SpotRun
 from lightning_core.market import Market
 from lightning_core.market.live import Nodes
 from lightning_core.market.policies import SPOT_POLICIES
-from lightning_core.types import JobStatus, Report, Save, State, WorkerLeft
+from lightning_core.types import JobStatus, State
 from tests.conftest import ROOT
 
 SLOT, NOTICE, MOST = 20.0, 10.0, 2
@@ -81,30 +80,6 @@ def job(folder: Path) -> dict[str, Any]:
     }
 
 
-def times(journal: Path) -> dict[str, list[float]]:
-    """Seconds from a loss to the next report of batches, and whether each life began at an accepted save."""
-    lost_at, back, saves, begun = None, list[float](), {0}, list[bool]()
-    with Journal.open(journal, read_only=True) as entries:
-        story = [(entry.now, decode_event(entry.event)) for entry in entries.entries()]
-    life = 1
-    for now, event in story:
-        if isinstance(event, Report | WorkerLeft) and isinstance(event.saved, Save) and event.incarnation == life:
-            saves.add(event.saved.batches)
-        if isinstance(event, WorkerLeft) and event.incarnation == life:
-            lost_at, life = (now if event.cause != "released" else None), life + 1
-        if isinstance(event, Report) and event.incarnation == life and event.number == 1:
-            begun.append(event.began in saves)
-        if (
-            isinstance(event, Report)
-            and event.incarnation == life
-            and lost_at is not None
-            and event.batches > event.began
-        ):
-            back.append(now - lost_at)
-            lost_at = None
-    return {"back": back, "begun": [float(one) for one in begun]}
-
-
 def main(folder: Path) -> None:
     found: dict[str, Any] = {}
     content = {"pool": {"devices": 2 * MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}
@@ -118,9 +93,11 @@ def main(folder: Path) -> None:
             watcher = World(nodes, market, spot, found)
             [ended] = bundle.run(run_dir=folder / "run", cluster=pool, watcher=watcher).jobs
         nodes.close()
+    ends = [*watcher.taken, *(found[key] for key in ("killed at", "stopped at") if key in found)]
+    story = moments(folder / "run" / "journal.db", ends)
     found |= {"verdict": str(ended.verdict), "at": ended.finished_at, "restarts": ended.restarts, "lost": ended.lost,
               "batches": ended.batches, "rows": [row._asdict() for row in spot.rows], "taken": nodes.taken,
-              "steps": len(seen(folder / "a")), "times": times(folder / "run" / "journal.db")}  # fmt: skip
+              "steps": len(seen(folder / "a")), "moments": story._asdict()}  # fmt: skip
     (folder / "found.json").write_text(json.dumps(found))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.spot import BATCHES, COUNTS, DEADLINE, SAVE_EVERY
+from tests.faults.spot import BATCHES, COUNTS, DEADLINE, NOTICE, SAVE_EVERY
 from tests.faults.test_nodes import lived_through
 
 
@@ -34,10 +34,16 @@ def test_whatever_the_market_takes_the_training_ends_by_its_deadline(
     assert sum(row["batches"] for row in rows) == BATCHES
     assert BATCHES <= found["steps"] <= BATCHES + 2 * fastest
     # Nothing that was not accepted is gone on from.
-    assert found["times"]["begun"]
-    assert all(found["times"]["begun"])
+    assert found["moments"]["begun"]
+    assert all(found["moments"]["begun"])
+    # The checkpoint of the notice was whole before the node went.
+    assert found["moments"]["safe"]
+    assert max(found["moments"]["safe"]) < NOTICE
     cost = sum(row["cost"] for row in rows)
     assert cost < len(rows) * 1.0  # less than one on-demand node all the time, which could not have ended it
-    back = max(found["times"]["back"])
-    words = f"ended {DEADLINE - found['at']:.0f} s before its deadline for {cost:.1f}; back {back:.1f} s after a loss"
+    back, safe = max(found["moments"]["back"]), max(found["moments"]["safe"])
+    words = (
+        f"ended {DEADLINE - found['at']:.0f} s before its deadline for {cost:.1f}; saved {safe:.1f} s after a notice, "
+    )
+    words += f"trains again {back:.1f} s after a loss"
     record_property("figure", words)
