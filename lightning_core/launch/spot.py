@@ -32,6 +32,15 @@ log = logging.getLogger(__name__)
 PATIENCE = 0.5
 
 
+MarketAt = Callable[[int], Market]
+"""Gives the market as it is known in a slot."""
+
+
+def market_at(market: Market | MarketAt) -> MarketAt:
+    """A recording is known from the first; who is asked is."""
+    return market if callable(market) else lambda slot: market
+
+
 class Run(Protocol):
     """What is asked of the run that is going on (:class:`~.cluster.Cluster`)."""
 
@@ -118,8 +127,8 @@ class SpotRun:
         run: that is going on.
         provisioner: of nodes.
         there: nodes that are up and stay.
-        market: what can be had, slot by slot; its first slot is the run's first. What it says of a slot is looked at
-            when that has come, and not before.
+        market: what can be had, slot by slot; its first slot is the run's first. What a recording says of a slot is
+            looked at when that has come, and not before; :class:`~.quotes.Quotes` are asked then.
         policy_of: the spot policy of a job, asked once.
         kept: part of a slot that is left if the number of nodes changes in it.
         first: batches a second on one device, until they have been measured; None: the job begins on as few on-demand
@@ -132,7 +141,7 @@ class SpotRun:
         run: Run,
         provisioner: Provisioner,
         there: Callable[[], Nodes],
-        market: Market,
+        market: Market | MarketAt,
         policy_of: Callable[[JobStatus], SpotPolicy],
         kept: float = 0.9,
         first: float | None = None,
@@ -140,7 +149,9 @@ class SpotRun:
     ) -> None:
         if not 0 < kept <= 1:
             raise ValueError(f"kept must be above 0 and at most 1, got {kept}")
-        self._run, self._provisioner, self._there, self._market = run, provisioner, there, market
+        self._run, self._provisioner, self._there = run, provisioner, there
+        self._market_at = market_at(market)
+        self._market = self._market_at(0)
         self._kept, self._first, self._beside = kept, first, beside
         self._policy_of = policy_of
         self._jobs: dict[str, _Planned] = {}
@@ -199,6 +210,7 @@ class SpotRun:
     # ------------------------------------------------------------------------------------------------ a slot
 
     def _begin_slot(self, number: int, now: float, jobs: Mapping[str, JobStatus]) -> None:
+        self._market = self._market_at(number)
         at = min(number, len(self._market) - 1)
         price, available = float(self._market.price[at]), int(self._market.available[at])
         taken, wanted = 0, Nodes()
@@ -271,21 +283,26 @@ class SpotRun:
         if not lost:
             return
         log.warning("nodes were lost: %d spot and %d on-demand are left of %d and %d", *there, *slot.paid)
-        if len(jobs) > 1:
-            return  # the plans of the next slot see to it
-        [(name, status)] = jobs.items()
-        planned, terms = self._jobs[name], self._run.job(name)
-        job = self._spot_job(name, terms, planned)
-        if job is None or status.state is State.ENDED:
-            return
         gone = min((now - slot.number * self._market.seconds) / self._market.seconds, 1.0)
-        number = slot.number - planned.start
-        must = planned.plan.must_have(job, self._market, planned.start, number, float(status.batches), there, gone)
-        if must.on_demand > slot.paid.on_demand:
-            log.warning("%d on-demand nodes come at once: else it would be too late", must.on_demand)
-            planned.held = must
-            slot.paid = slot.paid._replace(on_demand=must.on_demand)
-            self._provisioner.want(Nodes(there.spot, must.on_demand))
+        spot, on_demand, more = there.spot, there.on_demand, 0
+        open_ = [name for name, status in jobs.items() if status.state is not State.ENDED and name in self._jobs]
+        for name in sorted(open_, key=lambda name: (jobs[name].deadline, name)):
+            planned = self._jobs[name]
+            # What is left is for the most urgent.
+            left = Nodes(min(planned.held.spot, spot), min(planned.held.on_demand, on_demand))
+            spot, on_demand = spot - left.spot, on_demand - left.on_demand
+            job = self._spot_job(name, self._run.job(name), planned)
+            if job is None or left == planned.held:
+                continue
+            number, done = slot.number - planned.start, float(jobs[name].batches)
+            must = planned.plan.must_have(job, self._market, planned.start, number, done, left, gone)
+            if must.on_demand > planned.held.on_demand:
+                more += must.on_demand - planned.held.on_demand
+                planned.held = must
+        if more:
+            log.warning("%d more on-demand nodes come at once: else it would be too late", more)
+            slot.paid = slot.paid._replace(on_demand=slot.paid.on_demand + more)
+            self._provisioner.want(Nodes(there.spot, slot.paid.on_demand))
 
     def _count(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
         """Devices that train, by the second."""
@@ -315,12 +332,13 @@ class MadeUp:
 
     Args:
         nodes: the machines.
-        market: the recording; its first slot is the run's first.
+        market: the recording, or who is asked; its first slot is the run's first.
         run: on them.
     """
 
-    def __init__(self, nodes: LocalNodes, market: Market, run: SpotRun) -> None:
-        self._nodes, self._market, self._run = nodes, market, run
+    def __init__(self, nodes: LocalNodes, market: Market | MarketAt, run: SpotRun) -> None:
+        self._nodes, self._market_at, self._run = nodes, market_at(market), run
+        self._market = self._market_at(0)
         self._slot = -1
         self.taken: list[float] = []
         """When nodes were taken away, or notice of it was given, in scheduler time."""
@@ -329,7 +347,7 @@ class MadeUp:
         """The jobs as of scheduler time ``now``."""
         slot = min(int(now // self._market.seconds), len(self._market) - 1)
         if slot != self._slot:
-            self._slot = slot
+            self._slot, self._market = slot, self._market_at(slot)
             before = self._nodes.taken
             self._nodes.offer(int(self._market.available[slot]))
             if self._nodes.taken > before:

@@ -1,0 +1,130 @@
+"""What a market offers now: a command of the user's says it, again and again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shlex
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.market import Market
+
+log = logging.getLogger(__name__)
+
+# How long the command may take, seconds.
+PATIENCE = 60.0
+# How often it is run in a slot: a slot begins with what was said last.
+TIMES = 4
+# So many slots behind the present one are taken to be like it: further than any deadline.
+AHEAD = 10_000
+
+
+class Quote(NamedTuple):
+    """What is offered."""
+
+    price: float
+    """Of a spot node for a slot."""
+    available: int
+    """Spot nodes that can be had."""
+    on_demand: float = 1.0
+    """Price of an on-demand node for a slot."""
+
+    @classmethod
+    def parse(cls, text: str) -> Quote:
+        """Reads what the command has printed.
+
+        Raises:
+            ValueError: if it is no quote.
+
+        Example::
+
+            >>> Quote.parse('{"price": 1.22, "available": 3, "on_demand": 4.1}')
+            Quote(price=1.22, available=3, on_demand=4.1)
+        """
+        words = 'must print {"price": P, "available": N}, and maybe "on_demand": P'
+        try:
+            said = json.loads(text)
+        except ValueError:
+            raise ValueError(f"{words}, got {text.strip()[:80]!r}") from None
+        if not isinstance(said, dict) or not {"price", "available"} <= said.keys() <= set(cls._fields):
+            raise ValueError(f"{words}, got {text.strip()[:80]!r}")
+        for rule, least in (("price", 0.0), ("available", 0.0), ("on_demand", math.ulp(0.0))):
+            number = said.get(rule, 1.0)
+            if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < math.inf:
+                rules = "positive" if least else "at least 0"
+                raise ValueError(f"{rule} must be a number, {rules} and finite, got {number!r}")
+        if said["available"] != int(said["available"]):
+            raise ValueError(f"available must be whole, got {said['available']}")
+        return cls(float(said["price"]), int(said["available"]), float(said.get("on_demand", 1.0)))
+
+
+class Quotes:
+    """The market slot by slot, as a command says it: called with a slot, gives what is known in it.
+
+    The command is run several times a slot, beside what goes on: nothing waits for it. Where it fails, what it said
+    last counts.
+
+    Args:
+        words: the command and its arguments; no shell reads them.
+        seconds: of a slot.
+
+    Raises:
+        ValueError: if the command cannot be run, or says no quote.
+    """
+
+    def __init__(self, words: Sequence[str] | str, seconds: float) -> None:
+        self._words = shlex.split(words) if isinstance(words, str) else list(words)
+        if not self._words:
+            raise ValueError("a command must be named, got none")
+        self._seconds = seconds
+        self._slots: dict[int, Quote] = {}
+        self._failed = False
+        self._over = threading.Event()
+        self._last = self._ask()
+        self._thread = threading.Thread(target=self._run, name="lightning-core-quotes", daemon=True)
+        self._thread.start()
+
+    def __call__(self, slot: int) -> Market:
+        """The market up to a slot as it was, a slot that nobody asked of as the one before it; then on as now."""
+        self._slots.setdefault(slot, self._last)
+        known, quotes = self._slots[min(self._slots)], list[Quote]()
+        for number in range(slot + 1):
+            known = self._slots.get(number, known)
+            quotes.append(known)
+        price, available = (np.pad([quote[k] for quote in quotes], (0, AHEAD), mode="edge") for k in (0, 1))
+        return Market(price, available, quotes[-1].on_demand, self._seconds, "quotes")
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._over.set()
+        self._thread.join(PATIENCE)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._seconds / TIMES):
+            try:
+                self._last = self._ask()
+            except ValueError as error:
+                if not self._failed:
+                    log.warning("no news of the market, so it is as before: %s", error)
+                self._failed = True
+            else:
+                self._failed = False
+
+    def _ask(self) -> Quote:
+        try:
+            done = subprocess.run(
+                self._words, check=True, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
+            said = (getattr(error, "stderr", None) or "").strip() or str(error)
+            raise ValueError(f"{shlex.join(self._words)}: {said.splitlines()[-1]}") from None
+        try:
+            return Quote.parse(done.stdout)
+        except ValueError as error:
+            raise ValueError(f"{shlex.join(self._words)}: {error}") from None
