@@ -26,6 +26,7 @@ from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
     from lightning_core.launch.bundle import Bundle
+    from lightning_core.launch.market_run import OnMarket
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -82,11 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
     words = "on nodes that come and go: a recording of spot prices; made-up machines here, or with --ray real ones"
     run.add_argument("--market", type=Path, metavar="TRACE", help=words)
-    run.add_argument("--slot", metavar="TIME", help="with --market: such as 30m (default: as recorded)")
+    words = 'instead of --market: prints what there is now, as {"price": 0.4, "available": 3}'
+    run.add_argument("--quotes", metavar="COMMAND", help=words)
+    run.add_argument("--slot", metavar="TIME", help="on a market: such as 30m (default: as recorded, or that)")
     run.add_argument("--price", type=float, metavar="P", help="with --market: of a spot node, where none is recorded")
-    run.add_argument("--spot-policy", metavar="NAME", help="with --market: for all jobs (default: chosen for each)")
-    words = "with --market and --ray: is told how many nodes there should be (default: Ray's autoscaler is)"
+    run.add_argument("--spot-policy", metavar="NAME", help="on a market: for all jobs (default: chosen for each)")
+    words = "on a market, with --ray: is told how many nodes there should be (default: Ray's autoscaler is)"
     run.add_argument("--provision", metavar="COMMAND", help=words)
+    run.add_argument("--picture", type=Path, metavar="FILE", help="on a market: of the slots, PNG, SVG or PDF")
     run.add_argument(
         "--ray", metavar="ADDRESS", help="on a pool of its own in a Ray cluster whose nodes all see the run's folder"
     )
@@ -127,32 +131,43 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
     if arguments.json and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
-    for flag in ("slot", "price", "spot_policy", "provision"):
-        if getattr(arguments, flag) is not None and arguments.market is None:
-            raise ValueError(f"--{flag.replace('_', '-')} is of a run on a market: it needs --market TRACE")
-    if arguments.provision and not arguments.ray:
-        raise ValueError("--provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
-    if arguments.resume is not None and arguments.market is not None:
+    on_market = _market_of(arguments)
+    if arguments.resume is not None and on_market is not None:
         raise ValueError("--resume cannot go on with a run on a market: run its bundle again")
     if arguments.resume is not None:
         return _resume(arguments)
-    client = None if arguments.own or arguments.ray or arguments.market else connect(arguments.pool)
+    client = None if arguments.own or arguments.ray or on_market else connect(arguments.pool)
     bundle = Bundle.from_file(arguments.bundle, **steering.devices_of(client))
     if arguments.allow_import:
         bundle = bundle.importing_only(arguments.allow_import)
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
-    if arguments.market:
+    if on_market is not None:
         from lightning_core.launch.machines import make_token
-        from lightning_core.launch.market_run import on_a_market
 
         if not arguments.ray:
             make_token()  # Ray looks for it once, when it is imported
-        bundle = on_a_market(bundle, arguments.market, arguments.slot, arguments.price, arguments.spot_policy)
-    return _run_here(bundle, arguments) if client is None else steering.run_in_pool(client, bundle, arguments)
+        bundle = on_market.place(bundle)
+    if client is not None:
+        return steering.run_in_pool(client, bundle, arguments)
+    return _run_here(bundle, arguments, on_market)
 
 
-def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
+def _market_of(arguments: argparse.Namespace) -> OnMarket | None:
+    """How it is run on a market, if it is."""
+    if arguments.market is None and arguments.quotes is None:
+        for flag in ("slot", "price", "spot_policy", "provision", "picture"):
+            if getattr(arguments, flag) is not None:
+                words = "is of a run on a market: it needs --market TRACE or --quotes COMMAND"
+                raise ValueError(f"--{flag.replace('_', '-')} {words}")
+        return None
+    from lightning_core.launch.market_run import OnMarket
+
+    return OnMarket(arguments.market, arguments.quotes, arguments.slot, arguments.price, arguments.spot_policy,
+                    arguments.ray, arguments.provision, arguments.picture)  # fmt: skip
+
+
+def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket | None) -> int:
     bundle.check(local=not arguments.ray)
 
     from lightning_core.launch.cluster import keep_spec, new_run_dir  # Ray takes seconds to import: mistakes come first
@@ -160,12 +175,17 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace) -> int:
     run_dir = new_run_dir(arguments.run_dir)
     (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
     keep_spec(bundle, run_dir)
-    return _run_in(bundle, run_dir, arguments)
+    return _run_in(bundle, run_dir, arguments, on_market=on_market)
 
 
-def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before: Bundle | None = None) -> int:
+def _run_in(
+    bundle: Bundle,
+    run_dir: Path,
+    arguments: argparse.Namespace,
+    before: Bundle | None = None,
+    on_market: OnMarket | None = None,
+) -> int:
     from lightning_core.launch.cluster import Cluster, join_ray
-    from lightning_core.launch.market_run import run_on_market
     from lightning_core.view.progress import print_summary, view_for
     from lightning_core.view.report import write
 
@@ -179,8 +199,8 @@ def _run_in(bundle: Bundle, run_dir: Path, arguments: argparse.Namespace, before
     )
     try:
         with signals(at_once=True):
-            if arguments.market:
-                summary = run_on_market(bundle, run_dir, view, arguments.ray, arguments.provision)
+            if on_market is not None:
+                summary = on_market.run(bundle, run_dir, view)
             else:
                 if arguments.ray:
                     join_ray(arguments.ray)

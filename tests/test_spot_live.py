@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.market_run import on_a_market
+from lightning_core.launch.market_run import OnMarket
 from lightning_core.launch.provision import Command
-from lightning_core.launch.spot import SpotRun
+from lightning_core.launch.spot import MarketAt, SpotRun
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
 from lightning_core.market.live import LivePlan, Nodes
 from lightning_core.market.policies import SPOT_POLICIES
@@ -137,7 +137,7 @@ def elastic(name: str, batches: int, deadline: float) -> Job:
     return Job(name, deadline, BatchTarget(batches), can=can, max_devices=4, sizes=(1, 2, 4))
 
 
-def spot_run(world: World, trace: Market, policy: str = "max-spot", **more: Any) -> SpotRun:
+def spot_run(world: World, trace: Market | MarketAt, policy: str = "max-spot", **more: Any) -> SpotRun:
     return SpotRun(world, world, world.there, trace, lambda _: SPOT_POLICIES[policy](), kept=1.0, **more)
 
 
@@ -210,6 +210,18 @@ def test_several_jobs_share_what_there_is() -> None:
     assert {event.job.name for event in world.told if isinstance(event, Amend)} == {"a", "b"}
 
 
+@pytest.mark.parametrize(("batches", "come"), [(30, Nodes()), (145, Nodes(0, 4))])
+def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches: int, come: Nodes) -> None:
+    """Both have four spot nodes, which all go: 141 batches in seven slots of 20 at most cannot wait."""
+    world = World({"a": elastic("a", batches, 50.0), "b": elastic("b", 20, 80.0)})
+    run = spot_run(world, market([8] * 8, seconds=5.0), first=1.0)
+    world.live(run, 1.0)
+    assert world.nodes == Nodes(8, 0)
+    world.spot, world.nodes = 0, Nodes()
+    world.live(run, 1.0)
+    assert world.nodes == come
+
+
 def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
     path = tmp_path / "wishes"
     script = f"echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND >> {path}"
@@ -235,7 +247,7 @@ def test_a_bundle_on_a_market_has_twice_the_devices_that_its_jobs_can_use(tmp_pa
     """So those that come are warm before others go; the terms are those of a bundle that has a market."""
     trace = tmp_path / "market.csv"
     trace.write_text("available,price\n4,0.3\n")
-    placed = on_a_market(Bundle.from_dict({**BUNDLE, "pool": {"devices": 3}}), trace, "20s", None, "chain")
+    placed = OnMarket(trace, slot="20s", policy="chain").place(Bundle.from_dict({**BUNDLE, "pool": {"devices": 3}}))
     terms = placed.settings.market_terms()
     assert terms is not None
     assert (placed.settings.devices, terms.slot, terms.policies) == (8, 20.0, ("chain",))
@@ -262,8 +274,17 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--slot", "20s"], "--slot is of a run on a market: it needs --market TRACE"),
-        (["--spot-policy", "chain"], "--spot-policy is of a run on a market: it needs --market TRACE"),
+        (["--slot", "20s"], "--slot is of a run on a market: it needs --market TRACE or --quotes COMMAND"),
+        (["--spot-policy", "chain"], "--spot-policy is of a run on a market: it needs --market TRACE or --quotes"),
+        (["--market", "m.csv", "--quotes", "q"], "a market is either recorded (--market TRACE) or asked for (--quotes"),
+        (["--quotes", "q"], "--quotes needs --spot-policy NAME: without a recording none can be chosen"),
+        (
+            ["--quotes", "q", "--price", "1"],
+            "--price is of a recording; the command of --quotes",
+        ),
+        (["--market", "m.csv", "--spot-policy", "chian"], "--spot-policy: unknown 'chian'; did you mean 'chain'?"),
+        (["--market", "m.csv", "--picture", "p.gif"], "--picture: must end in .png, .svg or .pdf, got p.gif"),
+        (["--market", "m.csv", "--picture", "no/p.svg"], "--picture: no is not a folder"),
         (["--market", "m.csv", "--provision", "up"], "--provision brings up nodes of a Ray cluster: it needs --ray"),
         (["--market", "m.csv", "--resume", "runs/x"], "--resume cannot go on with a run on a market"),
     ],

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_core.durations import parse_duration
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import Watcher
-from lightning_core.launch.problems import BundleError
+from lightning_core.launch.problems import BundleError, require
+from lightning_core.launch.quotes import Quotes
 from lightning_core.launch.sharing import read_market
-from lightning_core.types import BatchTarget
+from lightning_core.market import Market
+from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.terms import MarketTerms
+from lightning_core.market.traces import SLOT
+from lightning_core.types import BatchTarget, JobStatus
+from lightning_core.words import did_you_mean
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be there before
     from lightning_core.launch.provision import LocalNodes, Provisioner
@@ -28,74 +35,156 @@ FIRST = 600.0
 LEDGER = "ledger.json"
 
 
-def on_a_market(bundle: Bundle, trace: Path, slot: str | None, price: float | None, policy: str | None) -> Bundle:
-    """The same jobs on a pool that has a market, with as many devices as they can use, twice.
+@dataclass(frozen=True, slots=True)
+class OnMarket:
+    """How a bundle is run on a market.
 
     Args:
-        bundle: the jobs.
-        trace: the recording.
-        slot: seconds of a slot as a duration; None: as recorded.
+        trace: a recording of it; None where a command says what it offers.
+        quotes: that command (:class:`~.quotes.Quotes`).
+        slot: seconds of a slot as a duration; None: as recorded, or 30 minutes.
         price: of a spot node, where none is recorded.
-        policy: for all jobs; None: one is chosen for each.
+        policy: of all jobs; None: one is chosen for each, by the recording.
+        ray: address of a cluster; None for made-up machines.
+        provision: command that brings up nodes there; None for Ray's autoscaler.
+        picture: file for the slots, PNG, SVG or PDF.
 
     Raises:
-        BundleError: if a job has no known work, or the market cannot be read.
+        ValueError: if they do not go together.
     """
-    problems = [
-        f"jobs.{spec.job.name}.target: must be in batches, for a market asks how much is left, got {spec.job.target}"
-        for spec in bundle.jobs
-        if not isinstance(spec.job.target, BatchTarget)
-    ]
-    given: dict[str, Any] = {"trace": str(trace.resolve())}
-    given |= {} if slot is None else {"slot": slot}
-    given |= {} if price is None else {"price": price}
-    given |= {} if policy is None else {"policies": [policy]}
-    try:
-        terms = read_market(given, Path())
-    except ValueError as error:
-        problems.append(f"--market: {error}")
-    if problems:
-        raise BundleError(problems)
-    most = sum(spec.job.max_devices for spec in bundle.jobs)
-    return replace(
-        bundle, settings=replace(bundle.settings, market=terms, devices=2 * most, resident=None, locations=())
-    )
+
+    trace: Path | None = None
+    quotes: str | None = None
+    slot: str | None = None
+    price: float | None = None
+    policy: str | None = None
+    ray: str | None = None
+    provision: str | None = None
+    picture: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.trace is None) == (self.quotes is None):
+            raise ValueError("a market is either recorded (--market TRACE) or asked for (--quotes COMMAND)")
+        if self.provision and not self.ray:
+            raise ValueError("--provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
+        if self.quotes is not None and self.price is not None:
+            raise ValueError("--price is of a recording; the command of --quotes says what a node costs")
+        if self.quotes is not None and self.policy is None:
+            raise ValueError("--quotes needs --spot-policy NAME: without a recording none can be chosen")
+        if self.policy is not None and self.policy not in SPOT_POLICIES:
+            raise ValueError(f"--spot-policy: unknown {self.policy!r}{did_you_mean(self.policy, SPOT_POLICIES)}")
+        if self.picture is not None:
+            require("matplotlib", extra="view")
+            if self.picture.suffix not in (".png", ".svg", ".pdf"):
+                raise ValueError(f"--picture: must end in .png, .svg or .pdf, got {self.picture}")
+            if not self.picture.parent.is_dir():
+                raise ValueError(f"--picture: {self.picture.parent} is not a folder")
+
+    def place(self, bundle: Bundle) -> Bundle:
+        """The same jobs on a pool that has the market, with as many devices as they can use, twice.
+
+        Raises:
+            BundleError: if a job has no known work, or the market cannot be read.
+        """
+        problems = [
+            f"jobs.{spec.job.name}.target: must be in batches, for a market asks how much is left, "
+            f"got {spec.job.target}"
+            for spec in bundle.jobs
+            if not isinstance(spec.job.target, BatchTarget)
+        ]
+        terms: dict[str, Any] | None = None
+        try:
+            if self.trace is not None:
+                given = {"trace": str(self.trace.resolve()), "slot": self.slot, "price": self.price,
+                         "policies": self.policy and [self.policy]}  # fmt: skip
+                terms = read_market({key: value for key, value in given.items() if value is not None}, Path())
+            elif self.slot is not None:
+                parse_duration(self.slot)
+        except ValueError as error:
+            problems.append(f"--market: {error}" if self.trace else f"--slot: {error}")
+        if problems:
+            raise BundleError(problems)
+        most = sum(spec.job.max_devices for spec in bundle.jobs)
+        return replace(
+            bundle, settings=replace(bundle.settings, market=terms, devices=2 * most, resident=None, locations=())
+        )
+
+    def run(self, bundle: Bundle, run_dir: Path, view: Watcher | None) -> Summary:
+        """Runs it; the ledger is printed, and written to ``ledger.json`` in the run's folder.
+
+        Args:
+            bundle: as :meth:`place` gives it.
+            run_dir: an empty folder.
+            view: is shown the jobs.
+        """
+        with ExitStack() as over:
+            market, kept = self._market(bundle, over)
+            provisioner, there, made_up = over.enter_context(_nodes(bundle, self.ray, self.provision))
+            from lightning_core.launch.cluster import Cluster
+            from lightning_core.launch.spot import MadeUp, SpotRun
+            from lightning_core.market.live import Nodes
+
+            devices = bundle.settings.devices
+            provisioner.want(Nodes(0, min(spec.job.min_devices for spec in bundle.jobs)))
+            _wait(there)
+            with Cluster(devices, bundle.kind, devices, bundle.settings.cores, least=1) as cluster:
+                spot = SpotRun(
+                    # Each job's policy is its own: it has a state.
+                    cluster, provisioner, there, market, lambda status: SPOT_POLICIES[self._policy_of(status)](),
+                    kept, beside=view,
+                )  # fmt: skip
+                watcher: Watcher = spot if made_up is None else MadeUp(made_up, market, spot)
+                summary = cluster.run(bundle, run_dir, watcher)
+        _tell(spot, run_dir)
+        if self.picture is not None:
+            draw(spot, bundle, self.picture)
+        return summary
+
+    def _market(self, bundle: Bundle, over: ExitStack) -> tuple[Market | Quotes, float]:
+        """The market, and what a change of nodes leaves of a slot in it."""
+        terms = bundle.settings.market_terms()
+        if terms is not None:
+            market = terms.market()
+            print(f"{len(bundle.jobs)} jobs on a market of {len(market)} slots of {market.seconds:g} s", flush=True)
+            return market, terms.kept
+        seconds = SLOT if self.slot is None else parse_duration(self.slot)
+        assert self.quotes is not None  # else it has terms
+        quotes = Quotes(self.quotes, seconds)
+        over.callback(quotes.close)
+        now = quotes(0)
+        print(f"{len(bundle.jobs)} jobs on a market with slots of {seconds:g} s; now {now.available[0]} spot nodes at "
+              f"{now.price[0]:g}, on demand {now.on_demand:g}", flush=True)  # fmt: skip
+        return quotes, MarketTerms().kept
+
+    def _policy_of(self, status: JobStatus) -> str:
+        # The scheduler of a pool with a recorded market has chosen for each job.
+        return str(status.spot.text) if self.policy is None and status.spot is not None else str(self.policy)
 
 
-def run_on_market(bundle: Bundle, run_dir: Path, view: Watcher | None, ray: str | None, command: str | None) -> Summary:
-    """Runs it; the ledger is printed, and written to ``ledger.json`` in the run's folder.
+def draw(spot: SpotRun, bundle: Bundle, path: Path) -> None:
+    """Writes a picture of the slots of a run that is over.
 
     Args:
-        bundle: of :func:`on_a_market`.
-        run_dir: an empty folder.
-        view: is shown the jobs.
-        ray: address of a cluster; None for made-up machines.
-        command: brings up nodes there; None for Ray's autoscaler.
+        spot: of the run.
+        bundle: its jobs, with targets in batches.
+        path: of the file; its ending says the format.
     """
-    terms = bundle.settings.market_terms()
-    assert terms is not None  # it is on a market
-    market = terms.market()
-    with _nodes(bundle, ray, command) as (provisioner, there, made_up):
-        from lightning_core.launch.cluster import Cluster
-        from lightning_core.launch.spot import MadeUp, SpotRun
-        from lightning_core.market.live import Nodes
-        from lightning_core.market.policies import SPOT_POLICIES
+    from lightning_core.view.market import Strip, draw_slots
 
-        devices = bundle.settings.devices
-        provisioner.want(Nodes(0, min(spec.job.min_devices for spec in bundle.jobs)))
-        _wait(there)
-        print(f"{len(bundle.jobs)} jobs on a market of {len(market)} slots of {market.seconds:g} s", flush=True)
-        with Cluster(devices, bundle.kind, devices, bundle.settings.cores, least=1) as cluster:
-            spot = SpotRun(
-                cluster, provisioner, there, market,
-                # Each job's is its own: policies have a state. The scheduler of a pool with a market chooses for all.
-                lambda status: SPOT_POLICIES[str(status.spot.text)](),  # type: ignore[union-attr]
-                terms.kept, beside=view,
-            )  # fmt: skip
-            watcher: Watcher = spot if made_up is None else MadeUp(made_up, market, spot)
-            summary = cluster.run(bundle, run_dir, watcher)
-    _tell(spot, run_dir)
-    return summary
+    jobs = [spec.job for spec in bundle.jobs]
+    work = sum(job.target.batches for job in jobs if isinstance(job.target, BatchTarget))
+    done, progress = 0, list[float]()
+    for row in spot.rows:
+        done += row.batches
+        progress.append(done / work)
+    columns = {name: [getattr(row, name) for row in spot.rows] for name in ("available", "spot", "on_demand", "losses")}
+    deadline = max(job.deadline for job in jobs) / spot.seconds
+    most = sum(job.max_devices for job in jobs)
+    others = spot.beside_others()
+    title = f"paid {spot.cost:.3g}"
+    if others is not None:
+        title += f"; on-demand alone {others[0]:.3g}, at the least {others[1]:.3g}"
+    draw_slots(Strip(progress=progress, most=most, deadline=deadline, **columns), path, title)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class BundleError(ValueError):
         super().__init__("\n".join([*self.problems[:MOST_SHOWN], *hidden]))
 
 
-def require(*modules: str) -> None:
+def require(*modules: str, extra: str = "launch") -> None:
     """Sees to it that modules can be imported, without importing them.
 
     Raises:
@@ -39,7 +39,7 @@ def require(*modules: str) -> None:
     """
     if missing := [name for name in modules if find_spec(name) is None]:
         are = "are" if len(missing) > 1 else "is"
-        install = "pip install 'lightning-core-learning[launch]'"
+        install = f"pip install 'lightning-core-learning[{extra}]'"
         raise BundleError([f"{', '.join(missing)} {are} not installed; run {install}"])
 
 

