@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     on_market = _market_of(arguments)
     if arguments.resume is not None and on_market is not None:
-        raise ValueError("--resume cannot go on with a run on a market: run its bundle again")
+        raise ValueError("--resume goes on on the market that the run was begun on: leave --market and --quotes out")
     if arguments.resume is not None:
         return _resume(arguments)
     client = None if arguments.own or arguments.ray or on_market else connect(arguments.pool)
@@ -143,14 +144,18 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
     if on_market is not None:
-        from lightning_core.launch.machines import make_token
-
-        if not arguments.ray:
-            make_token()  # Ray looks for it once, when it is imported
-        bundle = on_market.place(bundle)
+        bundle = _placed(on_market, bundle)
     if client is not None:
         return steering.run_in_pool(client, bundle, arguments)
     return _run_here(bundle, arguments, on_market)
+
+
+def _placed(on_market: OnMarket, bundle: Bundle) -> Bundle:
+    from lightning_core.launch.machines import make_token
+
+    if not on_market.ray:
+        make_token()  # Ray looks for it once, when it is imported
+    return on_market.place(bundle)
 
 
 def _market_of(arguments: argparse.Namespace) -> OnMarket | None:
@@ -175,6 +180,8 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket
     run_dir = new_run_dir(arguments.run_dir)
     (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
     keep_spec(bundle, run_dir)
+    if on_market is not None:
+        on_market.keep(run_dir)
     return _run_in(bundle, run_dir, arguments, on_market=on_market)
 
 
@@ -200,7 +207,7 @@ def _run_in(
     try:
         with signals(at_once=True):
             if on_market is not None:
-                summary = on_market.run(bundle, run_dir, view)
+                summary = on_market.run(bundle, run_dir, view, before)
             else:
                 if arguments.ray:
                     join_ray(arguments.ray)
@@ -226,6 +233,7 @@ def _run_in(
 def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.launch.bundle import Bundle
     from lightning_core.launch.differences import differences
+    from lightning_core.launch.market_run import OnMarket
     from lightning_core.launch.problems import BundleError
 
     run_dir = arguments.resume.resolve()
@@ -241,6 +249,8 @@ def _resume(arguments: argparse.Namespace) -> int:
     origin = run_dir / "origin"
     source = Path(origin.read_text()) if origin.exists() else None
     bundle = Bundle.from_file(source) if source is not None and source.exists() else before
+    if (on_market := OnMarket.of(run_dir)) is not None:
+        bundle = _placed(replace(on_market, ray=arguments.ray or on_market.ray), bundle)
     if changes := differences(before, bundle):
         if not arguments.accept_changes:
             story = [f"bundle changed since the run started: {change}" for change in changes]
@@ -249,8 +259,8 @@ def _resume(arguments: argparse.Namespace) -> int:
             print(f"changed: {change}")
     else:
         bundle = before  # where class paths are looked up stays as it was
-    bundle.check(local=not arguments.ray)
-    return _run_in(bundle, run_dir, arguments, before)
+    bundle.check(local=not (arguments.ray or (on_market and on_market.ray)))
+    return _run_in(bundle, run_dir, arguments, before, on_market)
 
 
 def _plan(arguments: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ def asked(path: Path, text: str, seconds: float = 0.08) -> Iterator[Quotes]:
 
 def wait_for(quotes: Quotes, quote: Quote) -> None:
     until = time.monotonic() + 30
-    while quotes._last != quote:
+    while quotes.last != quote:
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -102,7 +102,7 @@ def test_a_run_holds_what_the_command_says_there_is(tmp_path: Path) -> None:
         world = World({"a": elastic("a", 100, 80.0)})
         run = spot_run(world, quotes, first=1.0)
         world.live(run, 12.0)
-        quotes._last = Quote(0.5, 1)
+        quotes.last = Quote(0.5, 1)
         world.live(run, 10.0)
         assert [(row.price, row.available, row.spot) for row in run.rows] == [(0.4, 2, 2), (0.4, 2, 2)]
         world.live(run, 10.0)

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.market_run import OnMarket
+from lightning_core.launch.market_run import OnMarket, draw, read_books, write_books
+from lightning_core.launch.problems import BundleError
 from lightning_core.launch.provision import Command
-from lightning_core.launch.spot import MarketAt, SpotRun
+from lightning_core.launch.spot import Books, MarketAt, SpotRun
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
 from lightning_core.market.live import LivePlan, Nodes
 from lightning_core.market.policies import SPOT_POLICIES
@@ -222,6 +223,61 @@ def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches
     assert world.nodes == come
 
 
+def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
+    trace, books = market([2, 2, 0, 0, 4, 4, 4, 4]), list[Books]()
+    world = World({"a": elastic("a", 10, 30.0), "b": elastic("b", 60, 80.0)})
+    first = spot_run(world, trace, first=1.0, keep=books.append)
+    world.live(first, 25.0)
+    first.close()  # in the middle of a slot, which is paid for
+    assert [row.number for row in books[-1].rows] == [0, 1, 2]
+    assert books[-1].lives == {"a": (0, 3), "b": (0, 8)}
+    world.now, world.nodes = 41.0, Nodes(0, 1)
+    second = spot_run(world, trace, first=1.0, keep=books.append, before=books[-1])
+    world.live(second, 39.0)
+    assert [row.number for row in second.rows[:4]] == [0, 1, 2, 4]
+    assert sum(row.batches for row in second.rows) == 70
+    assert books[-1].rows == tuple(second.rows)
+    # It has as long as it had, and is compared with what all of it would have cost.
+    assert [job.deadline for job in second.jobs] == [3, 8]
+    assert second.beside_others() is not None
+    assert not any(isinstance(event, Amend) and event.job.name == "a" for event in world.told[2:])
+
+
+def test_what_a_run_was_told_and_its_ledger_are_found_again(tmp_path: Path) -> None:
+    assert OnMarket.of(tmp_path) is None
+    assert read_books(tmp_path) == Books()
+    asked = OnMarket(Path("m.csv"), slot="20s", policy="chain", ray="auto", provision="up --key s3cret")
+    asked.keep(tmp_path)
+    assert OnMarket.of(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
+    assert (tmp_path / "market.json").stat().st_mode & 0o077 == 0  # a command may have a key in it
+    world, books = World({"a": elastic("a", 100, 80.0)}), list[Books]()
+    world.live(spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), keep=books.append), 60.0)
+    write_books(books[-1], tmp_path)
+    assert read_books(tmp_path) == books[-1]
+    ledger = tmp_path / "ledger.json"
+    ledger.write_text(ledger.read_text().replace('"price"', '"prize"'))
+    with pytest.raises(BundleError, match="is no ledger of a run"):
+        read_books(tmp_path)
+
+
+def test_its_slots_are_drawn(tmp_path: Path) -> None:
+    world = World({"a": elastic("a", 100, 80.0)})
+    run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), first=1.0)
+    world.live(run, 60.0)
+    job = {**BUNDLE["jobs"]["a"], "deadline": "80s"}
+    draw(run, Bundle.from_dict({"pool": {"devices": 3}, "jobs": {"a": job}}), tmp_path / "slots.svg")
+    words = (tmp_path / "slots.svg").read_text()
+    assert "spot instances there are" in words
+    assert f"paid {run.cost:.3g}; on-demand alone" in words
+
+
+@pytest.mark.parametrize("name", sorted(SPOT_POLICIES))
+def test_every_policy_can_begin_in_the_middle(name: str) -> None:
+    plan = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue()))
+    held = plan.decide(PAPER, market([9] * 12), 0, 8, 62.0, Nodes())  # 18 left in two slots: none of them can wait
+    assert 0 < held.all <= 12
+
+
 def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
     path = tmp_path / "wishes"
     script = f"echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND >> {path}"
@@ -286,7 +342,7 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
         (["--market", "m.csv", "--picture", "p.gif"], "--picture: must end in .png, .svg or .pdf, got p.gif"),
         (["--market", "m.csv", "--picture", "no/p.svg"], "--picture: no is not a folder"),
         (["--market", "m.csv", "--provision", "up"], "--provision brings up nodes of a Ray cluster: it needs --ray"),
-        (["--market", "m.csv", "--resume", "runs/x"], "--resume cannot go on with a run on a market"),
+        (["--market", "m.csv", "--resume", "runs/x"], "--resume goes on on the market that the run was begun on"),
     ],
 )
 def test_what_only_a_market_asks_for_is_refused_without_one(

@@ -6,11 +6,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_core.drivers.files import write_whole
+from lightning_core.drivers.private import owner_only
 from lightning_core.durations import parse_duration
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import Watcher
@@ -26,13 +28,14 @@ from lightning_core.words import did_you_mean
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be there before
     from lightning_core.launch.provision import LocalNodes, Provisioner
-    from lightning_core.launch.spot import SpotRun
+    from lightning_core.launch.spot import Books, SpotRun
     from lightning_core.market.live import Nodes
     from lightning_core.summary import Summary
 
+PATHS = ("trace", "picture")
 # How long the first node may take to come, seconds.
 FIRST = 600.0
-LEDGER = "ledger.json"
+LEDGER, TERMS = "ledger.json", "market.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,21 @@ class OnMarket:
             if not self.picture.parent.is_dir():
                 raise ValueError(f"--picture: {self.picture.parent} is not a folder")
 
+    @classmethod
+    def of(cls, run_dir: Path) -> OnMarket | None:
+        """How a run was run that was left; None if it was on no market."""
+        if not (run_dir / TERMS).is_file():
+            return None
+        terms = json.loads((run_dir / TERMS).read_text())
+        return cls(**terms | {name: Path(terms[name]) for name in PATHS if terms[name] is not None})
+
+    def keep(self, run_dir: Path) -> None:
+        """Notes it in the run's folder, to go on with."""
+        terms = asdict(self)
+        paths = {name: str(terms[name].resolve()) for name in PATHS if terms[name] is not None}
+        with owner_only():  # a command may have a key in it
+            write_whole(run_dir / TERMS, json.dumps(terms | paths, indent=2) + "\n")
+
     def place(self, bundle: Bundle) -> Bundle:
         """The same jobs on a pool that has the market, with as many devices as they can use, twice.
 
@@ -109,16 +127,18 @@ class OnMarket:
             bundle, settings=replace(bundle.settings, market=terms, devices=2 * most, resident=None, locations=())
         )
 
-    def run(self, bundle: Bundle, run_dir: Path, view: Watcher | None) -> Summary:
-        """Runs it; the ledger is printed, and written to ``ledger.json`` in the run's folder.
+    def run(self, bundle: Bundle, run_dir: Path, view: Watcher | None, was: Bundle | None = None) -> Summary:
+        """Runs it, or goes on with it; the ledger is printed, and written to ``ledger.json`` in the run's folder.
 
         Args:
             bundle: as :meth:`place` gives it.
-            run_dir: an empty folder.
+            run_dir: an empty folder, or that of a run to go on with.
             view: is shown the jobs.
+            was: the bundle of the run to go on with, as it was.
         """
         with ExitStack() as over:
-            market, kept = self._market(bundle, over)
+            before = read_books(run_dir)
+            market, kept = self._market(bundle, before, over)
             provisioner, there, made_up = over.enter_context(_nodes(bundle, self.ray, self.provision))
             from lightning_core.launch.cluster import Cluster
             from lightning_core.launch.spot import MadeUp, SpotRun
@@ -131,16 +151,16 @@ class OnMarket:
                 spot = SpotRun(
                     # Each job's policy is its own: it has a state.
                     cluster, provisioner, there, market, lambda status: SPOT_POLICIES[self._policy_of(status)](),
-                    kept, beside=view,
+                    kept, beside=view, keep=lambda books: write_books(books, run_dir), before=before,
                 )  # fmt: skip
                 watcher: Watcher = spot if made_up is None else MadeUp(made_up, market, spot)
-                summary = cluster.run(bundle, run_dir, watcher)
+                summary = cluster.run(bundle, run_dir, watcher, was)
         _tell(spot, run_dir)
         if self.picture is not None:
             draw(spot, bundle, self.picture)
         return summary
 
-    def _market(self, bundle: Bundle, over: ExitStack) -> tuple[Market | Quotes, float]:
+    def _market(self, bundle: Bundle, before: Books, over: ExitStack) -> tuple[Market | Quotes, float]:
         """The market, and what a change of nodes leaves of a slot in it."""
         terms = bundle.settings.market_terms()
         if terms is not None:
@@ -149,11 +169,11 @@ class OnMarket:
             return market, terms.kept
         seconds = SLOT if self.slot is None else parse_duration(self.slot)
         assert self.quotes is not None  # else it has terms
-        quotes = Quotes(self.quotes, seconds)
+        quotes = Quotes(self.quotes, seconds, {row.number: (row.price, row.available) for row in before.rows})
         over.callback(quotes.close)
-        now = quotes(0)
-        print(f"{len(bundle.jobs)} jobs on a market with slots of {seconds:g} s; now {now.available[0]} spot nodes at "
-              f"{now.price[0]:g}, on demand {now.on_demand:g}", flush=True)  # fmt: skip
+        price, available, on_demand = quotes.last
+        words = f"{available} spot nodes at {price:g}, on demand {on_demand:g}"
+        print(f"{len(bundle.jobs)} jobs on a market with slots of {seconds:g} s; now {words}", flush=True)
         return quotes, MarketTerms().kept
 
     def _policy_of(self, status: JobStatus) -> str:
@@ -235,6 +255,38 @@ def _tell(spot: SpotRun, run_dir: Path) -> None:
     if others is not None:
         words += f"; by the measured speed: on on-demand nodes alone {others[0]:.4g}, at the least {others[1]:.4g}"
     print_table(header, rows, words)
-    body = {"slots": [row._asdict() for row in spot.rows], "cost": spot.cost,
+    write_books(spot.books, run_dir, others)
+
+
+def write_books(books: Books, run_dir: Path, others: tuple[float, float] | None = None) -> None:
+    """Writes the ledger of a run.
+
+    Args:
+        books: of it.
+        run_dir: its folder.
+        others: what it would have cost on on-demand nodes alone, and at the least, once it is over.
+    """
+    body = {"slots": [row._asdict() for row in books.rows], "cost": sum(row.cost for row in books.rows),
+            "jobs": {name: life._asdict() for name, life in books.lives.items()},
             "on_demand_alone": others and others[0], "optimum": others and others[1]}  # fmt: skip
-    (run_dir / LEDGER).write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
+    write_whole(run_dir / LEDGER, json.dumps(body, indent=2, allow_nan=False) + "\n")
+
+
+def read_books(run_dir: Path) -> Books:
+    """Of a run to go on with; empty if no slot of it was over.
+
+    Raises:
+        BundleError: if they are not what was written.
+    """
+    from lightning_core.launch.spot import Books, Life, SlotRow
+
+    path = run_dir / LEDGER
+    if not path.is_file():
+        return Books()
+    try:
+        body = json.loads(path.read_text())
+        lives = {str(name): Life(int(life["start"]), int(life["deadline"])) for name, life in body["jobs"].items()}
+        return Books(tuple(SlotRow(**row) for row in body["slots"]), lives)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        words = f"{path}: is no ledger of a run ({type(error).__name__}: {error}); take it away to begin a new one"
+        raise BundleError([words]) from None

@@ -8,7 +8,7 @@ import math
 import shlex
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,26 +73,30 @@ class Quotes:
     Args:
         words: the command and its arguments; no shell reads them.
         seconds: of a slot.
+        before: price of a spot node and how many there were, by slot, of a run to go on with.
 
     Raises:
         ValueError: if the command cannot be run, or says no quote.
     """
 
-    def __init__(self, words: Sequence[str] | str, seconds: float) -> None:
+    def __init__(
+        self, words: Sequence[str] | str, seconds: float, before: Mapping[int, tuple[float, int]] | None = None
+    ) -> None:
         self._words = shlex.split(words) if isinstance(words, str) else list(words)
         if not self._words:
             raise ValueError("a command must be named, got none")
         self._seconds = seconds
-        self._slots: dict[int, Quote] = {}
+        self._slots = {slot: Quote(*known) for slot, known in (before or {}).items()}
         self._failed = False
         self._over = threading.Event()
-        self._last = self._ask()
+        self.last = self._ask()
+        """What was said last."""
         self._thread = threading.Thread(target=self._run, name="lightning-core-quotes", daemon=True)
         self._thread.start()
 
     def __call__(self, slot: int) -> Market:
         """The market up to a slot as it was, a slot that nobody asked of as the one before it; then on as now."""
-        self._slots.setdefault(slot, self._last)
+        self._slots.setdefault(slot, self.last)
         known, quotes = self._slots[min(self._slots)], list[Quote]()
         for number in range(slot + 1):
             known = self._slots.get(number, known)
@@ -108,7 +112,7 @@ class Quotes:
     def _run(self) -> None:
         while not self._over.wait(self._seconds / TIMES):
             try:
-                self._last = self._ask()
+                self.last = self._ask()
             except ValueError as error:
                 if not self._failed:
                     log.warning("no news of the market, so it is as before: %s", error)

@@ -87,15 +87,34 @@ class SlotRow(NamedTuple):
     again: int
 
 
+class Life(NamedTuple):
+    """The slots of a job."""
+
+    start: int
+    """In which it began."""
+    deadline: int
+    """How many there are from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What must be known of a run to go on with it.
+
+    Args:
+        rows: of the slots that are over.
+        lives: of the jobs that have begun, by name.
+    """
+
+    rows: tuple[SlotRow, ...] = ()
+    lives: Mapping[str, Life] = field(default_factory=dict)
+
+
 @dataclass
 class _Planned:
     """A job and its plan."""
 
     plan: LivePlan
-    start: int
-    """Slot in which it began."""
-    deadline: int
-    """Slots from there."""
+    life: Life
     held: Nodes = field(default_factory=Nodes)
     job: SpotJob | None = None
     """As the market sees it; None while its speed is not known."""
@@ -134,6 +153,8 @@ class SpotRun:
         first: batches a second on one device, until they have been measured; None: the job begins on as few on-demand
             nodes as it can.
         beside: another watcher, shown the same.
+        keep: is given the books whenever a slot is over.
+        before: the books of a run to go on with, whose time goes on.
     """
 
     def __init__(
@@ -146,6 +167,8 @@ class SpotRun:
         kept: float = 0.9,
         first: float | None = None,
         beside: Watcher | None = None,
+        keep: Callable[[Books], None] = lambda books: None,
+        before: Books = Books(),
     ) -> None:
         if not 0 < kept <= 1:
             raise ValueError(f"kept must be above 0 and at most 1, got {kept}")
@@ -153,11 +176,12 @@ class SpotRun:
         self._market_at = market_at(market)
         self._market = self._market_at(0)
         self._kept, self._first, self._beside = kept, first, beside
-        self._policy_of = policy_of
+        self._policy_of, self._keep, self._lives = policy_of, keep, dict(before.lives)
         self._jobs: dict[str, _Planned] = {}
+        self._shown: dict[str, JobStatus] = {}
         self._now: _Now | None = None
         self._over = False
-        self.rows: list[SlotRow] = []
+        self.rows: list[SlotRow] = list(before.rows)
         """Of the slots that are over."""
 
     @property
@@ -171,6 +195,11 @@ class SpotRun:
         return sum(row.cost for row in self.rows)
 
     @property
+    def books(self) -> Books:
+        """What must be known to go on with it."""
+        return Books(tuple(self.rows), dict(self._lives))
+
+    @property
     def jobs(self) -> list[SpotJob]:
         """As the market sees them, by the speed that was measured last."""
         return [planned.job for planned in self._jobs.values() if planned.job is not None]
@@ -179,7 +208,7 @@ class SpotRun:
         """What the jobs would have cost on on-demand nodes alone, and at the least if one had known the market; by
         the speed that was measured. None while it is not known.
         """
-        several = [(planned.start, planned.job) for planned in self._jobs.values()]
+        several = [(planned.life.start, planned.job) for planned in self._jobs.values()]
         jobs = [(start, job) for start, job in several if job is not None]
         if len(jobs) < len(several) or not jobs:
             return None
@@ -189,7 +218,7 @@ class SpotRun:
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         """The jobs as of scheduler time ``now``."""
-        by_name = {job.name: job for job in jobs}
+        self._shown = by_name = {job.name: job for job in jobs}
         if by_name and not self._over:
             self._count(now, by_name)
             number = int(now // self._market.seconds)
@@ -207,7 +236,9 @@ class SpotRun:
             self._beside.update(now, jobs)
 
     def close(self) -> None:
-        """The run is over."""
+        """The run is over, or left for a while."""
+        self._end_slot(self._shown)
+        self._over = True
         self._provisioner.want(Nodes())
         if self._beside is not None:
             self._beside.close()
@@ -220,6 +251,10 @@ class SpotRun:
         price, available = float(self._market.price[at]), int(self._market.available[at])
         taken, wanted = 0, Nodes()
         open_ = [status for status in jobs.values() if status.state is not State.ENDED]
+        for name, life in self._lives.items():
+            if name in jobs and name not in self._jobs and jobs[name].state is State.ENDED:  # before it went on
+                job = self._spot_job(name, self._run.job(name), life)
+                self._jobs[name] = _Planned(self._plan(jobs[name]), life, job=job)
         for status in sorted(open_, key=lambda status: (status.deadline, status.name)):
             terms = self._run.job(status.name)
             planned = self._jobs.get(status.name) or self._take_up(status, terms, number)
@@ -251,21 +286,24 @@ class SpotRun:
 
     def _take_up(self, status: JobStatus, terms: Job, number: int) -> _Planned:
         """A job that is new: it has what is there, up to what it can use."""
-        deadline = max(int(status.deadline // self._market.seconds) - number, 1)
-        plan = LivePlan(self._policy_of(status), Foreseen(LastValue()))
-        planned = self._jobs[status.name] = _Planned(plan, number, deadline)
+        life = Life(number, max(int(status.deadline // self._market.seconds) - number, 1))
+        life = self._lives.setdefault(status.name, life)
+        planned = self._jobs[status.name] = _Planned(self._plan(status), life)
         if terms.sizes:
             self._run.tell(Amend(terms, devices=terms.max_devices))
         return planned
 
+    def _plan(self, status: JobStatus) -> LivePlan:
+        return LivePlan(self._policy_of(status), Foreseen(LastValue()))
+
     def _decide(self, status: JobStatus, terms: Job, planned: _Planned, number: int, taken: int) -> Nodes:
-        planned.job = job = self._spot_job(status.name, terms, planned)
+        planned.job = job = self._spot_job(status.name, terms, planned.life)
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
             return Nodes(0, terms.min_devices)
-        slot = number - planned.start
-        return planned.plan.decide(job, self._market, planned.start, slot, float(status.batches), planned.held, taken)
+        start = planned.life.start
+        return planned.plan.decide(job, self._market, start, number - start, float(status.batches), planned.held, taken)
 
-    def _spot_job(self, name: str, terms: Job, planned: _Planned) -> SpotJob | None:
+    def _spot_job(self, name: str, terms: Job, life: Life) -> SpotJob | None:
         """What the market sees of a job; None while its speed is not known."""
         rates = dict(self._run.rates(name))
         if not rates and self._first is not None:
@@ -273,7 +311,7 @@ class SpotRun:
         if not rates or not isinstance(terms.target, BatchTarget):
             return None
         least, table = speed_table(SpeedUp(tuple(rates), tuple(rates.values())), self._market.seconds)
-        deadline = min(planned.deadline, len(self._market) - planned.start)
+        deadline = min(life.deadline, len(self._market) - life.start)
         work, most = float(terms.target.batches), len(table) - 1
         return SpotJob(work, deadline, least, most, table, self._kept, self._kept, 0.0)
 
@@ -296,11 +334,11 @@ class SpotRun:
             # What is left is for the most urgent.
             left = Nodes(min(planned.held.spot, spot), min(planned.held.on_demand, on_demand))
             spot, on_demand = spot - left.spot, on_demand - left.on_demand
-            job = self._spot_job(name, self._run.job(name), planned)
+            job = self._spot_job(name, self._run.job(name), planned.life)
             if job is None or left == planned.held:
                 continue
-            number, done = slot.number - planned.start, float(jobs[name].batches)
-            must = planned.plan.must_have(job, self._market, planned.start, number, done, left, gone)
+            start, done = planned.life.start, float(jobs[name].batches)
+            must = planned.plan.must_have(job, self._market, start, slot.number - start, done, left, gone)
             if must.on_demand > planned.held.on_demand:
                 more += must.on_demand - planned.held.on_demand
                 planned.held = must
@@ -330,6 +368,7 @@ class SpotRun:
             sum(after.restarts - before.restarts for before, after in pairs),
             sum(after.lost - before.lost for before, after in pairs),
         ))  # fmt: skip
+        self._keep(self.books)
 
 
 class MadeUp:

@@ -129,7 +129,8 @@ def _strip(axes: Axes, strip: Strip, title: str, now: bool = False) -> None:
     idle = at[(spot + on_demand == 0) & ~begun]
     if len(idle):
         axes.plot(idle, np.full(len(idle), 0.25), "s", color=INK, markersize=4, label="idle")
-    top = max(int(there.max()), strip.most, 1)
+    # What goes far beyond what can be used runs off the top.
+    top = max(min(int(there.max()), 2 * strip.most), strip.most, 1)
     if len(lost := at[np.asarray(strip.losses, int) > 0] if len(strip.losses) else at[:0]):
         axes.plot(lost, np.full(len(lost), 1.1 * top), "x", color="#b3261e", label="a node was lost")
     axes.axhline(strip.most, color=INK, linewidth=0.6, linestyle=":")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from tests.conftest import ROOT
 from tests.faults.spot import BATCHES, COUNTS, DEADLINE, NOTICE, SAVE_EVERY
 from tests.faults.test_nodes import lived_through
 
@@ -47,3 +54,64 @@ def test_whatever_the_market_takes_the_training_ends_by_its_deadline(
     )
     words += f"trains again {back:.1f} s after a loss"
     record_property("figure", words)
+
+
+# Three spot nodes, for a while one, three again.
+QUOTES = """
+import json, sys, time
+from pathlib import Path
+
+began = Path(sys.argv[1])
+if not began.exists():
+    began.write_text(str(time.time()))
+gone = time.time() - float(began.read_text())
+print(json.dumps({"price": 0.3, "available": 1 if 60 < gone < 90 else 3}))
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
+    """From the command line, on made-up machines: both end in time, and the ledger is of both."""
+    script, path, run = tmp_path / "quotes.py", tmp_path / "bundle.yaml", tmp_path / "run"
+    script.write_text(QUOTES)
+    jobs: dict[str, Any] = {
+        name: {
+            "seed_everything": 1,
+            "model": {"class_path": "benchmarks.resize.Network", "init_args": {"folder": str(tmp_path), "pause": 0.03}},
+            "data": {"class_path": "benchmarks.resize.Data"},
+            "trainer": {"logger": False},
+            "deadline": f"{deadline}s",
+            "target": {"batches": batches},
+            "max_devices": 2,
+            "save_every": "5s",
+        }
+        for name, batches, deadline in (("a", 700, 100), ("b", 900, 160))
+    }
+    path.write_text(yaml.safe_dump({"policy": "edf", "period": "0.5s", "jobs": jobs}))
+    flags = [
+        "--quotes",
+        f"{sys.executable} {script} {tmp_path / 'began'}",
+        "--slot",
+        "15s",
+        "--spot-policy",
+        "max-spot",
+    ]
+    command = [sys.executable, "-m", "lightning_core.cli", "run", str(path), "--run-dir", str(run), *flags]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "--picture", str(tmp_path / "slots.png")], cwd=ROOT, env=environment, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    ledger = json.loads((run / "ledger.json").read_text())
+    rows = ledger["slots"]
+    assert sum(row["batches"] for row in rows) == 1600
+    assert all(row["spot"] <= row["available"] for row in rows)
+    assert {row["available"] for row in rows} == {1, 3}
+    assert max(row["used"] for row in rows) > 2  # both at once
+    assert ledger["cost"] == pytest.approx(sum(row["spot"] * 0.3 + row["on_demand"] for row in rows))
+    assert ledger["optimum"] <= ledger["cost"]
+    assert (tmp_path / "slots.png").read_bytes().startswith(b"\x89PNG")
+    # A node that goes is nothing that people are told of line by line.
+    assert "Raylet is terminated" not in done.stdout + done.stderr

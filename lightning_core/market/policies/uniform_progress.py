@@ -36,7 +36,7 @@ class AllOrNothing:
 
     def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
         batch = seen.batch
-        if seen.slot == 0:
+        if seen.slot == 0 or len(self._on) != len(batch):  # the first slot that it sees
             self._on = np.zeros(len(batch), np.bool_)
         spot = seen.usable >= batch.most
         even, step = seen.due(-1), batch.work / batch.deadline
