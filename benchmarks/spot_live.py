@@ -32,14 +32,14 @@ from lightning_core.market import Batch, Foreseen, LastValue, Market, play  # no
 from lightning_core.market.live import Nodes  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
-from lightning_core.types import Cause, Report, Save, Verdict, WorkerLeft  # noqa: E402
+from lightning_core.types import Cause, FloatArray, Report, Save, Verdict, WorkerLeft  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST, POLICY = 2, "chain"
 HOURS, NOTICE = 2, 5.0
 # Seconds of a slot, slots to the deadline, batches, and seeds.
 SIZES: dict[Size, tuple[float, int, int, int]] = {
-    "quick": (12.0, 2, 150, 1), "default": (20.0, 12, 3000, 3), "full": (20.0, 12, 3000, 10)
+    "quick": (12.0, 2, 150, 1), "default": (20.0, 12, 4500, 3), "full": (20.0, 12, 4500, 10)
 }  # fmt: skip
 # Part of a slot in which the number of nodes changes that is left, and batches a second on a device, to begin with.
 KEPT, FIRST = 0.8, 14.0
@@ -59,6 +59,8 @@ class Day(NamedTuple):
     losses: int
     again: int
     batches: int
+    held: list[str]
+    """Spot and on-demand nodes in each slot, live and by the simulation."""
     moments: Moments
 
 
@@ -111,7 +113,7 @@ def measure(size: Size) -> Figures:
     """Live and simulated, seed by seed."""
     slot, slots, batches, seeds = SIZES[size]
     days = [lived(seed, slot, slots, batches) for seed in range(seeds)]
-    rows = [[seed, str(day.on_time), *day[1:-1]] for seed, day in enumerate(days)]
+    rows = [[seed, str(day.on_time), *day[1:-2]] for seed, day in enumerate(days)]
     print(f"\n{slots} slots of {slot:g} s, {batches} batches, at most {MOST} nodes, {POLICY}")
     header = [
         "seed",
@@ -126,6 +128,11 @@ def measure(size: Size) -> Figures:
         "batches",
     ]
     table(header, rows)
+    print(
+        "\nspot+on-demand nodes slot by slot, of those that there were, live and simulated; then work done by each slot, %"
+    )
+    for seed, day in enumerate(days):
+        print(f"{seed:4}  " + "\n      ".join(day.held))
     beside = [day.cost / day.simulated for day in days]
     saved = [1 - day.cost / day.alone for day in days]
     print(f"live cost in the simulated: median {statistics.median(beside):.3f}, {min(beside):.3f} to {max(beside):.3f}")
@@ -173,12 +180,24 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
     [ended], [planned] = summary.jobs, run.jobs
     policy = [SPOT_POLICIES[POLICY]()]
     [ledger] = play(policy, Batch([planned], market, [0]), Foreseen(LastValue()))
+    held = [
+        "there     " + " ".join(f"{count:3}" for count in market.available[:slots]),
+        "live      " + " ".join(f"{row.spot}+{row.on_demand}" for row in run.rows),
+        "simulated "
+        + " ".join(f"{spot}+{other}" for spot, other in zip(ledger.spot[0], ledger.on_demand[0], strict=True)),
+        "live      " + _percents(np.cumsum([row.batches for row in run.rows]) / batches),
+        "simulated " + _percents(ledger.progress[0] * planned.speed[planned.least] / planned.least / planned.work),
+    ]
     others = run.beside_others()
     assert others is not None  # its speed was measured
     return Day(
         ended.verdict is Verdict.MET, run.cost, float(ledger.cost[0]), *others, sum(row.moves for row in run.rows),
-        sum(row.losses for row in run.rows), ended.lost, ended.batches, found,
+        sum(row.losses for row in run.rows), ended.lost, ended.batches, held, found,
     )  # fmt: skip
+
+
+def _percents(parts: FloatArray) -> str:
+    return " ".join(f"{round(100 * part):3}" for part in parts)
 
 
 if __name__ == "__main__":

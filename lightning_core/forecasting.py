@@ -70,7 +70,7 @@ def forecast(
         more["speedup"] = np.empty(len(rows), np.object_)
         more["speedup"][:] = speedups
         more["holds"] = table.duty[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
-        told, failed = table.told_size[rows], table.fixed_until[rows] > now
+        told, failed = np.maximum(table.told_size[rows], 0), table.fixed_until[rows] > now
         more["fixed"] = np.where(failed, table.good_size[rows], told)
         more["resize"] = table.costs(rows, settings.resize)
         more["goes_on"] = np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()])

@@ -7,7 +7,7 @@ import numpy as np
 from lightning_core.dealing import Dealer, Devices, deal_one, is_simple
 from lightning_core.reasons import CODES, Reason, index
 from lightning_core.settings import Settings
-from lightning_core.table import JobTable
+from lightning_core.table import NONE, JobTable
 from lightning_core.types import BoolArray, FloatArray, Grant, IntArray, Plan
 
 ONE_DEVICE = (0,)
@@ -128,7 +128,8 @@ def grant(
         numbers = numbers.copy()
         waits = np.where(table.begin[rows[apart]] > now, index("not_begun"), index("recovering"))
         codes[apart] = np.where(table.paused[rows[apart]], index("paused"), waits)
-        codes[apart & table.late[rows] & ~table.paused[rows]] = index("late_held")
+        codes[apart & (table.told_size[rows] == NONE) & ~table.paused[rows]] = index("told_none")
+        codes[apart & table.late[rows] & table.holds[rows] & ~table.paused[rows]] = index("late_held")
         if closing:
             codes[apart & table.launched[rows]] = index("closing")
         numbers[apart, 0] = table.wakes(rows[apart]) - now

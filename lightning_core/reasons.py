@@ -32,6 +32,7 @@ WORDS = {
     "location_full": "waits for a device where it trains: the pool has {0:.0f} there",
     "makes_room": "makes room in memory for jobs before it",
     "paused": "paused by a person",
+    "told_none": "should have no device for now",
     "closing": "the pool is being taken down; it is saved and comes back",
     "not_begun": "begins in {0:t}",
     "recovering": "comes back in {0:t}",

@@ -25,7 +25,7 @@ from lightning_core.protocols import ChoosesSizes, LooksAtCurves
 from lightning_core.reasons import Reason, index
 from lightning_core.settings import Settings
 from lightning_core.speedup import SpeedUp
-from lightning_core.table import INFEASIBLE, MISSED, UNKNOWN, JobTable
+from lightning_core.table import INFEASIBLE, MISSED, NONE, UNKNOWN, JobTable
 from lightning_core.types import (
     Amend,
     Answer,
@@ -334,7 +334,9 @@ class Scheduler:
             kept, sizes = (*kept, "location"), list(table.speedups[row].sizes)
         job = replace(event.job, **{name: getattr(before, name) for name in kept})
         wanted = event.devices or int(table.told_size[row] or table.size[row])
-        if event.devices is not None or wanted not in sizes:
+        if event.devices == 0:
+            table.told_size[row] = NONE
+        elif event.devices is not None or wanted not in (*sizes, NONE):
             table.told_size[row] = max((n for n in sizes if n <= wanted), default=sizes[0])
         deadline = float(table.submitted[row]) + job.deadline if event.deadline is None else now + event.deadline
         table.set_terms(row, job, deadline)
@@ -370,7 +372,7 @@ class Scheduler:
         devices = max(self.settings.devices - len(self.gone), 1)  # the last one may come back
         view = forecast(table, self._estimator, self.settings, rows, devices, self._chooses_sizes, now)
         begun = table.wakes(rows) <= now
-        apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows])
+        apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows]) | (table.told_size[rows] == NONE)
         if self._closing:
             apart |= table.launched[rows]
         planned = ~apart & ~table.late[rows]

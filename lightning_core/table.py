@@ -41,6 +41,8 @@ LEAST_TIMED = 0.15
 FIXED = 60.0
 # Checkpoints that a job may go on from: the newest, and one before it.
 GENERATIONS = 2
+# Told to train on no device for now.
+NONE = -1
 
 
 class JobTable:
@@ -58,7 +60,7 @@ class JobTable:
     begin: FloatArray
     weight: FloatArray
     size: IntArray  # devices that it takes; of one that can be resized, as of its last grant
-    told_size: IntArray  # that a person wants, 0 if nobody has said
+    told_size: IntArray  # that somebody wants, 0 if nobody has said, NONE if it should have none
     good_size: IntArray  # on which it has trained last, 0 if it has not
     fixed_until: FloatArray  # it is not resized before, after a resize that failed
     expected: FloatArray  # seconds of work by a person's estimate, NaN if there is none

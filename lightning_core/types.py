@@ -407,11 +407,11 @@ class Amend:
     Args:
         job: under its name, as it should have been submitted. What its process can do stays as it is.
         deadline: seconds from now; None leaves it counted from submission.
-        devices: that it trains on from now on, of those numbers that it can the largest that is not above it; None
-            leaves that as it is.
+        devices: that it trains on from now on, of those numbers that it can the largest that is not above it; 0: on
+            none until another number is said; None leaves that as it is.
 
     Raises:
-        ValueError: if the deadline or the number of devices is not positive.
+        ValueError: if the deadline is not positive, or the number of devices negative.
     """
 
     job: Job
@@ -421,8 +421,8 @@ class Amend:
     def __post_init__(self) -> None:
         if self.deadline is not None and not (self.deadline > 0 and math.isfinite(self.deadline)):
             raise ValueError(f"deadline must be positive and finite, got {self.deadline}")
-        if self.devices is not None and self.devices < 1:
-            raise ValueError(f"devices must be at least 1, got {self.devices}")
+        if self.devices is not None and self.devices < 0:
+            raise ValueError(f"devices must be at least 0, got {self.devices}")
 
 
 @dataclass(frozen=True, slots=True)

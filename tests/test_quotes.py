@@ -72,7 +72,8 @@ def test_where_the_command_fails_what_it_said_last_counts(tmp_path: Path, caplog
         ('{"price": NaN, "available": 1}', "price must be a number, at least 0 and finite, got nan"),
         ('{"price": "0.4", "available": 1}', "price must be a number, at least 0 and finite, got '0.4'"),
         ('{"price": 0.4, "available": true}', "available must be a number, at least 0 and finite, got True"),
-        ('{"price": 0.4, "available": 1.5}', "available must be whole, got 1.5"),
+        ('{"price": 0.4, "available": 1.5}', "available must be whole and at most 1,000,000, got 1.5"),
+        ('{"price": 0.4, "available": 1e20}', "available must be whole and at most 1,000,000, got 1e+20"),
         ('{"price": 0.4, "available": 1, "on_demand": 0}', "on_demand must be a number, positive and finite, got 0"),
     ],
 )
@@ -87,7 +88,7 @@ def test_what_is_no_quote_is_told_before_anything_starts(text: str, words: str, 
     [
         ("", "a command must be named, got none"),
         ("no-such-command-anywhere", "No such file or directory"),
-        ("sh -c 'echo broken >&2; exit 3'", "sh -c 'echo broken >&2; exit 3': broken"),
+        ("sh -c 'echo broken >&2; exit 3'", "sh: exit code 3: broken"),
     ],
 )
 def test_a_command_that_does_not_run_is_told(words: str, told: str) -> None:

@@ -128,8 +128,8 @@ class World:
         base: Any = dict.fromkeys(JobStatus.__dataclass_fields__)
         return JobStatus(**base | {
             "name": name, "state": State.ENDED if over else State.RUNNING, "reason": Reason("its_turn"),
-            "target": job.target, "batches": done, "deadline": job.deadline, "share": 1.0, "incarnation": 1,
-            "restarts": 0, "lost": 0, "devices": tuple(range(self.nodes.all)),
+            "target": job.target, "batches": done, "deadline": job.deadline, "submitted_at": 0.0, "share": 1.0,
+            "incarnation": 1, "restarts": 0, "lost": 0, "devices": tuple(range(self.nodes.all)),
         })  # fmt: skip
 
 
@@ -211,9 +211,9 @@ def test_several_jobs_share_what_there_is() -> None:
     assert {event.job.name for event in world.told if isinstance(event, Amend)} == {"a", "b"}
 
 
-@pytest.mark.parametrize(("batches", "come"), [(30, Nodes()), (145, Nodes(0, 4))])
+@pytest.mark.parametrize(("batches", "come"), [(30, Nodes()), (185, Nodes(0, 4))])
 def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches: int, come: Nodes) -> None:
-    """Both have four spot nodes, which all go: 141 batches in seven slots of 20 at most cannot wait."""
+    """Both have four spot nodes, which all go: 181 batches in nine slots of 20 at most cannot wait."""
     world = World({"a": elastic("a", batches, 50.0), "b": elastic("b", 20, 80.0)})
     run = spot_run(world, market([8] * 8, seconds=5.0), first=1.0)
     world.live(run, 1.0)

@@ -34,8 +34,9 @@ KINDS = (SPOT, ON_DEMAND)
 LEAVE = 10.0
 # How often nodes are looked at here, seconds.
 LOOK = 0.1
-# How long a command may take, seconds.
-COMMAND = 60.0
+# How long a command may take, and how soon it is tried again, seconds; how often at the end.
+COMMAND, AGAIN = 60.0, 5.0
+LAST_TRIES = 3
 
 
 class Provisioner(Protocol):
@@ -85,8 +86,9 @@ class Autoscaled:
 class Command:
     """A command of the user's brings them up: it is run whenever the wish changes, and told by the environment.
 
-    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` say how many there should be. One that fails is run again
-    with the next wish.
+    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` say how many there should be. It is run again with each
+    wish, also if that is the same: nodes may have gone meanwhile; and after a while if it failed. A node that it takes
+    away it drains first (``ray drain-node``), so that who trains there can save.
 
     Args:
         words: the command and its arguments; no shell reads them.
@@ -100,39 +102,58 @@ class Command:
         if not self._words:
             raise ValueError("a command must be named, got none")
         self._wanted: Nodes | None = None
-        self._told: Nodes | None = None
         self._news = threading.Condition()
-        self._over = False
+        self._is_news = self._over = False
         self._thread = threading.Thread(target=self._run, name="lightning-core-provision", daemon=True)
         self._thread.start()
 
     def want(self, wanted: Nodes) -> None:
         with self._news:
-            self._wanted = wanted
+            self._wanted, self._is_news = wanted, True
             self._news.notify()
 
     def close(self) -> None:
+        """Nodes that are still there when this fails are named in a warning: somebody pays for them."""
         with self._news:
-            self._wanted, self._over = Nodes(), True
+            self._wanted, self._is_news, self._over = Nodes(), True, True
             self._news.notify()
-        self._thread.join(COMMAND)
+        self._thread.join((1 + LAST_TRIES) * (COMMAND + AGAIN))
 
     def _run(self) -> None:
+        tries = LAST_TRIES
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._over or self._wanted != self._told)
-                wanted = self._wanted
-                if wanted == self._told:
-                    return
+                self._news.wait_for(lambda: self._is_news)
+                wanted, over, self._is_news = self._wanted, self._over, False
             assert wanted is not None  # somebody has said so
-            told = {"LIGHTNING_CORE_SPOT": str(wanted.spot), "LIGHTNING_CORE_ON_DEMAND": str(wanted.on_demand)}
-            try:
-                subprocess.run(
-                    self._words, env=os.environ | told, check=True, timeout=COMMAND, stdin=subprocess.DEVNULL
+            if self._tell(wanted):
+                if over:
+                    return
+                continue
+            if over and (tries := tries - 1) < 1:
+                log.error(
+                    "%s could not be told that no node is wanted any more: some may still be paid for", self._words[0]
                 )
-            except (OSError, subprocess.SubprocessError) as error:
-                log.warning("%s spot and %s on-demand nodes could not be asked for: %s", *wanted, error)
-            self._told = wanted
+                return
+            time.sleep(AGAIN)
+            with self._news:
+                self._is_news = True
+
+    def _tell(self, wanted: Nodes) -> bool:
+        told = {"LIGHTNING_CORE_SPOT": str(wanted.spot), "LIGHTNING_CORE_ON_DEMAND": str(wanted.on_demand)}
+        try:
+            # A group of its own: Ctrl-C is meant for the run, which gives its nodes back with this.
+            subprocess.run(
+                self._words, env=os.environ | told, check=True, timeout=COMMAND, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            why = f"exit code {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else error
+            if isinstance(error, subprocess.TimeoutExpired):  # its words would name the whole command, maybe with a key
+                why = f"no answer within {COMMAND:g} s"
+            log.warning("%s spot and %s on-demand nodes could not be asked for: %s: %s", *wanted, self._words[0], why)
+            return False
+        return True
 
 
 @dataclass(slots=True)
@@ -204,20 +225,27 @@ class LocalNodes:
 
     def _run(self) -> None:
         while not self._over.wait(LOOK):
-            now = time.monotonic()
-            with self._changing:
-                over = [one for one in self._machines if one.ends_at is not None and one.ends_at <= now]
-                over += [one for one in self._machines if one not in over and _raylet(one.node).poll() is not None]
-                self._machines = [machine for machine in self._machines if machine not in over]
-                lacking = [self._lacking(kind) for kind in KINDS]
-            for machine in over:
-                self._kill(machine)
-            for kind, number in zip(KINDS, lacking, strict=True):
-                if number > 0:  # one at a time: meanwhile something else may be wanted
-                    node = self._cluster.add_node(**self._options, labels={MARKET: kind})
-                    with self._changing:
-                        self._machines.append(_Machine(node, kind))
-                    break
+            try:
+                self._change()
+            except Exception as error:  # whatever Ray says: else no node would ever come or go again
+                log.warning("a node could not be changed: %s", " ".join(str(error).split()))
+
+    def _change(self) -> None:
+        now = time.monotonic()
+        with self._changing:
+            over = [one for one in self._machines if one.ends_at is not None and one.ends_at <= now]
+            over += [one for one in self._machines if one not in over and _raylet(one.node).poll() is not None]
+            self._machines = [machine for machine in self._machines if machine not in over]
+        for machine in over:
+            self._kill(machine)
+        with self._changing:
+            lacking = [self._lacking(kind) for kind in KINDS]
+        for kind, number in zip(KINDS, lacking, strict=True):
+            if number > 0:  # one at a time: meanwhile something else may be wanted
+                node = self._cluster.add_node(**self._options, labels={MARKET: kind})
+                with self._changing:
+                    self._machines.append(_Machine(node, kind))
+                break
 
     def _lacking(self, kind: str) -> int:
         """How many are missing; those that are too many are given back."""
@@ -230,7 +258,10 @@ class LocalNodes:
     def _end(self, machine: _Machine, after: float) -> None:
         machine.ends_at = time.monotonic() + after
         if after > 0:
-            drain(self._cluster.address, machine.node.node_id, after)
+            try:
+                drain(self._cluster.address, machine.node.node_id, after)
+            except Exception as error:  # it goes all the same, without notice
+                log.warning("a node was given no notice: %s", " ".join(str(error).split()))
 
     @staticmethod
     def _kill(machine: _Machine) -> None:

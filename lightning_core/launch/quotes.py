@@ -23,6 +23,8 @@ PATIENCE = 60.0
 TIMES = 4
 # So many slots behind the present one are taken to be like it: further than any deadline.
 AHEAD = 10_000
+# Nobody has more nodes to offer.
+MOST = 10**6
 
 
 class Quote(NamedTuple):
@@ -59,8 +61,8 @@ class Quote(NamedTuple):
             if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < math.inf:
                 rules = "positive" if least else "at least 0"
                 raise ValueError(f"{rule} must be a number, {rules} and finite, got {number!r}")
-        if said["available"] != int(said["available"]):
-            raise ValueError(f"available must be whole, got {said['available']}")
+        if said["available"] != int(said["available"]) or said["available"] > MOST:
+            raise ValueError(f"available must be whole and at most {MOST:,}, got {said['available']}")
         return cls(float(said["price"]), int(said["available"]), float(said.get("on_demand", 1.0)))
 
 
@@ -121,14 +123,19 @@ class Quotes:
                 self._failed = False
 
     def _ask(self) -> Quote:
+        name = self._words[0]  # the whole command may have a key in it
         try:
             done = subprocess.run(
                 self._words, check=True, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
             )
-        except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
-            said = (getattr(error, "stderr", None) or "").strip() or str(error)
-            raise ValueError(f"{shlex.join(self._words)}: {said.splitlines()[-1]}") from None
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"{name}: no answer within {PATIENCE:g} s") from None
+        except subprocess.CalledProcessError as error:
+            last = (error.stderr or "").strip().rpartition("\n")[2]
+            raise ValueError(f"{name}: exit code {error.returncode}{last and ': ' + last}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
         try:
             return Quote.parse(done.stdout)
         except ValueError as error:
-            raise ValueError(f"{shlex.join(self._words)}: {error}") from None
+            raise ValueError(f"{name}: {error}") from None

@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
+
+import numpy as np
+from ray.exceptions import RayError
 
 from lightning_core.launch.follow import Watcher
 from lightning_core.launch.provision import LocalNodes, Provisioner
-from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob
+from lightning_core.launch.quotes import AHEAD
+from lightning_core.market import Batch, Market, SpotJob
+from lightning_core.market.forecasters import Unchanged
 from lightning_core.market.live import LivePlan, Nodes
 from lightning_core.market.optimum import optimum
 from lightning_core.market.playing import SpotPolicy
 from lightning_core.market_jobs import on_demand_alone, speed_table
 from lightning_core.speedup import SpeedUp
-from lightning_core.types import Amend, BatchTarget, Event, Job, JobStatus, State
+from lightning_core.types import Amend, BatchTarget, Event, Job, JobStatus, OnMiss, State
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +43,12 @@ MarketAt = Callable[[int], Market]
 
 
 def market_at(market: Market | MarketAt) -> MarketAt:
-    """A recording is known from the first; who is asked is."""
-    return market if callable(market) else lambda slot: market
+    """A recording is known from the first, and behind its end all stays as it was; who is asked is."""
+    if not isinstance(market, Market):
+        return market
+    price = np.pad(market.price, (0, AHEAD), mode="edge")
+    longer = replace(market, price=price, available=np.pad(market.available, (0, AHEAD), mode="edge"))
+    return lambda slot: longer
 
 
 class Run(Protocol):
@@ -64,13 +74,14 @@ class SlotRow(NamedTuple):
         number: of the slot.
         price: of a spot node.
         available: spot nodes that could be had.
-        spot: spot nodes held, and paid for.
+        spot: spot nodes held, and paid for: the most there were at once, of those that were wanted.
         on_demand: on-demand nodes held, and paid for.
+        over: nodes that were there beside those, in the mean: on their way out while others come in their place.
         used: devices that trained, in the mean.
         cost: of the slot.
         batches: done in it.
         moves: how often jobs came back elsewhere, or on another number of devices.
-        losses: how often one lost its worker.
+        losses: how often one came back because its worker was lost or had failed.
         again: batches that have to be done again.
     """
 
@@ -79,6 +90,7 @@ class SlotRow(NamedTuple):
     available: int
     spot: int
     on_demand: int
+    over: float
     used: float
     cost: float
     batches: int
@@ -114,7 +126,8 @@ class _Planned:
     """A job and its plan."""
 
     plan: LivePlan
-    life: Life
+    told: int | None = None
+    """Devices that the scheduler was told it should have."""
     held: Nodes = field(default_factory=Nodes)
     job: SpotJob | None = None
     """As the market sees it; None while its speed is not known."""
@@ -128,12 +141,17 @@ class _Now:
     began: float
     price: float
     available: int
-    paid: Nodes
+    wanted: Nodes
+    """By the plans."""
+    wish: Nodes
+    """Those, and what stays while they do not come."""
+    there: Nodes
     looked: float
-    there: Nodes = field(default_factory=Nodes)
+    paid: Nodes = field(default_factory=Nodes)
     waits_for: int = 0
     """Devices that there must be before what is no longer wanted is given back; 0 once it was."""
     device_seconds: float = 0.0
+    over_seconds: float = 0.0
     before: dict[str, JobStatus] = field(default_factory=dict)
 
 
@@ -208,7 +226,7 @@ class SpotRun:
         """What the jobs would have cost on on-demand nodes alone, and at the least if one had known the market; by
         the speed that was measured. None while it is not known.
         """
-        several = [(planned.life.start, planned.job) for planned in self._jobs.values()]
+        several = [(self._lives[name].start, planned.job) for name, planned in self._jobs.items()]
         jobs = [(start, job) for start, job in several if job is not None]
         if len(jobs) < len(several) or not jobs:
             return None
@@ -218,90 +236,121 @@ class SpotRun:
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         """The jobs as of scheduler time ``now``."""
-        self._shown = by_name = {job.name: job for job in jobs}
-        if by_name and not self._over:
-            self._count(now, by_name)
-            number = int(now // self._market.seconds)
-            if self._now is None or number > self._now.number:
-                self._end_slot(by_name)
-                self._begin_slot(number, now, by_name)
-            else:
-                self._settle(now)
-                self._look_for_losses(now, by_name)
-            if all(job.state is State.ENDED for job in by_name.values()):
-                self._end_slot(by_name)
-                self._over = True
-                self._provisioner.want(Nodes())
+        self._shown = {job.name: job for job in jobs}
+        if self._shown and not self._over:
+            try:
+                self._look(now, self._shown)
+            except (OSError, RuntimeError, RayError) as error:  # it trains on what there is
+                log.warning("the nodes could not be looked after: %s", error)
         if self._beside is not None:
             self._beside.update(now, jobs)
 
     def close(self) -> None:
         """The run is over, or left for a while."""
-        self._end_slot(self._shown)
-        self._over = True
-        self._provisioner.want(Nodes())
-        if self._beside is not None:
-            self._beside.close()
+        with ExitStack() as over:
+            if self._beside is not None:
+                over.callback(self._beside.close)
+            over.callback(self._provisioner.want, Nodes())
+            self._end_slot(self._shown)
+            self._over = True
+
+    def _look(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
+        there, number = self._there(), int(now // self._market.seconds)
+        self._count(now, jobs, there)
+        if self._now is None or number > self._now.number:
+            self._end_slot(jobs, number)
+            self._begin_slot(number, now, jobs, there)
+        else:
+            self._settle(now, there)
+            self._look_for_losses(now, jobs, there)
+        if all(job.state is State.ENDED for job in jobs.values()):
+            self._end_slot(jobs)
+            self._over = True
+            self._provisioner.want(Nodes())
 
     # ------------------------------------------------------------------------------------------------ a slot
 
-    def _begin_slot(self, number: int, now: float, jobs: Mapping[str, JobStatus]) -> None:
+    def _begin_slot(self, number: int, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:
         self._market = self._market_at(number)
-        at = min(number, len(self._market) - 1)
-        price, available = float(self._market.price[at]), int(self._market.available[at])
-        taken, wanted = 0, Nodes()
-        open_ = [status for status in jobs.values() if status.state is not State.ENDED]
-        for name, life in self._lives.items():
-            if name in jobs and name not in self._jobs and jobs[name].state is State.ENDED:  # before it went on
-                job = self._spot_job(name, self._run.job(name), life)
-                self._jobs[name] = _Planned(self._plan(jobs[name]), life, job=job)
-        for status in sorted(open_, key=lambda status: (status.deadline, status.name)):
+        price, available = float(self._market.price[number]), int(self._market.available[number])
+        taken, wanted, left = 0, Nodes(), there
+        for status in sorted(jobs.values(), key=lambda status: (status.deadline, status.name)):
             terms = self._run.job(status.name)
-            planned = self._jobs.get(status.name) or self._take_up(status, terms, number)
-            held = self._decide(status, terms, planned, number, taken)
+            if (planned := self._planned(status, terms, number, now)) is None or status.state is State.ENDED:
+                continue
+            # What it was given for and did not come, it did not have.
+            was = _least(planned.held, left)
+            left = Nodes(left.spot - was.spot, left.on_demand - was.on_demand)
+            planned.held = held = self._decide(status, terms, planned, was, number, taken)
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
-            planned.held = held
-        there = self._there()
+            self._tell_size(terms, planned, len(jobs))
         # What is given back goes once what comes instead is there: until then it trains.
         both = Nodes(max(wanted.spot, there.spot), max(wanted.on_demand, there.on_demand))
         comes = wanted.spot > there.spot or wanted.on_demand > there.on_demand
         self._provisioner.want(both if comes else wanted)
         waits_for = both.all if comes and both != wanted else 0
-        self._now = _Now(number, now, price, available, wanted, now, there, waits_for, before=dict(jobs))
+        self._now = _Now(
+            number,
+            now,
+            price,
+            available,
+            wanted,
+            wanted,
+            there,
+            now,
+            _least(wanted, there),
+            waits_for,
+            before=dict(jobs),
+        )
 
-    def _settle(self, now: float) -> None:
-        """Gives back what is no longer wanted, once what comes instead can be trained on, or that takes too long."""
+    def _settle(self, now: float, there: Nodes) -> None:
+        """Gives back what is no longer wanted, as what comes instead can be trained on."""
         slot = self._now
         assert slot is not None  # it has begun
-        late = now - slot.number * self._market.seconds > PATIENCE * self._market.seconds
-        if not slot.waits_for or not (late or self._run.usable() >= slot.waits_for):
+        if not slot.waits_for:
             return
-        slot.waits_for = 0
-        there, wanted = self._there(), slot.paid
-        # What has not come is not paid for, and on-demand nodes stay in its place.
-        came = min(there.spot, wanted.spot)
-        slot.paid = Nodes(came, max(wanted.on_demand, min(there.on_demand, wanted.all - came)))
-        self._provisioner.want(Nodes(wanted.spot, slot.paid.on_demand))
+        wanted, before = slot.wanted, slot.wish
+        if self._run.usable() >= slot.waits_for:
+            slot.waits_for, slot.wish = 0, wanted
+            self._provisioner.want(wanted)
+        elif now - slot.began > PATIENCE * self._market.seconds:
+            # For each that has not come one of the others stays, and is paid for.
+            spot, on_demand = wanted.spot - there.spot, wanted.on_demand - there.on_demand
+            stay = Nodes(min(max(-spot, 0), max(on_demand, 0)), min(max(-on_demand, 0), max(spot, 0)))
+            slot.wish = Nodes(wanted.spot + stay.spot, wanted.on_demand + stay.on_demand)
+            slot.waits_for = slot.wish.all
+            if slot.wish != before:
+                self._provisioner.want(slot.wish)
 
-    def _take_up(self, status: JobStatus, terms: Job, number: int) -> _Planned:
-        """A job that is new: it has what is there, up to what it can use."""
-        life = Life(number, max(int(status.deadline // self._market.seconds) - number, 1))
-        life = self._lives.setdefault(status.name, life)
-        planned = self._jobs[status.name] = _Planned(self._plan(status), life)
-        if terms.sizes:
-            self._run.tell(Amend(terms, devices=terms.max_devices))
-        return planned
+    def _planned(self, status: JobStatus, terms: Job, number: int, now: float) -> _Planned | None:
+        """The plan of a job; None while it may not train."""
+        begins = status.submitted_at + terms.begin
+        name, held = status.name, terms.on_miss is OnMiss.HOLD and now > status.deadline
+        if name not in self._jobs and (now < begins or (status.state is State.ENDED and name not in self._lives)):
+            return None
+        start = self._lives[name].start if name in self._lives else number
+        # A person may have given it another deadline.
+        life = self._lives[name] = Life(start, max(int(status.deadline // self._market.seconds) - start, 1))
+        if name not in self._jobs:
+            plan = LivePlan(self._policy_of(status), Unchanged())
+            self._jobs[name] = _Planned(plan, job=self._spot_job(name, terms, life))
+        return None if held else self._jobs[name]
 
-    def _plan(self, status: JobStatus) -> LivePlan:
-        return LivePlan(self._policy_of(status), Foreseen(LastValue()))
+    def _tell_size(self, terms: Job, planned: _Planned, several: int) -> None:
+        """A job alone has what is there; of several each has what its plan holds, wherever the policy puts it."""
+        devices = planned.held.all if several > 1 else terms.max_devices
+        if devices != planned.told and (several > 1 or terms.sizes):
+            planned.told = devices
+            self._run.tell(Amend(terms, devices=devices))
 
-    def _decide(self, status: JobStatus, terms: Job, planned: _Planned, number: int, taken: int) -> Nodes:
-        planned.job = job = self._spot_job(status.name, terms, planned.life)
+    def _decide(self, status: JobStatus, terms: Job, planned: _Planned, was: Nodes, number: int, taken: int) -> Nodes:
+        life = self._lives[status.name]
+        planned.job = job = self._spot_job(status.name, terms, life)
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
-            return Nodes(0, terms.min_devices)
-        start = planned.life.start
-        return planned.plan.decide(job, self._market, start, number - start, float(status.batches), planned.held, taken)
+            return Nodes(0, least_size(terms))
+        slot = number - life.start
+        return planned.plan.decide(job, self._market, life.start, slot, float(status.batches), was, taken)
 
     def _spot_job(self, name: str, terms: Job, life: Life) -> SpotJob | None:
         """What the market sees of a job; None while its speed is not known."""
@@ -311,64 +360,85 @@ class SpotRun:
         if not rates or not isinstance(terms.target, BatchTarget):
             return None
         least, table = speed_table(SpeedUp(tuple(rates), tuple(rates.values())), self._market.seconds)
-        deadline = min(life.deadline, len(self._market) - life.start)
         work, most = float(terms.target.batches), len(table) - 1
-        return SpotJob(work, deadline, least, most, table, self._kept, self._kept, 0.0)
+        return SpotJob(work, life.deadline, least, most, table, self._kept, self._kept, 0.0)
 
-    def _look_for_losses(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
+    def _look_for_losses(self, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:
         """Where nodes have gone in the middle of a slot, on-demand ones come if there is no time to wait."""
-        slot, there = self._now, self._there()
+        slot = self._now
         assert slot is not None  # it has begun
-        lost = there.spot < min(slot.there.spot, slot.paid.spot) or there.on_demand < min(
-            slot.there.on_demand, slot.paid.on_demand
-        )
+        had = _least(slot.there, slot.wish)
         slot.there = there
-        if not lost:
+        if there.spot >= had.spot and there.on_demand >= had.on_demand:
             return
-        log.warning("nodes were lost: %d spot and %d on-demand are left of %d and %d", *there, *slot.paid)
+        log.warning("nodes were lost: %d spot and %d on-demand are left of %d and %d", *there, *had)
         gone = min((now - slot.number * self._market.seconds) / self._market.seconds, 1.0)
-        spot, on_demand, more = there.spot, there.on_demand, 0
+        rest, more = there, 0
         open_ = [name for name, status in jobs.items() if status.state is not State.ENDED and name in self._jobs]
         for name in sorted(open_, key=lambda name: (jobs[name].deadline, name)):
-            planned = self._jobs[name]
+            planned, life, terms = self._jobs[name], self._lives[name], self._run.job(name)
             # What is left is for the most urgent.
-            left = Nodes(min(planned.held.spot, spot), min(planned.held.on_demand, on_demand))
-            spot, on_demand = spot - left.spot, on_demand - left.on_demand
-            job = self._spot_job(name, self._run.job(name), planned.life)
+            left = _least(planned.held, rest)
+            rest = Nodes(rest.spot - left.spot, rest.on_demand - left.on_demand)
+            job = self._spot_job(name, terms, life)
             if job is None or left == planned.held:
                 continue
-            start, done = planned.life.start, float(jobs[name].batches)
-            must = planned.plan.must_have(job, self._market, start, slot.number - start, done, left, gone)
+            number, done = slot.number - life.start, float(jobs[name].batches)
+            must = planned.plan.must_have(job, self._market, life.start, number, done, left, gone)
             if must.on_demand > planned.held.on_demand:
                 more += must.on_demand - planned.held.on_demand
                 planned.held = must
+                self._tell_size(terms, planned, len(jobs))
         if more:
             log.warning("%d more on-demand nodes come at once: else it would be too late", more)
-            slot.paid = slot.paid._replace(on_demand=slot.paid.on_demand + more)
-            self._provisioner.want(Nodes(there.spot, slot.paid.on_demand))
+            slot.wanted = slot.wish = Nodes(there.spot, slot.wish.on_demand + more)
+            slot.waits_for = 0
+            self._provisioner.want(slot.wish)
 
-    def _count(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
-        """Devices that train, by the second."""
-        if self._now is not None:
-            used = sum(len(job.devices) for job in jobs.values() if job.share > 0 and job.state is State.RUNNING)
-            self._now.device_seconds += used * (now - self._now.looked)
-            self._now.looked = now
+    def _count(self, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:
+        """What is there, by the second: nodes to be paid for, nodes beside them, devices that train."""
+        if (slot := self._now) is None:
+            return
+        paid = _least(there, slot.wish)
+        slot.paid = Nodes(max(slot.paid.spot, paid.spot), max(slot.paid.on_demand, paid.on_demand))
+        used = sum(len(job.devices) for job in jobs.values() if job.share > 0 and job.state is State.RUNNING)
+        slot.device_seconds += used * (now - slot.looked)
+        slot.over_seconds += max(there.all - slot.paid.all, 0) * (now - slot.looked)
+        slot.looked = now
 
-    def _end_slot(self, jobs: Mapping[str, JobStatus]) -> None:
+    def _end_slot(self, jobs: Mapping[str, JobStatus], number: int = 0) -> None:
+        """Writes the slot down, and those after it up to a number: nobody has looked while they passed."""
         if (slot := self._now) is None:
             return
         self._now = None
         pairs = [(slot.before[name], job) for name, job in jobs.items() if name in slot.before]
+        seconds, on_demand = max(slot.looked - slot.began, 1e-9), self._market.on_demand
         self.rows.append(SlotRow(
             slot.number, slot.price, slot.available, slot.paid.spot, slot.paid.on_demand,
-            slot.device_seconds / max(slot.looked - slot.began, 1e-9),
-            slot.paid.spot * slot.price + slot.paid.on_demand * self._market.on_demand,
+            slot.over_seconds / seconds, slot.device_seconds / seconds,
+            slot.paid.spot * slot.price + slot.paid.on_demand * on_demand,
             sum(after.batches - before.batches for before, after in pairs),
             sum(after.incarnation - before.incarnation for before, after in pairs),
             sum(after.restarts - before.restarts for before, after in pairs),
             sum(after.lost - before.lost for before, after in pairs),
         ))  # fmt: skip
-        self._keep(self.books)
+        for passed in range(slot.number + 1, number):
+            price, available = float(self._market.price[passed]), int(self._market.available[passed])
+            cost = slot.paid.spot * price + slot.paid.on_demand * on_demand
+            self.rows.append(SlotRow(passed, price, available, *slot.paid, 0.0, 0.0, cost, 0, 0, 0, 0))
+        try:
+            self._keep(self.books)
+        except OSError as error:  # the next one is written with it
+            log.warning("the ledger could not be written: %s", error)
+
+
+def least_size(job: Job) -> int:
+    """The fewest devices that it can train on."""
+    return min(job.sizes or (job.max_devices,))
+
+
+def _least(one: Nodes, other: Nodes) -> Nodes:
+    return Nodes(min(one.spot, other.spot), min(one.on_demand, other.on_demand))
 
 
 class MadeUp:
@@ -389,7 +459,7 @@ class MadeUp:
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         """The jobs as of scheduler time ``now``."""
-        slot = min(int(now // self._market.seconds), len(self._market) - 1)
+        slot = int(now // self._market.seconds)
         if slot != self._slot:
             self._slot, self._market = slot, self._market_at(slot)
             before = self._nodes.taken

@@ -107,6 +107,19 @@ class Arima:
         return np.clip(np.where(np.isfinite(found), found, values[:, None]), lowest, highest)
 
 
+class Unchanged:
+    """Each slot to come is like this one: what :class:`Foreseen` says with :class:`LastValue`, without any tables."""
+
+    def look(self, batch: Batch, slot: int, horizon: int) -> Forecast:
+        """The slot and so many behind it, one row a job."""
+        now = np.minimum(slot, batch.slots - 1)
+        prices, counts = (
+            np.repeat(column[:, now : now + 1], 1 + horizon, 1) for column in (batch.price, batch.available)
+        )
+        prices[:, 1:] = np.maximum(prices[:, 1:], LOWEST_PRICE)
+        return Forecast(prices, counts)
+
+
 class Foreseen:
     """What one forecaster says of prices, and one of counts; the tables of a market are made once.
 
