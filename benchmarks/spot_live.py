@@ -128,9 +128,7 @@ def measure(size: Size) -> Figures:
         "batches",
     ]
     table(header, rows)
-    print(
-        "\nspot+on-demand nodes slot by slot, of those that there were, live and simulated; then work done by each slot, %"
-    )
+    print("\nspot nodes that there were, spot+on-demand held by slot, live and simulated; then % of the work done")
     for seed, day in enumerate(days):
         print(f"{seed:4}  " + "\n      ".join(day.held))
     beside = [day.cost / day.simulated for day in days]
@@ -186,7 +184,7 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
         "simulated "
         + " ".join(f"{spot}+{other}" for spot, other in zip(ledger.spot[0], ledger.on_demand[0], strict=True)),
         "live      " + _percents(np.cumsum([row.batches for row in run.rows]) / batches),
-        "simulated " + _percents(ledger.progress[0] * planned.speed[planned.least] / planned.least / planned.work),
+        "simulated " + _percents(ledger.progress[0] / planned.work),
     ]
     others = run.beside_others()
     assert others is not None  # its speed was measured

@@ -162,9 +162,13 @@ def _market_of(arguments: argparse.Namespace) -> OnMarket | None:
     """How it is run on a market, if it is."""
     if arguments.market is None and arguments.quotes is None:
         for flag in ("slot", "price", "spot_policy", "provision", "picture"):
-            if getattr(arguments, flag) is not None:
+            if getattr(arguments, flag) is None:
+                continue
+            if arguments.resume is not None:
+                words = "cannot be said again: --resume goes on as the run was begun, by its market.json"
+            else:
                 words = "is of a run on a market: it needs --market TRACE or --quotes COMMAND"
-                raise ValueError(f"--{flag.replace('_', '-')} {words}")
+            raise ValueError(f"--{flag.replace('_', '-')} {words}")
         return None
     from lightning_core.launch.market_run import OnMarket
 
@@ -199,11 +203,10 @@ def _run_in(
     for warning in bundle.warnings(run_dir):
         print(f"warning: {warning}", file=sys.stderr)
     settings = bundle.settings
-    cluster, view = Cluster.of(bundle), view_for(sys.stdout, settings.policy, settings.devices)
+    view = view_for(sys.stdout, settings.policy, settings.devices)
     goes_on = f"it goes on with: lightning-core run --resume {run_dir}"
-    print(
-        f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {cluster.workers} warm workers ...", flush=True
-    )
+    workers = settings.devices if on_market is not None else Cluster.workers_of(bundle)
+    print(f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {workers} warm workers ...", flush=True)
     try:
         with signals(at_once=True):
             if on_market is not None:
@@ -211,7 +214,7 @@ def _run_in(
             else:
                 if arguments.ray:
                     join_ray(arguments.ray)
-                with cluster:
+                with Cluster.of(bundle) as cluster:
                     summary = cluster.run(bundle, run_dir, view, before)
             print_summary(summary, sys.stdout)
             if summary.lost:
@@ -250,7 +253,8 @@ def _resume(arguments: argparse.Namespace) -> int:
     source = Path(origin.read_text()) if origin.exists() else None
     bundle = Bundle.from_file(source) if source is not None and source.exists() else before
     if (on_market := OnMarket.of(run_dir)) is not None:
-        bundle = _placed(replace(on_market, ray=arguments.ray or on_market.ray), bundle)
+        on_market = replace(on_market, ray=arguments.ray or on_market.ray)
+        bundle = _placed(on_market, bundle)
     if changes := differences(before, bundle):
         if not arguments.accept_changes:
             story = [f"bundle changed since the run started: {change}" for change in changes]
@@ -259,7 +263,7 @@ def _resume(arguments: argparse.Namespace) -> int:
             print(f"changed: {change}")
     else:
         bundle = before  # where class paths are looked up stays as it was
-    bundle.check(local=not (arguments.ray or (on_market and on_market.ray)))
+    bundle.check(local=not (on_market.ray if on_market is not None else arguments.ray))
     return _run_in(bundle, run_dir, arguments, before, on_market)
 
 

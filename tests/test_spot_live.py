@@ -95,7 +95,7 @@ class World:
     def rates(self, name: str) -> Mapping[int, float]:
         return {size: float(size) for size in (1, 2, 4)} if self.batches.get(name) else {}
 
-    def usable(self) -> int:
+    def warm(self) -> int:
         return self.nodes.all
 
     def want(self, wanted: Nodes) -> None:
@@ -246,7 +246,7 @@ def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
 def test_what_a_run_was_told_and_its_ledger_are_found_again(tmp_path: Path) -> None:
     assert OnMarket.of(tmp_path) is None
     assert read_books(tmp_path) == Books()
-    asked = OnMarket(Path("m.csv"), slot="20s", policy="chain", ray="auto", provision="up --key s3cret")
+    asked = OnMarket(Path("m.csv"), slot="20s", policy="chain", ray="auto", provision="sh up --key s3cret")
     asked.keep(tmp_path)
     assert OnMarket.of(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
     assert (tmp_path / "market.json").stat().st_mode & 0o077 == 0  # a command may have a key in it

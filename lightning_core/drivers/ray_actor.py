@@ -219,11 +219,6 @@ class SchedulerActor:
         speed = self._host.scheduler.speedup(name)
         return {size: speed.rate(size) for size in speed.sizes} if speed.known else {}
 
-    async def usable(self) -> int:
-        """Devices of the pool on which a worker can be had."""
-        await self._ready()
-        return self._host.scheduler.settings.devices - len(self._host.scheduler.gone)
-
     async def about(self) -> dict[str, Any]:
         """The pool, for those who look at it."""
         await self._ready()

@@ -88,12 +88,16 @@ class Cluster:
         self.scheduler: Actor | None = None
         """Of the run that is going on."""
 
+    @staticmethod
+    def workers_of(bundle: Bundle) -> int:
+        """As many as a bundle wants to keep warm."""
+        return bundle.settings.resident or max(len(bundle.jobs), bundle.settings.devices)
+
     @classmethod
     def of(cls, bundle: Bundle) -> Self:
         """As large as a bundle wants it."""
         settings = bundle.settings
-        workers = settings.resident or max(len(bundle.jobs), settings.devices)
-        return cls(workers, bundle.kind, settings.devices, settings.cores, settings.locations)
+        return cls(cls.workers_of(bundle), bundle.kind, settings.devices, settings.cores, settings.locations)
 
     def __enter__(self) -> Self:
         if self.locations and not ray.is_initialized():
@@ -174,13 +178,9 @@ class Cluster:
         found: dict[int, float] = call(self._running(), "rates", name)
         return found
 
-    def usable(self) -> int:
-        """Devices of the run that is going on that there are workers on.
-
-        Raises:
-            RuntimeError: if no run is going on.
-        """
-        return int(call(self._running(), "usable"))
+    def warm(self) -> int:
+        """Devices that there is a worker on, and will be."""
+        return int(call(self.keeper, "warm"))
 
     def tell(self, event: Event) -> None:
         """Hands an event to the scheduler of the run that is going on.

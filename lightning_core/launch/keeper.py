@@ -121,6 +121,12 @@ class Keeper:
         await self._open()
         return sorted({place.life.job for place in self._places.busy() if place.life is not None})
 
+    async def warm(self) -> int:
+        """Devices with a worker that is there and stays."""
+        await self._open()
+        devices = {place.device for place in self._places if place.worker is not None}
+        return sum(not self._places.is_leaving(device) for device in devices)
+
     async def pids(self) -> list[int]:
         """Of the workers' processes."""
         return list(await asyncio.gather(*(p.worker.pid.remote() for p in self._places if p.worker is not None)))

@@ -34,13 +34,13 @@ def local_machines() -> Iterator[Any]:
     Raises:
         RuntimeError: if Ray was imported before, without a token: it looks for one only then.
     """
-    if "ray" not in sys.modules:
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    make_token()
     import ray
     from ray.cluster_utils import Cluster as Machines
 
     from lightning_core.drivers.ray_actor import NICE
     from lightning_core.launch.cluster import has_token, join_ray
+    from lightning_core.launch.signals import kept_from_ray
 
     if not has_token():
         raise RuntimeError("Ray was imported without a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before that")
@@ -50,7 +50,8 @@ def local_machines() -> Iterator[Any]:
     head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray", "object_store_memory": MEMORY}
     try:
         # Nodes may come in threads, which can set no signal handlers.
-        machines: Any = Machines(initialize_head=True, shutdown_at_exit=False, head_node_args=head)
+        with kept_from_ray():
+            machines: Any = Machines(initialize_head=True, shutdown_at_exit=False, head_node_args=head)
         try:
             join_ray(machines.address)
             yield machines

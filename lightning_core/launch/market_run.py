@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +20,8 @@ from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import Watcher
 from lightning_core.launch.problems import BundleError, require
 from lightning_core.launch.quotes import Quotes
-from lightning_core.launch.sharing import read_market
+from lightning_core.launch.sharing import MOST_DEVICES, market_to_dict, read_market
+from lightning_core.launch.signals import Interrupted, signals
 from lightning_core.market import Market
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.terms import MarketTerms
@@ -34,7 +37,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be there be
 
 PATHS = ("trace", "picture")
 # How long the first node may take to come, seconds.
-FIRST = 600.0
+FIRST, LOOK = 600.0, 0.2
 LEDGER, TERMS = "ledger.json", "market.json"
 
 
@@ -70,6 +73,10 @@ class OnMarket:
             raise ValueError("a market is either recorded (--market TRACE) or asked for (--quotes COMMAND)")
         if self.provision and not self.ray:
             raise ValueError("--provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
+        if self.provision is not None:
+            words = shlex.split(self.provision)
+            if not words or shutil.which(words[0]) is None:
+                raise ValueError(f"--provision: there is no such command: {words[0] if words else 'none'}")
         if self.quotes is not None and self.price is not None:
             raise ValueError("--price is of a recording; the command of --quotes says what a node costs")
         if self.quotes is not None and self.policy is None:
@@ -88,8 +95,15 @@ class OnMarket:
         """How a run was run that was left; None if it was on no market."""
         if not (run_dir / TERMS).is_file():
             return None
-        terms = json.loads((run_dir / TERMS).read_text())
-        return cls(**terms | {name: Path(terms[name]) for name in PATHS if terms[name] is not None})
+        try:
+            terms = json.loads((run_dir / TERMS).read_text())
+            terms |= {name: Path(terms[name]) for name in PATHS if terms[name] is not None}
+            if terms["picture"] is not None and not terms["picture"].parent.is_dir():
+                terms["picture"] = run_dir / terms["picture"].name
+            return cls(**terms)
+        except (ValueError, TypeError, KeyError) as error:
+            words = f"{run_dir / TERMS}: does not say how a run is run ({type(error).__name__}: {error})"
+            raise BundleError([words]) from None
 
     def keep(self, run_dir: Path) -> None:
         """Notes it in the run's folder, to go on with."""
@@ -110,19 +124,29 @@ class OnMarket:
             for spec in bundle.jobs
             if not isinstance(spec.job.target, BatchTarget)
         ]
+        problems += [
+            f"jobs.{spec.job.name}.location: nodes that come and go are at none; take it out, got {spec.job.location}"
+            for spec in bundle.jobs
+            if spec.job.location
+        ]
+        if (most := sum(spec.job.max_devices for spec in bundle.jobs)) > MOST_DEVICES // 2:
+            problems.append(f"jobs: on a market they can use {MOST_DEVICES // 2} devices in all, got {most}")
+        if bundle.kind == "gpu" and self.ray is None:
+            problems.append("pool.kind: made-up machines have no GPUs of their own; --ray names a cluster that has")
         terms: dict[str, Any] | None = None
         try:
             if self.trace is not None:
                 given = {"trace": str(self.trace.resolve()), "slot": self.slot, "price": self.price,
                          "policies": self.policy and [self.policy]}  # fmt: skip
-                terms = read_market({key: value for key, value in given.items() if value is not None}, Path())
+                said = {key: value for key, value in given.items() if value is not None}
+                # What else the bundle says of its market holds here too.
+                terms = read_market(market_to_dict(bundle.settings.market or {}) | said, Path())
             elif self.slot is not None:
                 parse_duration(self.slot)
         except ValueError as error:
             problems.append(f"--market: {error}" if self.trace else f"--slot: {error}")
         if problems:
             raise BundleError(problems)
-        most = sum(spec.job.max_devices for spec in bundle.jobs)
         return replace(
             bundle, settings=replace(bundle.settings, market=terms, devices=2 * most, resident=None, locations=())
         )
@@ -141,11 +165,11 @@ class OnMarket:
             market, kept = self._market(bundle, before, over)
             provisioner, there, made_up = over.enter_context(_nodes(bundle, self.ray, self.provision))
             from lightning_core.launch.cluster import Cluster
-            from lightning_core.launch.spot import MadeUp, SpotRun
+            from lightning_core.launch.spot import MadeUp, SpotRun, least_size
             from lightning_core.market.live import Nodes
 
             devices = bundle.settings.devices
-            provisioner.want(Nodes(0, min(spec.job.min_devices for spec in bundle.jobs)))
+            provisioner.want(Nodes(0, min(least_size(spec.job) for spec in bundle.jobs)))
             _wait(there)
             with Cluster(devices, bundle.kind, devices, bundle.settings.cores, least=1) as cluster:
                 spot = SpotRun(
@@ -198,6 +222,7 @@ def draw(spot: SpotRun, bundle: Bundle, path: Path) -> None:
         done += row.batches
         progress.append(done / work)
     columns = {name: [getattr(row, name) for row in spot.rows] for name in ("available", "spot", "on_demand", "losses")}
+    columns["slots"] = [row.number for row in spot.rows]
     deadline = max(job.deadline for job in jobs) / spot.seconds
     most = sum(job.max_devices for job in jobs)
     others = spot.beside_others()
@@ -238,10 +263,13 @@ def _nodes(
 
 def _wait(there: Callable[[], Nodes]) -> None:
     until = time.monotonic() + FIRST
-    while not there().all:
-        if time.monotonic() > until:
-            raise BundleError([f"no node has come within {FIRST:.0f} s"])
-        time.sleep(0.2)
+    with signals() as received:
+        while not there().all:
+            if received:
+                raise Interrupted(received[0])
+            if time.monotonic() > until:
+                raise BundleError([f"no node has come within {FIRST:.0f} s"])
+            time.sleep(LOOK)
 
 
 def _tell(spot: SpotRun, run_dir: Path) -> None:

@@ -224,6 +224,8 @@ class LocalNodes:
         return [machine for machine in self._machines if machine.kind == kind and machine.ends_at is None]
 
     def _run(self) -> None:
+        # Its nodes inherit this: a terminal that is closed ends the run, which has them save first.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         while not self._over.wait(LOOK):
             try:
                 self._change()

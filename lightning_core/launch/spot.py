@@ -63,8 +63,8 @@ class Run(Protocol):
     def rates(self, name: str) -> Mapping[int, float]:
         """Batches a second that a job is believed to do on each number of devices it can use; none while unknown."""
 
-    def usable(self) -> int:
-        """Devices of its pool that there are workers on."""
+    def warm(self) -> int:
+        """Devices of its pool that there is a worker on, and will be."""
 
 
 class SlotRow(NamedTuple):
@@ -311,7 +311,7 @@ class SpotRun:
         if not slot.waits_for:
             return
         wanted, before = slot.wanted, slot.wish
-        if self._run.usable() >= slot.waits_for:
+        if self._run.warm() >= slot.waits_for:
             slot.waits_for, slot.wish = 0, wanted
             self._provisioner.want(wanted)
         elif now - slot.began > PATIENCE * self._market.seconds:

@@ -37,6 +37,8 @@ class Strip(NamedTuple):
     """In slots."""
     losses: Sequence[int] = ()
     """In each."""
+    slots: Sequence[int] = ()
+    """Their numbers; from 0 if none are given."""
 
 
 def draw_plan(batch: Batch, ledger: Ledger, path: Path, title: str, now: bool = False) -> None:
@@ -121,7 +123,8 @@ def _of(batch: Batch, ledger: Ledger, row: int) -> Strip:
 def _strip(axes: Axes, strip: Strip, title: str, now: bool = False) -> None:
     """A bar a slot over the spot instances that there are, and the work that is done."""
     there, spot, on_demand, progress = map(np.asarray, strip[:4])
-    at, slots = np.arange(len(there)), max(len(there), strip.deadline)
+    at = np.asarray(strip.slots if len(strip.slots) else np.arange(len(there)))
+    slots = max(int(at[-1]) + 1 if len(at) else 0, strip.deadline)
     axes.bar(at, there, width=1.0, color=THERE, alpha=0.35, label="spot instances there are")
     axes.bar(at, spot, width=0.8, color=SPOT, label="spot")
     axes.bar(at, on_demand, width=0.8, bottom=spot, color=ON_DEMAND, label="on-demand")
@@ -142,8 +145,8 @@ def _strip(axes: Axes, strip: Strip, title: str, now: bool = False) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.title.set_parse_math(False)
     done = axes.twinx()
-    done.plot(np.arange(len(there) + 1) - 0.5, np.concatenate([[0.0], progress]) * 100, color="#007a59",
-              label="work done")  # fmt: skip
+    ends = np.concatenate([at[:1] - 0.5, at + 0.5])
+    done.plot(ends, np.concatenate([[0.0], progress]) * 100, color="#007a59", label="work done")
     done.plot([-0.5, strip.deadline - 0.5], [0, 100], color="#007a59", linewidth=0.7, linestyle="--", label="evenly")
     if slots > strip.deadline:
         done.axvline(strip.deadline - 0.5, color=INK, linewidth=1)
