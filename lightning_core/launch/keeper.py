@@ -27,6 +27,7 @@ from ray.exceptions import RayError
 from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.ray_actor import NAMESPACE, Actor, here
 from lightning_core.launch.launching import READY_WITHIN, Launcher
+from lightning_core.launch.node_places import NodePlaces
 from lightning_core.launch.places import SILENT, Places
 from lightning_core.launch.watching import LOOK, Watch
 from lightning_core.types import Placement
@@ -71,7 +72,10 @@ class Keeper:
         self._memory = Path(memory)
         self._ready_within = ready_within
         self._folder: Path | None = None
-        self._places = Places(name, devices, slots, kind, cores, locations, least)
+        if least is None:
+            self._places = Places(name, devices, slots, kind, cores, locations)
+        else:
+            self._places = NodePlaces(name, devices, slots, kind, cores, least)
         self._watch = Watch(self._places, lambda: self._folder, silent)
         self._watching: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []

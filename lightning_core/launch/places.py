@@ -124,7 +124,6 @@ class Places:
         kind: of the devices, ``"cpu"`` or ``"gpu"``.
         cores: of each device, if they are CPUs.
         locations: where each device is: on nodes with that as their label :data:`LABEL`. Empty for anywhere.
-        least: devices that must be there when the pool opens; the others may come later. None for all.
     """
 
     def __init__(
@@ -135,9 +134,7 @@ class Places:
         kind: str,
         cores: int = 1,
         locations: Sequence[str] = (),
-        least: int | None = None,
     ) -> None:
-        self._least = devices if least is None else least
         self._locations = locations
         self.kind = kind
         self._cores = cores
@@ -199,6 +196,8 @@ class Places:
             return {}
         found: dict[int, str] = {}
         for device, group in enumerate(self._groups):
+            if group is None:
+                continue
             table = placement_group_table(group)
             node = table["bundles_to_node_id"][0] if table.get("state") == "CREATED" else None
             before = self._leaving.get(device)
@@ -210,7 +209,7 @@ class Places:
         return found
 
     async def open(self) -> None:
-        """Brings up, or finds again, each device's group, and begins to fill the places.
+        """Brings up, or finds again, the devices' groups, and begins to fill the places.
 
         Raises:
             RuntimeError: if no node has a device free.
@@ -220,7 +219,7 @@ class Places:
                 return
             groups = await asyncio.to_thread(lambda: [self._find_group(k) for k in range(len(self.names))])
             until = time.monotonic() + DEVICE
-            while len(lacking := await asyncio.to_thread(_without_a_device, groups)) > len(groups) - self._least:
+            while lacking := await asyncio.to_thread(_without_a_device, groups):
                 if time.monotonic() > until:
                     where = f" on a node with {self._selector(lacking[0])}" if self._locations else ""
                     raise RuntimeError(f"no free device: the cluster has no {self._resource} to give{where}")
@@ -230,16 +229,14 @@ class Places:
                 self.task(self._fill(place))
 
     async def filled(self) -> None:
-        """Waits until there is a worker in each place of as many devices as must be there.
+        """Waits until there is a worker in each place.
 
         Raises:
             RuntimeError: if one could not be started, again and again.
         """
         while empty := [place for place in self._all if place.worker is None]:
-            if len(self.names) - len({place.device for place in empty}) >= self._least:
-                return
             for place in empty:
-                if place.failures >= TRIES and self._least == len(self.names):
+                if place.failures >= TRIES:
                     raise RuntimeError(place.trouble)
             self.moved.clear()
             await self.moved.wait()
@@ -276,7 +273,7 @@ class Places:
                 async with asyncio.timeout(SILENT):
                     await turnstile.close.remote()
             self._end(f"turnstile-{k}")
-            remove_placement_group(await asyncio.to_thread(self._find_group, k))
+            await asyncio.to_thread(self._remove_group, k)
 
     def task(self, work: Coroutine[Any, Any, None]) -> None:
         """The loop itself would forget a task that nobody holds."""
@@ -292,7 +289,7 @@ class Places:
             return
         place.filling = True
         done = False
-        while not done or place.worker is None:
+        while (not done or place.worker is None) and self._is_there(place.device):
             try:
                 await self._try_to_fill(place)
                 done = True
@@ -331,6 +328,8 @@ class Places:
         waited = 0.0
         try:
             while not (await asyncio.wait({asked}, timeout=RETRY))[0]:
+                if not self._is_there(place.device):
+                    raise RuntimeError(place.trouble)
                 gone = await asyncio.to_thread(self._state, place.device)
                 waited += RETRY
                 place.bare = bool(gone) or waited > SLOW or place.failures > 0
@@ -362,8 +361,18 @@ class Places:
         if (actor := self._actor(name)) is not None:
             ray.kill(actor)
 
+    def _is_there(self, device: int) -> bool:
+        """Whether it has a group that its workers can be in."""
+        return True
+
+    def _group_name(self, device: int) -> str:
+        return f"{self._name}-device-{device}"
+
+    def _remove_group(self, device: int) -> None:
+        remove_placement_group(self._find_group(device))
+
     def _find_group(self, device: int) -> Any:
-        name = f"{self._name}-device-{device}"
+        name = self._group_name(device)
         try:
             return ray.util.get_placement_group(name)
         except ValueError:  # there is none yet

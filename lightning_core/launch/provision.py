@@ -49,33 +49,55 @@ class Provisioner(Protocol):
         """No node is wanted any more."""
 
 
-def nodes_there(resource: str = "device") -> Nodes:
-    """Nodes of the Ray that this process has joined that have a device and are not being taken away."""
+def listed_nodes(resource: str = "device") -> dict[str, str]:
+    """Nodes of the Ray that this process has joined that have a device and are not being taken away: id and kind.
+
+    A node that says nothing of its kind has none: ``""``.
+    """
     draining = ray_state.get_draining_nodes()
     listed: Any = ray.nodes  # it has no types
-    kinds = [
-        node["Labels"].get(MARKET)
+    return {
+        node["NodeID"]: node["Labels"].get(MARKET, "")
         for node in listed()
         if node["Alive"] and node["NodeID"] not in draining and node["Resources"].get(resource, 0) >= 1
-    ]
+    }
+
+
+def nodes_there(resource: str = "device") -> Nodes:
+    """How many of those there are of each kind."""
+    kinds = list(listed_nodes(resource).values())
     return Nodes(kinds.count(SPOT), kinds.count(ON_DEMAND))
 
 
 class Autoscaled:
     """Ray's autoscaler brings them up, on a cloud: node types there carry the label.
 
-    It takes a wish as the whole cluster's: nobody else should ask it.
+    It takes a wish as the whole cluster's: nobody else should ask it. A node that is too many is drained: it ends once
+    its job has left it, and then its machine is given back.
 
     Args:
         resource: of a device, ``"GPU"`` or ``"device"``.
+        leave: seconds that a node which is given back is left.
+
+    Raises:
+        ValueError: if the Ray that this process has joined has no autoscaler that knows labels.
     """
 
-    def __init__(self, resource: str = "GPU") -> None:
-        self._resource = resource
+    def __init__(self, resource: str = "GPU", leave: float = LEAVE) -> None:
+        from ray.autoscaler.v2.utils import is_autoscaler_v2
+
+        if not is_autoscaler_v2(fetch_from_server=True):
+            raise ValueError("this Ray has no autoscaler that knows labels of nodes: that is version 2 "
+                             "(RAY_enable_autoscaler_v2=1); or bring nodes up with --provision COMMAND")  # fmt: skip
+        self._resource, self._leave = resource, leave
 
     def want(self, wanted: Nodes) -> None:
         from ray.autoscaler.sdk import request_resources
 
+        listed = listed_nodes(self._resource)
+        for kind, number in zip(KINDS, wanted, strict=True):
+            for node in [name for name, one in listed.items() if one == kind][number:]:
+                drain(ray.get_runtime_context().gcs_address, node, self._leave)
         selectors = [{MARKET: SPOT}] * wanted.spot + [{MARKET: ON_DEMAND}] * wanted.on_demand
         request_resources(bundles=[{self._resource: 1}] * wanted.all, bundle_label_selectors=selectors)
 
