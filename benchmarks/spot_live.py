@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,6 +157,7 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
     market = Market(whole.price[window], np.minimum(whole.available[window] // 4, MOST), seconds=slot)
     with tempfile.TemporaryDirectory(prefix="lc-") as folder, local_machines() as machines:
         nodes = LocalNodes(machines, notice=0.0 if seed % 2 else NOTICE)
+        asked = time.monotonic()
         nodes.want(Nodes(0, 1))
         job: dict[str, Any] = {
             "seed_everything": 1,
@@ -169,7 +171,14 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
         bundle = Bundle.from_dict({"pool": pool, "policy": "fifo", "period": "0.5s", "jobs": {"a": job}}, ROOT)
         with Cluster(2 * MOST, devices=2 * MOST, least=1) as cluster:
             run = SpotRun(
-                cluster, nodes, nodes.there, market, lambda _: SPOT_POLICIES[POLICY](), kept=KEPT, first=FIRST
+                cluster,
+                nodes,
+                nodes.there,
+                market,
+                lambda _: SPOT_POLICIES[POLICY](),
+                kept=KEPT,
+                first=FIRST,
+                setup=time.monotonic() - asked,
             )
             world = MadeUp(nodes, market, run)
             summary = bundle.run(run_dir=Path(folder) / "run", cluster=cluster, watcher=world)

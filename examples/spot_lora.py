@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import logging
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,8 @@ def accuracy(data: Path, saved: Path | None) -> float:
     """Part of the test snippets that are read as people do, with what a job's newest checkpoint has learnt."""
     from examples.reviews import Reader, Reviews
 
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # no tips between the figures
+    warnings.filterwarnings("ignore", module="lightning|transformers")
     pl.seed_everything(1, verbose=False)
     model = Reader()
     if saved is not None:

@@ -85,6 +85,9 @@ class World:
     batches: dict[str, float] = field(default_factory=dict)
     told: list[Event] = field(default_factory=list)
     wishes: list[Nodes] = field(default_factory=list)
+    warm_up: float = 0.0
+    """Seconds that nodes take to train where there were none."""
+    trains_at: float = 0.0
 
     def job(self, name: str) -> Job:
         return self.jobs[name]
@@ -99,6 +102,8 @@ class World:
         return self.nodes.all
 
     def want(self, wanted: Nodes) -> None:
+        if not self.nodes.all:
+            self.trains_at = self.now + self.warm_up
         self.wishes.append(wanted)
         self.nodes = Nodes(min(wanted.spot, self.spot), wanted.on_demand)
 
@@ -111,7 +116,7 @@ class World:
     def live(self, run: SpotRun, seconds: float, step: float = 0.5) -> None:
         for _ in range(int(seconds / step)):
             run.update(self.now, self.status())
-            share = self.nodes.all / len(self.jobs)
+            share = self.nodes.all / len(self.jobs) if self.now >= self.trains_at else 0.0
             for name, job in self.jobs.items():
                 assert isinstance(job.target, BatchTarget)
                 done = self.batches.get(name, 0.0) + share * step
@@ -269,6 +274,18 @@ def test_its_slots_are_drawn(tmp_path: Path) -> None:
     words = (tmp_path / "slots.svg").read_text()
     assert "spot instances there are" in words
     assert f"paid {run.cost:.3g}; on-demand alone" in words
+
+
+def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_slot() -> None:
+    world = World({"a": elastic("a", 60, 100.0)}, warm_up=3.0)
+    run = spot_run(world, market([4, 0, 0, 0, 0, 0, 4, 4, 4, 4]), first=1.0, setup=2.0)
+    world.live(run, 1.0)
+    [job] = run.jobs
+    assert job.up == pytest.approx(0.8)  # so long it took before the run began
+    world.live(run, 10.0)
+    assert run.jobs[0].up == pytest.approx(0.5, abs=0.06)  # and until the first batch
+    world.live(run, 55.0)
+    assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # nodes that came again
 
 
 @pytest.mark.parametrize("name", sorted(SPOT_POLICIES))

@@ -169,13 +169,15 @@ class OnMarket:
             from lightning_core.market.live import Nodes
 
             devices = bundle.settings.devices
+            asked = time.monotonic()
             provisioner.want(Nodes(0, min(least_size(spec.job) for spec in bundle.jobs)))
             _wait(there)
             with Cluster(devices, bundle.kind, devices, bundle.settings.cores, least=1) as cluster:
                 spot = SpotRun(
                     # Each job's policy is its own: it has a state.
                     cluster, provisioner, there, market, lambda status: SPOT_POLICIES[self._policy_of(status)](),
-                    kept, beside=view, keep=lambda books: write_books(books, run_dir), before=before,
+                    kept, setup=time.monotonic() - asked, beside=view,
+                    keep=lambda books: write_books(books, run_dir), before=before,
                 )  # fmt: skip
                 watcher: Watcher = spot if made_up is None else MadeUp(made_up, market, spot)
                 summary = cluster.run(bundle, run_dir, watcher, was)
@@ -276,7 +278,8 @@ def _tell(spot: SpotRun, run_dir: Path) -> None:
     """The ledger."""
     from lightning_core.view.tables import print_table
 
-    header = ["slot", "price", "available", "spot", "on-demand", "used", "cost", "batches", "moves", "losses", "again"]
+    header = ["slot", "price", "available", "spot", "on-demand", "over", "used", "cost", "batches", "moves", "losses",
+              "again"]  # fmt: skip
     rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in spot.rows]
     others = spot.beside_others()
     words = f"paid: {spot.cost:.4g}"

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 # Such a part of a slot what is given back may stay beside what comes in its place.
 PATIENCE = 0.5
+# What is left at least of a slot in which nodes come.
+LEAST_PART = 0.05
 
 
 MarketAt = Callable[[int], Market]
@@ -121,11 +123,21 @@ class Books:
     lives: Mapping[str, Life] = field(default_factory=dict)
 
 
+class Asked(NamedTuple):
+    """For nodes, by a job that had none."""
+
+    at: float
+    batches: int
+    """Done by then."""
+
+
 @dataclass
 class _Planned:
     """A job and its plan."""
 
     plan: LivePlan
+    asked: Asked | None = None
+    """Since when it waits for its first batch on nodes that it had none of."""
     told: int | None = None
     """Devices that the scheduler was told it should have."""
     held: Nodes = field(default_factory=Nodes)
@@ -167,9 +179,11 @@ class SpotRun:
         market: what can be had, slot by slot; its first slot is the run's first. What a recording says of a slot is
             looked at when that has come, and not before; :class:`~.quotes.Quotes` are asked then.
         policy_of: the spot policy of a job, asked once.
-        kept: part of a slot that is left if the number of nodes changes in it.
+        kept: part of a slot that is left if the number of nodes changes in it, at the most: what it takes from asking
+            for a node, where a job has none, to its first batch there is measured, and costs that much of a slot.
         first: batches a second on one device, until they have been measured; None: the job begins on as few on-demand
             nodes as it can.
+        setup: seconds that it took to bring up the first node and a worker on it, before the run began.
         beside: another watcher, shown the same.
         keep: is given the books whenever a slot is over.
         before: the books of a run to go on with, whose time goes on.
@@ -184,6 +198,7 @@ class SpotRun:
         policy_of: Callable[[JobStatus], SpotPolicy],
         kept: float = 0.9,
         first: float | None = None,
+        setup: float = 0.0,
         beside: Watcher | None = None,
         keep: Callable[[Books], None] = lambda books: None,
         before: Books = Books(),
@@ -194,6 +209,8 @@ class SpotRun:
         self._market_at = market_at(market)
         self._market = self._market_at(0)
         self._kept, self._first, self._beside = kept, first, beside
+        # Seconds from asking for a node to a batch: at first, and wherever a job had none since.
+        self._setup, self._begun, self._lags = setup, 0.0, list[float]()
         self._policy_of, self._keep, self._lives = policy_of, keep, dict(before.lives)
         self._jobs: dict[str, _Planned] = {}
         self._shown: dict[str, JobStatus] = {}
@@ -257,6 +274,7 @@ class SpotRun:
     def _look(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
         there, number = self._there(), int(now // self._market.seconds)
         self._count(now, jobs, there)
+        self._time(now, jobs)
         if self._now is None or number > self._now.number:
             self._end_slot(jobs, number)
             self._begin_slot(number, now, jobs, there)
@@ -282,6 +300,10 @@ class SpotRun:
             was = _least(planned.held, left)
             left = Nodes(left.spot - was.spot, left.on_demand - was.on_demand)
             planned.held = held = self._decide(status, terms, planned, was, number, taken)
+            if not held.all:
+                planned.asked = None
+            elif not was.all and planned.asked is None:
+                planned.asked = Asked(now, status.batches)
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
             self._tell_size(terms, planned, len(jobs))
@@ -361,7 +383,9 @@ class SpotRun:
             return None
         least, table = speed_table(SpeedUp(tuple(rates), tuple(rates.values())), self._market.seconds)
         work, most = float(terms.target.batches), len(table) - 1
-        return SpotJob(work, life.deadline, least, most, table, self._kept, self._kept, 0.0)
+        lag = max(self._lags, default=self._setup + self._begun)
+        up = min(max(1.0 - lag / self._market.seconds, LEAST_PART), self._kept)
+        return SpotJob(work, life.deadline, least, most, table, up, self._kept, 0.0)
 
     def _look_for_losses(self, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:
         """Where nodes have gone in the middle of a slot, on-demand ones come if there is no time to wait."""
@@ -394,6 +418,17 @@ class SpotRun:
             slot.wanted = slot.wish = Nodes(there.spot, slot.wish.on_demand + more)
             slot.waits_for = 0
             self._provisioner.want(slot.wish)
+
+    def _time(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
+        """How long those that had no node have waited for their first batch."""
+        for name, planned in self._jobs.items():
+            if planned.asked is not None and name in jobs and jobs[name].batches > planned.asked.batches:
+                lag = now - planned.asked.at
+                if planned.asked.batches:
+                    self._lags.append(lag)
+                else:  # nodes were there before the run was
+                    self._begun = max(self._begun, lag)
+                planned.asked = None
 
     def _count(self, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:
         """What is there, by the second: nodes to be paid for, nodes beside them, devices that train."""

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,13 @@ def main(folder: Path) -> None:
     market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=SLOT)
     with local_machines() as machines:
         nodes = LocalNodes(machines, NOTICE)
+        asked = time.monotonic()
         nodes.want(Nodes(0, 1))
         with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
-            spot = SpotRun(pool, nodes, nodes.there, market, lambda _: SPOT_POLICIES["max-spot"](), kept=0.6)
+            setup = time.monotonic() - asked
+            spot = SpotRun(
+                pool, nodes, nodes.there, market, lambda _: SPOT_POLICIES["max-spot"](), kept=0.8, setup=setup
+            )
             watcher = World(nodes, market, spot, found)
             [ended] = bundle.run(run_dir=folder / "run", cluster=pool, watcher=watcher).jobs
         nodes.close()
