@@ -140,6 +140,18 @@ def test_other_terms_count_from_submission(scheduler: Scheduler) -> None:
     assert scheduler.job("a").weight == 3.0
 
 
+def test_a_job_may_be_told_to_have_no_device_for_now(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job("a"), job("b", 200.0))), 0.0)
+    scheduler.handle(Amend(job("a"), devices=0), 1.0)
+    assert shares(scheduler) == {"a": 0.0, "b": 1.0}
+    status = scheduler.status()[0]
+    assert str(status.why) == "should have no device for now"
+    scheduler.handle(Amend(job("a", weight=2.0)), 2.0)  # other terms leave that as it is
+    assert shares(scheduler) == {"a": 0.0, "b": 1.0}
+    scheduler.handle(Amend(job("a"), devices=1), 3.0)
+    assert shares(scheduler) == {"a": 1.0, "b": 0.0}
+
+
 def test_an_easier_target_is_met_at_once(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"), job("b", 200.0))), 0.0)
     scheduler.handle(report("a", 1, 60, 6.0), 7.0)

@@ -1,12 +1,12 @@
 """A run on nodes that come and go: slot by slot the market says how large the pool is, the scheduler who gets it.
 
 At the beginning of each slot a job's spot policy decides, by what has really been trained, how many spot and on-demand
-nodes there should be, and a provisioner is asked for them. The job may train on as many devices as it can use: it has
-what is there. Nodes that go in the middle of a slot are mourned as any node is; whether on-demand ones must come in
-their place at once the safety net says, without a forecast.
+nodes there should be, and a provisioner is asked for them. The job is told to train on as many devices, and trains on
+fewer until they are there. Nodes that go in the middle of a slot are mourned as any node is; whether on-demand ones
+must come in their place at once the safety net says, without a forecast.
 
 With several jobs each has a plan of its own, the pool is as large as all of them together want it, and the run's
-policy says who trains where.
+policy says who trains where, and who goes without where not all have come.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class SpotRun:
                 planned.asked = Asked(now, status.batches)
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
-            self._tell_size(terms, planned, len(jobs))
+            self._tell_size(terms, planned)
         # What is given back goes once what comes instead is there: until then it trains.
         both = Nodes(max(wanted.spot, there.spot), max(wanted.on_demand, there.on_demand))
         comes = wanted.spot > there.spot or wanted.on_demand > there.on_demand
@@ -359,12 +359,11 @@ class SpotRun:
             self._jobs[name] = _Planned(plan, job=self._spot_job(name, terms, life))
         return None if held else self._jobs[name]
 
-    def _tell_size(self, terms: Job, planned: _Planned, several: int) -> None:
-        """A job alone has what is there; of several each has what its plan holds, wherever the policy puts it."""
-        devices = planned.held.all if several > 1 else terms.max_devices
-        if devices != planned.told and (several > 1 or terms.sizes):
-            planned.told = devices
-            self._run.tell(Amend(terms, devices=devices))
+    def _tell_size(self, terms: Job, planned: _Planned) -> None:
+        """It has as many devices as its plan holds nodes, and those are where the policy puts it."""
+        if planned.held.all != planned.told:
+            planned.told = planned.held.all
+            self._run.tell(Amend(terms, devices=planned.told))
 
     def _decide(self, status: JobStatus, terms: Job, planned: _Planned, was: Nodes, number: int, taken: int) -> Nodes:
         life = self._lives[status.name]
@@ -412,7 +411,7 @@ class SpotRun:
             if must.on_demand > planned.held.on_demand:
                 more += must.on_demand - planned.held.on_demand
                 planned.held = must
-                self._tell_size(terms, planned, len(jobs))
+                self._tell_size(terms, planned)
         if more:
             log.warning("%d more on-demand nodes come at once: else it would be too late", more)
             slot.wanted = slot.wish = Nodes(there.spot, slot.wish.on_demand + more)
