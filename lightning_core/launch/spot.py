@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 # Such a part of a slot what is given back may stay beside what comes in its place.
 PATIENCE = 0.5
+# Part of its speed that a plan does not count with.
+MARGIN = 0.05
 # What is left at least of a slot in which nodes come.
 LEAST_PART = 0.05
 
@@ -371,7 +373,7 @@ class SpotRun:
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
             return Nodes(0, least_size(terms))
         slot = number - life.start
-        return planned.plan.decide(job, self._market, life.start, slot, float(status.batches), was, taken)
+        return planned.plan.decide(_slower(job), self._market, life.start, slot, float(status.batches), was, taken)
 
     def _spot_job(self, name: str, terms: Job, life: Life) -> SpotJob | None:
         """What the market sees of a job; None while its speed is not known."""
@@ -407,7 +409,7 @@ class SpotRun:
             if job is None or left == planned.held:
                 continue
             number, done = slot.number - life.start, float(jobs[name].batches)
-            must = planned.plan.must_have(job, self._market, life.start, number, done, left, gone)
+            must = planned.plan.must_have(_slower(job), self._market, life.start, number, done, left, gone)
             if must.on_demand > planned.held.on_demand:
                 more += must.on_demand - planned.held.on_demand
                 planned.held = must
@@ -464,6 +466,11 @@ class SpotRun:
             self._keep(self.books)
         except OSError as error:  # the next one is written with it
             log.warning("the ledger could not be written: %s", error)
+
+
+def _slower(job: SpotJob) -> SpotJob:
+    """What its plan counts with: speeds vary, and the net would else be right to the second."""
+    return replace(job, speed=tuple((1 - MARGIN) * speed for speed in job.speed))
 
 
 def least_size(job: Job) -> int:
