@@ -128,6 +128,7 @@ class Keeper:
     async def warm(self) -> int:
         """Devices with a worker that is there and stays."""
         await self._open()
+        await self._places.look()
         devices = {place.device for place in self._places if place.worker is not None}
         return sum(not self._places.is_leaving(device) for device in devices)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -44,6 +45,7 @@ class NodePlaces(Places):
         super().__init__(name, devices, slots, kind, cores)
         self._least = least
         self._nodes: list[str | None] = [None] * devices
+        self._following = asyncio.Lock()
         for place in self:
             place.trouble = NONE_THERE
 
@@ -86,7 +88,10 @@ class NodePlaces(Places):
 
     async def _follow_nodes(self) -> None:
         """Gives up the devices of nodes that go, once they are left, and takes those of nodes that have come."""
-        listed = await asyncio.to_thread(listed_nodes, self._resource)
+        async with self._following:
+            await self._follow(await asyncio.to_thread(listed_nodes, self._resource))
+
+    async def _follow(self, listed: Mapping[str, str]) -> None:
         for device, node in enumerate(self._nodes):
             at_work = any(place.life is not None or place.reserved for place in self._on(device))
             if node is not None and node not in listed and not at_work:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,7 +74,7 @@ print(json.dumps({"price": 0.3, "available": 1 if 60 < gone < 90 else 3}))
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
-    """From the command line, on made-up machines: both end in time, and the ledger is of both."""
+    """From the command line, on made-up machines, with Ctrl-C between: both end in time, and the ledger is of both."""
     script, path, run = tmp_path / "quotes.py", tmp_path / "bundle.yaml", tmp_path / "run"
     script.write_text(QUOTES)
     jobs: dict[str, Any] = {
@@ -86,7 +88,7 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
             "max_devices": 2,
             "save_every": "5s",
         }
-        for name, batches, deadline in (("a", 700, 100), ("b", 900, 160))
+        for name, batches, deadline in (("a", 700, 160), ("b", 900, 220))
     }
     path.write_text(yaml.safe_dump({"policy": "edf", "period": "0.5s", "jobs": jobs}))
     flags = [
@@ -99,12 +101,24 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
     ]
     command = [sys.executable, "-m", "lightning_core.cli", "run", str(path), "--run-dir", str(run), *flags]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, "--picture", str(tmp_path / "slots.png")], cwd=ROOT, env=environment, capture_output=True, text=True,
-        timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    command += ["--picture", str(tmp_path / "slots.png")]
+    ran: dict[str, Any] = {"cwd": ROOT, "env": environment, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **ran) as left:
+        until = time.monotonic() + 120
+        while not (run / "ledger.json").is_file():  # a slot is over
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        time.sleep(5)
+        left.send_signal(signal.SIGINT)
+        words, _ = left.communicate(timeout=90)
+    assert left.returncode == 130, words
+    before = json.loads((run / "ledger.json").read_text())["slots"]
+    assert f"run --resume {run}" in words
+    command = [sys.executable, "-m", "lightning_core.cli", "run", "--resume", str(run)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=300, **ran)
+    assert done.returncode == 0, done.stdout
     ledger = json.loads((run / "ledger.json").read_text())
+    assert ledger["slots"][: len(before)] == before
     rows = ledger["slots"]
     assert sum(row["batches"] for row in rows) == 1600
     assert all(row["spot"] <= row["available"] for row in rows)
@@ -114,4 +128,19 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
     assert ledger["optimum"] <= ledger["cost"]
     assert (tmp_path / "slots.png").read_bytes().startswith(b"\x89PNG")
     # A node that goes is nothing that people are told of line by line.
-    assert "Raylet is terminated" not in done.stdout + done.stderr
+    assert "Raylet is terminated" not in words + done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_rays_autoscaler_brings_what_is_wanted_of_each_kind_and_takes_it_back(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """With Ray's own made-up cloud: a pool that has room for more has nobody rent it."""
+    found = lived_through("tests.faults.autoscaled", tmp_path)
+    assert found["with room for four"] == 1
+    assert found["at last"] == [1, 0]
+    words = (
+        "nodes of both kinds after {more:.0f} s; left {fewer:.0f} s after they were given back, gone after {all:.0f}"
+    )
+    record_property("figure", words.format(**found, all=found["fewer"] + found["given back"]))
