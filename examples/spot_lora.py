@@ -32,11 +32,11 @@ make_token()  # Ray looks for it once, when it is imported
 
 import lightning.pytorch as pl  # noqa: E402
 import torch  # noqa: E402
-import yaml  # noqa: E402
 
 from lightning_core.launch.bundle import Bundle  # noqa: E402
 from lightning_core.launch.checkpoints import FOLDER, find  # noqa: E402
 from lightning_core.launch.cluster import new_run_dir  # noqa: E402
+from lightning_core.launch.loading import load_yaml  # noqa: E402
 from lightning_core.launch.market_run import LEDGER, OnMarket  # noqa: E402
 from lightning_core.launch.problems import require  # noqa: E402
 from lightning_core.launch.signals import signals  # noqa: E402
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     data = ROOT / "runs" / "data"
     fetch(data)
     run_dir = new_run_dir(arguments.run_dir)
-    content: dict[str, Any] = yaml.safe_load(BUNDLE.read_text())
+    content: dict[str, Any] = load_yaml(BUNDLE)[0]
     job = content["jobs"][JOB]
     job["data"]["init_args"]["folder"] = str(data)
     job |= {"deadline": f"{SLOTS * arguments.slot}s", "target": {"batches": arguments.batches}}

@@ -126,8 +126,8 @@ def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
         Settings(devices=2, locations=("a",))
     with pytest.raises(ValueError, match="location is of a job that can be released anywhere, got 'a'"):
         replace(job("one"), can=frozenset({Can.TURNS}), location="a")
-    with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
-        Amend(job("one"), devices=0)
+    with pytest.raises(ValueError, match="devices must be at least 0, got -1"):
+        Amend(job("one"), devices=-1)
 
 
 def test_what_a_person_says_is_kept_in_the_journal() -> None:
