@@ -237,8 +237,9 @@ def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
     world.live(first, 25.0)
     first.close()  # in the middle of a slot, which is paid for
     assert [row.number for row in books[-1].rows] == [0, 1, 2]
-    assert books[-1].lives == {"a": (0, 3), "b": (0, 8)}
+    assert books[-1].lives == {"a": (0, 3, 10), "b": (0, 8, sum(row.batches for row in books[-1].rows) - 10)}
     world.now, world.nodes = 41.0, Nodes(0, 1)
+    world.batches["b"] += 2  # while it left
     second = spot_run(world, trace, first=1.0, keep=books.append, before=books[-1])
     world.live(second, 39.0)
     assert [row.number for row in second.rows[:4]] == [0, 1, 2, 4]

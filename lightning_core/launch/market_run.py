@@ -316,7 +316,7 @@ def read_books(run_dir: Path) -> Books:
         return Books()
     try:
         body = json.loads(path.read_text())
-        lives = {str(name): Life(int(life["start"]), int(life["deadline"])) for name, life in body["jobs"].items()}
+        lives = {str(name): Life(**life) for name, life in body["jobs"].items()}
         return Books(tuple(SlotRow(**row) for row in body["slots"]), lives)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         words = f"{path}: is no ledger of a run ({type(error).__name__}: {error}); take it away to begin a new one"

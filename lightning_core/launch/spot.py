@@ -110,6 +110,8 @@ class Life(NamedTuple):
     """In which it began."""
     deadline: int
     """How many there are from there."""
+    batches: int = 0
+    """That stand in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +355,10 @@ class SpotRun:
         name, held = status.name, terms.on_miss is OnMiss.HOLD and now > status.deadline
         if name not in self._jobs and (now < begins or (status.state is State.ENDED and name not in self._lives)):
             return None
-        start = self._lives[name].start if name in self._lives else number
+        life = self._lives.get(name, Life(number, 1))
         # A person may have given it another deadline.
-        life = self._lives[name] = Life(start, max(int(status.deadline // self._market.seconds) - start, 1))
+        deadline = max(int(status.deadline // self._market.seconds) - life.start, 1)
+        life = self._lives[name] = life._replace(deadline=deadline)
         if name not in self._jobs:
             plan = LivePlan(self._policy_of(status), Unchanged())
             self._jobs[name] = _Planned(plan, job=self._spot_job(name, terms, life))
@@ -453,11 +456,13 @@ class SpotRun:
             slot.number, slot.price, slot.available, slot.paid.spot, slot.paid.on_demand,
             slot.over_seconds / seconds, slot.device_seconds / seconds,
             slot.paid.spot * slot.price + slot.paid.on_demand * on_demand,
-            sum(after.batches - before.batches for before, after in pairs),
+            sum(jobs[name].batches - life.batches for name, life in self._lives.items() if name in jobs),
             sum(after.incarnation - before.incarnation for before, after in pairs),
             sum(after.restarts - before.restarts for before, after in pairs),
             sum(after.lost - before.lost for before, after in pairs),
         ))  # fmt: skip
+        for name, life in self._lives.items():
+            self._lives[name] = life._replace(batches=jobs[name].batches if name in jobs else life.batches)
         for passed in range(slot.number + 1, number):
             price, available = float(self._market.price[passed]), int(self._market.available[passed])
             cost = slot.paid.spot * price + slot.paid.on_demand * on_demand
