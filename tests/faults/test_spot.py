@@ -123,7 +123,7 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
     assert sum(row["batches"] for row in rows) == 1600
     assert all(row["spot"] <= row["available"] for row in rows)
     assert {row["available"] for row in rows} == {1, 3}
-    assert max(row["used"] for row in rows) > 2  # both at once
+    assert max(row["used"] for row in rows) > 1.5  # both at once
     assert ledger["cost"] == pytest.approx(sum(row["spot"] * 0.3 + row["on_demand"] for row in rows))
     assert ledger["optimum"] <= ledger["cost"]
     assert (tmp_path / "slots.png").read_bytes().startswith(b"\x89PNG")
