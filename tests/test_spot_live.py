@@ -291,6 +291,19 @@ def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_s
     assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # nodes that came again
 
 
+def test_a_loss_without_notice_is_reckoned_with() -> None:
+    """Where there is no spot node at all, on-demand ones come so much earlier that one of them may be lost."""
+
+    def first(setup: float) -> int:
+        world = World({"a": elastic("a", 80, 100.0)})
+        run = spot_run(world, market([0] * 10), first=1.0, setup=setup)
+        world.live(run, 100.0)
+        return min(row.number for row in run.rows if row.on_demand)
+
+    assert first(0.0) == 7  # 2 slots of 4, and a tenth more; it must be more than one
+    assert first(9.0) < first(0.0)
+
+
 @pytest.mark.parametrize("name", sorted(SPOT_POLICIES))
 def test_every_policy_can_begin_in_the_middle(name: str) -> None:
     plan = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue()))

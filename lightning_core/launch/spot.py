@@ -376,7 +376,9 @@ class SpotRun:
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
             return Nodes(0, least_size(terms))
         slot = number - life.start
-        return planned.plan.decide(_slower(job), self._market, life.start, slot, float(status.batches), was, taken)
+        return planned.plan.decide(
+            self._prudent(job, status.batches), self._market, life.start, slot, float(status.batches), was, taken
+        )
 
     def _spot_job(self, name: str, terms: Job, life: Life) -> SpotJob | None:
         """What the market sees of a job; None while its speed is not known."""
@@ -387,9 +389,17 @@ class SpotRun:
             return None
         least, table = speed_table(SpeedUp(tuple(rates), tuple(rates.values())), self._market.seconds)
         work, most = float(terms.target.batches), len(table) - 1
-        lag = max(self._lags, default=self._setup + self._begun)
-        up = min(max(1.0 - lag / self._market.seconds, LEAST_PART), self._kept)
+        up = min(max(1.0 - self._lag() / self._market.seconds, LEAST_PART), self._kept)
         return SpotJob(work, life.deadline, least, most, table, up, self._kept, 0.0)
+
+    def _lag(self) -> float:
+        """Seconds from asking for nodes to a batch."""
+        return max(self._lags, default=self._setup + self._begun)
+
+    def _prudent(self, job: SpotJob, done: int) -> SpotJob:
+        """What its plan counts with: the net would else be right to the second, and no node ever lost in a slot."""
+        reserve = min(self._lag() / self._market.seconds * job.speed[-1], max(job.work - done, 0.0))
+        return replace(job, work=job.work + reserve, speed=tuple((1 - MARGIN) * speed for speed in job.speed))
 
     def _look_for_losses(self, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:
         """Where nodes have gone in the middle of a slot, on-demand ones come if there is no time to wait."""
@@ -412,7 +422,9 @@ class SpotRun:
             if job is None or left == planned.held:
                 continue
             number, done = slot.number - life.start, float(jobs[name].batches)
-            must = planned.plan.must_have(_slower(job), self._market, life.start, number, done, left, gone)
+            must = planned.plan.must_have(
+                self._prudent(job, jobs[name].batches), self._market, life.start, number, done, left, gone
+            )
             if must.on_demand > planned.held.on_demand:
                 more += must.on_demand - planned.held.on_demand
                 planned.held = must
@@ -471,11 +483,6 @@ class SpotRun:
             self._keep(self.books)
         except OSError as error:  # the next one is written with it
             log.warning("the ledger could not be written: %s", error)
-
-
-def _slower(job: SpotJob) -> SpotJob:
-    """What its plan counts with: speeds vary, and the net would else be right to the second."""
-    return replace(job, speed=tuple((1 - MARGIN) * speed for speed in job.speed))
 
 
 def least_size(job: Job) -> int:
