@@ -8,6 +8,7 @@ on-demand nodes alone would have cost. Nodes go with some seconds' notice on eve
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -76,17 +77,19 @@ class Moments(NamedTuple):
     """Whether each life began where an accepted checkpoint of the one before it had ended."""
 
 
-def moments(journal: Path, taken: Sequence[float]) -> Moments:
+def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> Moments:
     """Of a run of one job.
 
     Args:
         journal: of the run.
-        taken: when nodes were taken away, or notice was given, in scheduler time.
+        notices: when it was said that a node will be taken away, in scheduler time.
+        ends: when nodes went without notice.
     """
     with Journal.open(journal, read_only=True) as entries:
         story = [(entry.now, decode_event(entry.event)) for entry in entries.entries()]
     found, saves, life = Moments([], [], []), {0}, 1
     left: float | None = None  # when the job's node went
+    used = -math.inf  # the notice that has led to a checkpoint
     for now, event in story:
         if not isinstance(event, Report | WorkerLeft) or event.incarnation != life:
             continue
@@ -100,13 +103,13 @@ def moments(journal: Path, taken: Sequence[float]) -> Moments:
                 left = None
             continue
         life += 1
-        cause = max((moment for moment in taken if moment <= now), default=None)
-        if cause is None or now - cause > NOTICE + KNOWN:
-            continue
+        said, gone = (max((one for one in several if one <= now), default=-math.inf) for several in (notices, ends))
         if event.cause is Cause.RELEASED:
-            found.safe.append(now - cause)
-        else:
-            left = cause
+            if now - said <= KNOWN and said > max(gone, used):
+                found.safe.append(now - said)
+                used = said
+        elif now - gone <= NOTICE + KNOWN:
+            left = gone
     return found
 
 
@@ -183,7 +186,8 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
             world = MadeUp(nodes, market, run)
             summary = bundle.run(run_dir=Path(folder) / "run", cluster=cluster, watcher=world)
         nodes.close()
-        found = moments(Path(folder) / "run" / "journal.db", world.taken)
+        found = moments(Path(folder) / "run" / "journal.db", world.taken[: 0 if seed % 2 else None],
+                        world.taken[: None if seed % 2 else 0])  # fmt: skip
     [ended], [planned] = summary.jobs, run.jobs
     policy = [SPOT_POLICIES[POLICY]()]
     [ledger] = play(policy, Batch([planned], market, [0]), Foreseen(LastValue()))

@@ -98,8 +98,8 @@ def main(folder: Path) -> None:
             watcher = World(nodes, market, spot, found)
             [ended] = bundle.run(run_dir=folder / "run", cluster=pool, watcher=watcher).jobs
         nodes.close()
-    ends = [*watcher.taken, *(found[key] for key in ("killed at", "stopped at") if key in found)]
-    story = moments(folder / "run" / "journal.db", ends)
+    ends = [found[key] for key in ("killed at", "stopped at") if key in found]
+    story = moments(folder / "run" / "journal.db", watcher.taken, ends)
     found |= {"verdict": str(ended.verdict), "at": ended.finished_at, "restarts": ended.restarts, "lost": ended.lost,
               "batches": ended.batches, "rows": [row._asdict() for row in spot.rows], "taken": nodes.taken,
               "steps": len(seen(folder / "a")), "moments": story._asdict()}  # fmt: skip
