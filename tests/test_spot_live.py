@@ -90,6 +90,7 @@ class World:
     warm_up: float = 0.0
     """Seconds that nodes take to train where there were none."""
     trains_at: float = 0.0
+    saves: float = 0.0
 
     def job(self, name: str) -> Job:
         return self.jobs[name]
@@ -99,6 +100,9 @@ class World:
 
     def rates(self, name: str) -> Mapping[int, float]:
         return {size: float(size) for size in (1, 2, 4)} if self.batches.get(name) else {}
+
+    def save_every(self, name: str) -> float:
+        return self.saves
 
     def warm(self) -> int:
         return self.nodes.all
@@ -291,17 +295,51 @@ def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_s
     assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # nodes that came again
 
 
-def test_a_loss_without_notice_is_reckoned_with() -> None:
-    """Where there is no spot node at all, on-demand ones come so much earlier that one of them may be lost."""
+@given(
+    st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 4), min_size=12, max_size=12),
+    st.floats(0.0, 1.5), st.floats(0.3, 1.0), st.integers(1, 46), st.lists(st.booleans(), min_size=24, max_size=24),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_whatever_goes_without_notice_on_demand_nodes_alone_end_it_in_time(
+    name: str, counts: list[int], loss: float, up: float, work: int, goes: list[bool]
+) -> None:
+    """In each slot with spot nodes they may be lost, within it or at its end."""
+    trace = market(counts)
+    job = SpotJob(float(work), 12, most=4, up=up, down=up, loss=loss)
+    if not job.feasible:
+        return
+    plan, held, done = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Nodes(), 0.0
+    for slot in range(job.deadline):
+        before = held
+        held = plan.decide(job, trace, 0, slot, done, held)
+        if done == job.work:
+            break
+        within, behind = goes[2 * slot : 2 * slot + 2]
+        taken = behind and before.spot > counts[slot]  # those of the slot before, as this one has begun
+        part = 1.0 if held.all == before.all else up
+        cost = loss * job.speed[-1] * ((bool(held.spot) and within) or taken)
+        done = min(done + part * job.speed[held.all] - cost, job.work)
+        if within:  # it is not lost twice
+            goes[2 * slot + 3 : 2 * slot + 4] = [False]
+    assert done == pytest.approx(job.work)
 
-    def first(setup: float) -> int:
-        world = World({"a": elastic("a", 80, 100.0)})
-        run = spot_run(world, market([0] * 10), first=1.0, setup=setup)
-        world.live(run, 100.0)
-        return min(row.number for row in run.rows if row.on_demand)
 
-    assert first(0.0) == 7  # 2 slots of 4, and a tenth more; it must be more than one
-    assert first(9.0) < first(0.0)
+def test_where_there_is_no_time_for_a_loss_spot_nodes_are_left() -> None:
+    plan, trace = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue())), market([4] * 12)
+    job = SpotJob(40.0, 12, most=4, loss=1.0)  # 47.6 can be done
+    assert plan.decide(job, trace, 0, 0, 0.0, Nodes()) == Nodes(4, 0)
+    assert plan.decide(job, trace, 0, 2, 4.1, Nodes(4, 0)) == Nodes(4, 0)
+    assert plan.decide(job, trace, 0, 2, 3.9, Nodes(4, 0)) == Nodes(0, 4)  # 40 can be done, 36.1 are to do
+    assert plan.decide(replace(job, loss=0.0), trace, 0, 2, 3.9, Nodes(4, 0)) == Nodes(4, 0)
+    # One would end it in this slot, but must not be lost.
+    assert plan.decide(job, trace, 0, 11, 39.0, Nodes(4, 0)) == Nodes(0, 2)
+
+
+def test_what_a_loss_costs_is_a_start_and_what_was_not_saved() -> None:
+    world = World({"a": elastic("a", 80, 100.0)}, saves=2.0)
+    run = spot_run(world, market([4] * 10), first=1.0, setup=3.0)
+    world.live(run, 1.0)
+    assert run.jobs[0].loss == pytest.approx(0.5)  # of slots of ten seconds
 
 
 @pytest.mark.parametrize("name", sorted(SPOT_POLICIES))

@@ -83,6 +83,7 @@ class Cluster:
         self._temp = Path(tempfile.mkdtemp(prefix="lc-"))
         self._own = False
         self._by_force = False
+        self._save_every: dict[str, float] = {}
         self._lost_since: float | None = None
         self._keeper: Actor | None = None
         self.scheduler: Actor | None = None
@@ -178,6 +179,16 @@ class Cluster:
         found: dict[int, float] = call(self._running(), "rates", name)
         return found
 
+    def save_every(self, name: str) -> float:
+        """Seconds of training of a job of the bundle that may have to be done again if its devices go without notice.
+
+        Raises:
+            RuntimeError: if no run is going on, or has no such job.
+        """
+        if name not in self._save_every:
+            raise RuntimeError(f"no job {name!r} of a bundle is running")
+        return self._save_every[name]
+
     def warm(self) -> int:
         """Devices that there is a worker on, and will be."""
         return int(call(self.keeper, "warm"))
@@ -227,6 +238,7 @@ class Cluster:
         check_folder(run_dir)
         keep_spec(bundle, run_dir)
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
+        self._save_every = {spec.job.name: spec.save_every for spec in bundle.jobs}
         self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
         try:
             with signals() as received:
@@ -254,7 +266,7 @@ class Cluster:
             if watcher is not None:
                 watcher.close()
             ray.kill(scheduler)
-            self.scheduler = None
+            self.scheduler, self._save_every = None, {}
 
     def _begin(
         self, scheduler: Actor, name: str, bundle: Bundle, run_dir: Path, before: Bundle | None, received: list[int]

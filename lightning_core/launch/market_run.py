@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.private import owner_only
+from lightning_core.drivers.specs import SAVE_EVERY
 from lightning_core.durations import parse_duration
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import Watcher
@@ -38,6 +39,8 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be there be
 PATHS = ("trace", "picture")
 # How long the first node may take to come, seconds.
 FIRST, LOOK = 600.0, 0.2
+# Of a slot, how often a job saves that was not told.
+SAVES = 0.1
 LEDGER, TERMS = "ledger.json", "market.json"
 
 
@@ -163,6 +166,7 @@ class OnMarket:
         with ExitStack() as over:
             before = read_books(run_dir)
             market, kept = self._market(bundle, before, over)
+            bundle = _saving(bundle, (market if isinstance(market, Market) else market(0)).seconds)
             provisioner, there, made_up = over.enter_context(_nodes(bundle, self.ray, self.provision))
             from lightning_core.launch.cluster import Cluster
             from lightning_core.launch.spot import MadeUp, SpotRun, least_size
@@ -261,6 +265,13 @@ def _nodes(
         yield provisioner, partial(nodes_there, resource), None
     finally:
         provisioner.close()
+
+
+def _saving(bundle: Bundle, slot: float) -> Bundle:
+    """Who was not told how often to save does so some times in a slot: for what is not saved, time is kept free."""
+    every = min(SAVE_EVERY, SAVES * slot)
+    jobs = [replace(spec, save_every=every) if spec.save_every == SAVE_EVERY else spec for spec in bundle.jobs]
+    return replace(bundle, jobs=tuple(jobs))
 
 
 def _wait(there: Callable[[], Nodes]) -> None:

@@ -67,6 +67,9 @@ class Run(Protocol):
     def rates(self, name: str) -> Mapping[int, float]:
         """Batches a second that a job is believed to do on each number of devices it can use; none while unknown."""
 
+    def save_every(self, name: str) -> float:
+        """Seconds of training of a job that may have to be done again if its devices go without notice."""
+
     def warm(self) -> int:
         """Devices of its pool that there is a worker on, and will be."""
 
@@ -280,8 +283,9 @@ class SpotRun:
         self._count(now, jobs, there)
         self._time(now, jobs)
         if self._now is None or number > self._now.number:
+            had = Nodes() if self._now is None else _least(self._now.there, self._now.wish)
             self._end_slot(jobs, number)
-            self._begin_slot(number, now, jobs, there)
+            self._begin_slot(number, now, jobs, there, gone=had != _least(had, there))
         else:
             self._settle(now, there)
             self._look_for_losses(now, jobs, there)
@@ -292,7 +296,8 @@ class SpotRun:
 
     # ------------------------------------------------------------------------------------------------ a slot
 
-    def _begin_slot(self, number: int, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:
+    def _begin_slot(self, number: int, now: float, jobs: Mapping[str, JobStatus], there: Nodes, *, gone: bool) -> None:
+        """Has the plans decide; ``gone``: nodes have just vanished."""
         self._market = self._market_at(number)
         price, available = float(self._market.price[number]), int(self._market.available[number])
         taken, wanted, left = 0, Nodes(), there
@@ -303,7 +308,8 @@ class SpotRun:
             # What it was given for and did not come, it did not have.
             was = _least(planned.held, left)
             left = Nodes(left.spot - was.spot, left.on_demand - was.on_demand)
-            planned.held = held = self._decide(status, terms, planned, was, number, taken)
+            lost = gone and was != planned.held
+            planned.held = held = self._decide(status, terms, planned, was, number, taken, lost)
             if not held.all:
                 planned.asked = None
             elif not was.all and planned.asked is None:
@@ -370,15 +376,17 @@ class SpotRun:
             planned.told = planned.held.all
             self._run.tell(Amend(terms, devices=planned.told))
 
-    def _decide(self, status: JobStatus, terms: Job, planned: _Planned, was: Nodes, number: int, taken: int) -> Nodes:
+    def _decide(
+        self, status: JobStatus, terms: Job, planned: _Planned, was: Nodes, number: int, taken: int, gone: bool
+    ) -> Nodes:
         life = self._lives[status.name]
         planned.job = job = self._spot_job(status.name, terms, life)
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
             return Nodes(0, least_size(terms))
-        slot = number - life.start
-        return planned.plan.decide(
-            self._prudent(job, status.batches), self._market, life.start, slot, float(status.batches), was, taken
-        )
+        slot, done = number - life.start, float(status.batches)
+        if gone and done < job.work:  # what that costs is not seen yet
+            done = max(done - job.loss * job.speed[-1], 0.0)
+        return planned.plan.decide(_prudent(job), self._market, life.start, slot, done, was, taken)
 
     def _spot_job(self, name: str, terms: Job, life: Life) -> SpotJob | None:
         """What the market sees of a job; None while its speed is not known."""
@@ -389,17 +397,14 @@ class SpotRun:
             return None
         least, table = speed_table(SpeedUp(tuple(rates), tuple(rates.values())), self._market.seconds)
         work, most = float(terms.target.batches), len(table) - 1
-        up = min(max(1.0 - self._lag() / self._market.seconds, LEAST_PART), self._kept)
-        return SpotJob(work, life.deadline, least, most, table, up, self._kept, 0.0)
+        seconds, lag = self._market.seconds, self._lag()
+        up = min(max(1.0 - lag / seconds, LEAST_PART), self._kept)
+        loss = (lag + self._run.save_every(name)) / seconds
+        return SpotJob(work, life.deadline, least, most, table, up, self._kept, value=0.0, loss=loss)
 
     def _lag(self) -> float:
         """Seconds from asking for nodes to a batch."""
         return max(self._lags, default=self._setup + self._begun)
-
-    def _prudent(self, job: SpotJob, done: int) -> SpotJob:
-        """What its plan counts with: the net would else be right to the second, and no node ever lost in a slot."""
-        reserve = min(self._lag() / self._market.seconds * job.speed[-1], max(job.work - done, 0.0))
-        return replace(job, work=job.work + reserve, speed=tuple((1 - MARGIN) * speed for speed in job.speed))
 
     def _look_for_losses(self, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:
         """Where nodes have gone in the middle of a slot, on-demand ones come if there is no time to wait."""
@@ -422,9 +427,7 @@ class SpotRun:
             if job is None or left == planned.held:
                 continue
             number, done = slot.number - life.start, float(jobs[name].batches)
-            must = planned.plan.must_have(
-                self._prudent(job, jobs[name].batches), self._market, life.start, number, done, left, gone
-            )
+            must = planned.plan.must_have(_prudent(job), self._market, life.start, number, done, left, gone)
             if must.on_demand > planned.held.on_demand:
                 more += must.on_demand - planned.held.on_demand
                 planned.held = must
@@ -488,6 +491,11 @@ class SpotRun:
 def least_size(job: Job) -> int:
     """The fewest devices that it can train on."""
     return min(job.sizes or (job.max_devices,))
+
+
+def _prudent(job: SpotJob) -> SpotJob:
+    """What its plan counts with: the net would else be right to the second."""
+    return replace(job, speed=tuple((1 - MARGIN) * speed for speed in job.speed))
 
 
 def _least(one: Nodes, other: Nodes) -> Nodes:

@@ -5,7 +5,8 @@
 2. Safe: if, after this slot, on-demand instances could not end the job in time any more, be it on as many as it has or
    on all that it can use, it gets all that it can use now, spot ones first; where even that is too late, for a change
    costs a part of the slot, it keeps as many as it has. No forecast is in this. A job that can be ended in time at all
-   is.
+   is. Where spot instances may go without notice, what that costs must be left as well, in every slot in which it
+   holds some or they have just gone: else it gets on-demand ones alone.
 3. Needed: not more than ends the job in this slot.
 """
 
@@ -88,16 +89,35 @@ class Choices:
         """Rule 2."""
         seen, most = self.seen, self.batch.most
         all_of_them, none = self.split(most), np.zeros_like(most)
-        # The last that is safe counts: what was asked for, if it is, else the more the better.
-        ways = [self.split(seen.held)] if self.overhead == "total" else [(none, seen.on_demand), (none, most)]
+        ways = [(none, seen.on_demand), (none, most)]
+        if self.overhead == "total":
+            ways = [self.split(seen.held), (none, seen.held), (none, most)]
+        spare = [self.spare(*way) for way in ways]
         chosen = all_of_them
-        for way in (*ways, all_of_them, (spot, on_demand)):
-            safe = self.safe(*way)
-            chosen = np.where(safe, way[0], chosen[0]), np.where(safe, way[1], chosen[1])
+        if self.batch.loss.any():  # where none is safe if spot ones go, one that is if they do not
+            chosen = _where(self.batch.loss > 0, (none, most), chosen)
+            for way, enough in zip(ways, spare, strict=True):
+                chosen = _where(enough >= -EXACT, way, chosen)
+        # The last that is safe counts: what was asked for, if it is, else the more the better.
+        ways += [all_of_them, (spot, on_demand)]
+        spare += [self.spare(*way) for way in ways[-2:]]
+        for way, enough in zip(ways, spare, strict=True):
+            chosen = _where(enough >= self.at_risk(way[0]) - EXACT, way, chosen)
         return chosen
 
     def safe(self, spot: IntArray, on_demand: IntArray) -> BoolArray:
         """Whether on-demand instances could still end the job in time from the next slot on."""
+        safe: BoolArray = self.spare(spot, on_demand) >= self.at_risk(spot) - EXACT
+        return safe
+
+    def at_risk(self, spot: IntArray) -> FloatArray:
+        """Work that is lost if spot instances go without notice: those held now, and any that have just gone."""
+        times = (spot > 0).astype(float) + (self.seen.spot > self.seen.available)
+        work: FloatArray = times * self.batch.loss * self.batch.fastest
+        return work
+
+    def spare(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
+        """Work that could be done by the deadline beyond what is left, on on-demand instances from the next slot on."""
         batch, later = self.batch, np.maximum(self.seen.slots_left - 1, 0)
         # Where a launch costs, spot instances that go are not replaced for nothing.
         kept = on_demand if self.overhead == "launches" else spot + on_demand
@@ -105,8 +125,8 @@ class Choices:
         stays = np.where(kept >= batch.least, (first + later - 1) * speed_of(batch, kept), 0.0)
         grows = (batch.up + later - 1) * batch.fastest
         then = np.where(later > 0, np.maximum(stays, grows), 0.0)
-        safe: BoolArray = self.gain(spot, on_demand) + then >= self.left - EXACT
-        return safe
+        spare: FloatArray = self.gain(spot, on_demand) + then - self.left
+        return spare
 
     def trimmed(self, spot: IntArray, on_demand: IntArray) -> Pair:
         """Rule 3."""
@@ -114,9 +134,14 @@ class Choices:
         ends = self.gain(spot, on_demand) >= self.left - EXACT
         if not ends.any():
             return spot, on_demand
-        fewest = total.copy()
+        fewest, safe = total.copy(), self.safe(spot, on_demand)
         for number in range(int(total[ends].max()) - 1, 0, -1):
             fewer = self._shrunk(spot, on_demand, np.minimum(total, number))
             enough = ends & (number < total) & (number >= self.batch.least) & (self.gain(*fewer) >= self.left - EXACT)
+            enough &= self.safe(*fewer) | ~safe
             fewest = np.where(enough, number, fewest)
         return self._shrunk(spot, on_demand, fewest)
+
+
+def _where(which: BoolArray, one: Pair, other: Pair) -> Pair:
+    return np.where(which, one[0], other[0]), np.where(which, one[1], other[1])

@@ -81,8 +81,10 @@ class LivePlan:
         if slot >= job.deadline - 1:
             return most
         speed = job.speed[min(held.all, job.most)] if held.all >= job.least else 0.0
-        seen = self._seen(Batch([job], market, [start]), slot + 1, done + (1.0 - gone) * speed, held, 0)
-        # From the next slot on, on all on-demand nodes that it can use.
+        # It may not be seen yet what the loss costs.
+        done += (1.0 - gone) * speed - job.loss * job.speed[-1]
+        seen = self._seen(Batch([job], market, [start]), slot + 1, done, held, 0)
+        # From the next slot on, on all on-demand instances that it can use.
         waits = Choices(seen).safe(np.zeros(1, np.int64), np.array([job.most]))
         return held if waits[0] else most
 

@@ -91,6 +91,8 @@ class SpotJob:
         down: part of a slot that is left if it shrinks.
         value: of its end by the deadline, in the unit of the prices.
         grace: after so many times its deadline, above 1, its end is worth nothing.
+        loss: slots at full speed that it costs if spot instances go without notice: what has to be done again, and to
+            start again. The safety net lets it hold them only where there is time for that; none by itself.
 
     Raises:
         ValueError: if one is out of its range.
@@ -111,6 +113,7 @@ class SpotJob:
     down: float = 0.9
     value: float = 120.0
     grace: float = 1.5
+    loss: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.work < math.inf:
@@ -135,6 +138,8 @@ class SpotJob:
             raise ValueError(f"value must be at least 0 and finite, got {self.value}")
         if not 1 < self.grace < math.inf:
             raise ValueError(f"grace must be above 1 and finite, got {self.grace}")
+        if not 0 <= self.loss < math.inf:
+            raise ValueError(f"loss must be at least 0 slots and finite, got {self.loss}")
 
     @property
     def feasible(self) -> bool:
@@ -184,7 +189,7 @@ class Batch:
         jobs: with their work and speed in ``units``.
         units: what an instance does in a slot, where a job has as few as it may, shape ``(B,)``. All work that the
             policies see is in these units, so nothing depends on the units of the jobs.
-        work, value, grace, up, down, on_demand: shape ``(B,)``.
+        work, value, grace, up, down, loss, on_demand: shape ``(B,)``.
         deadline, least, most: shape ``(B,)``, whole.
         speed: shape ``(B, N + 1)``, N the most of any; behind a job's own most it goes on with that.
         price: shape ``(B, D)``, D the latest deadline; behind a job's own deadline it goes on with the last.
@@ -205,8 +210,9 @@ class Batch:
         self.units = np.array([job.speed[job.least] / job.least for job in jobs])
         jobs = [_in_units(job, unit) for job, unit in zip(jobs, self.units.tolist(), strict=True)]
         self.jobs, self.markets, self.starts = tuple(jobs), tuple(several), np.array(starts, np.int64)
-        self.work, self.value, self.grace, self.up, self.down = (
-            np.array([getattr(job, name) for job in jobs], float) for name in ("work", "value", "grace", "up", "down")
+        self.work, self.value, self.grace, self.up, self.down, self.loss = (
+            np.array([getattr(job, name) for job in jobs], float)
+            for name in ("work", "value", "grace", "up", "down", "loss")
         )
         self.deadline, self.least, self.most = (
             np.array([getattr(job, name) for job in jobs], np.int64) for name in ("deadline", "least", "most")
