@@ -284,7 +284,7 @@ def test_its_slots_are_drawn(tmp_path: Path) -> None:
 
 
 def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_slot() -> None:
-    world = World({"a": elastic("a", 80, 100.0)}, warm_up=3.0)
+    world = World({"a": elastic("a", 80, 100.0)}, nodes=Nodes(0, 1), warm_up=3.0, trains_at=3.0)
     run = spot_run(world, market([4, 0, 0, 0, 0, 0, 4, 4, 4, 4]), first=1.0, setup=2.0)
     world.live(run, 1.0)
     [job] = run.jobs
@@ -293,6 +293,16 @@ def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_s
     assert run.jobs[0].up == pytest.approx(0.5, abs=0.06)  # and until the first batch
     world.live(run, 60.0)
     assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # nodes that came again
+
+
+def test_who_is_given_no_node_at_first_is_timed_from_when_it_is() -> None:
+    world = World({"a": elastic("a", 80, 100.0)}, nodes=Nodes(0, 1), warm_up=3.0)
+    run = spot_run(world, market([0, 0, 4, 4, 4, 4, 4, 4, 4, 4]), first=1.0, setup=2.0)
+    world.live(run, 15.0)
+    assert run.jobs[0].up == pytest.approx(0.8)
+    assert not world.nodes.all
+    world.live(run, 20.0)
+    assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # what it took before the run is in it, not added
 
 
 @given(

@@ -136,6 +136,8 @@ class Asked(NamedTuple):
     at: float
     batches: int
     """Done by then."""
+    on_node: bool
+    """There was a node for it already."""
 
 
 @dataclass
@@ -313,7 +315,7 @@ class SpotRun:
             if not held.all:
                 planned.asked = None
             elif not was.all and planned.asked is None:
-                planned.asked = Asked(now, status.batches)
+                planned.asked = Asked(now, status.batches, on_node=left.all > 0)
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
             self._tell_size(terms, planned)
@@ -443,10 +445,10 @@ class SpotRun:
         for name, planned in self._jobs.items():
             if planned.asked is not None and name in jobs and jobs[name].batches > planned.asked.batches:
                 lag = now - planned.asked.at
-                if planned.asked.batches:
-                    self._lags.append(lag)
-                else:  # nodes were there before the run was
+                if planned.asked.on_node:  # what it takes to bring one up is not in it
                     self._begun = max(self._begun, lag)
+                else:
+                    self._lags.append(lag)
                 planned.asked = None
 
     def _count(self, now: float, jobs: Mapping[str, JobStatus], there: Nodes) -> None:

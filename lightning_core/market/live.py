@@ -57,9 +57,8 @@ class LivePlan:
         if slot >= job.deadline:
             return Nodes(0, job.most)
         batch = Batch([job], market, [start])
-        seen = self._seen(batch, slot, done, held, taken)
-        spot, on_demand = self._policy.decide(seen)
-        return _of(Choices(seen).choose(spot, on_demand, guarded=True))
+        spot, on_demand = self._policy.decide(self._seen(batch.with_reserve(), slot, done, held, taken))
+        return _of(Choices(self._seen(batch, slot, done, held, taken)).choose(spot, on_demand, guarded=True))
 
     def must_have(
         self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Nodes, gone: float

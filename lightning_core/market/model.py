@@ -92,7 +92,8 @@ class SpotJob:
         value: of its end by the deadline, in the unit of the prices.
         grace: after so many times its deadline, above 1, its end is worth nothing.
         loss: slots at full speed that it costs if spot instances go without notice: what has to be done again, and to
-            start again. The safety net lets it hold them only where there is time for that; none by itself.
+            start again. Policies plan for one, and the safety net lets it hold spot instances only where there is time
+            for one. None by itself.
 
     Raises:
         ValueError: if one is out of its range.
@@ -233,6 +234,15 @@ class Batch:
         for name, column in vars(self).items():
             picked = tuple(column[row] for row in rows) if isinstance(column, tuple) else column[list(rows)]
             setattr(other, name, picked)
+        return other
+
+    def with_reserve(self) -> Batch:
+        """The jobs as policies plan for them: with as much work more as a loss without notice costs each."""
+        if not self.loss.any():
+            return self
+        other = self.only(range(len(self)))
+        other.work = self.work + self.loss * self.fastest
+        other.jobs = tuple(replace(job, work=work) for job, work in zip(self.jobs, other.work.tolist(), strict=True))
         return other
 
     @property

@@ -139,7 +139,7 @@ def play(
     """
     several, jobs, slots = len(policies), len(batch), batch.slots
     horizon = max(policy.horizon for policy in policies)
-    rows = batch.only(list(range(jobs)) * several)
+    rows, planned = batch.only(list(range(jobs)) * several), batch.with_reserve()
     shape = several * jobs, slots
     spot, on_demand = np.zeros((2, *shape), np.int64)
     part, progress, paid = np.ones(shape), np.zeros(shape), np.zeros(shape)
@@ -152,7 +152,7 @@ def play(
         for number, policy in enumerate(policies):
             own = slice(number * jobs, (number + 1) * jobs)
             wanted[:, own] = policy.decide(
-                Seen(batch, slot, done[own], held[0, own], held[1, own], forecast, lowest, highest)
+                Seen(planned, slot, done[own], held[0, own], held[1, own], forecast, lowest, highest)
             )
         now = Forecast(np.tile(forecast.prices[:, :1], (several, 1)), np.tile(forecast.counts[:, :1], (several, 1)))
         choices = Choices(Seen(rows, slot, done, held[0], held[1], now, done, done), overhead)
