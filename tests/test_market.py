@@ -205,7 +205,8 @@ def worlds(draw: st.DrawFn, slots: int = 10) -> tuple[SpotJob, Market]:
     down = draw(st.floats(up, 1.0))
     deadline = draw(st.integers(1, slots))
     work = draw(st.floats(0.05, 1.0)) * (up + deadline - 1) * float(speed[-1])
-    job = SpotJob(work, deadline, draw(st.integers(1, most)), most, tuple(speed.tolist()), up, down)
+    loss = draw(st.sampled_from([0.0, 0.4, 1.5]))
+    job = SpotJob(work, deadline, draw(st.integers(1, most)), most, tuple(speed.tolist()), up, down, loss=loss)
     prices = draw(st.lists(st.floats(0.05, 1.3), min_size=slots, max_size=slots))
     counts = draw(st.lists(st.integers(0, 16), min_size=slots, max_size=slots))
     return job, Market(np.array(prices), np.array(counts))
@@ -216,10 +217,11 @@ def worlds(draw: st.DrawFn, slots: int = 10) -> tuple[SpotJob, Market]:
 @given(world=worlds(), seed=st.integers(0, 99), overhead=st.sampled_from(["total", "launches"]))
 @settings(max_examples=15, deadline=None)
 def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: int, overhead: Any) -> None:
-    """In time whatever is forecast, within what there is, and the same whoever plays beside it."""
+    """In time whatever is forecast and whatever goes, within what there is, the same whoever plays beside it."""
     job, market = world
+    terms: Any = {"overhead": overhead, "gone": job.loss}
     noise = Foreseen(Noisy(2.0, seed=seed), Noisy(2.0, 8.0, "heavy", seed))
-    ledger = alone(POLICIES[name](), job, market, noise, overhead=overhead)
+    ledger = alone(POLICIES[name](), job, market, noise, **terms)
     slots = slice(0, job.deadline)
     held = (ledger.spot + ledger.on_demand)[0, slots]
     assert ledger.on_time.all()
@@ -228,15 +230,20 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
     assert np.all((ledger.spot >= 0) & (ledger.on_demand >= 0))
     assert np.all(np.diff(ledger.progress[0]) >= 0)
     assert ledger.cost[0] == pytest.approx(ledger.paid.sum())
-    free = alone(POLICIES[name](), job, market, noise, guarded=False, overhead=overhead)
+    free = alone(POLICIES[name](), job, market, noise, guarded=False, **terms)
     kept = free.on_demand[0, -1] + (free.spot[0, -1] if overhead == "total" else 0)
     assert free.late[0] == job.slots_after(job.work - free.progress[0, -1], int(kept))
-    others = play(
-        [OnDemand(), POLICIES[name](), MaxSpot()], Batch([job] * 3, market, [0] * 3), noise, overhead=overhead
-    )
+    others = play([OnDemand(), POLICIES[name](), MaxSpot()], Batch([job] * 3, market, [0] * 3), noise, **terms)
     assert np.array_equal(others[1].spot[2], ledger.spot[0])
     if overhead == "total":
         assert ledger.utility[0] <= optimum(Batch([job], market, [0]))[0] + 1e-9
+
+
+def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:
+    job = SpotJob(30.0, 10, most=4)
+    ledger = alone(MaxSpot(), job, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), gone=0.7)
+    assert np.diff(ledger.progress[0, :5], prepend=0.0) == pytest.approx([0.9 * 4, 0.3 * 3, 3.0, 0.9 * 4, 0.0])
+    assert ledger.on_time.all()
 
 
 @pytest.mark.parametrize("up", [0.05, 0.2, 0.9, 1.0])

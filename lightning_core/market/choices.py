@@ -46,6 +46,12 @@ class Choices:
         self.cheap = seen.price <= self.batch.on_demand
         self.left = self.batch.work - seen.progress
 
+    @property
+    def fewer(self) -> BoolArray:
+        """Whether some of the spot instances that were held have gone."""
+        fewer: BoolArray = self.seen.spot > self.seen.available
+        return fewer
+
     def choose(self, spot: IntArray, on_demand: IntArray, *, guarded: bool) -> Pair:
         """What becomes of what a policy asks for."""
         pair = self.possible(spot, on_demand)
@@ -112,7 +118,7 @@ class Choices:
 
     def at_risk(self, spot: IntArray) -> FloatArray:
         """Work that is lost if spot instances go without notice: those held now, and any that have just gone."""
-        times = (spot > 0).astype(float) + (self.seen.spot > self.seen.available)
+        times = (spot > 0).astype(float) + self.fewer
         work: FloatArray = times * self.batch.loss * self.batch.fastest
         return work
 

@@ -115,6 +115,7 @@ def play(
     *,
     guarded: bool = True,
     overhead: Overhead = "total",
+    gone: float = 0.0,
 ) -> list[Ledger]:
     """Has policies decide for each job of a batch, from its first slot to its deadline.
 
@@ -124,6 +125,7 @@ def play(
         foresight: what they are told of the slots to come.
         guarded: whether the safety net is there.
         overhead: what costs a part of a slot: a change of the number of instances, or any that is launched.
+        gone: part of a slot that it costs at least if there are fewer spot instances than were held in the slot before.
 
     Returns:
         A ledger for each policy.
@@ -159,6 +161,7 @@ def play(
         open_ = (done < rows.work - EXACT) & (slot < rows.deadline)
         chosen = np.where(open_, choices.choose(wanted[0], wanted[1], guarded=guarded), 0)
         left = np.where(open_, choices.part_left(chosen[0], chosen[1]), 1.0)
+        left = np.where(open_ & choices.fewer, np.clip(1.0 - gone, 0.0, left), left)
         done = np.minimum(done + left * speed_of(rows, chosen.sum(0)), rows.work)
         spot[:, slot], on_demand[:, slot] = chosen
         part[:, slot], progress[:, slot] = left, done
