@@ -120,7 +120,10 @@ def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> M
 def measure(size: Size) -> Figures:
     """Live and simulated, seed by seed."""
     slot, slots, batches, seeds = SIZES[size]
-    days = [lived(seed, slot, slots, batches) for seed in range(seeds)]
+    days = list[Day]()
+    for seed in range(seeds):
+        days.append(lived(seed, slot, slots, batches))
+        print(f"day {seed} is over: {days[-1]}", flush=True)
     rows = [[seed, str(day.on_time), *day[1:-2]] for seed, day in enumerate(days)]
     print(f"\n{slots} slots of {slot:g} s, {batches} batches, at most {MOST} nodes, {POLICY}")
     header = [

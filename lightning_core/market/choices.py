@@ -95,12 +95,13 @@ class Choices:
         """Rule 2."""
         seen, most = self.seen, self.batch.most
         all_of_them, none = self.split(most), np.zeros_like(most)
-        ways = [(none, seen.on_demand), (none, most)]
-        if self.overhead == "total":
-            ways = [self.split(seen.held), (none, seen.held), (none, most)]
+        lossy = bool(self.batch.loss.any())
+        ways = [self.split(seen.held)] if self.overhead == "total" else [(none, seen.on_demand), (none, most)]
+        if lossy and self.overhead == "total":
+            ways += [(none, seen.held), (none, most)]
         spare = [self.spare(*way) for way in ways]
         chosen = all_of_them
-        if self.batch.loss.any():  # where none is safe if spot ones go, one that is if they do not
+        if lossy:  # where none is safe if spot ones go, one that is if they do not
             chosen = _where(self.batch.loss > 0, (none, most), chosen)
             for way, enough in zip(ways, spare, strict=True):
                 chosen = _where(enough >= -EXACT, way, chosen)
