@@ -32,7 +32,7 @@ from lightning_core.launch.bundle import Bundle  # noqa: E402
 from lightning_core.launch.cluster import Cluster  # noqa: E402
 from lightning_core.launch.provision import LocalNodes  # noqa: E402
 from lightning_core.launch.spot import MadeUp, SpotRun  # noqa: E402
-from lightning_core.market import Batch, Foreseen, LastValue, Market, play  # noqa: E402
+from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play  # noqa: E402
 from lightning_core.market.live import Nodes  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
@@ -47,6 +47,8 @@ SIZES: dict[Size, tuple[float, int, int, int]] = {
 }  # fmt: skip
 # Part of a slot in which the number of nodes changes that is left, and seconds between two saves.
 KEPT, SAVES = 0.8, 5.0
+# Parts of a slot that a loss costs, and days on which it is simulated.
+LOSSES, DAYS = (0.25, 0.5, 0.75), 150
 # Within so many seconds behind its end it is known that a node is gone.
 KNOWN = 10.0
 
@@ -120,6 +122,7 @@ def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> M
 def measure(size: Size) -> Figures:
     """Live and simulated, seed by seed."""
     slot, slots, batches, seeds = SIZES[size]
+    reckoned()
     days = list[Day]()
     for seed in range(seeds):
         days.append(lived(seed, slot, slots, batches))
@@ -163,12 +166,32 @@ def measure(size: Size) -> Figures:
     }
 
 
-def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
-    """One day."""
+def market_of(seed: int, slot: float, slots: int) -> Market:
+    """Of a day, and a day more."""
     whole = shipped(slot=HOURS * 3600.0)
     start = int(np.random.default_rng(seed).integers(0, len(whole) - 2 * slots))
     window = slice(start, start + 2 * slots)
-    market = Market(whole.price[window], np.minimum(whole.available[window] // 4, MOST), seconds=slot)
+    return Market(whole.price[window], np.minimum(whole.available[window] // 4, MOST), seconds=slot)
+
+
+def reckoned() -> None:
+    """What it is worth to reckon with losses, by the simulation: every node that goes does so without notice."""
+    slots = SIZES["full"][1]
+    print(f"{DAYS} days by the simulation, on which spot nodes go without notice, each time at a part of a slot")
+    rows = list[list[object]]()
+    for part in LOSSES:
+        job = SpotJob(0.5 * MOST * slots, slots, most=MOST, speed=(0.0, 1.0, 1.55), up=1 - part, down=KEPT, value=0.0)
+        for words, loss in (("yes", part), ("no", 0.0)):
+            batch = Batch([replace(job, loss=loss)] * DAYS, [market_of(seed, 1.0, slots) for seed in range(DAYS)],
+                          [0] * DAYS)  # fmt: skip
+            [ledger] = play([SPOT_POLICIES[POLICY]()], batch, Foreseen(LastValue()), gone=part)
+            rows.append([part, words, int((~ledger.on_time).sum()), float(ledger.cost.mean())])
+    table(["slots lost", "reckoned with", "late", "cost"], rows)
+
+
+def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
+    """One day."""
+    market = market_of(seed, slot, slots)
     with tempfile.TemporaryDirectory(prefix="lc-") as folder, local_machines() as machines:
         nodes = LocalNodes(machines, notice=0.0 if seed % 2 else NOTICE)
         asked = time.monotonic()
