@@ -341,6 +341,8 @@ def test_where_there_is_no_time_for_a_loss_spot_nodes_are_left() -> None:
     assert plan.decide(job, trace, 0, 2, 4.1, Nodes(4, 0)) == Nodes(4, 0)
     assert plan.decide(job, trace, 0, 2, 3.9, Nodes(4, 0)) == Nodes(0, 4)  # 40 can be done, 36.1 are to do
     assert plan.decide(replace(job, loss=0.0), trace, 0, 2, 3.9, Nodes(4, 0)) == Nodes(4, 0)
+    assert plan.decide(job, trace, 0, 2, -2.0, Nodes(4, 0)) == Nodes(0, 4)  # late, but not by a whole loss
+    assert plan.decide(job, trace, 0, 2, -5.0, Nodes(4, 0)) == Nodes(4, 0)
     # One would end it in this slot, but must not be lost.
     assert plan.decide(job, trace, 0, 11, 39.0, Nodes(4, 0)) == Nodes(0, 2)
 

@@ -102,7 +102,9 @@ class Choices:
         spare = [self.spare(*way) for way in ways]
         chosen = all_of_them
         if lossy:  # where none is safe if spot ones go, one that is if they do not
-            chosen = _where(self.batch.loss > 0, (none, most), chosen)
+            one = self.batch.loss * self.batch.fastest
+            # Late by a hair is late by more with a loss; later than that, on-demand ones only cost more.
+            chosen = _where((spare[-1] >= -one) & (one > 0), (none, most), chosen)
             for way, enough in zip(ways, spare, strict=True):
                 chosen = _where(enough >= -EXACT, way, chosen)
         # The last that is safe counts: what was asked for, if it is, else the more the better.
