@@ -402,7 +402,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Amend:
-    """A person gives a job that has not ended other terms.
+    """A person, or the plan of a market or of places, gives a job that has not ended other terms.
 
     Args:
         job: under its name, as it should have been submitted. What its process can do stays as it is.

@@ -13,6 +13,7 @@ from lightning_core.journal import Journal, replay
 from lightning_core.reasons import Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
+    Amend,
     BatchTarget,
     Cause,
     Cell,
@@ -172,6 +173,13 @@ def test_why_a_job_got_what_it_got(history: History) -> None:
     assert re.search(r"15\.0s  person +new terms: weight 1 to 2", text)
     assert lines[-1].split() == ["70.0s", "cancelled", "cancelled"]
     assert "submitted under this name for the 2. time" in why(history, "cnn")[0]
+
+
+def test_a_plan_is_no_person() -> None:
+    history, job = History(Settings()), Job("a", 50.0, BatchTarget(9))
+    history.take(Submit((job,)), 0.0, [grant(1, 1.0)])
+    history.take(Amend(job, devices=0), 20.0, [])
+    assert history.of("a").remarks[-1] == (20.0, "plan", "to train on devices: 0")
 
 
 def test_why_says_nothing_to_the_terminal() -> None:

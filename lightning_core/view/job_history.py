@@ -226,9 +226,11 @@ class JobHistory:
         if deadline != self.deadline:
             changes.append(f"deadline {_since(self, self.deadline)} to {_since(self, deadline)}")
             self.deadlines.append((now, deadline))
-        if event.devices is not None:
-            changes.append(f"to train on {event.devices} devices")
         self.job = new
+        if event.devices is not None:  # no person says that, but the plan of a market, or of places
+            changes.append(f"to train on devices: {event.devices}")
+            self.remarks.append(Remark(now, "plan", ", ".join(changes)))
+            return
         self.remarks.append(Remark(now, "person", "new terms: " + (", ".join(changes) or "the same as before")))
 
     def command(self, event: Cancel | Pause | Resume, now: float) -> None:

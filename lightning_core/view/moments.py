@@ -43,7 +43,7 @@ class Belief(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """What a person wanted of the job, or what befell its worker."""
+    """What a person or a plan wanted of the job, or what befell its worker."""
 
     time: float
     who: str
