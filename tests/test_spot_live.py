@@ -295,6 +295,18 @@ def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_s
     assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # nodes that came again
 
 
+def test_nodes_that_go_as_a_slot_begins_cost_one_loss() -> None:
+    """Left are 224 batches, 266 can be done: 38 are for those that go and for those that stay, who may go as well."""
+    world = World({"a": elastic("a", 341, 100.0)}, nodes=Nodes(0, 1), saves=2.0)
+    run = spot_run(world, market([4, 4, 4, 2, 2, 2, 2, 2, 2, 2]), first=1.0, setup=3.0)
+    world.live(run, 30.0)
+    assert world.nodes == Nodes(4, 0)
+    world.spot, world.nodes = 2, Nodes(2, 0)
+    world.live(run, 1.0)
+    assert run.jobs[0].loss == pytest.approx(0.5, abs=0.06)
+    assert world.nodes == Nodes(2, 2)
+
+
 def test_who_is_given_no_node_at_first_is_timed_from_when_it_is() -> None:
     world = World({"a": elastic("a", 80, 100.0)}, nodes=Nodes(0, 1), warm_up=3.0)
     run = spot_run(world, market([0, 0, 4, 4, 4, 4, 4, 4, 4, 4]), first=1.0, setup=2.0)

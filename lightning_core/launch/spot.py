@@ -299,7 +299,7 @@ class SpotRun:
     # ------------------------------------------------------------------------------------------------ a slot
 
     def _begin_slot(self, number: int, now: float, jobs: Mapping[str, JobStatus], there: Nodes, *, gone: bool) -> None:
-        """Has the plans decide; ``gone``: nodes have just vanished."""
+        """Has the plans decide; ``gone``: nodes have just vanished, and what that costs is to come."""
         self._market = self._market_at(number)
         price, available = float(self._market.price[number]), int(self._market.available[number])
         taken, wanted, left = 0, Nodes(), there
@@ -308,13 +308,12 @@ class SpotRun:
             if (planned := self._planned(status, terms, number, now)) is None or status.state is State.ENDED:
                 continue
             # What it was given for and did not come, it did not have.
-            was = _least(planned.held, left)
-            left = Nodes(left.spot - was.spot, left.on_demand - was.on_demand)
-            lost = gone and was != planned.held
-            planned.held = held = self._decide(status, terms, planned, was, number, taken, lost)
+            had = _least(planned.held, left)
+            left = Nodes(left.spot - had.spot, left.on_demand - had.on_demand)
+            planned.held = held = self._decide(status, terms, planned, planned.held if gone else had, number, taken)
             if not held.all:
                 planned.asked = None
-            elif not was.all and planned.asked is None:
+            elif not had.all and planned.asked is None:
                 planned.asked = Asked(now, status.batches, on_node=left.all > 0)
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
@@ -378,16 +377,12 @@ class SpotRun:
             planned.told = planned.held.all
             self._run.tell(Amend(terms, devices=planned.told))
 
-    def _decide(
-        self, status: JobStatus, terms: Job, planned: _Planned, was: Nodes, number: int, taken: int, gone: bool
-    ) -> Nodes:
+    def _decide(self, status: JobStatus, terms: Job, planned: _Planned, was: Nodes, number: int, taken: int) -> Nodes:
         life = self._lives[status.name]
         planned.job = job = self._spot_job(status.name, terms, life)
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
             return Nodes(0, least_size(terms))
         slot, done = number - life.start, float(status.batches)
-        if gone and done < job.work:  # what that costs is not seen yet
-            done = max(done - job.loss * job.speed[-1], 0.0)
         return planned.plan.decide(_prudent(job), self._market, life.start, slot, done, was, taken)
 
     def _spot_job(self, name: str, terms: Job, life: Life) -> SpotJob | None:
