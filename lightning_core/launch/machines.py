@@ -31,6 +31,8 @@ def make_token() -> None:
 def local_machines() -> Iterator[Any]:
     """A head without devices that this process has joined, as a ``ray.cluster_utils.Cluster``; it ends with the block.
 
+    And with this process, however that ends, and so does whatever it starts meanwhile.
+
     Raises:
         RuntimeError: if Ray was imported before, without a token: it looks for one only then.
     """
@@ -40,6 +42,7 @@ def local_machines() -> Iterator[Any]:
 
     from lightning_core.drivers.ray_actor import NICE
     from lightning_core.launch.cluster import has_token, join_ray
+    from lightning_core.launch.reaper import ended_with_us
     from lightning_core.launch.signals import kept_from_ray
 
     if not has_token():
@@ -50,13 +53,14 @@ def local_machines() -> Iterator[Any]:
     head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray", "object_store_memory": MEMORY}
     try:
         # Nodes may come in threads, which can set no signal handlers.
-        with kept_from_ray():
-            machines: Any = Machines(initialize_head=True, shutdown_at_exit=False, head_node_args=head)
-        try:
-            join_ray(machines.address)
-            yield machines
-        finally:
-            ray.shutdown()
-            machines.shutdown()
+        with ended_with_us("RAY_TMPDIR", own):
+            with kept_from_ray():
+                machines: Any = Machines(initialize_head=True, shutdown_at_exit=False, head_node_args=head)
+            try:
+                join_ray(machines.address)
+                yield machines
+            finally:
+                ray.shutdown()
+                machines.shutdown()
     finally:
         shutil.rmtree(own, ignore_errors=True)
