@@ -3,8 +3,9 @@
 A training whose nodes are processes of this machine is given slots of some seconds: each is two hours of a recording of
 A100 cards, with the least number in them, of which a quarter counts, two at most. Its policy decides slot by slot by
 what it has really trained. Nodes go with some seconds' notice on even seeds, and without any on odd ones. Beside it the
-same slots played by the simulation, at the speed that was measured: with what starts and losses cost here, and as if
-nobody lost anything by them nor kept time free for them; and what on-demand nodes alone would have cost.
+same slots played by the simulation, at the speed that was measured, which is not known in the first slot: with what
+starts and losses cost here, and as if nobody lost anything by them nor kept time free for them; and what on-demand
+nodes alone would have cost.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from lightning_core.launch.provision import LocalNodes  # noqa: E402
 from lightning_core.launch.spot import MadeUp, SpotRun  # noqa: E402
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play  # noqa: E402
 from lightning_core.market.live import Nodes  # noqa: E402
+from lightning_core.market.playing import Seen, SpotPolicy  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
-from lightning_core.types import Cause, FloatArray, Report, Save, Verdict, WorkerLeft  # noqa: E402
+from lightning_core.types import Cause, FloatArray, IntArray, Report, Save, Verdict, WorkerLeft  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST, POLICY = 2, "chain"
@@ -117,6 +119,23 @@ def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> M
         elif now - gone <= NOTICE + KNOWN:
             left = gone
     return found
+
+
+class Unmeasured:
+    """Another policy, from the second slot on: in the first one nothing is known of a job's speed, as it is live.
+
+    Args:
+        policy: the other one.
+    """
+
+    def __init__(self, policy: SpotPolicy) -> None:
+        self._policy, self.horizon = policy, policy.horizon
+
+    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
+        """Spot and on-demand instances, each of shape ``(B,)``."""
+        if seen.slot == 0:
+            return np.zeros_like(seen.batch.least), seen.batch.least
+        return self._policy.decide(seen)
 
 
 def measure(size: Size) -> Figures:
@@ -222,7 +241,7 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
         found = moments(Path(folder) / "run" / "journal.db", world.taken[: 0 if seed % 2 else None],
                         world.taken[: None if seed % 2 else 0])  # fmt: skip
     [ended], [planned] = summary.jobs, run.jobs
-    policy = [SPOT_POLICIES[POLICY]()]
+    policy = [Unmeasured(SPOT_POLICIES[POLICY]())]
     # Where nodes go a start is lost, and without notice what was not saved.
     gone = planned.loss - (0.0 if seed % 2 else SAVES / slot)
     [ledger] = play(policy, Batch([planned], market, [0]), Foreseen(LastValue()), gone=gone)
