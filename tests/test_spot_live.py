@@ -67,6 +67,12 @@ def test_what_is_lost_within_a_slot_is_replaced_only_if_there_is_no_time_to_wait
     assert early == Nodes(0, 0)  # 50 in 7 slots: on-demand ones can still do it
     late = plan.must_have(PAPER, trace, 0, 5, 30.0, Nodes(1, 0), gone=0.5)
     assert late == Nodes(1, 11)  # 49.5 left for 4 slots of 12, the first at 0.9
+    # What the next slot brings is not looked at.
+    none = market([9] * 6 + [0] * 6)
+    lossy = replace(PAPER, loss=0.5)
+    for known in (trace, none):
+        assert plan.must_have(lossy, known, 0, 5, 48.5, Nodes(2, 0), gone=0.5) == Nodes(2, 0)  # 32.5 and two of 6
+        assert plan.must_have(lossy, known, 0, 5, 43.0, Nodes(2, 0), gone=0.5) == Nodes(2, 10)
     assert plan.must_have(PAPER, trace, 0, 9, 79.0, Nodes(1, 0), gone=0.5) == Nodes(1, 11)
     assert plan.must_have(PAPER, trace, 0, 5, 80.0, Nodes(1, 0), gone=0.5) == Nodes(1, 0)
 

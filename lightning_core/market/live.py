@@ -80,10 +80,11 @@ class LivePlan:
         if slot >= job.deadline - 1:
             return most
         speed = job.speed[min(held.all, job.most)] if held.all >= job.least else 0.0
-        # It may not be seen yet what the loss costs.
-        done += (1.0 - gone) * speed - job.loss * job.speed[-1]
-        seen = self._seen(Batch([job], market, [start]), slot + 1, done, held, 0)
-        # From the next slot on, on all on-demand instances that it can use.
+        # What the loss costs may not be seen yet, and the spot instances that are left may go as well.
+        losses = 1 + (held.spot > 0)
+        done += (1.0 - gone) * speed - losses * job.loss * job.speed[-1]
+        # From the next slot on, of which nothing is known, on all on-demand instances that it can use.
+        seen = self._seen(Batch([job], market, [start]), slot + 1, done, Nodes(0, held.all), 0)
         waits = Choices(seen).safe(np.zeros(1, np.int64), np.array([job.most]))
         return held if waits[0] else most
 
