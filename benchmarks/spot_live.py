@@ -3,9 +3,8 @@
 A training whose nodes are processes of this machine is given slots of some seconds: each is two hours of a recording of
 A100 cards, with the least number in them, of which a quarter counts, two at most. Its policy decides slot by slot by
 what it has really trained. Nodes go with some seconds' notice on even seeds, and without any on odd ones. Beside it the
-same slots played by the simulation, at the speed that was measured, which is not known in the first slot: with what
-starts and losses cost here, and as if nobody lost anything by them nor kept time free for them; and what on-demand
-nodes alone would have cost.
+same slots played by the simulation from the second on, at the speed that was measured: with what starts and losses cost
+here, and as if nobody lost anything by them nor kept time free for them; and what on-demand nodes alone would have cost.
 """
 
 from __future__ import annotations
@@ -35,17 +34,16 @@ from lightning_core.launch.provision import LocalNodes  # noqa: E402
 from lightning_core.launch.spot import MadeUp, SpotRun  # noqa: E402
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play  # noqa: E402
 from lightning_core.market.live import Nodes  # noqa: E402
-from lightning_core.market.playing import Seen, SpotPolicy  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
-from lightning_core.types import Cause, FloatArray, IntArray, Report, Save, Verdict, WorkerLeft  # noqa: E402
+from lightning_core.types import Cause, FloatArray, Report, Save, Verdict, WorkerLeft  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST, POLICY = 2, "chain"
 HOURS, NOTICE = 2, 5.0
 # Seconds of a slot, slots to the deadline, batches, and seeds.
 SIZES: dict[Size, tuple[float, int, int, int]] = {
-    "quick": (12.0, 2, 150, 1), "default": (20.0, 12, 4500, 3), "full": (20.0, 12, 4500, 10)
+    "quick": (12.0, 2, 300, 1), "default": (20.0, 12, 4500, 3), "full": (20.0, 12, 4500, 10)
 }  # fmt: skip
 # Part of a slot in which the number of nodes changes that is left, and seconds between two saves.
 KEPT, SAVES = 0.8, 5.0
@@ -119,23 +117,6 @@ def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> M
         elif now - gone <= NOTICE + KNOWN:
             left = gone
     return found
-
-
-class Unmeasured:
-    """Another policy, from the second slot on: in the first one nothing is known of a job's speed, as it is live.
-
-    Args:
-        policy: the other one.
-    """
-
-    def __init__(self, policy: SpotPolicy) -> None:
-        self._policy, self.horizon = policy, policy.horizon
-
-    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        """Spot and on-demand instances, each of shape ``(B,)``."""
-        if seen.slot == 0:
-            return np.zeros_like(seen.batch.least), seen.batch.least
-        return self._policy.decide(seen)
 
 
 def measure(size: Size) -> Figures:
@@ -241,23 +222,28 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
         found = moments(Path(folder) / "run" / "journal.db", world.taken[: 0 if seed % 2 else None],
                         world.taken[: None if seed % 2 else 0])  # fmt: skip
     [ended], [planned] = summary.jobs, run.jobs
-    policy = [Unmeasured(SPOT_POLICIES[POLICY]())]
+    # In the first slot nothing was known of its speed: simulated are the others.
+    first = run.rows[0]
+    rest = replace(planned, work=max(planned.work - first.batches, 1.0), deadline=planned.deadline - 1)
     # Where nodes go a start is lost, and without notice what was not saved.
     gone = planned.loss - (0.0 if seed % 2 else SAVES / slot)
-    [ledger] = play(policy, Batch([planned], market, [0]), Foreseen(LastValue()), gone=gone)
-    [lossless] = play(policy, Batch([replace(planned, loss=0.0)], market, [0]), Foreseen(LastValue()))
+    simulated, lossless = (
+        play([SPOT_POLICIES[POLICY]()], Batch([job], market, [1]), Foreseen(LastValue()), gone=lost)[0]
+        for job, lost in ((rest, gone), (replace(rest, loss=0.0), 0.0))
+    )
     held = [
         "there     " + " ".join(f"{count:3}" for count in market.available[:slots]),
         "live      " + " ".join(f"{row.spot}+{row.on_demand}" for row in run.rows),
-        "simulated "
-        + " ".join(f"{spot}+{other}" for spot, other in zip(ledger.spot[0], ledger.on_demand[0], strict=True)),
+        "simulated     "
+        + " ".join(f"{spot}+{other}" for spot, other in zip(simulated.spot[0], simulated.on_demand[0], strict=True)),
         "live      " + _percents(np.cumsum([row.batches for row in run.rows]) / batches),
-        "simulated " + _percents(ledger.progress[0] / planned.work),
+        "simulated     " + _percents((first.batches + simulated.progress[0]) / batches),
     ]
     others = run.beside_others()
     assert others is not None  # its speed was measured
     return Day(
-        ended.verdict is Verdict.MET, run.cost, float(ledger.cost[0]), float(lossless.cost[0]), *others,
+        ended.verdict is Verdict.MET, run.cost, first.cost + float(simulated.cost[0]),
+        first.cost + float(lossless.cost[0]), *others,
         sum(row.moves for row in run.rows), sum(row.losses for row in run.rows), ended.lost, ended.batches, held, found,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,12 @@ from lightning_core.market import (
     UniformProgress,
     play,
 )
+from lightning_core.market.choices import Choices
 from lightning_core.market.optimum import by_labels, optimum
-from lightning_core.market.playing import SpotPolicy
+from lightning_core.market.playing import Forecast, Seen, SpotPolicy
 from lightning_core.market.policies.chain import transitions
 from lightning_core.market.windows import grid_of
+from lightning_core.market_jobs import on_demand_alone
 from lightning_core.placement.predictor import PREDICTORS
 from lightning_core.series import errors
 
@@ -228,7 +231,7 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
     assert np.all((held == 0) | ((held >= job.least) & (held <= job.most)))
     assert np.all(ledger.spot[0, slots] <= market.available[slots])
     assert np.all((ledger.spot >= 0) & (ledger.on_demand >= 0))
-    assert np.all(np.diff(ledger.progress[0]) >= 0)
+    assert job.loss or np.all(np.diff(ledger.progress[0]) >= 0)
     assert ledger.cost[0] == pytest.approx(ledger.paid.sum())
     free = alone(POLICIES[name](), job, market, noise, guarded=False, **terms)
     kept = free.on_demand[0, -1] + (free.spot[0, -1] if overhead == "total" else 0)
@@ -240,10 +243,31 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
 
 
 def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:
+    """Four were held: a loss is 2.8 of work, of which the change to three is 0.3 already."""
     job = SpotJob(30.0, 10, most=4)
     ledger = alone(MaxSpot(), job, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), gone=0.7)
-    assert np.diff(ledger.progress[0, :5], prepend=0.0) == pytest.approx([0.9 * 4, 0.3 * 3, 3.0, 0.9 * 4, 0.0])
-    assert ledger.on_time.all()
+    done = np.diff(ledger.progress[0, :5], prepend=0.0)
+    assert done == pytest.approx([0.9 * 4, 0.9 * 3 - 2.5, 3.0, 0.9 * 4, -2.8])
+    assert ledger.late == [1]  # nobody reckoned with that
+    known = replace(job, loss=0.7)
+    assert alone(MaxSpot(), known, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), gone=0.7).on_time.all()
+
+
+def test_who_reckons_with_losses_does_so_only_where_there_may_be_one() -> None:
+    job, market = SpotJob(38.0, 12, most=4, up=0.2, down=0.2, loss=0.2), flat([4] * 12)
+    # On-demand ones alone are as many as without.
+    assert totals(alone(OnDemand(), job, market)) == totals(alone(OnDemand(), replace(job, loss=0.0), market))
+    assert on_demand_alone(job, 1.0) == on_demand_alone(replace(job, loss=0.0), 1.0)
+    # Spot ones that can stay as they are do; and who has none to fear is the same beside who has.
+    held = np.array([3])
+    row = LAST.look(Batch([job], market, [0]), 10, 0)
+    for loss, beside in ((0.2, False), (0.0, False), (0.0, True)):
+        batch = Batch([replace(job, loss=loss)] + [job] * beside, market, [0] * (1 + beside))
+        several = [np.repeat(column, 1 + beside) for column in (np.array([33.0]), held, held * 0)]
+        now = Forecast(np.repeat(row.prices, 1 + beside, 0), np.repeat(row.counts, 1 + beside, 0))
+        choices = Choices(Seen(batch, 10, several[0], several[1], several[2], now, several[0], several[0]))
+        wish = np.array([4] * (1 + beside))
+        assert [one[0] for one in choices.guarded(wish, wish * 0)] == [3, 0]
 
 
 @pytest.mark.parametrize("up", [0.05, 0.2, 0.9, 1.0])

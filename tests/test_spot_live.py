@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lightning_core.launch import provision
 from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.differences import differences
 from lightning_core.launch.market_run import OnMarket, draw, read_books, write_books
 from lightning_core.launch.problems import BundleError
 from lightning_core.launch.provision import Command
@@ -97,6 +98,8 @@ class World:
     """Seconds that nodes take to train where there were none."""
     trains_at: float = 0.0
     saves: float = 0.0
+    recovering: dict[str, int] = field(default_factory=dict)
+    """Whose worker is lost, and what it had saved."""
 
     def job(self, name: str) -> Job:
         return self.jobs[name]
@@ -138,15 +141,19 @@ class World:
     def status(self) -> list[JobStatus]:
         return [self._status(name) for name in self.jobs]
 
+    def _state(self, name: str, *, over: bool) -> State:
+        return State.ENDED if over else State.RECOVERING if name in self.recovering else State.RUNNING
+
     def _status(self, name: str) -> JobStatus:
         job, done = self.jobs[name], int(self.batches.get(name, 0.0))
         assert isinstance(job.target, BatchTarget)
         over = done >= job.target.batches
         base: Any = dict.fromkeys(JobStatus.__dataclass_fields__)
         return JobStatus(**base | {
-            "name": name, "state": State.ENDED if over else State.RUNNING, "reason": Reason("its_turn"),
-            "target": job.target, "batches": done, "deadline": job.deadline, "submitted_at": 0.0, "share": 1.0,
-            "incarnation": 1, "restarts": 0, "lost": 0, "devices": tuple(range(self.nodes.all)),
+            "name": name, "state": self._state(name, over=over), "saved": self.recovering.get(name),
+            "reason": Reason("its_turn"), "target": job.target, "batches": done, "deadline": job.deadline,
+            "submitted_at": 0.0, "share": 1.0, "incarnation": 1, "restarts": 0, "lost": 0,
+            "devices": tuple(range(self.nodes.all)),
         })  # fmt: skip
 
 
@@ -301,6 +308,46 @@ def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_s
     assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # nodes that came again
 
 
+def test_what_was_not_saved_is_still_to_be_done() -> None:
+    """Left are 118 of 130 batches, not 102: some 112 can be done on on-demand nodes if this slot is let go."""
+    several: list[dict[str, int]] = [{}, {"a": 12}]
+    for recovering in several:
+        world = World({"a": elastic("a", 130, 60.0)}, nodes=Nodes(0, 1))
+        run = spot_run(world, market([4, 0, 0, 0, 0, 0]), first=1.0)
+        world.live(run, 10.0)
+        world.batches["a"], world.recovering, world.nodes = 28.0, recovering, Nodes()
+        world.spot = 0
+        world.live(run, 21.0)
+        assert run.rows[2].on_demand == (4 if recovering else 0)
+
+
+def test_how_long_a_start_takes_is_told_apart_from_what_is_done_again() -> None:
+    world = World({"a": elastic("a", 300, 100.0)}, nodes=Nodes(0, 1), warm_up=3.0, saves=1.0)
+    run = spot_run(world, market([4] * 10), first=1.0, setup=1.0)
+    world.live(run, 19.5)
+    world.nodes = Nodes()  # all of them, as a slot ends
+    world.live(run, 0.5)
+    world.live(run, 1.0)
+    world.batches["a"] -= 8.0  # two seconds' worth is done again
+    world.live(run, 10.0)
+    assert run.jobs[0].loss == pytest.approx(0.4, abs=0.11)  # of slots of ten seconds: a start, and what is not saved
+
+
+def test_a_node_that_is_there_is_there_for_one() -> None:
+    jobs = {name: elastic(name, 100, 60.0) for name in "ab"}
+    world = World(jobs, nodes=Nodes(0, 1), warm_up=4.0, trains_at=4.0)
+    run = spot_run(world, market([0] * 6), setup=3.0)
+    world.live(run, 15.0)
+    # For one it took the time until the run began and 5 s, for the other 5 s and not both.
+    assert run.jobs[0].loss == pytest.approx(0.5, abs=0.06)
+
+
+def test_what_another_job_gets_has_not_gone() -> None:
+    plan, job = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue())), SpotJob(40.0, 12, most=4, loss=1.0)
+    assert plan.decide(job, market([8] * 12), 0, 2, 7.0, Nodes(4, 0), taken=5) == Nodes(3, 0)
+    assert plan.decide(job, market([3] * 12), 0, 2, 7.0, Nodes(4, 0)) == Nodes(0, 4)  # one has, without notice maybe
+
+
 def test_nodes_that_go_as_a_slot_begins_cost_one_loss() -> None:
     """Left are 224 batches, 266 can be done: 38 are for those that go and for those that stay, who may go as well."""
     world = World({"a": elastic("a", 341, 100.0)}, nodes=Nodes(0, 1), saves=2.0)
@@ -324,31 +371,30 @@ def test_who_is_given_no_node_at_first_is_timed_from_when_it_is() -> None:
 
 
 @given(
-    st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 4), min_size=12, max_size=12),
-    st.floats(0.0, 1.5), st.floats(0.3, 1.0), st.integers(1, 46), st.lists(st.booleans(), min_size=24, max_size=24),
+    st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 4), min_size=12, max_size=12), st.floats(0.0, 1.5),
+    st.floats(0.3, 1.0), st.integers(1, 46),
+    st.lists(st.sampled_from(["stay", "go within", "go at the end", "crash at the end"]), min_size=13, max_size=13),
 )  # fmt: skip
 @settings(max_examples=300, deadline=None)
 def test_whatever_goes_without_notice_on_demand_nodes_alone_end_it_in_time(
-    name: str, counts: list[int], loss: float, up: float, work: int, goes: list[bool]
+    name: str, counts: list[int], loss: float, up: float, work: int, fates: list[str]
 ) -> None:
-    """In each slot with spot nodes they may be lost, within it or at its end."""
+    """In each slot with spot nodes they may be lost once: within it, or as the next one begins, seen or not."""
     trace = market(counts)
     job = SpotJob(float(work), 12, most=4, up=up, down=up, loss=loss)
     if not job.feasible:
         return
-    plan, held, done = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Nodes(), 0.0
+    plan, held, done, fate = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Nodes(), 0.0, "stay"
     for slot in range(job.deadline):
-        before = held
-        held = plan.decide(job, trace, 0, slot, done, held)
+        before, gone = held, fate == "crash at the end" and held.spot > 0
+        fewer = fate == "go at the end" and before.spot > counts[slot]
+        held = plan.decide(job, trace, 0, slot, done, held, gone=gone)
         if done == job.work:
             break
-        within, behind = goes[2 * slot : 2 * slot + 2]
-        taken = behind and before.spot > counts[slot]  # those of the slot before, as this one has begun
+        fate = fates[slot]
+        within = fate == "go within" and held.spot > 0
         part = 1.0 if held.all == before.all else up
-        cost = loss * job.speed[-1] * ((bool(held.spot) and within) or taken)
-        done = min(done + part * job.speed[held.all] - cost, job.work)
-        if within:  # it is not lost twice
-            goes[2 * slot + 3 : 2 * slot + 4] = [False]
+        done = min(done + part * job.speed[held.all] - (gone + fewer + within) * loss * job.speed[-1], job.work)
     assert done == pytest.approx(job.work)
 
 
@@ -433,6 +479,19 @@ def test_a_bundle_on_a_market_has_twice_the_devices_that_its_jobs_can_use(tmp_pa
     assert terms is not None
     assert (placed.settings.devices, terms.slot, terms.policies) == (8, 20.0, ("chain",))
     assert Bundle.from_dict(placed.to_dict()) == placed
+
+
+def test_who_was_not_told_saves_some_times_in_a_slot(tmp_path: Path) -> None:
+    trace = tmp_path / "market.csv"
+    trace.write_text("available,price\n" + "2,0.5\n" * 50)
+    told = {**BUNDLE["jobs"]["b"], "save_every": "5m"}
+    content = {"jobs": {**BUNDLE["jobs"], "b": told}, "pool": {"devices": 3}}
+    asked = OnMarket(trace, slot="20s", policy="chain")
+    placed = asked.place(Bundle.from_dict(content))
+    assert [spec.saves for spec in placed.jobs] == [2.0, 300.0]
+    assert [spec.saves for spec in OnMarket(trace, slot="2h").place(Bundle.from_dict(content)).jobs] == [300.0, 300.0]
+    # Gone on with, it is what it was.
+    assert not differences(Bundle.from_dict(placed.to_dict()), asked.place(Bundle.from_dict(content)))
 
 
 def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(

@@ -25,6 +25,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.private import owner_only
 from lightning_core.drivers.ray_actor import NAMESPACE, NICE, Actor, start_scheduler
+from lightning_core.drivers.specs import SAVE_EVERY
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import POLL, Watcher, follow
 from lightning_core.launch.keeper import start_keeper
@@ -180,14 +181,8 @@ class Cluster:
         return found
 
     def save_every(self, name: str) -> float:
-        """Seconds of training of a job of the bundle that may have to be done again if its devices go without notice.
-
-        Raises:
-            RuntimeError: if no run is going on, or has no such job.
-        """
-        if name not in self._save_every:
-            raise RuntimeError(f"no job {name!r} of a bundle is running")
-        return self._save_every[name]
+        """Seconds of training of a job that may have to be done again if its devices go without notice."""
+        return self._save_every.get(name, SAVE_EVERY)  # one that is gone on with may no longer be in the bundle
 
     def warm(self) -> int:
         """Devices that there is a worker on, and will be."""
@@ -238,7 +233,7 @@ class Cluster:
         check_folder(run_dir)
         keep_spec(bundle, run_dir)
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
-        self._save_every = {spec.job.name: spec.save_every for spec in bundle.jobs}
+        self._save_every = {spec.job.name: spec.saves for spec in bundle.jobs}
         self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
         try:
             with signals() as received:

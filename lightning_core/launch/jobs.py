@@ -48,7 +48,7 @@ class JobSpec:
         job: name, deadline, target and the other terms.
         config: keys ``model``, ``data``, ``trainer``, ``seed_everything``, ...; plain data throughout.
         cell: least batches in a loss cell, of which estimators need some ten.
-        save_every: least seconds between two saves for fear of what cannot be foreseen.
+        save_every: least seconds between two saves for fear of what cannot be foreseen; None: as the run does it.
         source: of the config, so that a problem can name file and line.
 
     Raises:
@@ -58,7 +58,7 @@ class JobSpec:
     job: Job
     config: Mapping[str, Any]
     cell: int = CELL
-    save_every: float = SAVE_EVERY
+    save_every: float | None = None
     source: Source | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,10 +72,15 @@ class JobSpec:
         """Of the config."""
         return self.source or Source("bundle").at("jobs", self.job.name)
 
+    @property
+    def saves(self) -> float:
+        """Least seconds between two saves."""
+        return SAVE_EVERY if self.save_every is None else self.save_every
+
     def for_worker(self, folder: Path) -> dict[str, Any]:
         """What the Keeper needs to launch the job, plain data; class paths are looked up in ``folder`` too."""
         paths = [str(folder), str(Path.cwd())]
-        return {"job": job_to_dict(self.job), "config": self.config, "cell": self.cell, "save_every": self.save_every,
+        return {"job": job_to_dict(self.job), "config": self.config, "cell": self.cell, "save_every": self.saves,
                 "paths": paths}  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +104,7 @@ class JobSpec:
             "on_miss": str(job.on_miss),
             "retries": job.retries,
             "cell": self.cell,
-            **({} if self.save_every == SAVE_EVERY else {"save_every": duration_text(self.save_every)}),
+            **({} if self.save_every is None else {"save_every": duration_text(self.save_every)}),
         }
 
 
@@ -146,7 +151,7 @@ def read_job(
     deadline, target = term("deadline", duration), term("target", read_target)
     begin, work = term("begin", duration, 0.0), term("work", duration)
     weight, on_miss = term("weight", _positive, 1.0), term("on_miss", _on_miss, OnMiss.CONTINUE)
-    cell, save_every = term("cell", whole, CELL), term("save_every", duration, SAVE_EVERY)
+    cell, save_every = term("cell", whole, CELL), term("save_every", duration)
     restarts, retries = term("restarts", _times), term("retries", _times, 0)
     if deadline is not None and begin is not None and begin >= deadline:
         found.at("begin").add(f"must be before the deadline {value['deadline']}, got {value['begin']!r}")

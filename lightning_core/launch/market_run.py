@@ -118,6 +118,8 @@ class OnMarket:
     def place(self, bundle: Bundle) -> Bundle:
         """The same jobs on a pool that has the market, with as many devices as they can use, twice.
 
+        Who was not told how often to save does so some times in a slot: time is kept free for what is not saved.
+
         Raises:
             BundleError: if a job has no known work, or the market cannot be read.
         """
@@ -150,9 +152,16 @@ class OnMarket:
             problems.append(f"--market: {error}" if self.trace else f"--slot: {error}")
         if problems:
             raise BundleError(problems)
-        return replace(
-            bundle, settings=replace(bundle.settings, market=terms, devices=2 * most, resident=None, locations=())
-        )
+        settings = replace(bundle.settings, market=terms, devices=2 * most, resident=None, locations=())
+        every = min(SAVE_EVERY, SAVES * self._seconds(settings.market_terms()))
+        jobs = [spec if spec.save_every else replace(spec, save_every=every) for spec in bundle.jobs]
+        return replace(bundle, settings=settings, jobs=tuple(jobs))
+
+    def _seconds(self, terms: MarketTerms | None) -> float:
+        """Of a slot."""
+        if terms is not None:
+            return terms.market().seconds
+        return SLOT if self.slot is None else parse_duration(self.slot)
 
     def run(self, bundle: Bundle, run_dir: Path, view: Watcher | None, was: Bundle | None = None) -> Summary:
         """Runs it, or goes on with it; the ledger is printed, and written to ``ledger.json`` in the run's folder.
@@ -166,7 +175,6 @@ class OnMarket:
         with ExitStack() as over:
             before = read_books(run_dir)
             market, kept = self._market(bundle, before, over)
-            bundle = _saving(bundle, (market if isinstance(market, Market) else market(0)).seconds)
             provisioner, there, made_up = over.enter_context(_nodes(bundle, self.ray, self.provision))
             from lightning_core.launch.cluster import Cluster
             from lightning_core.launch.spot import MadeUp, SpotRun, least_size
@@ -197,7 +205,7 @@ class OnMarket:
             market = terms.market()
             print(f"{len(bundle.jobs)} jobs on a market of {len(market)} slots of {market.seconds:g} s", flush=True)
             return market, terms.kept
-        seconds = SLOT if self.slot is None else parse_duration(self.slot)
+        seconds = self._seconds(None)
         assert self.quotes is not None  # else it has terms
         quotes = Quotes(self.quotes, seconds, {row.number: (row.price, row.available) for row in before.rows})
         over.callback(quotes.close)
@@ -265,13 +273,6 @@ def _nodes(
         yield provisioner, partial(nodes_there, resource), None
     finally:
         provisioner.close()
-
-
-def _saving(bundle: Bundle, slot: float) -> Bundle:
-    """Who was not told how often to save does so some times in a slot: for what is not saved, time is kept free."""
-    every = min(SAVE_EVERY, SAVES * slot)
-    jobs = [replace(spec, save_every=every) if spec.save_every == SAVE_EVERY else spec for spec in bundle.jobs]
-    return replace(bundle, jobs=tuple(jobs))
 
 
 def _wait(there: Callable[[], Nodes]) -> None:

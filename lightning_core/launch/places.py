@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -56,7 +57,9 @@ class TurnstileActor:
     """Hosts a device's turnstile on the device's node."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="lc-"))  # private to the user
+        # Private to the user; with a made-up machine's own, so that it goes with it.
+        own = os.environ.get("RAY_TMPDIR", "")
+        self._folder = Path(tempfile.mkdtemp(prefix="lc-", dir=own if Path(own).is_dir() and own else None))
         self._turnstile = Turnstile(self._folder / "turn")
 
     def path(self) -> str:

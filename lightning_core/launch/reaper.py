@@ -25,7 +25,7 @@ def ended_with_us(name: str, folder: str) -> Iterator[None]:
 
     Who ends the block in time cleans up by himself.
     """
-    words = [sys.executable, "-S", __file__, name, folder]
+    words = [sys.executable, "-I", "-S", __file__, name, folder]
     with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as reaper:
         try:
             yield

@@ -303,6 +303,7 @@ class SpotRun:
         self._market = self._market_at(number)
         price, available = float(self._market.price[number]), int(self._market.available[number])
         taken, wanted, left = 0, Nodes(), there
+        open_ = list[tuple[JobStatus, Job, _Planned, Nodes]]()
         for status in sorted(jobs.values(), key=lambda status: (status.deadline, status.name)):
             terms = self._run.job(status.name)
             if (planned := self._planned(status, terms, number, now)) is None or status.state is State.ENDED:
@@ -310,11 +311,17 @@ class SpotRun:
             # What it was given for and did not come, it did not have.
             had = _least(planned.held, left)
             left = Nodes(left.spot - had.spot, left.on_demand - had.on_demand)
-            planned.held = held = self._decide(status, terms, planned, planned.held if gone else had, number, taken)
+            open_.append((status, terms, planned, had))
+        free = left.all
+        for status, terms, planned, had in open_:
+            lost = gone and had != planned.held
+            was = planned.held if lost else had
+            planned.held = held = self._decide(status, terms, planned, was, number, taken, gone=lost)
             if not held.all:
                 planned.asked = None
             elif not had.all and planned.asked is None:
-                planned.asked = Asked(now, status.batches, on_node=left.all > 0)
+                planned.asked = Asked(now, _done(status), on_node=free > 0)
+                free = max(free - held.all, 0)
             taken += held.spot
             wanted = Nodes(wanted.spot + held.spot, wanted.on_demand + held.on_demand)
             self._tell_size(terms, planned)
@@ -377,13 +384,15 @@ class SpotRun:
             planned.told = planned.held.all
             self._run.tell(Amend(terms, devices=planned.told))
 
-    def _decide(self, status: JobStatus, terms: Job, planned: _Planned, was: Nodes, number: int, taken: int) -> Nodes:
+    def _decide(
+        self, status: JobStatus, terms: Job, planned: _Planned, was: Nodes, number: int, taken: int, *, gone: bool
+    ) -> Nodes:
         life = self._lives[status.name]
         planned.job = job = self._spot_job(status.name, terms, life)
         if job is None:  # nothing is known of its speed: it must train somewhere to be known
             return Nodes(0, least_size(terms))
-        slot, done = number - life.start, float(status.batches)
-        return planned.plan.decide(_prudent(job), self._market, life.start, slot, done, was, taken)
+        slot, done = number - life.start, float(_done(status))
+        return planned.plan.decide(_prudent(job), self._market, life.start, slot, done, was, taken, gone=gone)
 
     def _spot_job(self, name: str, terms: Job, life: Life) -> SpotJob | None:
         """What the market sees of a job; None while its speed is not known."""
@@ -423,7 +432,7 @@ class SpotRun:
             job = self._spot_job(name, terms, life)
             if job is None or left == planned.held:
                 continue
-            number, done = slot.number - life.start, float(jobs[name].batches)
+            number, done = slot.number - life.start, float(_done(jobs[name]))
             must = planned.plan.must_have(_prudent(job), self._market, life.start, number, done, left, gone)
             if must.on_demand > planned.held.on_demand:
                 more += must.on_demand - planned.held.on_demand
@@ -438,9 +447,13 @@ class SpotRun:
     def _time(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
         """How long those that had no node have waited for their first batch."""
         for name, planned in self._jobs.items():
-            if planned.asked is not None and name in jobs and jobs[name].batches > planned.asked.batches:
-                lag = now - planned.asked.at
-                if planned.asked.on_node:  # what it takes to bring one up is not in it
+            if (asked := planned.asked) is None or name not in jobs:
+                continue
+            if jobs[name].batches < asked.batches:  # now it is known how many have to be done again
+                planned.asked = asked._replace(batches=jobs[name].batches)
+            elif jobs[name].batches > asked.batches:
+                lag = now - asked.at
+                if asked.on_node:  # what it takes to bring one up is not in it
                     self._begun = max(self._begun, lag)
                 else:
                     self._lags.append(lag)
@@ -488,6 +501,11 @@ class SpotRun:
 def least_size(job: Job) -> int:
     """The fewest devices that it can train on."""
     return min(job.sizes or (job.max_devices,))
+
+
+def _done(status: JobStatus) -> int:
+    """Batches of a job that need not be done again."""
+    return min(status.batches, status.saved or 0) if status.state is State.RECOVERING else status.batches
 
 
 def _prudent(job: SpotJob) -> SpotJob:

@@ -6,7 +6,7 @@
    on all that it can use, it gets all that it can use now, spot ones first; where even that is too late, for a change
    costs a part of the slot, it keeps as many as it has. No forecast is in this. A job that can be ended in time at all
    is. Where spot instances may go without notice, what that costs must be left as well, in every slot in which it
-   holds some or they have just gone: else it gets on-demand ones alone.
+   holds some or they have just gone: else it gets on-demand ones alone, unless it is later than by one loss anyway.
 3. Needed: not more than ends the job in this slot.
 """
 
@@ -96,20 +96,20 @@ class Choices:
         seen, most = self.seen, self.batch.most
         all_of_them, none = self.split(most), np.zeros_like(most)
         lossy = bool(self.batch.loss.any())
-        ways = [self.split(seen.held)] if self.overhead == "total" else [(none, seen.on_demand), (none, most)]
-        if lossy and self.overhead == "total":
-            ways += [(none, seen.held), (none, most)]
+        alone = [(none, seen.held if self.overhead == "total" else seen.on_demand), (none, most)]
+        ways = alone if lossy or self.overhead == "launches" else []
+        if self.overhead == "total":
+            ways = [*ways, self.split(seen.held)]
+        ways += [all_of_them, (spot, on_demand)]
         spare = [self.spare(*way) for way in ways]
         chosen = all_of_them
-        if lossy:  # where none is safe if spot ones go, one that is if they do not
+        if lossy:  # where none is safe if spot ones go, on-demand ones that are if they do not
             one = self.batch.loss * self.batch.fastest
             # Late by a hair is late by more with a loss; later than that, on-demand ones only cost more.
-            chosen = _where((spare[-1] >= -one) & (one > 0), (none, most), chosen)
-            for way, enough in zip(ways, spare, strict=True):
+            chosen = _where((spare[1] >= -one) & (one > 0), (none, most), chosen)
+            for way, enough in zip(alone, spare, strict=False):
                 chosen = _where(enough >= -EXACT, way, chosen)
         # The last that is safe counts: what was asked for, if it is, else the more the better.
-        ways += [all_of_them, (spot, on_demand)]
-        spare += [self.spare(*way) for way in ways[-2:]]
         for way, enough in zip(ways, spare, strict=True):
             chosen = _where(enough >= self.at_risk(way[0]) - EXACT, way, chosen)
         return chosen
@@ -143,11 +143,11 @@ class Choices:
         ends = self.gain(spot, on_demand) >= self.left - EXACT
         if not ends.any():
             return spot, on_demand
-        fewest, safe = total.copy(), self.safe(spot, on_demand)
+        fewest = total.copy()
         for number in range(int(total[ends].max()) - 1, 0, -1):
             fewer = self._shrunk(spot, on_demand, np.minimum(total, number))
             enough = ends & (number < total) & (number >= self.batch.least) & (self.gain(*fewer) >= self.left - EXACT)
-            enough &= self.safe(*fewer) | ~safe
+            enough &= self.safe(*fewer)
             fewest = np.where(enough, number, fewest)
         return self._shrunk(spot, on_demand, fewest)
 

@@ -39,7 +39,16 @@ class LivePlan:
         self._policy, self._foresight = policy, foresight
 
     def decide(
-        self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Nodes, taken: int = 0
+        self,
+        job: SpotJob,
+        market: Market,
+        start: int,
+        slot: int,
+        done: float,
+        held: Nodes,
+        taken: int = 0,
+        *,
+        gone: bool = False,
     ) -> Nodes:
         """What it should hold in a slot.
 
@@ -51,14 +60,19 @@ class LivePlan:
             done: work, in the job's units.
             held: in the slot before.
             taken: spot instances that others have in this slot.
+            gone: some of those that were held have just gone, and what that costs cannot be seen yet.
         """
         if done >= job.work * (1 - EXACT):
             return Nodes()
         if slot >= job.deadline:
             return Nodes(0, job.most)
         batch = Batch([job], market, [start])
-        spot, on_demand = self._policy.decide(self._seen(batch.with_reserve(), slot, done, held, taken))
-        return _of(Choices(self._seen(batch, slot, done, held, taken)).choose(spot, on_demand, guarded=True))
+        if gone:
+            done -= job.loss * job.speed[-1]
+        seen = self._seen(batch.with_reserve(), slot, max(done, 0.0), held, taken, gone=gone)
+        spot, on_demand = self._policy.decide(seen)
+        seen = self._seen(batch, slot, done, held, taken, gone=gone)
+        return _of(Choices(seen).choose(spot, on_demand, guarded=True))
 
     def must_have(
         self, job: SpotJob, market: Market, start: int, slot: int, done: float, held: Nodes, gone: float
@@ -88,8 +102,12 @@ class LivePlan:
         waits = Choices(seen).safe(np.zeros(1, np.int64), np.array([job.most]))
         return held if waits[0] else most
 
-    def _seen(self, batch: Batch, slot: int, done: float, held: Nodes, taken: int) -> Seen:
+    def _seen(self, batch: Batch, slot: int, done: float, held: Nodes, taken: int, *, gone: bool = False) -> Seen:
         forecast = self._foresight.look(batch, slot, self._policy.horizon)
+        offered = int(forecast.counts[0, 0])
+        if gone or held.spot <= offered:  # what others have got instead has not gone, nor has what was paid for already
+            there = min(held.spot, max(offered - taken, 0))
+            held = Nodes(there, held.all - there)
         forecast = Forecast(forecast.prices, np.maximum(forecast.counts - taken, 0))
         progress = np.array([done / float(batch.units[0])])
         spot, on_demand = (np.array([number], np.int64) for number in held)

@@ -93,7 +93,7 @@ class SpotJob:
         grace: after so many times its deadline, above 1, its end is worth nothing.
         loss: slots at full speed that it costs if spot instances go without notice: what has to be done again, and to
             start again. Policies plan for one, and the safety net lets it hold spot instances only where there is time
-            for one. None by itself.
+            for one, or where it is later than by one. None by itself.
 
     Raises:
         ValueError: if one is out of its range.
@@ -191,6 +191,7 @@ class Batch:
         units: what an instance does in a slot, where a job has as few as it may, shape ``(B,)``. All work that the
             policies see is in these units, so nothing depends on the units of the jobs.
         work, value, grace, up, down, loss, on_demand: shape ``(B,)``.
+        reserve: work that is only planned for (:meth:`with_reserve`), shape ``(B,)``.
         deadline, least, most: shape ``(B,)``, whole.
         speed: shape ``(B, N + 1)``, N the most of any; behind a job's own most it goes on with that.
         price: shape ``(B, D)``, D the latest deadline; behind a job's own deadline it goes on with the last.
@@ -218,6 +219,7 @@ class Batch:
         self.deadline, self.least, self.most = (
             np.array([getattr(job, name) for job in jobs], np.int64) for name in ("deadline", "least", "most")
         )
+        self.reserve = np.zeros(len(jobs))
         self.on_demand = np.array([market.on_demand for market in several])
         top, slots = int(self.most.max()), int(self.deadline.max())
         self.speed = np.array([[*job.speed, *[job.speed[-1]] * (top - job.most)] for job in jobs])
@@ -241,7 +243,8 @@ class Batch:
         if not self.loss.any():
             return self
         other = self.only(range(len(self)))
-        other.work = self.work + self.loss * self.fastest
+        other.reserve = self.loss * self.fastest
+        other.work = self.work + other.reserve
         other.jobs = tuple(replace(job, work=work) for job, work in zip(self.jobs, other.work.tolist(), strict=True))
         return other
 

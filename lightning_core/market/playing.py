@@ -125,7 +125,8 @@ def play(
         foresight: what they are told of the slots to come.
         guarded: whether the safety net is there.
         overhead: what costs a part of a slot: a change of the number of instances, or any that is launched.
-        gone: part of a slot that it costs at least if there are fewer spot instances than were held in the slot before.
+        gone: slots at full speed that it costs if there are fewer spot instances than were held in the slot before, of
+            which what a change of the number costs in that slot is a part.
 
     Returns:
         A ledger for each policy.
@@ -161,8 +162,9 @@ def play(
         open_ = (done < rows.work - EXACT) & (slot < rows.deadline)
         chosen = np.where(open_, choices.choose(wanted[0], wanted[1], guarded=guarded), 0)
         left = np.where(open_, choices.part_left(chosen[0], chosen[1]), 1.0)
-        left = np.where(open_ & choices.fewer, np.clip(1.0 - gone, 0.0, left), left)
-        done = np.minimum(done + left * speed_of(rows, chosen.sum(0)), rows.work)
+        speed = speed_of(rows, chosen.sum(0))
+        lost = np.where(open_ & choices.fewer, np.maximum(gone * rows.fastest - (1.0 - left) * speed, 0.0), 0.0)
+        done = np.clip(done + left * speed - lost, 0.0, rows.work)
         spot[:, slot], on_demand[:, slot] = chosen
         part[:, slot], progress[:, slot] = left, done
         paid[:, slot] = chosen[0] * rows.price[:, slot] + chosen[1] * rows.on_demand

@@ -13,7 +13,8 @@ def fewest_in_time(batch: Batch) -> IntArray:
     """Instances that, held from the first slot on, end each job by its deadline; all that it can use if none do."""
     done = batch.speed * (batch.up + batch.deadline - 1)[:, None]
     number = np.arange(batch.speed.shape[1])
-    enough = (done >= batch.work[:, None] - EXACT) & (number >= batch.least[:, None])
+    work = batch.work - batch.reserve  # they do not go
+    enough = (done >= work[:, None] - EXACT) & (number >= batch.least[:, None])
     return np.where(enough.any(1), np.minimum(enough.argmax(1), batch.most), batch.most)
 
 
