@@ -3,8 +3,9 @@
 A training whose nodes are processes of this machine is given slots of some seconds: each is two hours of a recording of
 A100 cards, with the least number in them, of which a quarter counts, two at most. Its policy decides slot by slot by
 what it has really trained. Nodes go with some seconds' notice on even seeds, and without any on odd ones. Beside it the
-same slots played by the simulation from the second on, at the speed that was measured: with what starts and losses cost
-here, and as if nobody lost anything by them nor kept time free for them; and what on-demand nodes alone would have cost.
+same slots played by the simulation from the second on, at the speed that was measured: with what starts and losses
+cost here, and as if nobody lost anything by them nor kept time free for them; and what on-demand nodes alone would have
+cost.
 """
 
 from __future__ import annotations
@@ -228,7 +229,13 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
     # Where nodes go a start is lost, and without notice what was not saved.
     gone = planned.loss - (0.0 if seed % 2 else SAVES / slot)
     simulated, lossless = (
-        play([SPOT_POLICIES[POLICY]()], Batch([job], market, [1]), Foreseen(LastValue()), gone=lost)[0]
+        play(
+            [SPOT_POLICIES[POLICY]()],
+            Batch([job], market, [1]),
+            Foreseen(LastValue()),
+            gone=lost,
+            held=(first.spot, first.on_demand),
+        )[0]
         for job, lost in ((rest, gone), (replace(rest, loss=0.0), 0.0))
     )
     held = [

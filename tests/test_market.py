@@ -253,6 +253,12 @@ def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:
     assert alone(MaxSpot(), known, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), gone=0.7).on_time.all()
 
 
+def test_who_has_instances_as_he_begins_pays_for_no_start() -> None:
+    job = SpotJob(8.0, 4, most=4, up=0.5, down=0.5)
+    ledgers = [alone(OnDemand(), job, flat([0] * 4), held=held) for held in ((0, 0), (1, 2))]
+    assert [ledger.progress[0, 0] for ledger in ledgers] == [1.5, 3.0]
+
+
 def test_who_reckons_with_losses_does_so_only_where_there_may_be_one() -> None:
     job, market = SpotJob(38.0, 12, most=4, up=0.2, down=0.2, loss=0.2), flat([4] * 12)
     # On-demand ones alone are as many as without.

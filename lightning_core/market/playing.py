@@ -116,6 +116,7 @@ def play(
     guarded: bool = True,
     overhead: Overhead = "total",
     gone: float = 0.0,
+    held: tuple[int, int] = (0, 0),
 ) -> list[Ledger]:
     """Has policies decide for each job of a batch, from its first slot to its deadline.
 
@@ -127,6 +128,7 @@ def play(
         overhead: what costs a part of a slot: a change of the number of instances, or any that is launched.
         gone: slots at full speed that it costs if there are fewer spot instances than were held in the slot before, of
             which what a change of the number costs in that slot is a part.
+        held: spot and on-demand instances that each job has as it begins.
 
     Returns:
         A ledger for each policy.
@@ -146,7 +148,7 @@ def play(
     shape = several * jobs, slots
     spot, on_demand = np.zeros((2, *shape), np.int64)
     part, progress, paid = np.ones(shape), np.zeros(shape), np.zeros(shape)
-    held, done = np.zeros((2, several * jobs), np.int64), np.zeros(several * jobs)
+    has, done = np.repeat(np.array(held, np.int64)[:, None], several * jobs, 1), np.zeros(several * jobs)
     for slot in range(slots):
         forecast = foresight.look(batch, slot, horizon)
         by_policy = done.reshape(several, jobs)
@@ -155,10 +157,10 @@ def play(
         for number, policy in enumerate(policies):
             own = slice(number * jobs, (number + 1) * jobs)
             wanted[:, own] = policy.decide(
-                Seen(planned, slot, done[own], held[0, own], held[1, own], forecast, lowest, highest)
+                Seen(planned, slot, done[own], has[0, own], has[1, own], forecast, lowest, highest)
             )
         now = Forecast(np.tile(forecast.prices[:, :1], (several, 1)), np.tile(forecast.counts[:, :1], (several, 1)))
-        choices = Choices(Seen(rows, slot, done, held[0], held[1], now, done, done), overhead)
+        choices = Choices(Seen(rows, slot, done, has[0], has[1], now, done, done), overhead)
         open_ = (done < rows.work - EXACT) & (slot < rows.deadline)
         chosen = np.where(open_, choices.choose(wanted[0], wanted[1], guarded=guarded), 0)
         left = np.where(open_, choices.part_left(chosen[0], chosen[1]), 1.0)
@@ -168,8 +170,8 @@ def play(
         spot[:, slot], on_demand[:, slot] = chosen
         part[:, slot], progress[:, slot] = left, done
         paid[:, slot] = chosen[0] * rows.price[:, slot] + chosen[1] * rows.on_demand
-        held = np.where(slot < rows.deadline, chosen, held)  # at its own deadline it goes on with what it has
-    kept = held[1] if overhead == "launches" else held.sum(0)  # there, spot instances are not replaced for nothing
+        has = np.where(slot < rows.deadline, chosen, has)  # at its own deadline it goes on with what it has
+    kept = has[1] if overhead == "launches" else has.sum(0)  # there, spot instances are not replaced for nothing
     late = slots_after(rows.work - done, kept == rows.most, rows.fastest, rows.up)
     cost = paid.sum(1) + late * rows.most * rows.on_demand
     utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost
