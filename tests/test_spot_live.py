@@ -38,12 +38,14 @@ def market(counts: list[int], price: float = 0.4, seconds: float = 10.0) -> Mark
 
 @given(
     st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 16), min_size=12, max_size=12),
-    st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(20, 100),
+    st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(20, 100), st.sampled_from([0.0, 0.6]),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
-def test_live_it_is_what_it_was_in_the_recording(name: str, counts: list[int], prices: list[float], work: int) -> None:
+def test_live_it_is_what_it_was_in_the_recording(
+    name: str, counts: list[int], prices: list[float], work: int, loss: float
+) -> None:
     trace = Market(np.array(prices), np.array(counts))
-    job = replace(PAPER, work=float(work))
+    job = replace(PAPER, work=float(work), loss=loss)
     [ledger] = play([SPOT_POLICIES[name]()], Batch([job], trace, [1]), Foreseen(LastValue()))
     plan, held, done = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Nodes(), 0.0
     for slot in range(job.deadline):
