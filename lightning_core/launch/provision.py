@@ -291,11 +291,12 @@ class LocalNodes:
     def _kill(machine: _Machine) -> None:
         """As a machine that is switched off: all its processes at once; the raylet is reaped."""
         process = _raylet(machine.node)
+        process.send_signal(signal.SIGSTOP)  # so nobody is left who could tell the whole cluster of it, line by line
         others = _children(process.pid) if process.poll() is None else []
-        process.kill()
         for pid in others:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        process.kill()
         process.wait()
 
 
