@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from lightning_core.launch.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
+# Who is begun in the background of a shell has Ctrl-C ignored, and so has all that it starts: scripts would not leave.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
