@@ -20,11 +20,14 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from lightning_core.codec import decode_event, encode_answers, encode_event
+from lightning_core.downtime import Downtime
 from lightning_core.failpoints import reach
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import Answer, Event
 
-SCHEMA = 5
+SCHEMA = 6
+# How the events begin that tell when no scheduler was there: the others need not be read for that.
+_OF_DOWNTIME = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
 
 
 class JournalError(Exception):
@@ -122,6 +125,15 @@ class Journal:
         """All of them, oldest first."""
         rows = self._connection.execute("SELECT number, now, event, answers, digest FROM events ORDER BY number")
         return (Entry(*row) for row in rows)
+
+    def seconds_down(self) -> float:
+        """Return the seconds in which no scheduler was there, of those that the journal spans."""
+        downtime, seconds = Downtime(), 0.0
+        for entry in self.entries():
+            event = decode_event(entry.event) if entry.event.startswith(_OF_DOWNTIME) else None
+            if (down := downtime.take(event, entry.now)) is not None:
+                seconds += down.until - down.since
+        return seconds
 
     @property
     def digest(self) -> str:

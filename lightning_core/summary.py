@@ -25,11 +25,12 @@ class Summary:
     Args:
         policy: its name.
         jobs: as they ended.
-        wall: seconds of scheduler time that the run took.
+        wall: seconds of scheduler time from the first submission to the end of the run.
         run_dir: folder with the journal, the spec and the summary.
         interrupted: the signal that ended it, if one did.
         devices: of the pool.
         lost: whether it ended because the pool did.
+        down: seconds of ``wall`` in which it was left, and nothing ran.
     """
 
     policy: str
@@ -39,6 +40,7 @@ class Summary:
     interrupted: int | None = None
     devices: int = 1
     lost: bool = False
+    down: float = 0.0
 
     @classmethod
     def of(
@@ -50,11 +52,24 @@ class Summary:
         interrupted: int | None = None,
         *,
         lost: bool = False,
+        down: float = 0.0,
     ) -> Self:
+        """Sum up a run.
+
+        Args:
+            settings: of the scheduler.
+            now: scheduler time: the end of the run if not all of its jobs have ended.
+            jobs: as they are now.
+            run_dir: folder of the run.
+            interrupted: the signal that ended it, if one did.
+            lost: whether it ended because the pool did.
+            down: seconds in which it was left, and nothing ran.
+        """
         args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
-        ended = [job.finished_at for job in jobs if job.finished_at is not None]
         policy = settings.policy + (f":{args}" if args else "")
-        return cls(policy, tuple(jobs), max(ended, default=now), run_dir, interrupted, settings.devices, lost)
+        start = min((job.submitted_at for job in jobs), default=0.0)
+        end = max((now if job.finished_at is None else job.finished_at for job in jobs), default=now)
+        return cls(policy, tuple(jobs), max(end - start, 0.0), run_dir, interrupted, settings.devices, lost, down)
 
     @property
     def met(self) -> int:
@@ -74,14 +89,16 @@ class Summary:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Numbers of the whole run: how long, and what part of the device's time was spent training."""
+        """Numbers of the whole run: how long, and what part of the devices' time was spent training."""
         busy = sum(job.busy for job in self.jobs)
+        could = (self.wall - self.down) * self.devices
         return {
             "jobs": len(self.jobs),
             "met": self.met,
             "wall_s": self.wall,
             "busy_s": busy,
-            "device_use": busy / self.wall / self.devices if self.wall > 0 else 0.0,
+            "down_s": self.down,
+            "device_use": min(busy / could, 1.0) if could > 0 else 0.0,
             "rejected_losses": sum(job.rejected for job in self.jobs),
             "restarts": sum(job.restarts for job in self.jobs),
             "lost_batches": sum(job.lost for job in self.jobs),

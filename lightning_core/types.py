@@ -375,7 +375,13 @@ class WorkersLost:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The pool is being taken down: launched jobs save and leave. They come back with :class:`WorkersLost`."""
+    """The pool is being taken down: launched jobs save and leave. They come back with :class:`WorkersLost`.
+
+    Args:
+        by: who asked for it, in words such as ``"Ctrl-C"``; empty if nobody did, and a fault takes it down.
+    """
+
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from lightning_core.types import (
     BatchTarget,
     Can,
     Cause,
+    Close,
     DevicesGone,
     Event,
     Job,
@@ -164,6 +165,40 @@ def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() ->
     assert "100 batches, 10.0s of work, to be done again" in killed.why()
     assert left.history.of("a").faults == []
     assert "no decision for 96.0s" in left.report()
+
+
+def test_a_run_that_was_left_in_order_had_no_fault() -> None:
+    told = Told(job())
+    told.take(Close("Ctrl-C"), 3.0)
+    told.take(WorkerLeft("a", 1, Cause.RELEASED, saved=Save(100, "1" * 64)), 4.0)
+    told.take(Tick(), 4.2)
+    told.take(Tick(), 184.2)  # the scheduler that goes on wakes itself, before it is told
+    told.take(WorkersLost(), 184.3)
+    assert (told.history.away, told.history.of("a").faults) == ([], [])
+    assert [(since, until) for since, until, _ in told.history.left] == [(4.2, 184.2)]
+    words = "stopped by Ctrl-C, resumed after 3m"
+    assert words in told.why()
+    assert words in told.report()
+    assert "Stopped by Ctrl-C after 4.2s, resumed 3m later." in told.report()
+    for text in (told.why(), told.report()):
+        assert "was down" not in text
+        assert "no decision for" not in text
+
+
+def test_a_job_that_had_not_left_when_the_run_was_stopped_loses_what_it_had_not_saved() -> None:
+    told = Told(job())
+    told.take(Close("SIGTERM"), 3.0)
+    told.take(WorkersLost(), 60.0)
+    assert "stopped by SIGTERM before it had left; lost: 100 batches" in told.why()
+
+
+def test_a_pool_that_was_killed_is_told_once_however_it_wakes() -> None:
+    told = Told(job())
+    told.take(Tick(), 100.0)
+    told.take(Tick(), 101.0)
+    told.take(WorkersLost(), 101.5)
+    assert len(told.history.away) == 1
+    assert "no decision for 97.0s" in told.report()
 
 
 def test_a_scheduler_that_did_not_answer_is_told() -> None:

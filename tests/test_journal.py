@@ -177,7 +177,7 @@ _JOBS = st.builds(
 )
 _EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(Tick()),
-    st.just(Close()),
+    st.builds(Close, _TEXT),
     st.just(WorkersLost()),
     st.builds(Submit, st.lists(_JOBS, max_size=3).map(tuple)),
     st.builds(Amend, _JOBS, st.none() | st.floats(1e-9, 1e9)),

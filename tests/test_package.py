@@ -26,7 +26,7 @@ ROOMS = (
     "settings table",
     "invariants forecasting granting",
     "scheduler",
-    "codec summary market_jobs",
+    "codec summary market_jobs downtime",
     "journal",
     "drivers",
     "callbacks view",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,6 +72,8 @@ def test_a_run_goes_on_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     assert first.returncode == 130, out
     assert f"run --resume {run_dir}" in out
     saved = progress(run_dir)["long"].batches
+    [use] = re.findall(r"1 of 2 met in .*; the device was busy (\d+) % of it", out)
+    assert 0 < int(use) <= 100
     assert json.loads((run_dir / "summary.json").read_text())["jobs"]["short"]["verdict"] == "met"
 
     bundle["jobs"]["long"]["model"]["init_args"]["lr"] = 0.01  # type: ignore[index]
@@ -94,7 +97,11 @@ def test_a_run_goes_on_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     assert {name: job["verdict"] for name, job in body["jobs"].items()} == {"short": "met", "long": "met"}
     assert progress(run_dir)["short"].incarnation == 1
     assert progress(run_dir)["long"].began >= saved - 1
-    assert (run_dir / "report.html").exists()
+    report = (run_dir / "report.html").read_text()
+    assert "Stopped by Ctrl-C after" in report  # what was left in order was no fault, and the power cut was one
+    assert report.count("the pool was down") >= 1
+    assert 0 < body["figures"]["device_use"] <= 1
+    assert body["figures"]["down_s"] > 0
     again = command(tmp_path, "run", "--resume", "run")
     out, _ = again.communicate(timeout=60)
     assert (again.returncode, "all its jobs have ended" in out) == (0, True)

@@ -190,6 +190,34 @@ def test_the_summary_is_complete_and_valid_json(tmp_path: Path) -> None:
     assert "\x1b" not in out.getvalue()
 
 
+def test_the_time_of_a_run_goes_until_its_end_and_no_device_is_busier_than_it_can_be() -> None:
+    scheduler = Scheduler(Settings(policy="edf"))
+    scheduler.handle(Submit((Job("short", 60.0, BatchTarget(5)), Job("long", 190.0, BatchTarget(500)))), 100.0)
+    scheduler.handle(Report("short", 1, 1, 1, 5, 0.5), 100.8)
+    scheduler.handle(Report("long", 1, 1, 1, 100, 9.5), 112.0)
+    left = Summary.of(Settings(policy="edf"), 112.0, scheduler.status(), Path(), 2)
+    assert left.met == 1
+    assert left.wall == pytest.approx(12.0)
+    assert left.figures["device_use"] == pytest.approx(10.0 / 12.0)
+    out = io.StringIO()
+    print_summary(left, out)
+    assert "edf: 1 of 2 met in 12.0s; the device was busy 83 % of it" in out.getvalue()
+
+    scheduler.handle(Report("long", 2, 1, 1, 500, 8.5), 220.0)
+    ended = Summary.of(Settings(policy="edf"), 240.0, scheduler.status(), Path(), down=100.0)
+    assert ended.wall == pytest.approx(140.0)  # one has not ended: an older incarnation says nothing
+    scheduler.handle(Report("long", 1, 2, 1, 500, 18.0), 220.0)
+    ended = Summary.of(Settings(policy="edf"), 240.0, scheduler.status(), Path(), down=100.0)
+    assert ended.figures["down_s"] == 100.0
+    assert ended.wall == pytest.approx(120.0)
+    assert ended.figures["device_use"] == pytest.approx(18.5 / 20.0)
+    out = io.StringIO()
+    print_summary(ended, out)
+    assert "2 of 2 met in 2m, 1m40s of it stopped; the device was busy 92 % of the rest" in out.getvalue()
+    measured = Summary.of(Settings(policy="edf"), 240.0, scheduler.status(), Path(), down=102.0)
+    assert measured.figures["device_use"] == 1.0
+
+
 def test_exit_codes() -> None:
     def code(*verdicts: str, interrupted: int | None = None) -> int:
         scheduler = Scheduler(Settings())

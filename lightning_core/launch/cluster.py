@@ -7,8 +7,8 @@ import logging
 import math
 import os
 import shutil
-import signal
 import socket
+import sqlite3
 import tempfile
 import time
 import uuid
@@ -26,13 +26,14 @@ from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.private import owner_only
 from lightning_core.drivers.ray_actor import NAMESPACE, NICE, Actor, start_scheduler
 from lightning_core.drivers.specs import SAVE_EVERY
+from lightning_core.journal import Journal, JournalError
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.follow import POLL, Watcher, follow
 from lightning_core.launch.keeper import start_keeper
 from lightning_core.launch.places import LABEL
 from lightning_core.launch.preflight import check_folder
 from lightning_core.launch.problems import BundleError
-from lightning_core.launch.signals import Interrupted, below, end, kept_from_ray, signals
+from lightning_core.launch.signals import Interrupted, below, end, kept_from_ray, signal_words, signals
 from lightning_core.settings import Settings
 from lightning_core.summary import PoolLost, Summary
 from lightning_core.types import Amend, Cancel, Close, Event, Job, WorkersLost
@@ -242,13 +243,15 @@ class Cluster:
                 until, lost = time.monotonic() + GRACE, self.is_lost()
                 if received or lost:
                     log.warning("%s: jobs save and leave, within %.0f s", _why(received), GRACE)
-                    call(scheduler, "event", Close(), until=until)
+                    call(scheduler, "event", Close(signal_words(received[0]) if received else ""), until=until)
                 busy = self._wait_until_idle(scheduler, watcher, until)
                 now, jobs = call(scheduler, "status", until=until + CLOSE)
                 if busy:
                     self._by_force = True
                     log.warning("not gone after %.0f s, ended by force: %s", GRACE, ", ".join(busy))
-            summary = Summary.of(settings, now, jobs, run_dir, received[0] if received else None, lost=lost)
+            number = received[0] if received else None
+            down = 0.0 if before is None else _seconds_down(run_dir)
+            summary = Summary.of(settings, now, jobs, run_dir, number, lost=lost, down=down)
             with owner_only():
                 summary.write(run_dir / "summary.json")
             call(scheduler, "close", until=until + CLOSE)
@@ -288,7 +291,16 @@ class Cluster:
 
 
 def _why(received: list[int]) -> str:
-    return f"{signal.Signals(received[0]).name}" if received else "Ray's control process has died"
+    return signal_words(received[0]) if received else "Ray's control process has died"
+
+
+def _seconds_down(run_dir: Path) -> float:
+    try:
+        with Journal.open(run_dir / "journal.db", read_only=True) as journal:
+            return journal.seconds_down()
+    except (JournalError, sqlite3.DatabaseError) as error:  # a figure is not worth a summary
+        log.warning("how long the run was left is not known: %s", error)
+        return 0.0
 
 
 def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:

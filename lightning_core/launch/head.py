@@ -252,7 +252,7 @@ def _open_pool(
 
 def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None:
     client = SocketClient(Path(head["socket"]))
-    client.event(Close())
+    client.event(Close("`lightning-core down`"))
     until = time.monotonic() + (END if now else LEAVE)
     with joined(head) as ray:
         from lightning_core.drivers.ray_actor import NAMESPACE

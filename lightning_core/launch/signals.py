@@ -41,6 +41,18 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
+def signal_words(number: int) -> str:
+    """How people call a signal.
+
+    Example::
+
+        >>> signal_words(signal.SIGINT), signal_words(signal.SIGTERM), signal_words(signal.SIGHUP)
+        ('Ctrl-C', 'SIGTERM', 'a closed terminal')
+    """
+    known = signal.Signals(number)
+    return {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "a closed terminal"}.get(known, known.name)
+
+
 @contextmanager
 def signals(*, at_once: bool = False) -> Iterator[list[int]]:
     """Notes meanwhile the signals that ask to leave; within another such time the list is the outer one.

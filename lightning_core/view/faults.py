@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from lightning_core.downtime import Down
 from lightning_core.durations import format_duration
 from lightning_core.reasons import Reason
 from lightning_core.types import Cause, JobStatus, State, WorkerLeft
@@ -79,11 +80,22 @@ class Fault:
 
 
 class Away(NamedTuple):
-    """The pool decided nothing for a while, though it should have."""
+    """The pool decided nothing for a while: though it should have, or because it was left in order."""
 
     since: float
     until: float
     what: str
+
+
+def down_words(down: Down) -> str:
+    """What ended the scheduler before.
+
+    Example::
+
+        >>> down_words(Down(4.0, 60.0, "Ctrl-C")), down_words(Down(4.0, 60.0, ""))
+        ('stopped by Ctrl-C', 'the pool was down')
+    """
+    return f"stopped by {down.by}" if down.by else "the pool was down"
 
 
 @dataclass

@@ -125,7 +125,7 @@ def _faults(history: History, device: int, end: float) -> str:
     away = (
         f'<i class="away" style="left:{since / end:.2%};width:{(min(until, end) - since) / end:.2%}" '
         f'title="{escape(what)} for {format_duration(until - since)}"></i>'
-        for since, until, what in history.away
+        for since, until, what in [*history.away, *history.left]
         if since < end
     )
     gone = (

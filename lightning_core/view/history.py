@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from lightning_core.codec import decode_answers, decode_event
+from lightning_core.downtime import Down, Downtime
 from lightning_core.journal import Journal
 from lightning_core.scheduler import Settings
 from lightning_core.types import (
@@ -27,7 +28,7 @@ from lightning_core.types import (
     WorkerLeft,
     WorkersLost,
 )
-from lightning_core.view.faults import Away, Gone
+from lightning_core.view.faults import Away, Gone, down_words
 from lightning_core.view.job_history import JobHistory
 
 # How late the scheduler may wake without anybody's being told, seconds: machines are busy.
@@ -42,6 +43,7 @@ class History:
         jobs: every life of every job, in the order of submission.
         last: time of the last event.
         away: when the pool decided nothing though it should have.
+        left: when the run was left, or the pool taken down, in order.
         gone: devices on which no worker could be had, and when.
     """
 
@@ -50,8 +52,10 @@ class History:
         self.jobs: list[JobHistory] = []
         self.last = 0.0
         self.away: list[Away] = []
+        self.left: list[Away] = []
         self.gone: list[Gone] = []
         self._newest: dict[str, JobHistory] = {}
+        self._downtime = Downtime()
 
     @classmethod
     def read(cls, journal: Journal) -> History:
@@ -63,8 +67,9 @@ class History:
 
     def take(self, event: Event, now: float, answers: list[Answer]) -> None:
         """Takes in one event and what followed from it."""
-        self._look_for_gap(event, now)
-        self.last = now = max(now, self.last)
+        now = max(now, self.last)
+        down = self._look_for_gap(event, now)
+        self.last = now
         match event:
             case Submit(jobs):
                 for job in jobs:
@@ -74,10 +79,10 @@ class History:
                     job_history.report(event, now)
             case DevicesGone():
                 self._gone(event, now)
-            case WorkersLost():
+            case WorkersLost() if down is not None:
                 for job_history in self._newest.values():
                     if job_history.ended is None:
-                        job_history.pool_lost(now)
+                        job_history.pool_lost(down, now)
             case Amend() if (job_history := self._running(event.job.name)) is not None:
                 job_history.amend(event, now)
             case Cancel(name) | Pause(name) | Resume(name) if (job_history := self._running(name)) is not None:
@@ -118,13 +123,17 @@ class History:
             lasting[device].until = now
         self.gone += [Gone(device, now, event.detail) for device in event.devices if device not in lasting]
 
-    def _look_for_gap(self, event: Event, now: float) -> None:
+    def _look_for_gap(self, event: Event, now: float) -> Down | None:
         """While a job trains, the scheduler wakes itself each period."""
         due = self.last + self.settings.period + LATE
-        if isinstance(event, WorkersLost):
-            self.away.append(Away(self.last, now, "the pool was down"))
+        down = self._downtime.take(event, now)
+        if down is not None:
+            # Before it heard that its workers were lost, it seemed to have been silent.
+            self.away = [away for away in self.away if away.since < down.since]
+            (self.left if down.by else self.away).append(Away(down.since, down.until, down_words(down)))
         elif now > due and any(job.ended is None and job.grants and job.grants[-1].duty for job in self.jobs):
             self.away.append(Away(self.last, now, "the scheduler did not answer"))
+        return down
 
     def _submit(self, job: Job, now: float) -> None:
         before = self._newest.get(job.name)

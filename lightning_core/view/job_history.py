@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from lightning_core.downtime import Down
 from lightning_core.durations import format_duration
 from lightning_core.reasons import Reason
 from lightning_core.types import (
@@ -27,7 +28,7 @@ from lightning_core.types import (
     Verdict,
     WorkerLeft,
 )
-from lightning_core.view.faults import WELL, Fault, what_happened, work_since
+from lightning_core.view.faults import WELL, Fault, down_words, what_happened, work_since
 from lightning_core.view.moments import Belief, Forecast, Held, Point, Progress, Remark
 
 # Terms that an amendment does not change, or that are told apart.
@@ -252,10 +253,14 @@ class JobHistory:
         if event.incarnation >= self._incarnation:
             self.faults.append(Fault(now, f"its workers were not ready in time: {event.detail}"))
 
-    def pool_lost(self, now: float) -> None:
-        """Whoever had not saved and left before is gone."""
+    def pool_lost(self, down: Down, now: float) -> None:
+        """Lose the worker, unless it had saved and left before."""
         if self.launched and self._is_there:
-            self._set_back("the pool was lost, and its worker", now)
+            words = f"{down_words(down)} before it had left" if down.by else "the pool was lost, and its worker"
+            self._set_back(words, now)
+        elif down.by:
+            away = format_duration(down.until - down.since)
+            self.remarks.append(Remark(down.since, "pool", f"{down_words(down)}, resumed after {away}"))
         else:
             self.remarks.append(Remark(now, "worker", "the pool was down"))
         self._is_there = False

@@ -184,6 +184,10 @@ def print_summary(summary: Summary, stream: TextIO) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)
-    use = 100 * summary.figures["device_use"]
-    print(f"{summary.policy}: {summary.met} of {len(summary.jobs)} met in {format_duration(summary.wall)}; "
-          f"the device was busy {use:.0f} % of it", file=stream, flush=True)  # fmt: skip
+    use, wall = 100 * summary.figures["device_use"], format_duration(summary.wall)
+    devices, it = ("devices were" if summary.devices > 1 else "device was"), "it"
+    if summary.down:
+        wall += f", {format_duration(summary.down)} of it stopped"
+        it = "the rest"
+    print(f"{summary.policy}: {summary.met} of {len(summary.jobs)} met in {wall}; "
+          f"the {devices} busy {use:.0f} % of {it}", file=stream, flush=True)  # fmt: skip

@@ -92,7 +92,13 @@ def _count(number: int, noun: str) -> str:
 
 def _intro(history: History) -> str:
     many, devices = _count(len(history.jobs), "training job"), _count(history.settings.devices, "device")
-    return f"{many} shared {devices}; each was to reach its target before its deadline."
+    first = f"{many} shared {devices}; each was to reach its target before its deadline."
+    start = min((job.submitted for job in history.jobs), default=0.0)
+    left = (
+        f"{'S' + what[1:]} after {format_duration(since - start)}, resumed {format_duration(until - since)} later."
+        for since, until, what in history.left
+    )
+    return " ".join([first, *map(escape, left)])
 
 
 def _tiles(history: History) -> str:
