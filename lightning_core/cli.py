@@ -184,6 +184,7 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket
     run_dir = new_run_dir(arguments.run_dir)
     (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
     keep_spec(bundle, run_dir)
+    steering.tell_moments(bundle)
     if on_market is not None:
         on_market.keep(run_dir)
     return _run_in(bundle, run_dir, arguments, on_market=on_market)
@@ -251,7 +252,7 @@ def _resume(arguments: argparse.Namespace) -> int:
                 return EXIT_MET
     origin = run_dir / "origin"
     source = Path(origin.read_text()) if origin.exists() else None
-    bundle = Bundle.from_file(source) if source is not None and source.exists() else before
+    bundle = before.read_again(source) if source is not None and source.exists() else before
     if (on_market := OnMarket.of(run_dir)) is not None:
         on_market = replace(on_market, ray=arguments.ray or on_market.ray)
         bundle = _placed(on_market, bundle)

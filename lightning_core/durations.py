@@ -1,38 +1,238 @@
-"""Durations as people write them: ``90s``, ``1h30m``. Strict, because YAML reads 12:30 as 750 and nobody notices."""
+"""Durations and points in time as people write them: ``90s``, ``2 hours``, ``02:30:00``, ``18:00``, an ISO timestamp.
+
+Of numbers with colons, two parts are a time of day and three a duration. There is no clock here: whoever has one says
+what time it is when a point in time is resolved.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from numbers import Real
+from typing import NamedTuple
 
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+When = str | float | timedelta | datetime | time
+"""What a deadline may be given as: a duration, a time of day, or a date with a time."""
+
 # Forecasts of curves that hardly fall may say anything; beyond this nobody wants the figure.
 FARTHEST = 30 * 365 * 86400.0
-_FORM = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+# What somebody may ask for.
+LONGEST = 10 * 365.25 * 86400.0
+
+_UNITS = {
+    "w(?:eeks?|ks?)?": 604800.0,
+    "d(?:ays?)?": 86400.0,
+    "h(?:(?:ou)?rs?)?": 3600.0,
+    "m(?:in(?:ute)?s?)?": 60.0,
+    "s(?:ec(?:ond)?s?)?": 1.0,
+}
+_NUMBER = r"\d+(?:\.\d+)?"
+_BETWEEN = r"\s*(?:,\s*)?(?:and\s+)?"
+_PARTS = re.compile(_BETWEEN.join(rf"(?:({_NUMBER})\s*{unit}(?![a-z]))?" for unit in _UNITS), re.ASCII | re.IGNORECASE)
+_CLOCK = re.compile(rf"(?:(\d+)(?:-|\s*days?,?\s+))?(\d+):([0-5]?\d):([0-5]?{_NUMBER})", re.ASCII)
+_ZONE = r"\s*(Z|[+-]\d\d:?\d\d)?"
+_TIME_OF_DAY = re.compile(rf"(\d\d?):(\d\d){_ZONE}", re.ASCII | re.IGNORECASE)
+_TIMESTAMP = re.compile(
+    rf"(\d{{4}}-\d\d-\d\d)(?:[T ]\s*(\d\d?):(\d\d)(?::(\d\d)(?:\.\d+)?)?{_ZONE})?", re.ASCII | re.IGNORECASE
+)
 
 
-def parse_duration(text: object) -> float:
-    """Seconds.
+def parse_duration(value: object) -> float:
+    """Return the seconds of a duration.
+
+    Args:
+        value: Text such as ``"90s"``, ``"1h30m"``, ``"2 hours"`` or ``"02:30:00"``, a ``timedelta``, or a number of
+            seconds. A text that is a bare number is in seconds too.
 
     Raises:
-        ValueError: if it is not a string of the form ``2d``, ``1h30m``, ``90s``, ``0.5s``, or not positive.
+        ValueError: If it is none, not positive, or longer than ten years.
 
     Example::
 
-        >>> parse_duration("1h30m")
-        5400.0
-        >>> parse_duration(90)
+        >>> [parse_duration(value) for value in ("1h30m", "2 hours", "02:30:00", 90, timedelta(minutes=1))]
+        [5400.0, 7200.0, 9000.0, 90.0, 60.0]
+        >>> parse_duration("18:00")
         Traceback (most recent call last):
             ...
-        ValueError: duration must be a string with units such as '90s' or '1h30m', got 90
+        ValueError: duration must be such as '90s', '1h30m' or '02:30:00', got '18:00', which is a time of day
     """
-    match = _FORM.fullmatch(text) if isinstance(text, str) and text else None
-    if match is None:
-        raise ValueError(f"duration must be a string with units such as '90s' or '1h30m', got {text!r}")
-    seconds = sum(float(part) * unit for part, unit in zip(match.groups(), _UNITS.values(), strict=True) if part)
-    if seconds <= 0:
-        raise ValueError(f"duration must be positive, got {text!r}")
+    seconds = _seconds(value)
+    if seconds is None:
+        kind = ", which is a time of day" if isinstance(value, str) and _TIME_OF_DAY.fullmatch(value.strip()) else ""
+        raise ValueError(f"duration must be such as '90s', '1h30m' or '02:30:00', got {_shown(value)}{kind}")
+    if not seconds > 0:
+        raise ValueError(f"duration must be positive, got {_shown(value)}")
+    if seconds > LONGEST:
+        raise ValueError(f"duration must be at most 10 years, got {_shown(value)}")
     return seconds
+
+
+def parse_when(value: object) -> float | WallTime:
+    """Return the seconds of a duration, or the point in time that is meant.
+
+    Args:
+        value: As of :func:`parse_duration`; or ``"18:00"``, ``"2026-11-23T18:00"``, with ``Z`` or an offset such as
+            ``+01:00`` if it is not of the machine's time zone; or a ``datetime`` or ``time``.
+
+    Raises:
+        ValueError: If it is neither.
+
+    Example::
+
+        >>> parse_when("2h"), parse_when("18:00").text
+        (7200.0, '18:00')
+    """
+    if isinstance(value, datetime):
+        return WallTime(value.isoformat(), value.date(), value.timetz())
+    if isinstance(value, time):
+        return WallTime(value.isoformat("minutes" if value.second == 0 else "auto"), None, value)
+    text = value.strip() if isinstance(value, str) else ""
+    if match := _TIME_OF_DAY.fullmatch(text):
+        hours, minutes, zone = match.groups()
+        return WallTime(text, None, _time(text, hours, minutes, "0", zone))
+    if match := _TIMESTAMP.fullmatch(text):
+        day, hours, minutes, seconds, zone = match.groups()
+        if hours is None:
+            raise ValueError(f"a date needs a time of day too, such as {day}T18:00, got {text!r}")
+        try:
+            return WallTime(text, date.fromisoformat(day), _time(text, hours, minutes, seconds or "0", zone))
+        except ValueError as error:
+            raise ValueError(f"not a date and time ({error}), got {text!r}") from None
+    if _seconds(value) is None:
+        raise ValueError(
+            "must be a duration such as '90s', '1h30m' or '02:30:00', or a time such as '18:00' or "
+            f"'2026-11-23T18:00', got {_shown(value)}"
+        )
+    return parse_duration(value)
+
+
+def _seconds(value: object) -> float | None:
+    """None if it is not a duration."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            seconds = float(value)
+        except OverflowError:
+            return math.inf
+        return None if math.isnan(seconds) else seconds
+    if not isinstance(value, str) or len(value) > 100:
+        return None
+    text = " ".join(value.split())
+    if text.startswith("-") and not text.startswith("--"):
+        forward = _seconds(text[1:])
+        return None if forward is None else -forward
+    if re.fullmatch(_NUMBER, text, re.ASCII):
+        return float(text)
+    if match := _CLOCK.fullmatch(text):
+        days, hours, minutes, seconds_ = match.groups()
+        if float(seconds_) >= 60:
+            return None
+        return 86400.0 * float(days or 0) + 3600.0 * float(hours) + 60.0 * float(minutes) + float(seconds_)
+    if not text or not (match := _PARTS.fullmatch(text)) or not any(match.groups()):
+        return None
+    return sum(float(part) * unit for part, unit in zip(match.groups(), _UNITS.values(), strict=True) if part)
+
+
+def _time(text: str, hours: str, minutes: str, seconds: str, zone: str | None) -> time:
+    if int(hours) > 23 or int(minutes) > 59:
+        raise ValueError(f"a time of day is 00:00 to 23:59, got {text!r}; for a duration write 2h30m or 02:30:00")
+    tz: timezone | None = None
+    if zone is not None:
+        sign, digits = (-1 if zone[0] == "-" else 1), zone[1:].replace(":", "") or "0000"
+        offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+        if offset >= timedelta(hours=24):
+            raise ValueError(f"an offset from UTC is less than 24 hours, got {text!r}")
+        tz = timezone(sign * offset) if offset else UTC
+    return time(int(hours), int(minutes), int(seconds), tzinfo=tz)
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**20 else "a number of more than 20 digits"
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+@dataclass(frozen=True)
+class WallTime:
+    """A point in wall-clock time, as somebody wrote it.
+
+    Args:
+        text: As it was written.
+        day: Date; None for whichever day comes first.
+        time: Time of day; without a time zone it is of whoever resolves it.
+    """
+
+    text: str
+    day: date | None
+    time: time
+
+    def resolve(self, now: datetime) -> Moment:
+        """Return when that is.
+
+        Args:
+            now: The present time. A naive one is in the machine's time zone, as ``datetime.now()`` is.
+
+        Raises:
+            ValueError: If it is past, or more than ten years ahead.
+
+        Example::
+
+            >>> from zoneinfo import ZoneInfo
+            >>> now = datetime(2026, 11, 22, 14, 48, tzinfo=ZoneInfo("Europe/Berlin"))
+            >>> print(parse_when("18:00").resolve(now))
+            18:00 CET, in 3h12m
+            >>> print(parse_when("9:00").resolve(now))
+            09:00 CET tomorrow, in 18h12m (09:00 today is past)
+        """
+        if self.day is not None and not now.year - 1 <= self.day.year <= now.year + 11:
+            raise ValueError(f"a time must be {'in the future' if self.day.year < now.year else 'within 10 years'}, "
+                             f"got {self.text!r}")  # fmt: skip
+        today = (now if self.time.tzinfo is None else now.astimezone(self.time.tzinfo)).date()
+        for day in (today, today + timedelta(days=1)) if self.day is None else (self.day,):
+            for fold in (0, 1):  # in autumn a clock shows some times twice
+                at = datetime.combine(day, self.time, self.time.tzinfo or now.tzinfo).replace(fold=fold)
+                seconds = at.timestamp() - now.timestamp()  # of a naive one in the machine's time zone
+                if 0 < seconds <= LONGEST:
+                    at = datetime.fromtimestamp(at.timestamp(), UTC).astimezone(now.tzinfo)
+                    return Moment(seconds, at, now, day != today and at.date() > now.date() and self.day is None)
+        if seconds > 0:
+            raise ValueError(f"a time must be within 10 years, got {self.text!r}")
+        raise ValueError(f"a time must be in the future, got {self.text!r}, "
+                         f"which was {format_duration(abs(seconds))} ago")  # fmt: skip
+
+
+class Moment(NamedTuple):
+    """When a point in time is, as of the moment at which it was resolved."""
+
+    seconds: float
+    """From then."""
+    at: datetime
+    """In the time zone of whoever resolved it."""
+    now: datetime
+    """When it was resolved."""
+    is_next_day: bool = False
+    """Whether a time of day was past, so that tomorrow's is meant."""
+
+    def __str__(self) -> str:
+        name = self.at.tzname() or ""
+        clock = f"{self.at:%H:%M}{f':{self.at.second:02}' if self.at.second else ''}"
+        zone = f"UTC{name}" if name[:1] in ("+", "-") else name
+        days = (self.at.date() - self.now.date()).days
+        day = {0: "", 1: " tomorrow"}.get(days, "")
+        text = f"{clock} {zone}{day}" if 0 <= days <= 1 else f"{self.at:%Y-%m-%d} {clock} {zone}"
+        past = f" ({clock} today is past)" if self.is_next_day else ""
+        return f"{text}, in {format_duration(self.seconds)}{past}"
+
+
+def seconds_until(when: float | WallTime, now: datetime) -> float:
+    """Return the seconds of a duration, or from now to a point in time.
+
+    Raises:
+        ValueError: If that is past.
+    """
+    return when.resolve(now).seconds if isinstance(when, WallTime) else when
 
 
 def format_duration(seconds: float) -> str:

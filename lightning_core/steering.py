@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.codec import status_to_dict
 from lightning_core.drivers.connect import AUTO, connect, home
 from lightning_core.drivers.wire import SocketClient
-from lightning_core.durations import format_duration, parse_duration
+from lightning_core.durations import WallTime, format_duration, parse_when, seconds_until
 from lightning_core.journal import Journal, replay
 from lightning_core.settings import Settings
 from lightning_core.summary import EXIT_MET, PoolLost, Summary
@@ -77,13 +78,14 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     logs = command("logs", _logs, "what a launched job has printed")
     logs.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="the last N lines (default 40)")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended, or Ctrl-C")
-    deadline = command("deadline", _deadline, "give a job another deadline, counted from now")
+    words = "give a job another deadline: a duration from now, or a time such as 18:00 or 2026-11-23T18:00"
+    deadline = command("deadline", _deadline, words)
     pause = command("pause", _pause, "let a job stand still, its memory kept")
     resume = command("resume", _resume, "let a paused job go on")
     cancel = command("cancel", _cancel, "end a job; its state is saved")
     for one in (why, logs, deadline, pause, resume, cancel):
         one.add_argument("job", metavar="JOB")
-    deadline.add_argument("duration", metavar="DURATION", help="such as 45m")
+    deadline.add_argument("when", nargs="+", metavar="WHEN", help="such as 45m, 2 hours, 02:30:00 or 18:00")
     pause.add_argument("--release", action="store_true", help="save it and free its memory")
     for one in (submit, status, why, logs, deadline, pause, resume, cancel):
         add_pool(one)
@@ -215,7 +217,15 @@ def _launch(client: SocketClient, bundle: Bundle) -> None:
     if bundle.settings.policy not in (Settings().policy, settings.policy):
         print(f"warning: the pool shares by {settings.policy}; the bundle's {bundle.settings.policy} is for runs of "
               "its own (--own)", file=sys.stderr)  # fmt: skip
+    bundle = bundle.submitted(datetime.now())
+    tell_moments(bundle)
     client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
+
+
+def tell_moments(bundle: Bundle) -> None:
+    """Say when the points in time are that a bundle names: in which time zone, and on which day."""
+    for line in bundle.moments(datetime.now()):
+        print(line, flush=True)
 
 
 def _patiently(ask: Callable[[], Any]) -> Any:
@@ -366,11 +376,16 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 
 def _deadline(arguments: argparse.Namespace) -> int:
-    seconds = parse_duration(arguments.duration)
+    try:
+        when = parse_when(" ".join(arguments.when))
+        seconds = seconds_until(when, now := datetime.now())
+    except ValueError as error:
+        raise ValueError(f"deadline: {error}") from None
+    words = str(when.resolve(now)) if isinstance(when, WallTime) else f"in {format_duration(seconds)}"
     client = _client(arguments)
     _find(client, arguments.job)
     job = client.job(arguments.job)
-    _steer(arguments, Amend(job, deadline=seconds), f"its deadline is in {format_duration(seconds)}")
+    _steer(arguments, Amend(job, deadline=seconds), f"its deadline is {words}")
     after = _find(client, arguments.job)
     print(f"  {after.verdict or 'no verdict yet'}: {after.reason}")
     return EXIT_MET

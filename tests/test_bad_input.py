@@ -139,28 +139,40 @@ FROM_FILES = {
     ),
     # ------------------------------------------------------------------------------ deadlines
     "base 60": Row(
-        jobs(deadline="12:30"), [r"b.yaml:4:15: YAML reads 12:30 as 750 \(base 60\); quote it, or write 12h30m"]
+        jobs(deadline="12:30"),
+        [r'b.yaml:4:15: YAML reads 12:30 as 750 \(base 60\); quote it, "12:30", or write a duration such as 1h30m'],
     ),
     "base 60 in a config": Row(
         "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
         [r"a.yaml:2:10: YAML reads 1:30:00 as 5400 \(base 60\)"],
         {"a.yaml": "model: {class_path: tests.tiny.Line, init_args: {\n    lr:  1:30:00}}"},
     ),
-    "a number": Row(
-        jobs(deadline="750"), ["b.yaml:4:5: jobs.a.deadline: duration must be a string with units .* got 750"]
+    "a time of day": Row(
+        jobs(deadline="18:00"), [r"b.yaml:4:15: YAML reads 18:00 as 1080 \(base 60\); quote it, \"18:00\", or write"]
     ),
+    "a negative number": Row(
+        jobs(deadline="-750"), ["b.yaml:4:5: jobs.a.deadline: duration must be positive, got -750"]
+    ),
+    "25 o'clock": Row(jobs(deadline="'25:00'"), ["jobs.a.deadline: a time of day is 00:00 to 23:59, got '25:00'"]),
+    "a past time": Row(
+        jobs(deadline="2020-01-01T00:00"), ["jobs.a.deadline: a time must be in the future, got '2020-01-01T00:00'"]
+    ),
+    "a work that ends at noon": Row(
+        jobs(work="'12:00'"), ["jobs.a.work: duration must be .* got '12:00', which is a time of day"]
+    ),
+    "submitted some time": Row(jobs(submitted="soon"), ["jobs.a.submitted: is noted by a run, .* got 'soon'"]),
     "zero": Row(jobs(deadline="0s"), ["b.yaml:4:5: jobs.a.deadline: duration must be positive, got '0s'"]),
-    "negative": Row(jobs(deadline="-5s"), ["b.yaml:4:5: jobs.a.deadline: duration must be .* got '-5s'"]),
-    "nan": Row(jobs(deadline=".nan"), ["jobs.a.deadline: duration must be .* got nan"]),
+    "negative": Row(jobs(deadline="-5s"), ["b.yaml:4:5: jobs.a.deadline: duration must be positive, got '-5s'"]),
+    "nan": Row(jobs(deadline=".nan"), ["jobs.a.deadline: must be a duration .* got nan"]),
     "infinite": Row(jobs(deadline=".inf"), ["jobs.a.deadline: duration must be .* got inf"]),
-    "a date": Row(jobs(deadline="2026-11-21"), ["jobs.a.deadline: duration must be .* got '2026-11-21'"]),
+    "a date": Row(jobs(deadline="2026-11-21"), ["jobs.a.deadline: a date needs a time of day .* got '2026-11-21'"]),
     "eleven years": Row(jobs(deadline="4018d"), ["jobs.a.deadline: duration must be at most 10 years, got '4018d'"]),
-    "without units": Row(jobs(deadline="'90'"), ["jobs.a.deadline: duration must be .* got '90'"]),
+    "half a unit": Row(jobs(deadline="2h30"), ["jobs.a.deadline: must be a duration .* got '2h30'"]),
     "null": Row(jobs(deadline=""), ["b.yaml:4:5: jobs.a.deadline: deadline is missing"]),
     "begins too late": Row(jobs(begin="9s"), ["b.yaml:6:5: jobs.a.begin: must be before the deadline 9s, got '9s'"]),
-    "begins no time": Row(jobs(begin="soon"), ["jobs.a.begin: duration must be .* got 'soon'"]),
+    "begins no time": Row(jobs(begin="soon"), ["jobs.a.begin: must be a duration such .* got 'soon'"]),
     "works no time": Row(jobs(work="0s"), ["jobs.a.work: duration must be positive, got '0s'"]),
-    "no period": Row(top("period: 1"), ["b.yaml:1:1: period: duration must be a string .* got 1"]),
+    "no period": Row(top("period: -1"), ["b.yaml:1:1: period: duration must be positive, got -1"]),
     # ------------------------------------------------------------------------------ numbers
     "yes devices": Row(
         top("pool: {devices: yes}"), ["b.yaml:1:8: pool.devices: must be a whole number from 1 to 64, got True"]
@@ -400,7 +412,7 @@ FROM_FILES = {
         ],
     ),
     "a megabyte": Row(
-        jobs(deadline="x" * 1_000_000), [r"jobs.a.deadline: duration must be .* got 'x{200,600} \.\.\.$"]
+        jobs(deadline="x" * 1_000_000), [r"jobs.a.deadline: must be a duration .* got 'x{90,600}\.\.\.$"]
     ),
     # ------------------------------------------------------------------------------ this machine
     "no gpu": Row(

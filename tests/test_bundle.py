@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from lightning_core.launch import jobs
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.differences import differences
 from lightning_core.launch.jobs import JobSpec
@@ -112,7 +114,7 @@ def test_what_jobs_have_in_common_is_merged(tmp_path: Path) -> None:
             deadline: soon
         """)
     )
-    with pytest.raises(BundleError, match=r"b.yaml:7:5: jobs.c.deadline: duration must be .* got 'soon'") as caught:
+    with pytest.raises(BundleError, match=r"b.yaml:7:5: jobs.c.deadline: must be a duration .* got 'soon'") as caught:
         Bundle.from_file(tmp_path / "b.yaml")
     assert len(caught.value.problems) == 1
 
@@ -216,3 +218,59 @@ def test_differences_go_down_to_the_value(tmp_path: Path) -> None:
         "jobs.a.model.init_args.lr: 0.1 -> 0.2",
         "jobs.a.trainer.callbacks[0].init_args.patience: 1 -> True",
     ]
+
+
+# ---------------------------------------------------------------------------------------------------- points in time
+
+TEN = datetime(2026, 11, 23, 10, 0)
+
+
+def at_ten(monkeypatch: pytest.MonkeyPatch, now: datetime = TEN) -> None:
+    """The clock of whoever reads a bundle."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return now
+
+    monkeypatch.setattr(jobs, "datetime", Clock)
+
+
+def test_a_point_in_time_is_settled_when_the_job_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_ten(monkeypatch)
+    read = Bundle.from_dict(bundle(a=job(deadline="18:00", begin="2026-11-23T12:00"), b=job()))
+    assert [(spec.job.deadline, spec.job.begin) for spec in read.jobs] == [(28_800.0, 7200.0), (90.0, 0.0)]
+    assert "submitted" not in str(read.to_dict())  # a run that was left before that asks the clock anew
+    later = read.submitted(TEN + timedelta(hours=1), but={"b"})
+    assert [(spec.job.deadline, spec.job.begin) for spec in later.jobs] == [(25_200.0, 3600.0), (90.0, 0.0)]
+    name, *words = later.moments(TEN)[0].split(" ")
+    assert (name, words[:2], words[-2:]) == ("a:", ["deadline", "18:00"], ["in", "8h"])
+
+    with pytest.raises(BundleError, match=r"jobs.a.begin: a time must be in the future, got '2026-11-23T12:00'"):
+        read.submitted(TEN + timedelta(hours=3))
+    with pytest.raises(BundleError, match=r"bundle: jobs.a: begin must be .* before the deadline"):
+        Bundle.from_dict(bundle(a=job(deadline="10:05", begin="4m"))).submitted(TEN + timedelta(minutes=2))
+
+
+def test_a_run_that_goes_on_keeps_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_ten(monkeypatch)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(bundle(a=job(deadline="18:00", begin="2026-11-23T12:00"))))
+    (tmp_path / "kept.yaml").write_text(
+        yaml.safe_dump(Bundle.from_file(tmp_path / "mine.yaml").submitted(TEN).to_dict())
+    )
+    at_ten(monkeypatch, TEN + timedelta(days=1, hours=10))  # 20:00, and 18:00 would be the day after tomorrow's
+    before = Bundle.from_file(tmp_path / "kept.yaml")
+    now = before.read_again(tmp_path / "mine.yaml")
+    assert before.jobs[0].job == now.jobs[0].job == Job("a", 28_800.0, LossTarget("loss", 0.1), begin=7200.0)
+    assert differences(before, now) == []
+    assert now.submitted(TEN, but={"a"}).jobs == now.jobs
+
+    changed = bundle(a=job(deadline="2026-11-24T22:00"), b=job(deadline="22:00"))
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(changed))
+    now = before.read_again(tmp_path / "mine.yaml")
+    assert differences(before, now) == [
+        "jobs.a.deadline: 18:00 -> 2026-11-24T22:00",
+        "jobs.a.begin: 2026-11-23T12:00 -> not set",
+        "jobs.b: new",
+    ]
+    assert [spec.job.deadline for spec in now.jobs] == [36 * 3600.0, 2 * 3600.0]  # from when each was submitted

@@ -23,7 +23,7 @@ from lightning_core.launch.loading import MOST_NODES, load_yaml
 from lightning_core.launch.problems import MOST_SHOWN, BundleError, Findings, Source
 from lightning_core.launch.sharing import MOST_JOBS
 
-AS_DURATION = "quote it, or write 12h30m for a duration"
+AS_DURATION = "or write a duration such as 1h30m"
 JOB = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"loss": 0.1}}
 
 
@@ -55,8 +55,8 @@ def read(folder: Path, text: str | bytes) -> tuple[Any, list[str]]:
             {"a": [1]},
             [":3:4: YAML tags are not allowed, got tag:x,2000:q"],
         ),
-        ("a:\n  - 1:30", {"a": [90]}, [":2:5: YAML reads 1:30 as 90 (base 60); " + AS_DURATION]),
-        ("a: 1:30.5", {"a": 90.5}, [":1:4: YAML reads 1:30.5 as 90.5 (base 60); " + AS_DURATION]),
+        ("a:\n  - 1:30", {"a": [90]}, [":2:5: YAML reads 1:30 as 90 (base 60); quote it, \"1:30\", " + AS_DURATION]),
+        ("a: 1:30.5", {"a": 90.5}, [":1:4: YAML reads 1:30.5 as 90.5 (base 60); quote it, \"1:30.5\", " + AS_DURATION]),
         ("a: 010", {"a": 8}, [":1:4: YAML reads 010 as 8 (base 8); remove the leading 0, or quote it"]),
         ("a: 0b_", {"a": "0b_"}, [":1:4: cannot be read (invalid literal for int() with base 2: ''); "
                                   "quote it if it is text, got '0b_'"]),

@@ -358,7 +358,7 @@ def test_workers_die_when_they_are_told_to_and_what_was_saved_counts(capsys: pyt
     ("words", "problem"),
     [
         (["--lose", "b=5s"], "--lose: no job 'b'"),
-        (["--lose", "a=5"], "--lose: 'a=5': duration must be"),
+        (["--lose", "a=-5"], "--lose: 'a=-5': duration must be positive"),
         (["--lose", "a"], "--lose: 'a': duration must be"),
         (["--save-every", "-1"], "--save-every must be at least 0, got -1"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from lightning_core.durations import format_duration, parse_duration
+from lightning_core.durations import format_duration
 from lightning_core.reasons import WORDS, Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.summary import Summary
@@ -249,19 +249,6 @@ def test_a_forecast_without_an_upper_end_is_shown() -> None:
 def test_every_reason_has_words_that_render() -> None:
     for code in WORDS:
         assert str(Reason(code, (1.0, 2.0), "text"))
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("1h30m", 5400), ("2d", 172_800), ("0.5s", 0.5), ("1d2h3m4s", 93_784)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "90", "1:30", "5x", "-5s", "s", "1m1h", "1 h", "nan", None, 5, True, "0s"])
-def test_durations_that_are_none(text: object) -> None:
-    with pytest.raises(ValueError, match="duration must be"):
-        parse_duration(text)
 
 
 @pytest.mark.parametrize(

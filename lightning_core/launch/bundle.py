@@ -13,7 +13,7 @@
     jobs:
       vit:
         config: vit.yaml               # a LightningCLI config, relative to this file
-        deadline: 1h30m
+        deadline: 1h30m                # or "18:00", "2026-11-23T18:00": a point in time, quoted
         target: {loss: 0.35}           # of training_step; or {metric: train_loss, at_most: 0.35}, {batches: 2000},
                                        # or {metric: val_acc, at_least: 0.92, best: 1.0}
         begin: 10m                     # not before
@@ -39,8 +39,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from lightning_core.summary import Summary
 
 __all__ = ["Bundle", "JobSpec", "Kind"]
+
+EMPTY = "file is empty; expected a mapping with 'jobs', or one job"
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,24 @@ class Bundle:
         from lightning_core.launch.loading import load_yaml
 
         path = Path(path)
-        content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
+        content, found = load_yaml(path, EMPTY)
         return cls._read(content, path.parent, found, devices)
+
+    def read_again(self, path: Path | str) -> Self:
+        """Read the file of a run that goes on: times of day are those of the day on which each job was submitted.
+
+        Args:
+            path: Of the bundle file, as it is now.
+
+        Raises:
+            BundleError: With every problem found.
+        """
+        from lightning_core.launch.loading import load_yaml
+
+        path = Path(path)
+        content, found = load_yaml(path, EMPTY)
+        submitted = {spec.job.name: spec.submitted for spec in self.jobs}
+        return self._read(content, path.parent, found, submitted=submitted)
 
     @classmethod
     def from_dict(cls, content: Any, folder: Path | str = ".", source: str = "bundle") -> Self:
@@ -132,7 +151,14 @@ class Bundle:
         return cls._read(content, Path(folder), Findings(Source(source)))
 
     @classmethod
-    def _read(cls, content: Any, folder: Path, found: Findings, there: int | None = None) -> Self:
+    def _read(
+        cls,
+        content: Any,
+        folder: Path,
+        found: Findings,
+        there: int | None = None,
+        submitted: Mapping[str, datetime | None] | None = None,
+    ) -> Self:
         folder = folder.resolve()
         parts = read_parts(content, folder, found, there)
         on_verdict = read_on_verdict(parts.content.get("on_verdict"), found.at("on_verdict"))
@@ -140,7 +166,10 @@ class Bundle:
         if parts.content.get("allow_import") is not None:
             allow = found.at("allow_import").read(read_allow_import, parts.content["allow_import"])
         locations = () if parts.settings is None else parts.settings.locations
-        specs = [read_job(name, value, folder, at, parts.devices, allow, locations) for name, value, at in parts.jobs]
+        specs = [
+            read_job(name, value, folder, at, parts.devices, allow, locations, (submitted or {}).get(str(name)))
+            for name, value, at in parts.jobs
+        ]
         if found.problems or parts.settings is None:
             raise BundleError(found.problems)
         jobs = tuple(spec for spec in specs if spec is not None)
@@ -155,6 +184,22 @@ class Bundle:
             ValueError: if the policy is unknown or an argument out of its range.
         """
         return replace(self, settings=with_policy(self.settings, parse_policy(text)))
+
+    def submitted(self, now: datetime, but: Container[str] = ()) -> Self:
+        """Return the same jobs as they are submitted now: from here on their points in time are settled.
+
+        Args:
+            now: The present time; a naive one is in the machine's time zone.
+            but: Names of jobs that were submitted before.
+
+        Raises:
+            BundleError: If a point in time has passed.
+        """
+        return replace(self, jobs=tuple(s if s.job.name in but else s.as_of(now) for s in self.jobs))
+
+    def moments(self, now: datetime) -> list[str]:
+        """Return a line for each point in time that a job names, such as ``a: deadline 18:00 CET, in 3h12m``."""
+        return [f"{spec.job.name}: {key} {moment}" for spec in self.jobs for key, moment in spec.moments(now).items()]
 
     def importing_only(self, names: Sequence[str]) -> Self:
         """The same jobs, whose class paths may name what is in these modules and packages alone.

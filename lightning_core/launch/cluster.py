@@ -276,6 +276,8 @@ class Cluster:
                 answer(scheduler.event.remote(event), received)
         answer(self.keeper.serve.remote(name, str(run_dir)), received)
         there = {job.name for job in known}
+        bundle = bundle.submitted(datetime.now(), but=there)
+        keep_spec(bundle, run_dir)
         new = [spec.for_worker(bundle.folder) for spec in bundle.jobs if spec.job.name not in there]
         answer(scheduler.launch.remote(new), received)
 

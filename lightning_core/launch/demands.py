@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lightning_core.launch.jobs import duration
+from lightning_core.durations import parse_duration
 from lightning_core.launch.loading import load_yaml
 from lightning_core.launch.problems import BundleError, Findings
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
@@ -46,7 +46,7 @@ def read_demands(path: Path) -> Demands:
         if content.get(key) is not None:
             several[key] = _made(kind, content[key], found.at(key))
     if "window" in content:
-        several["window"] = found.at("window").read(duration, content["window"])
+        several["window"] = found.at("window").read(parse_duration, content["window"])
     for key in ("epochs", "whole", "cycle"):
         if key in content:
             several[key] = found.at(key).read(_switch if key in SWITCHES else _number, content[key])

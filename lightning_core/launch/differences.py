@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.jobs import SUBMITTED
 from lightning_core.words import is_secret
 
 _ABSENT = object()
@@ -16,6 +17,8 @@ def differences(old: Bundle, new: Bundle) -> list[str]:
     """One line for each value that differs, such as ``jobs.a.model.init_args.lr: 0.1 -> 0.2`` or ``jobs.b: new``."""
     before, after = old.to_dict(), new.to_dict()
     jobs_before, jobs_after = before.pop("jobs"), after.pop("jobs")
+    for job in (*jobs_before.values(), *jobs_after.values()):
+        job.pop(SUBMITTED, None)  # no word of the person's
     lines = list(_differences(before, after, ""))
     for name in {**jobs_before, **jobs_after}:
         if name not in jobs_after:

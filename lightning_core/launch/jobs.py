@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from lightning_core.codec import job_to_dict, target_to_dict
 from lightning_core.drivers.specs import SAVE_EVERY
-from lightning_core.durations import parse_duration
+from lightning_core.durations import Moment, WallTime, parse_duration, parse_when, seconds_until
 from lightning_core.launch.class_paths import check_spelling
 from lightning_core.launch.gang import sizes, slots_of
 from lightning_core.launch.preflight import check_plain
@@ -25,7 +26,9 @@ TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max
          "restarts", "retries", "location", "save_every")  # fmt: skip
 # Of what is played in its place by a simulation; a run takes no notice.
 RECORDING_KEYS = ("curve", "throughput")
-JOB_KEYS = ("config", *TERMS, *RECORDING_KEYS, *CONFIG_KEYS)
+# Of a job that a run has begun: when it was submitted, which is what its times of day go by from then on.
+SUBMITTED = "submitted"
+JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
 TARGET_KEYS = ("loss", "metric", "at_most", "at_least", "best", "batches")
 # The launcher gives every job its devices and its end; a config that does too contradicts it.
 LAUNCHERS_KEYS = {
@@ -37,7 +40,6 @@ LIGHTNINGS_CHECKPOINTS = ("last", "best", "hpc", "registry")
 
 CELL = 10
 _CAN = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE})
-TEN_YEARS = 10 * 365.25 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class JobSpec:
         cell: least batches in a loss cell, of which estimators need some ten.
         save_every: least seconds between two saves for fear of what cannot be foreseen; None: as the run does it.
         source: of the config, so that a problem can name file and line.
+        clock: Terms given as points in wall-clock time, ``deadline`` and ``begin``; the job has them in seconds, as of
+            its submission, or as of when it was read.
+        submitted: Time of its submission; None before that.
 
     Raises:
         BundleError: if the config holds what cannot be sent to a worker.
@@ -60,6 +65,8 @@ class JobSpec:
     cell: int = CELL
     save_every: float | None = None
     source: Source | None = field(default=None, compare=False, repr=False)
+    clock: Mapping[str, WallTime] = field(default_factory=dict)
+    submitted: datetime | None = None
 
     def __post_init__(self) -> None:
         found = Findings(self.place)
@@ -77,6 +84,27 @@ class JobSpec:
         """Least seconds between two saves."""
         return SAVE_EVERY if self.save_every is None else self.save_every
 
+    def as_of(self, now: datetime) -> Self:
+        """Return the job as it is submitted now.
+
+        Raises:
+            BundleError: If a point in time has passed.
+        """
+        terms: dict[str, Any] = {}
+        for key, when in self.clock.items():
+            try:
+                terms[key] = seconds_until(when, now)
+            except ValueError as error:
+                raise BundleError([self.place.at(key).problem(str(error))]) from None
+        try:
+            return replace(self, job=replace(self.job, **terms), submitted=now)
+        except ValueError as error:
+            raise BundleError([self.place.problem(str(error))]) from None
+
+    def moments(self, now: datetime) -> dict[str, Moment]:
+        """Return when its points in time are, by term."""
+        return {key: when.resolve(now) for key, when in self.clock.items()}
+
     def for_worker(self, folder: Path) -> dict[str, Any]:
         """What the Keeper needs to launch the job, plain data; class paths are looked up in ``folder`` too."""
         paths = [str(folder), str(Path.cwd())]
@@ -89,6 +117,9 @@ class JobSpec:
         terms: dict[str, Any] = {"deadline": duration_text(job.deadline), "target": target_to_dict(job.target)}
         if job.begin:
             terms["begin"] = duration_text(job.begin)
+        terms |= {key: when.text for key, when in self.clock.items()}
+        if self.submitted is not None:
+            terms[SUBMITTED] = self.submitted.astimezone().isoformat()
         if job.work is not None:
             terms["work"] = duration_text(job.work)
         if job.restarts is not None:
@@ -116,6 +147,7 @@ def read_job(
     devices: int,
     allow: Sequence[str] | None = None,
     locations: Sequence[str] = (),
+    submitted: datetime | None = None,
 ) -> JobSpec | None:
     """A job of a bundle file; None, with its problems in ``found``, if anything is wrong.
 
@@ -127,6 +159,7 @@ def read_job(
         devices: of the pool.
         allow: what its config may import; None for all that is not refused.
         locations: of the pool's devices.
+        submitted: Time of its submission, if it was submitted and the file may not say so.
     """
     before = len(found.problems)
     if not is_name(name):
@@ -148,10 +181,23 @@ def read_job(
     for key, example in (("deadline", "1h30m"), ("target", "{loss: 0.35}")):
         if value.get(key) is None:
             (found.at(key) if key in value else found).add(f"{key} is missing; expected one such as {example}")
-    deadline, target = term("deadline", duration), term("target", read_target)
-    begin, work = term("begin", duration, 0.0), term("work", duration)
+    submitted = term(SUBMITTED, _moment, submitted)
+    now = datetime.now() if submitted is None else submitted
+    clock: dict[str, WallTime] = {}
+
+    def when(key: str, default: float | None = None) -> Any:
+        def parse(value: Any) -> float:
+            found_ = parse_when(value)
+            if isinstance(found_, WallTime):
+                clock[key] = found_
+            return seconds_until(found_, now)
+
+        return term(key, parse, default)
+
+    deadline, target = when("deadline"), term("target", read_target)
+    begin, work = when("begin", 0.0), term("work", parse_duration)
     weight, on_miss = term("weight", _positive, 1.0), term("on_miss", _on_miss, OnMiss.CONTINUE)
-    cell, save_every = term("cell", whole, CELL), term("save_every", duration)
+    cell, save_every = term("cell", whole, CELL), term("save_every", parse_duration)
     restarts, retries = term("restarts", _times), term("retries", _times, 0)
     if deadline is not None and begin is not None and begin >= deadline:
         found.at("begin").add(f"must be before the deadline {value['deadline']}, got {value['begin']!r}")
@@ -190,7 +236,7 @@ def read_job(
         sizes=several,
         location=location,
     )
-    return JobSpec(job, config, cell, save_every, source)
+    return JobSpec(job, config, cell, save_every, source, clock, submitted)
 
 
 def _config(
@@ -284,20 +330,8 @@ def read_target(value: Any) -> Target:
     raise ValueError(f"expected {forms}, got {', '.join(sorted(keys)) or 'nothing'}")
 
 
-def duration(value: Any) -> float:
-    """Seconds of a duration such as ``1h30m``, ten years at most.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    seconds = parse_duration(value)
-    if seconds > TEN_YEARS:
-        raise ValueError(f"duration must be at most 10 years, got {value!r}")
-    return seconds
-
-
 def duration_text(seconds: float) -> str:
-    """What :func:`duration` reads as exactly so many seconds.
+    """What is read as exactly so many seconds.
 
     Example::
 
@@ -317,6 +351,14 @@ def whole(value: Any, most: int | None = None) -> int:
         limit = "of at least 1" if most is None else f"from 1 to {most}"
         raise ValueError(f"must be a whole number {limit}, got {value!r}")
     return value
+
+
+def _moment(value: Any) -> datetime:
+    """A time that was noted: naive, in the machine's time zone, which knows of summer time."""
+    try:
+        return datetime.fromtimestamp(datetime.fromisoformat(value).timestamp())
+    except (TypeError, ValueError, OverflowError, OSError):
+        raise ValueError(f"is noted by a run, as 2026-11-23T18:00:00+00:00; remove it, got {value!r}") from None
 
 
 def _times(value: Any) -> int:

@@ -98,7 +98,7 @@ class _StrictLoader(yaml.SafeLoader):
             self._complain(node.start_mark, f"cannot be read ({error}); quote it if it is text, got {text!r}")
             return str(text)
         if ":" in text:
-            words = f"YAML reads {text} as {value} (base 60); quote it, or write 12h30m for a duration"
+            words = f'YAML reads {text} as {value} (base 60); quote it, "{text}", or write a duration such as 1h30m'
             self._complain(node.start_mark, words)
         elif node.tag == _INT and re.fullmatch(r"[-+]?0[0-7_]+", text):
             self._complain(node.start_mark, f"YAML reads {text} as {value} (base 8); remove the leading 0, or quote it")

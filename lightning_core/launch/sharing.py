@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lightning_core.launch.jobs import duration, duration_text, whole
+from lightning_core.durations import parse_duration
+from lightning_core.launch.jobs import duration_text, whole
 from lightning_core.launch.problems import BundleError, Findings
 from lightning_core.launch.quota import QUANTUM
 from lightning_core.market.terms import MarketTerms
@@ -159,7 +160,7 @@ def of_pool(settings: Settings, pool: Pool) -> Settings:
 
 def read_settings(content: Mapping[str, Any], pool: Pool, folder: Path, found: Findings) -> Settings | None:
     default = Settings()
-    period = found.at("period").read(duration, content["period"]) if "period" in content else default.period
+    period = found.at("period").read(parse_duration, content["period"]) if "period" in content else default.period
     under = found.at("policy").read(lambda value: with_policy(default, value), content.get("policy", {}))
     settings = found.at("estimator").read(
         lambda value: _with_estimator(under or default, value), content.get("estimator", {})
@@ -188,7 +189,7 @@ def read_market(value: Any, folder: Path) -> dict[str, Any]:
     if terms.get("trace"):
         terms["trace"] = str((folder / str(terms["trace"])).resolve())
     if terms.get("slot") is not None:
-        terms["slot"] = duration(terms["slot"])
+        terms["slot"] = parse_duration(terms["slot"])
     try:
         MarketTerms(**terms).market()
     except OSError as error:
