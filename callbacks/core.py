@@ -8,19 +8,23 @@ Joins a Trainer to a scheduler: reports, takes turns, holds, leaves, stops when 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
-from lightning_core.durations import parse_duration
+from lightning_core.durations import WallTime, When, parse_when, seconds_until
 from lightning_core.protocols import Client, Turns
 from lightning_core.types import Directive, Job, OnMiss, Save, Target
 
 from .elastic import Share, slots
 from .fit import Fit, Options
+from .joining import LEAST
 from .meter import LossMeter
 from .saving import Saver
 
@@ -37,11 +41,13 @@ class CoreCallback(pl.Callback):
 
     Args:
         job: name of the training run, unique among those that share a pool.
-        deadline: time for it, such as ``"2h"``, from the start of ``fit``; not of a launched job.
+        deadline: Time for it from the start of ``fit``, such as ``"2 hours"``, ``"02:30:00"``, seconds or a
+            ``timedelta``; or when it should be done, such as ``"18:00"``, ``"2026-11-23T18:00"`` or a ``datetime``, in
+            the machine's time zone unless it names one. Not of a launched job.
         target: when it counts as met.
         pool: ``"auto"`` joins the pool that runs on this machine, or forecasts alone if there is none; ``"local"`` is
             always alone; else where the pool is.
-        begin: time before which it does not train, such as ``"30m"``.
+        begin: Time before which it does not train, in the same forms.
         weight: how many jobs of weight 1 it counts for when not all can make it.
         on_miss: ``"continue"``, ``"stop"`` or ``"hold"`` when the deadline passes. A script that is stopped trains on,
             outside the pool.
@@ -59,7 +65,7 @@ class CoreCallback(pl.Callback):
         growth: a cell holds at least this part of the run so far.
 
     Raises:
-        ValueError: if a number or a duration is out of its range.
+        ValueError: if a number or a duration is out of its range, or a time is past.
         MisconfigurationException: if the target or the deadline is missing, or a deadline is given beside a
             ``client``; at the end of the first epoch of a launched job, if the target's metric has not been logged.
 
@@ -88,11 +94,11 @@ class CoreCallback(pl.Callback):
     def __init__(
         self,
         job: str,
-        deadline: str | None = None,
+        deadline: When | None = None,
         target: Target | None = None,
         *,
         pool: str = "auto",
-        begin: str | None = None,
+        begin: When | None = None,
         weight: float = 1.0,
         on_miss: str = "continue",
         stop_when_met: bool = True,
@@ -115,11 +121,12 @@ class CoreCallback(pl.Callback):
             raise ValueError("pool must be 'auto', 'local' or where the pool is, got ''")
         if on_miss not in tuple(OnMiss):
             raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {on_miss!r}")
+        now, self._clock = datetime.now(), dict[str, WallTime]()
         wanted = Job(
             job,
-            UNKNOWN if deadline is None else parse_duration(deadline),
+            UNKNOWN if deadline is None else self._seconds("deadline", deadline, now),
             target,
-            begin=0.0 if begin is None else parse_duration(begin),
+            begin=0.0 if begin is None else self._seconds("begin", begin, now),
             weight=weight,
             on_miss=OnMiss(on_miss),
         )
@@ -165,7 +172,7 @@ class CoreCallback(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._aside:
             self._saver.before_loaders(trainer)
-            self._fit = Fit(trainer, pl_module, self._options, self._saver)
+            self._fit = Fit(trainer, pl_module, replace(self._options, job=self._job_now()), self._saver)
 
     @override
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -235,6 +242,30 @@ class CoreCallback(pl.Callback):
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._close(trainer, exception)
+
+    def _seconds(self, key: str, value: When, now: datetime) -> float:
+        try:
+            when = parse_when(value)
+            if isinstance(when, WallTime):
+                self._clock[key] = when
+            return seconds_until(when, now)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+
+    def _job_now(self) -> Job:
+        """The job with its points in time counted from the start of ``fit``, which is now."""
+        now, seconds, job = datetime.now(), dict[str, float](), self._options.job
+        for key, when in self._clock.items():
+            try:
+                moment = when.resolve(now)
+            except ValueError as error:  # it passed since the callback was made: that is no reason not to train
+                log.warning("%s: %s: %s", job.name, key, error)
+                seconds[key] = LEAST if key == "deadline" else 0.0
+            else:
+                rank_zero_info(f"{job.name}: {key} {moment}")
+                seconds[key] = moment.seconds
+        deadline, begin = seconds.get("deadline", job.deadline), seconds.get("begin", job.begin)
+        return replace(job, deadline=deadline, begin=begin if begin < deadline else 0.0)
 
     def _close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
         fit, self._fit = self._fit, None

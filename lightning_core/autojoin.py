@@ -7,7 +7,7 @@ made. Ours has one if ``LIGHTNING_CORE_JOB`` is set::
 
 =============================== ==========================================================================
 ``LIGHTNING_CORE_JOB``          name of the job; unset: nothing happens
-``LIGHTNING_CORE_DEADLINE``     such as ``2h``
+``LIGHTNING_CORE_DEADLINE``     such as ``2h``, ``2 hours``, ``02:30:00`` or ``18:00``
 ``LIGHTNING_CORE_TARGET``       ``train_loss<=0.35``, ``val_acc>=0.9`` or ``2000 batches``
 ``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
 ``LIGHTNING_CORE_WEIGHT``       a number
@@ -63,10 +63,10 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
         >>> read({"LIGHTNING_CORE_JOB": "a", "LIGHTNING_CORE_DEADLINE": "2h", "LIGHTNING_CORE_TARGET": "loss<=0.3"})
         {'job': 'a', 'deadline': '2h', 'target': LossTarget(metric='loss', at_most=0.3, at_least=None, best=1.0)}
     """
-    from lightning_core.durations import parse_duration
+    from lightning_core.durations import parse_when
 
     arguments: dict[str, Any] = {"job": environment[f"{PREFIX}JOB"]}
-    arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_duration(text) and text)
+    arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_when(text) and text)
     arguments["target"] = _value(environment, "TARGET", parse_target)
     for name, parse in (("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss)):
         if environment.get(PREFIX + name):

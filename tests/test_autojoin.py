@@ -62,7 +62,8 @@ def test_targets(text: str, target: Target) -> None:
     [
         ({"DEADLINE": ""}, "LIGHTNING_CORE_DEADLINE must be set if LIGHTNING_CORE_JOB is"),
         ({"TARGET": ""}, "LIGHTNING_CORE_TARGET must be set if LIGHTNING_CORE_JOB is"),
-        ({"DEADLINE": "90"}, "LIGHTNING_CORE_DEADLINE: duration must be a string with units"),
+        ({"DEADLINE": "soon"}, "LIGHTNING_CORE_DEADLINE: must be a duration such as .*, got 'soon'"),
+        ({"DEADLINE": "2020-01-01T18:00"}, "deadline: a time must be in the future, got '2020-01-01T18:00'"),
         ({"TARGET": "loss<0.3"}, "LIGHTNING_CORE_TARGET: target must be like .*, got 'loss<0.3'"),
         ({"TARGET": "loss<=low"}, "LIGHTNING_CORE_TARGET: target must be a number after <=, got 'low'"),
         ({"TARGET": "loss<=-1"}, "LIGHTNING_CORE_TARGET: target loss must be positive and finite, got -1"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,9 +14,10 @@ import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core import BatchTarget, LossTarget
-from lightning_core.callbacks import CoreCallback, JobOver
+from lightning_core.callbacks import CoreCallback, JobOver, core, joining
+from lightning_core.drivers.local import LocalClient
 from lightning_core.reasons import Reason
-from lightning_core.types import Directive, End, Grant, Outlook, Report, Target, Verdict, WorkerLeft
+from lightning_core.types import Directive, End, Grant, Job, Outlook, Report, Target, Verdict, Welcome, WorkerLeft
 from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 
@@ -246,7 +250,10 @@ def test_two_fits_in_one_process() -> None:
         ({"deadline": "60s"}, "needs a target"),
         ({"target": BatchTarget(1)}, "either a deadline or the client"),
         ({"target": BatchTarget(1), "deadline": "60s", "client": Script()}, "either a deadline or the client"),
-        ({"target": BatchTarget(1), "deadline": 60}, "duration must be a string"),
+        ({"target": BatchTarget(1), "deadline": -60}, "deadline: duration must be positive, got -60"),
+        ({"target": BatchTarget(1), "deadline": "soon"}, "deadline: must be a duration such as .*, got 'soon'"),
+        ({"target": BatchTarget(1), "deadline": datetime(2020, 1, 1)}, "deadline: a time must be in the future, got"),
+        ({"target": BatchTarget(1), "deadline": "9h", "begin": "24:00"}, "begin: a time of day is 00:00 to 23:59"),
         ({"target": BatchTarget(1), "deadline": "60s", "every": 0}, "every must be at least 1 batch, got 0"),
         ({"target": BatchTarget(1), "deadline": "60s", "growth": 1.0}, "growth must be at least 0 and below 1"),
         (
@@ -308,3 +315,67 @@ def test_on_a_gpu_no_hook_waits_for_the_device_unasked() -> None:
     strict("on_train_batch_end")
     trainer = fit(callback, accelerator="gpu", devices=1)
     assert trainer.global_step == 160
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
+    """The clock that callbacks look at."""
+    shown = [datetime(2026, 11, 22, 12)]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return shown[0]
+
+    monkeypatch.setattr(core, "datetime", Clock)
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield shown
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("deadline", "begin", "hours", "seconds", "told"),
+    [
+        ("18:00", None, 0, (21_600.0, 0.0), ["line: deadline 18:00 CET, in 6h"]),
+        ("18:00", None, 7, (23 * 3600.0, 0.0), ["line: deadline 18:00 CET tomorrow, in 23h (18:00 today is past)"]),
+        (
+            datetime(2026, 11, 23, 12),
+            "13:00",
+            0,
+            (86_400.0, 3600.0),
+            ["tomorrow, in 1d", "line: begin 13:00 CET, in 1h"],
+        ),
+        ("18:00", "13:00", 2, (14_400.0, 0.0), []),  # it began to fit after 13:00: not tomorrow's
+        ("2026-11-22T18:00", None, 7, (1.0, 0.0), ["line: deadline: a time must be in the future"]),  # trains on
+        (timedelta(hours=2), 60, 7, (7200.0, 60.0), []),
+        (7200, None, 0, (7200.0, 0.0), []),
+        ("2 hours", "00:01:00", 0, (7200.0, 60.0), []),
+    ],
+)
+def test_points_in_time_count_from_the_start_of_fit(
+    deadline: Any,
+    begin: Any,
+    hours: int,
+    seconds: tuple[float, float],
+    told: list[str],
+    noon: list[datetime],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    callback = CoreCallback("line", deadline=deadline, target=BatchTarget(2), begin=begin, pool="local")
+    joined: list[Job] = []
+
+    class Client(LocalClient):
+        def join(self, job: Job, device: str) -> Welcome:
+            joined.append(job)
+            return super().join(replace(job, begin=0.0), device)
+
+    monkeypatch.setattr(joining, "LocalClient", Client)
+    noon[0] += timedelta(hours=hours)
+    with caplog.at_level("INFO"):
+        pl.Trainer(**QUIET, max_epochs=1, callbacks=[callback]).fit(Line(), Points())
+    assert [(job.deadline, job.begin) for job in joined] == [seconds]
+    for words in told:
+        assert words in caplog.text
