@@ -3,8 +3,18 @@
 if __name__ != "lightning_core.callbacks":
     raise ImportError("import lightning_core.callbacks, not the folder 'callbacks': the package is not installed twice")
 
-from .core import CoreCallback
-from .elastic import ElasticLoader
-from .steering import Fenced, JobOver, Released
+try:
+    from .core import CoreCallback
+    from .elastic import ElasticLoader
+    from .steering import Fenced, JobOver, Released
+except ModuleNotFoundError as error:
+    # Whatever is missing of ours is a mistake of ours, and told as it is.
+    if error.name is None or error.name.partition(".")[0] == "lightning_core":
+        raise
+    raise ModuleNotFoundError(
+        f"lightning_core.callbacks needs {error.name}, which is not installed; "
+        "run pip install 'lightning-core-learning[lightning]'",
+        name=error.name,
+    ) from None
 
 __all__ = ["CoreCallback", "ElasticLoader", "Fenced", "JobOver", "Released"]

@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -81,6 +81,9 @@ class CoreCallback(pl.Callback):
         an epoch if any number of ranks can load what its loaders say (``any_ranks``), as of :class:`ElasticLoader`.
 
     .. note::
+        Written for Trainers of ``lightning.pytorch``. One of the package ``pytorch_lightning`` takes it too, in a list.
+
+    .. note::
         With several processes (DDP) rank 0 speaks for all. They hold, stop and leave together, after a training batch
         and never within a validation, and take no turns.
 
@@ -139,6 +142,14 @@ class CoreCallback(pl.Callback):
         LossMeter(lambda cell: None, every, growth)
         self._aside = False
         self._fit: Fit | None = None
+
+    def __iter__(self) -> NoReturn:
+        """Refuse to be walked through: the Trainer of ``pytorch_lightning`` takes any other class's object for a list.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("pass CoreCallback in a list, callbacks=[CoreCallback(...)], to a pytorch_lightning.Trainer")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_fit": None}  # its threads and sockets are this process's

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_core.protocols import Client, Turns
 from lightning_core.types import BatchTarget, Can, Cause, End, Job, LossTarget, Outlook, WorkerLeft
@@ -191,7 +190,9 @@ def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Option
 
 
 def _parting(job: str, error: BaseException | None) -> WorkerLeft:
-    if error is None or isinstance(error, KeyboardInterrupt | SIGTERMException | JobOver | Released):
+    # By its name: `pytorch_lightning` has one of its own.
+    sigterm = type(error).__name__ == "SIGTERMException"
+    if error is None or sigterm or isinstance(error, KeyboardInterrupt | JobOver | Released):
         return WorkerLeft(job, 0)
     message = " ".join(str(error).split()) or "no message"
     story = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"

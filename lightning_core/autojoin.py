@@ -1,7 +1,8 @@
 """Joins every Trainer of a process to a pool without a change to its script: the environment says how.
 
 Lightning asks the entry points of the group ``lightning.pytorch.callbacks_factory`` for callbacks whenever a Trainer is
-made. Ours has one if ``LIGHTNING_CORE_JOB`` is set::
+made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbacks_factory``. Ours has one if
+``LIGHTNING_CORE_JOB`` is set::
 
     LIGHTNING_CORE_JOB=resnet LIGHTNING_CORE_DEADLINE=2h LIGHTNING_CORE_TARGET="val_acc>=0.9" python train.py
 
@@ -17,19 +18,25 @@ made. Ours has one if ``LIGHTNING_CORE_JOB`` is set::
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_core.types import BatchTarget, LossTarget, Target
+from lightning_core.variables import PREFIX, unknown
 
 if TYPE_CHECKING:
     from lightning_core.callbacks import CoreCallback
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
-PREFIX = "LIGHTNING_CORE_"
 _TARGET = re.compile(r"\s*(?:(?P<metric>[^\s<>=]+)\s*(?P<way><=|>=)\s*(?P<value>\S+)|(?P<batches>\d+)\s+batches)\s*")
+
+# Said once in a process, however many Trainers it makes.
+_told: set[str] = set()
 
 
 def callbacks() -> list[CoreCallback]:
@@ -39,6 +46,10 @@ def callbacks() -> list[CoreCallback]:
         MisconfigurationException: if a variable is missing or wrong; the message names it, and the rule.
     """
     environment = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
+    for words in unknown(environment):
+        if words not in _told:
+            _told.add(words)
+            log.warning("%s", words)
     if not environment.get(f"{PREFIX}JOB"):
         return []
     # Whoever makes a Trainer has imported it.

@@ -23,6 +23,7 @@ from lightning_core.durations import format_duration
 from lightning_core.journal import Journal, JournalError, replay
 from lightning_core.launch.signals import Interrupted, raising, signals
 from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET, EXIT_POOL_LOST, PoolLost
+from lightning_core.variables import unknown
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ Command = Callable[[argparse.Namespace], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; the answer is the exit code."""
     arguments = _parser().parse_args(argv)
+    for words in unknown(os.environ):
+        print(f"warning: {clean(words)}", file=sys.stderr)
     if arguments.debug:
         return int(arguments.run(arguments))
     try:
