@@ -180,6 +180,7 @@ def _market_of(arguments: argparse.Namespace) -> OnMarket | None:
 
 
 def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket | None) -> int:
+    _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
     from lightning_core.launch.cluster import keep_spec, new_run_dir  # Ray takes seconds to import: mistakes come first
@@ -193,6 +194,11 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket
     return _run_in(bundle, run_dir, arguments, on_market=on_market)
 
 
+def _say_check(bundle: Bundle) -> None:
+    jobs = f"{len(bundle.jobs)} job{'s' * (len(bundle.jobs) > 1)}"
+    print(f"{jobs} under {bundle.settings.policy}; importing torch and Lightning to check the configs ...", flush=True)
+
+
 def _run_in(
     bundle: Bundle,
     run_dir: Path,
@@ -203,6 +209,7 @@ def _run_in(
     from lightning_core.launch.cluster import Cluster, join_ray
     from lightning_core.view.progress import print_summary, view_for
     from lightning_core.view.report import write
+    from lightning_core.view.warming import WarmingView
 
     for warning in bundle.warnings(run_dir):
         print(f"warning: {warning}", file=sys.stderr)
@@ -210,7 +217,7 @@ def _run_in(
     view = view_for(sys.stdout, settings.policy, settings.devices)
     goes_on = f"it goes on with: lightning-core run --resume {run_dir}"
     workers = settings.devices if on_market is not None else Cluster.workers_of(bundle)
-    print(f"{len(bundle.jobs)} jobs under {settings.policy}; bringing up {workers} warm workers ...", flush=True)
+    print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)
     try:
         with signals(at_once=True):
             if on_market is not None:
@@ -218,7 +225,7 @@ def _run_in(
             else:
                 if arguments.ray:
                     join_ray(arguments.ray)
-                with Cluster.of(bundle) as cluster:
+                with Cluster.of(bundle, WarmingView(sys.stdout)) as cluster:
                     summary = cluster.run(bundle, run_dir, view, before)
             print_summary(summary, sys.stdout)
             if summary.lost:
@@ -267,6 +274,7 @@ def _resume(arguments: argparse.Namespace) -> int:
             print(f"changed: {change}")
     else:
         bundle = before  # where class paths are looked up stays as it was
+    _say_check(bundle)
     bundle.check(local=not (on_market.ray if on_market is not None else arguments.ray))
     return _run_in(bundle, run_dir, arguments, before, on_market)
 

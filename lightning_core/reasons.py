@@ -55,7 +55,7 @@ WORDS = {
     "slower": "waits for its slice: comes on {0:.2g} times as fast as it must",
     "out_of_reach": "given up for now: alone until its deadline it would not reach its target by forecast",
     "halved": "dropped for others that are nearer to their targets: it is {0:.2g} times away from its own",
-    "device_gone": "waits for a device: no worker can be had on {0:.0f} of the pool's",
+    "device_gone": "waits for a device: no worker is ready on {0:.0f} of the pool's",
     "full_speed": "at full speed until its speed is known",
     "on_ramp": "has what ends it in time: {0:.3g} devices, with {1:t} left",
     "early": "ends {1:t} early with the least that it can have (devices: {0:.3g})",

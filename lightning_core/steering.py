@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,7 @@ def _up(arguments: argparse.Namespace) -> int:
     if found.problems:
         raise BundleError(found.problems)
     folder = arguments.folder or home()
-    print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} warm workers ...",
+    print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers ...",
           flush=True)  # fmt: skip
     try:
         head = up(folder, settings, arguments.kind, on_verdict)
@@ -143,6 +144,9 @@ def _up(arguments: argparse.Namespace) -> int:
     print(f"a pool is up under {settings.policy}; it outlives this shell")
     print(f"  its Ray: {head['address']}, its token: {head['token']}")
     print("  a script joins it with CoreCallback; `lightning-core submit`, `status`, `down` are for you")
+    print(
+        "  its workers import torch and Lightning now; a job that is submitted meanwhile waits for them, some seconds"
+    )
     return EXIT_MET
 
 
@@ -212,7 +216,9 @@ def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namesp
 
 
 def _launch(client: SocketClient, bundle: Bundle) -> None:
-    bundle.check(local=False)
+    from lightning_core.launch import config_checker
+
+    bundle.check(local=False, check=partial(config_checker.ask, client.path.with_name(config_checker.NAME)))
     settings = Settings(**client.about()["settings"])
     if bundle.settings.policy not in (Settings().policy, settings.policy):
         print(f"warning: the pool shares by {settings.policy}; the bundle's {bundle.settings.policy} is for runs of "

@@ -202,7 +202,7 @@ def test_with_no_device_left_all_wait_and_say_so() -> None:
     scheduler.handle(DevicesGone((0,), "device 0: its node is gone"), 1.0)
     assert scheduler.placements() == []
     [status] = scheduler.status()
-    assert str(status.why) == "waits for a device: no worker can be had on 1 of the pool's"
+    assert str(status.why) == "waits for a device: no worker is ready on 1 of the pool's"
     scheduler.handle(DevicesGone(()), 500.0)
     assert scheduler.placements() == [Placement("a", 1, (0,))]
     scheduler.check()

@@ -79,7 +79,7 @@ def main(address: str, path: str) -> int:
     import ray
     from ray.exceptions import RayError
 
-    from lightning_core.drivers.ray_actor import NAMESPACE
+    from lightning_core.drivers.ray_settings import NAMESPACE
     from lightning_core.drivers.scripts import BRIDGE_EVERY
 
     try:

@@ -29,6 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from lightning_core.drivers.door import Door
 from lightning_core.drivers.host import Host, NotKeptError
 from lightning_core.drivers.notify import Notifier
+from lightning_core.drivers.ray_settings import NAMESPACE
 from lightning_core.drivers.scripts import Scripts
 from lightning_core.drivers.specs import Spec, keep
 from lightning_core.journal import JournalError
@@ -61,7 +62,6 @@ from lightning_core.words import did_you_mean
 
 log = logging.getLogger(__name__)
 
-NAMESPACE = "lightning_core"
 # Ray makes the methods of a handle when it runs: no checker knows them.
 Actor = Any
 # A call that takes longer than this is given up and repeated; the actor is back from a kill well within it.
@@ -69,8 +69,6 @@ CALL_TIMEOUT = 10.0
 # How long the actor before this one may take to die and let go of the journal, and a pause after trouble, seconds.
 LET_GO = 10.0
 PAUSE = 1.0
-# Ray gives its workers the lowest priority; a script beside them would win every core from them. For a Ray of our own.
-NICE = {"RAY_worker_niceness": "0"}
 
 
 class SchedulerActor:

@@ -46,14 +46,15 @@ class SocketClient:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
+        """Path of the pool's socket."""
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._answers: BinaryIO | None = None
         self._number = 0
 
     def join(self, job: Job, device: str) -> Welcome:
-        key = (os.getpid(), str(self._path), job.name)
+        key = (os.getpid(), str(self.path), job.name)
         before = _joined.get(key)
         welcome = Welcome(*self.call("join", job=job_to_dict(job), device=device, incarnation=before))
         _joined[key] = welcome.incarnation
@@ -126,7 +127,7 @@ class SocketClient:
                 answer = json.loads(text)
             except (OSError, ValueError) as error:
                 self._hang_up()
-                raise ConnectionError(f"the pool at {self._path} does not answer: {error}") from error
+                raise ConnectionError(f"the pool at {self.path} does not answer: {error}") from error
             except BaseException:  # Ctrl-C: the next question must not get the answer to this one
                 self._hang_up()
                 raise
@@ -141,7 +142,7 @@ class SocketClient:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.settimeout(CALL_TIMEOUT)
-                connection.connect(str(self._path))
+                connection.connect(str(self.path))
             except BaseException:
                 connection.close()
                 raise

@@ -39,16 +39,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from lightning_core.launch.class_paths import check_imports, check_spelling
+from lightning_core.launch.config_check import Configs, Problem, check_configs
 from lightning_core.launch.jobs import JobSpec, duration_text, is_file_name, read_job
 from lightning_core.launch.on_verdict import read_on_verdict
-from lightning_core.launch.preflight import check_checkpoint_content, check_checkpoint_file, check_gpus, folder_warnings
+from lightning_core.launch.preflight import check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.launch.problems import BundleError, Findings, Source, require
 from lightning_core.launch.sharing import (
     Kind,
@@ -209,13 +209,14 @@ class Bundle:
         """
         return replace(self, allow_import=read_allow_import(names))
 
-    def check(self, *, local: bool = True) -> None:
+    def check(self, *, local: bool = True, check: Callable[[Configs], list[Problem]] = check_configs) -> None:
         """Finds what can be found before anything starts: first what needs no import, then what the configs name.
 
         Classes are imported and configs are parsed as LightningCLI will, without building anything.
 
         Args:
             local: whether the pool will be on this machine, which should then have its devices.
+            check: what imports and parses; a pool that is up has a process for it.
 
         Raises:
             BundleError: with every problem found.
@@ -233,21 +234,15 @@ class Bundle:
         if found.problems:
             raise BundleError(found.problems)
 
-        from lightning_core.launch.configuration import check_config
-
-        for folder in (str(self.folder), str(Path.cwd())):
-            if folder not in sys.path:
-                sys.path.append(folder)
-        for spec in self.jobs:
-            here = Findings(spec.place)
-            check_spelling(spec.config, here, self.allow_import)
-            if not here.problems:
-                check_imports(spec.config, here, self.allow_import)
-            if not here.problems:
-                check_config(spec.config, here, self.allow_import)
-            found.problems.extend(here.problems)
-        for path, spec in checkpoints.items():
-            check_checkpoint_content(path, found.within(spec.place.at("ckpt_path")))
+        jobs = list(self.jobs)
+        asked = Configs(
+            [spec.config for spec in jobs],
+            [str(self.folder), str(Path.cwd())],
+            self.allow_import,
+            [(jobs.index(spec), str(path)) for path, spec in checkpoints.items()],
+        )
+        for problem in check(asked):
+            Findings(jobs[problem.job].place, found.problems).at(*problem.parts).add(problem.words)
         if found.problems:
             raise BundleError(found.problems)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -12,7 +13,7 @@ import sqlite3
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +25,8 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from lightning_core.drivers.files import write_whole
 from lightning_core.drivers.private import owner_only
-from lightning_core.drivers.ray_actor import NAMESPACE, NICE, Actor, start_scheduler
+from lightning_core.drivers.ray_actor import Actor, start_scheduler
+from lightning_core.drivers.ray_settings import NAMESPACE, NICE
 from lightning_core.drivers.specs import SAVE_EVERY
 from lightning_core.journal import Journal, JournalError
 from lightning_core.launch.bundle import Bundle
@@ -59,6 +61,7 @@ class Cluster:
         cores: of each of them, if they are CPUs.
         locations: where each device is: nodes carry it as the label :data:`~.places.LABEL`. Empty for anywhere.
         least: devices that must be there when it opens; the others may come, and go, later. None for all.
+        warming: is told how many workers are warm, and of how many, while the pool opens.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Cluster:
         cores: int = 1,
         locations: Sequence[str] = (),
         least: int | None = None,
+        warming: Callable[[int, int], None] | None = None,
     ) -> None:
         if locations and len(locations) != devices:
             raise ValueError(f"locations must be one for each of {devices} devices, got {len(locations)}")
@@ -77,6 +81,7 @@ class Cluster:
         self.devices = devices
         self.locations = tuple(locations)
         self._least = least
+        self._warming = warming
         self.workers = workers
         self.slots = math.ceil(workers / devices)
         self._kind = kind
@@ -97,10 +102,11 @@ class Cluster:
         return bundle.settings.resident or max(len(bundle.jobs), bundle.settings.devices)
 
     @classmethod
-    def of(cls, bundle: Bundle) -> Self:
+    def of(cls, bundle: Bundle, warming: Callable[[int, int], None] | None = None) -> Self:
         """As large as a bundle wants it."""
         settings = bundle.settings
-        return cls(cls.workers_of(bundle), bundle.kind, settings.devices, settings.cores, settings.locations)
+        workers = cls.workers_of(bundle)
+        return cls(workers, bundle.kind, settings.devices, settings.cores, settings.locations, warming=warming)
 
     def __enter__(self) -> Self:
         if self.locations and not ray.is_initialized():
@@ -123,7 +129,7 @@ class Cluster:
                     self.locations,
                     self._least,
                 )
-                answer(self._keeper.open.remote(), received)
+                answer(self._keeper.open.remote(), received, self._tell_warming)
         except BaseException:
             self.__exit__()
             raise
@@ -143,6 +149,11 @@ class Cluster:
             ray.shutdown()
             end(mine)  # who was still starting has not heard of it
         shutil.rmtree(self._temp, ignore_errors=True)
+
+    def _tell_warming(self) -> None:
+        if self._warming is not None and self._keeper is not None:
+            with contextlib.suppress(RayError, GetTimeoutError):  # the next look may tell
+                self._warming(*ray.get(self._keeper.starting.remote(), timeout=POLL))
 
     def is_lost(self) -> bool:
         """Whether the control process of our own Ray is dead: what runs still answers, nothing new can be had."""
@@ -427,8 +438,13 @@ def call(actor: Actor, method: str, *args: Any, until: float | None = None) -> A
             time.sleep(POLL)
 
 
-def answer(asked: Any, received: list[int]) -> Any:
-    """What an actor answers, however long that takes.
+def answer(asked: Any, received: list[int], meanwhile: Callable[[], None] | None = None) -> Any:
+    """Return what an actor answers, however long that takes.
+
+    Args:
+        asked: the call.
+        received: numbers of the signals that have come.
+        meanwhile: called now and then, and once more before the answer is returned.
 
     Raises:
         Interrupted: if a signal came meanwhile.
@@ -436,4 +452,9 @@ def answer(asked: Any, received: list[int]) -> Any:
     while not ray.wait([asked], timeout=POLL)[0]:
         if received:
             raise Interrupted(received[0])
-    return ray.get(asked)
+        if meanwhile is not None:
+            meanwhile()
+    found = ray.get(asked)
+    if meanwhile is not None:
+        meanwhile()
+    return found

@@ -30,6 +30,7 @@ from typing import Any
 from lightning_core.drivers.bridge import POOL
 from lightning_core.drivers.connect import is_alive, read_head, started
 from lightning_core.drivers.private import owner_only, private_folder
+from lightning_core.drivers.ray_settings import NICE
 from lightning_core.drivers.wire import SocketClient
 from lightning_core.journal import Journal, JournalError, replay
 from lightning_core.launch.signals import Interrupted, kept_from_ray, signals
@@ -81,6 +82,8 @@ def up(
                 process = _start_ray(folder, head)
                 head |= {"pid": process.pid, "started": started(process.pid) or 0}
                 _write(folder, head)
+                import lightning_core.launch.keeper  # noqa: F401  # with Ray, while the head comes up
+
                 head["address"] = _address(process, temp, folder, received)
                 _write(folder, head)
                 _open_pool(folder, head, settings, on_verdict, goes_on, received)
@@ -95,12 +98,11 @@ def _start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
     _take_token(head)  # before Ray is imported here, which looks once
-    from lightning_core.drivers.ray_actor import NICE  # with Ray
-
     resources = {"device": head["devices"]} if head["kind"] == "cpu" else {}
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
         f"--temp-dir={Path(head['temp']) / 'ray'}", "--include-dashboard=false", "--disable-usage-stats",
+        "--no-monitor", "--include-log-monitor=false",  # an autoscaler and a reader of logs, which nobody here asks
         "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: nothing is to be drained.
@@ -206,7 +208,7 @@ def joined(head: Mapping[str, Any]) -> Iterator[Any]:
     _take_token(head)
     import ray
 
-    from lightning_core.drivers.ray_actor import NAMESPACE
+    from lightning_core.drivers.ray_settings import NAMESPACE
 
     with kept_from_ray():
         ray.init(address=head["address"], namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
@@ -225,19 +227,23 @@ def _open_pool(
     received: list[int],
 ) -> None:
     from lightning_core.drivers.ray_actor import start_scheduler
+    from lightning_core.launch import config_checker
     from lightning_core.launch.cluster import answer
     from lightning_core.launch.keeper import start_keeper
 
     with joined(head) as ray:
         scheduler = start_scheduler(POOL, settings, folder, head["socket"], on_verdict)
-        slots, memory = settings.slots or 1, Path(head["temp"]) / "keeper.json"
-        keeper = start_keeper("pool", settings.devices, slots, head["kind"], settings.cores, memory)
+        temp = Path(head["temp"])
+        keeper = start_keeper(
+            "pool", settings.devices, settings.slots or 1, head["kind"], settings.cores, temp / "keeper.json",
+            checker=temp / config_checker.NAME,
+        )  # fmt: skip
         try:
             answer(scheduler.pid.remote(), received)
-            answer(keeper.open.remote(), received)
+            answer(keeper.open.remote(warm=False), received)
             if goes_on:
                 answer(scheduler.event.remote(WorkersLost()), received)
-            answer(keeper.serve.remote(POOL, str(folder)), received)
+            answer(keeper.serve.remote(POOL, str(folder), warm=False), received)
         except ray.exceptions.RayError as error:
             raise HeadError(" ".join(str(getattr(error, "cause", None) or error).split())) from None
     client = SocketClient(Path(head["socket"]))
@@ -255,7 +261,7 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
     client.event(Close("`lightning-core down`"))
     until = time.monotonic() + (END if now else LEAVE)
     with joined(head) as ray:
-        from lightning_core.drivers.ray_actor import NAMESPACE
+        from lightning_core.drivers.ray_settings import NAMESPACE
 
         keeper = ray.get_actor("pool-keeper", namespace=NAMESPACE)
         scheduler = ray.get_actor(POOL, namespace=NAMESPACE)

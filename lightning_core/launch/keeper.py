@@ -25,7 +25,9 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.drivers.files import write_whole
-from lightning_core.drivers.ray_actor import NAMESPACE, Actor, here
+from lightning_core.drivers.ray_actor import Actor, here
+from lightning_core.drivers.ray_settings import NAMESPACE
+from lightning_core.launch import config_checker
 from lightning_core.launch.launching import READY_WITHIN, Launcher
 from lightning_core.launch.node_places import NodePlaces
 from lightning_core.launch.places import SILENT, Places
@@ -54,6 +56,7 @@ class Keeper:
         silent: how long a worker at work may not answer, seconds.
         locations: where each device is; empty for anywhere.
         least: devices that must be there when it opens; None for all.
+        checker: path of the socket of a process that checks configs for those who submit; empty for none.
     """
 
     def __init__(
@@ -68,7 +71,9 @@ class Keeper:
         silent: float = SILENT,
         locations: Sequence[str] = (),
         least: int | None = None,
+        checker: str = "",
     ) -> None:
+        self._checker = config_checker.start(Path(checker)) if checker else None  # it ends with this process
         self._memory = Path(memory)
         self._ready_within = ready_within
         self._folder: Path | None = None
@@ -85,8 +90,13 @@ class Keeper:
         if self._memory.exists():  # Ray has started it again: it takes up its work without being asked
             ray.get_runtime_context().current_actor.wake.remote()
 
-    async def open(self, patience: float = 120.0) -> None:
+    async def open(self, patience: float = 120.0, *, warm: bool = True) -> None:
         """Brings up, or finds again, the devices, their turnstiles and their workers.
+
+        Args:
+            patience: seconds that this may take.
+            warm: whether to wait until all workers have imported what they need. Without that it returns once scripts
+                can share the devices.
 
         Raises:
             RuntimeError: if no node has a device free, or a worker cannot be started.
@@ -94,19 +104,25 @@ class Keeper:
         await self._open()
         try:
             async with asyncio.timeout(patience):
-                await self._places.filled()
+                await (self._places.filled() if warm else self._places.shared())
         except TimeoutError:
             trouble = {f"device {p.device}: {p.trouble}" for p in self._places if p.worker is None}
             raise RuntimeError(f"the pool is not ready after {patience:.0f} s: {'; '.join(sorted(trouble))}") from None
 
-    async def serve(self, scheduler: str, folder: str) -> None:
-        """Launches what a scheduler places, from the specs in the folder of its pool; the one before is forgotten."""
+    async def serve(self, scheduler: str, folder: str, *, warm: bool = True) -> None:
+        """Launches what a scheduler places, from the specs in the folder of its pool; the one before is forgotten.
+
+        Args:
+            scheduler: name of its actor.
+            folder: of its pool.
+            warm: as of :meth:`open`.
+        """
         await self._open()
         self._stop_following()
         for place in self._places.busy():
             if place.life is not None and place.life.scheduler != scheduler:  # of a run that was given up
                 self._places.end(place, "its job's scheduler is no more")
-        await self.open()
+        await self.open(warm=warm)
         await asyncio.to_thread(write_whole, self._memory, json.dumps([scheduler, folder]))
         self._follow(scheduler, Path(folder))
 
@@ -124,6 +140,11 @@ class Keeper:
         """Jobs whose worker has not put them down yet."""
         await self._open()
         return sorted({place.life.job for place in self._places.busy() if place.life is not None})
+
+    async def starting(self) -> tuple[int, int]:
+        """Workers that are there, and workers that there should be."""
+        there = [place.worker is not None for place in self._places]
+        return sum(there), len(there)
 
     async def warm(self) -> int:
         """Devices with a worker that is there and stays."""
@@ -227,6 +248,7 @@ def start_keeper(
     memory: Path,
     locations: Sequence[str] = (),
     least: int | None = None,
+    checker: Path | None = None,
     **patience: float,
 ) -> Actor:
     """A named, detached Keeper that Ray starts again whenever it dies; the one of that name if there is one.
@@ -240,6 +262,7 @@ def start_keeper(
         memory: path of its notes.
         locations: where each device is; empty for anywhere.
         least: devices that must be there when it opens; None for all.
+        checker: path of the socket of a process that checks configs; None for none.
         **patience: ``ready_within`` and ``silent`` of the :class:`Keeper`, seconds.
     """
     options = {
@@ -253,4 +276,5 @@ def start_keeper(
     }
     actor: Any = ray.remote(Keeper)
     made = actor.options(**options)
-    return made.remote(name, devices, slots, kind, cores, str(memory), locations=locations, least=least, **patience)
+    more = {"locations": locations, "least": least, "checker": "" if checker is None else str(checker)}
+    return made.remote(name, devices, slots, kind, cores, str(memory), **more, **patience)

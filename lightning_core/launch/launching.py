@@ -28,7 +28,7 @@ from lightning_core.codec import job_from_dict
 from lightning_core.drivers import specs
 from lightning_core.drivers.awake import STOOD_STILL, Awake
 from lightning_core.drivers.files import write_whole
-from lightning_core.drivers.ray_actor import NAMESPACE
+from lightning_core.drivers.ray_settings import NAMESPACE
 from lightning_core.drivers.specs import home_of
 from lightning_core.launch.checkpoints import adopt
 from lightning_core.launch.gang import Rank, slots_of

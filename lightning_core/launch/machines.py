@@ -40,7 +40,7 @@ def local_machines() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster as Machines
 
-    from lightning_core.drivers.ray_actor import NICE
+    from lightning_core.drivers.ray_settings import NICE
     from lightning_core.launch.cluster import has_token, join_ray
     from lightning_core.launch.reaper import ended_with_us
     from lightning_core.launch.signals import kept_from_ray

@@ -27,7 +27,8 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lightning_core.drivers.ray_actor import NAMESPACE, Actor
+from lightning_core.drivers.ray_actor import Actor
+from lightning_core.drivers.ray_settings import NAMESPACE
 from lightning_core.launch.quota import sweep
 from lightning_core.launch.turnstile import Turnstile
 from lightning_core.launch.worker import Life, Worker
@@ -244,6 +245,20 @@ class Places:
             self.moved.clear()
             await self.moved.wait()
 
+    async def shared(self) -> None:
+        """Waits until scripts can share each device: a GPU has its name from the first worker on it.
+
+        Raises:
+            RuntimeError: if the device's first worker could not be started, again and again.
+        """
+        firsts = [place for place in self._all if place.number == 0]
+        while lacking := [p for p in firsts if not self.turnstiles[p.device] or (self.kind == "gpu" and not p.worker)]:
+            for place in lacking:
+                if place.failures >= TRIES:
+                    raise RuntimeError(place.trouble)
+            self.moved.clear()
+            await self.moved.wait()
+
     async def settled(self) -> None:
         """Waits until it is known of each place what a worker that was there before is at."""
         while not all(place.settled for place in self._all):
@@ -317,6 +332,7 @@ class Places:
         self.moved.set()
         turnstile = self._detached(TurnstileActor, f"turnstile-{place.device}", place.device).remote()
         self.turnstiles[place.device] = await self._patiently(place, turnstile.path.remote())
+        self.moved.set()
         if place.worker is None:
             arguments = self.turnstiles[place.device], self.kind, self._cores
             worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(*arguments)

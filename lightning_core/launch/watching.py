@@ -22,7 +22,8 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
 
 from lightning_core.drivers.awake import STOOD_STILL, Awake
-from lightning_core.drivers.ray_actor import NAMESPACE, Actor
+from lightning_core.drivers.ray_actor import Actor
+from lightning_core.drivers.ray_settings import NAMESPACE
 from lightning_core.drivers.specs import home_of
 from lightning_core.launch.causes import OOM
 from lightning_core.launch.checkpoints import checkpoint_folder, find

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import ray
 from ray.cluster_utils import Cluster as Nodes
 
-from lightning_core.drivers.ray_actor import NAMESPACE
+from lightning_core.drivers.ray_settings import NAMESPACE
 from lightning_core.launch import cluster as clusters
 from lightning_core.launch.keeper import start_keeper
 from lightning_core.launch.provision import drain
@@ -77,7 +77,7 @@ def main(folder: Path) -> None:
         found["lost"] = time.monotonic() - began
         found["words"] = str(story.jobs["a"].fault)
         # One of them trains on the node that is left, the other waits for a device.
-        yield from story.until(lambda jobs: any("no worker can be had" in str(job.why) for job in jobs.values()), 90)
+        yield from story.until(lambda jobs: any("no worker is ready" in str(job.why) for job in jobs.values()), 90)
         found["waits after"] = time.monotonic() - began
         yield from story.until(lambda jobs: any(job.state == "running" for job in jobs.values()))
         yield from another(story)
@@ -87,7 +87,7 @@ def main(folder: Path) -> None:
         leaves = nodes[node_of(story, "b")]
         drain(machines.address, leaves.node_id, NOTICE)
         began = time.monotonic()
-        yield from story.until(lambda jobs: "no worker can be had" in str(jobs["b"].why) and story_free(story, "b"), 20)
+        yield from story.until(lambda jobs: "no worker is ready" in str(jobs["b"].why) and story_free(story, "b"), 20)
         found["left"] = time.monotonic() - began
         end(leaves)
         yield from another(story)

@@ -296,7 +296,7 @@ def test_a_signal_during_the_start_is_heeded_and_the_run_can_be_gone_on_with(
     start: Start, number: int, moment: float
 ) -> None:
     run = start("run", "b.yaml", "--run-dir", "run", "--own")
-    run.until(lambda: "bringing up" in run.said())
+    run.until(lambda: "starting Ray" in run.said())
     time.sleep(moment)
     run.send(number)
     code, seconds = run.ends(GRACE + ALL_ENDED)

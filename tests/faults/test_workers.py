@@ -78,7 +78,7 @@ class Story:
         """Of the worker that has a job."""
         import ray
 
-        from lightning_core.drivers.ray_actor import NAMESPACE
+        from lightning_core.drivers.ray_settings import NAMESPACE
 
         for at in range(self.cluster.devices) if device is None else [device]:
             worker = ray.get_actor(f"{self.cluster._name}-worker-{at}-0", namespace=NAMESPACE)
