@@ -658,6 +658,43 @@ def test_a_worker_that_cannot_be_started_is_tried_again_and_keeps_nobody_else_wa
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(("kind", "needs_worker"), [("cpu", False), ("gpu", True)])
+def test_a_device_can_be_shared_before_its_workers_have_imported_what_they_need(
+    monkeypatch: pytest.MonkeyPatch, kind: str, needs_worker: bool
+) -> None:
+    """A GPU's name is known from its first worker."""
+    made = places.Places("pool", 2, 2, kind)
+
+    async def story() -> None:
+        shared = asyncio.create_task(made.shared())
+        for device in (0, 1):
+            await asyncio.sleep(0.01)
+            assert not shared.done()
+            made.turnstiles[device] = f"/turn{device}"
+            made.moved.set()
+        await asyncio.sleep(0.01)
+        assert shared.done() is not needs_worker
+        for place in made:
+            if place.number == 0:
+                place.take(SimpleNamespace())
+        made.moved.set()
+        await asyncio.wait_for(shared, 5)
+        filled = asyncio.create_task(made.filled())
+        await asyncio.sleep(0.01)
+        assert not filled.done()
+        filled.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_device_that_can_never_be_shared_is_told() -> None:
+    made = places.Places("pool", 1, 1, "cpu")
+    [place] = made
+    place.failures, place.trouble = places.TRIES, "its worker could not be started: no"
+    with pytest.raises(RuntimeError, match="could not be started: no"):
+        asyncio.run(made.shared())
+
+
 @pytest.mark.promise("F21", "R12")
 def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

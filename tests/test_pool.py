@@ -38,10 +38,14 @@ class Shell:
         self._env |= {"LIGHTNING_CORE_HOME": str(home), "PYTHONPATH": str(ROOT), "HOME": str(home)}
         self.scripts: list[subprocess.Popen[str]] = []
 
+    def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """What Python answers."""
+        line = [sys.executable, *words]
+        return subprocess.run(line, env=self._env | env, cwd=self.home, capture_output=True, text=True, timeout=180)
+
     def command(self, *words: str, code: int = 0, **env: str) -> str:
         """What ``lightning-core`` answers."""
-        line = [sys.executable, "-m", "lightning_core.cli", *words]
-        done = subprocess.run(line, env=self._env | env, cwd=self.home, capture_output=True, text=True, timeout=180)
+        done = self.python("-m", "lightning_core.cli", *words, **env)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -134,6 +138,22 @@ def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: 
     for name in ("x", "y", "z"):
         shell.command("cancel", name)
     until(lambda: not any(job.devices for job in shell.jobs().values()))
+
+
+def test_whoever_submits_does_not_import_torch(shell: Shell) -> None:
+    """The pool has a process that has: what it finds has the file and the line of the bundle."""
+    job = {"model": {"class_path": "tests.script.Bsy"}, "deadline": "10m", "target": {"batches": 5}}
+    path = shell.home / "wrong.yaml"
+    path.write_text(json.dumps({"jobs": {"wrong": job}}))
+    code = (
+        "import sys; from lightning_core.cli import main; code = main(['submit', sys.argv[1]]);"
+        "print('torch' in sys.modules); sys.exit(code)"
+    )
+    done = shell.python("-c", code, str(path))
+    assert done.returncode == 2
+    assert "wrong.yaml:1" in done.stderr
+    assert "did you mean 'Busy'" in done.stderr
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.promise("F16")

@@ -53,12 +53,13 @@ class ConfigChecker(ForkingMixIn, UnixStreamServer):
 
     Args:
         path: of the socket, at most 107 characters; made with permissions for its user alone.
+        parent: id of the process that started this one.
     """
 
     max_children = 4
 
-    def __init__(self, path: Path) -> None:
-        self._parent = os.getppid()
+    def __init__(self, path: Path, parent: int) -> None:
+        self._parent = parent
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
@@ -79,7 +80,8 @@ def start(path: Path) -> subprocess.Popen[bytes]:
     Args:
         path: of its socket.
     """
-    return subprocess.Popen([sys.executable, "-m", __name__, str(path)], stdin=subprocess.DEVNULL)
+    command = [sys.executable, "-m", __name__, str(path), str(os.getpid())]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
 def ask(path: Path, asked: Configs) -> list[Problem]:
@@ -106,7 +108,7 @@ def ask(path: Path, asked: Configs) -> list[Problem]:
 def main() -> None:
     """The process: listens first, so that whoever asks meanwhile waits, and then imports."""
     os.nice(10)  # the workers come first
-    with ConfigChecker(Path(sys.argv[1])) as checker:
+    with ConfigChecker(Path(sys.argv[1]), int(sys.argv[2])) as checker:
         import lightning_core.launch.configuration  # noqa: F401
 
         for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:

@@ -384,7 +384,7 @@ def test_a_dead_control_process_of_ray_is_told_and_nothing_is_lost(
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-@pytest.mark.parametrize(("number", "moment"), [(signal.SIGINT, 1.0), (signal.SIGTERM, 4.0), (signal.SIGHUP, 8.0)])
+@pytest.mark.parametrize(("number", "moment"), [(signal.SIGINT, 0.5), (signal.SIGTERM, 2.0), (signal.SIGHUP, 3.0)])
 @pytest.mark.promise("R14", "F24")
 def test_half_a_pool_is_none(start: Start, number: int, moment: float) -> None:
     up = start("up", "--devices", "1", "--resident", "1")

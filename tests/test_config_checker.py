@@ -1,0 +1,112 @@
+"""The process of a pool that checks configs: it says what a check on the spot says, and no request touches the next."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.launch import config_checker
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.config_check import Configs, Problem, check_configs
+from lightning_core.launch.problems import BundleError
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def checker() -> Iterator[Path]:
+    """The socket of a checker."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        path = Path(folder) / config_checker.NAME
+        process = config_checker.start(path)
+        until = time.monotonic() + 60
+        while not path.exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        yield path
+        process.kill()
+        process.wait()
+
+
+def config(model: str, **arguments: Any) -> dict[str, Any]:
+    return {"model": {"class_path": model, "init_args": arguments}, "data": {"class_path": "tests.tiny.Points"}}
+
+
+WRONG = Configs(
+    [
+        config("tests.tiny.Line"),
+        config("tests.tiny.Lnie"),
+        config("tests.tiny.Line", puase=1),
+        {**config("tests.tiny.Line"), "trainer": {"max_epochs": "many"}},
+        config("subprocess.Popen"),
+    ],
+    [str(ROOT)],
+)
+
+
+def test_it_says_what_a_check_on_the_spot_says(checker: Path) -> None:
+    found = config_checker.ask(checker, WRONG)
+    assert found == check_configs(WRONG)
+    assert {problem.job for problem in found} == {1, 2, 3, 4}
+    assert found[0] == Problem(1, ("model", "class_path"), found[0].words)
+    assert "did you mean 'Line'" in found[0].words
+
+
+def test_a_bundle_s_problems_keep_their_lines(checker: Path, tmp_path: Path) -> None:
+    path = tmp_path / "b.yaml"
+    job = "{model: {class_path: tests.tiny.Line, init_args: {puase: 1}}, deadline: 9s, target: {batches: 1}}"
+    path.write_text(f"jobs:\n  a: {job}\n")
+    with pytest.raises(BundleError, match=r"b\.yaml:2:56: jobs\.a\.model\.init_args\.puase: unknown argument 'puase'"):
+        Bundle.from_file(path).check(local=False, check=partial(config_checker.ask, checker))
+
+
+def test_each_request_sees_the_modules_as_they_are_then(
+    checker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = tmp_path / "mine_checked.py"
+    asked = Configs([config("mine_checked.Model")], [str(tmp_path)])
+    for base, problems in (("Line", 0), ("Points", 1), ("Line", 0)):
+        module.write_text(f"import tests.tiny\nclass Model(tests.tiny.{base}):\n    '''Of {base}.'''\n")
+        found = config_checker.ask(checker, asked)
+        assert len(found) == problems, found
+    assert "mine_checked" not in sys.modules
+
+
+def test_a_module_that_ends_the_process_that_imports_it_ends_no_checker(checker: Path, tmp_path: Path) -> None:
+    (tmp_path / "hostile_checked.py").write_text("import os\nif os.environ.get('SPARE') is None: os._exit(7)\n")
+    os.environ["SPARE"] = "me"  # the check falls back to this process, which is to live
+    try:
+        found = config_checker.ask(checker, Configs([config("hostile_checked.Model")], [str(tmp_path)]))
+    finally:
+        del os.environ["SPARE"]
+    assert "has no 'Model'" in found[0].words
+    assert config_checker.ask(checker, Configs([config("tests.tiny.Line")], [str(ROOT)])) == []
+
+
+def test_where_no_checker_listens_the_check_is_done_on_the_spot(tmp_path: Path) -> None:
+    assert config_checker.ask(tmp_path / "nothing", WRONG) == check_configs(WRONG)
+
+
+def test_it_ends_with_the_process_that_started_it() -> None:
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        path = Path(folder) / "checker"
+        code = (
+            "import sys; from pathlib import Path; from lightning_core.launch.config_checker import start;"
+            "print(start(Path(sys.argv[1])).pid)"
+        )
+        note = Path(folder) / "pid"  # a pipe would be held open by the checker
+        with note.open("w") as file:
+            subprocess.run([sys.executable, "-c", code, str(path)], stdout=file, timeout=60, check=True)
+        until = time.monotonic() + 60
+        while Path(f"/proc/{note.read_text().strip()}/cmdline").exists():
+            assert time.monotonic() < until, "it lives on"
+            time.sleep(0.1)
