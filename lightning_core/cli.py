@@ -106,6 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument(
         "--history", type=Path, metavar="DIR", help="of runs to learn from how long jobs take (default: runs)"
     )
+    plan.add_argument("--own", action="store_true", help="for a pool of its own, also if one is up")
+    plan.add_argument("--ray", metavar="ADDRESS", help="for a Ray cluster: this machine's devices do not matter")
+    steering.add_allow_import(plan)
+    steering.add_pool(plan)
     command("policies", _policies, "the policies, a line each")
     simulate.add_command(command)
     market_commands.add_command(command)
@@ -129,8 +133,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from lightning_core.launch.bundle import Bundle
-
     if (arguments.bundle is None) == (arguments.resume is None):
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
     if arguments.json and not arguments.json.parent.is_dir():
@@ -141,9 +143,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None:
         return _resume(arguments)
     client = None if arguments.own or arguments.ray or on_market else connect(arguments.pool)
-    bundle = Bundle.from_file(arguments.bundle, **steering.devices_of(client))
-    if arguments.allow_import:
-        bundle = bundle.importing_only(arguments.allow_import)
+    bundle = steering.read_bundle(arguments.bundle, client, arguments.allow_import)
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
     if on_market is not None:
@@ -280,13 +280,20 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from lightning_core.launch.bundle import Bundle
     from lightning_core.launch.plan import plan_bundle
 
-    history = arguments.history
-    if history is None and Path("runs").is_dir():
-        history = Path("runs")
-    lines, fits = plan_bundle(Bundle.from_file(arguments.bundle), history)
+    if arguments.history is not None and not arguments.history.is_dir():
+        raise ValueError(f"--history: {arguments.history} is not a folder")
+    client = None if arguments.own or arguments.ray else connect(arguments.pool)
+    bundle = steering.read_bundle(arguments.bundle, client, arguments.allow_import)
+    if client is None:
+        print("checking the bundle as `run` would, which imports torch ...", file=sys.stderr, flush=True)
+        bundle.check(local=not arguments.ray)
+    else:
+        steering.check_for(client, bundle)
+        print(f"{steering.name_of(client)}; what else runs there is not counted", file=sys.stderr)
+    history = arguments.history or (Path("runs") if Path("runs").is_dir() else None)
+    lines, fits = plan_bundle(bundle, history)
     print("\n".join(lines))
     return EXIT_MET if fits else EXIT_NOT_MET
 

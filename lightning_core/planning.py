@@ -17,6 +17,8 @@ from lightning_core.durations import format_duration
 
 # Sums of seconds are exact to this part.
 EXACT = 1e-9
+# What to do about work that nobody knows.
+UNKNOWN = "say `work: 40m` in the bundle, or name a folder of earlier runs with --history DIR"
 
 
 class Wish(NamedTuple):
@@ -86,7 +88,7 @@ class Fit:
                 lines.append(f"{name}: a deadline of {format_duration(_rounded_up(deadline))} would do")
             else:
                 lines.append(f"{name}: needs more devices than there are")
-        return lines + [f"{name}: its work is unknown and not counted" for name in self.unknown]
+        return lines + [f"{name}: its work is unknown and not counted; {UNKNOWN}" for name in self.unknown]
 
     def _help(self) -> str:
         ways = []

@@ -8,14 +8,15 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lightning_core.codec import status_to_dict
+from lightning_core.drivers import specs
 from lightning_core.drivers.connect import AUTO, connect, home
 from lightning_core.drivers.wire import SocketClient
 from lightning_core.durations import WallTime, format_duration, parse_when, seconds_until
@@ -28,6 +29,7 @@ from lightning_core.words import did_you_mean
 
 if TYPE_CHECKING:
     from lightning_core.launch.bundle import Bundle
+    from lightning_core.launch.sharing import Kind
 
 
 class Failed(RuntimeError):
@@ -92,9 +94,38 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         add_pool(one)
 
 
-def devices_of(client: SocketClient | None) -> dict[str, int]:
-    """How many devices the pool has that a bundle is read for; nothing if it brings its own."""
-    return {} if client is None else {"devices": _patiently(client.about)["settings"]["devices"]}
+def read_bundle(path: Path, client: SocketClient | None, allow_import: list[str]) -> Bundle:
+    """Read a bundle for the pool that is up, or for one of its own if there is no client.
+
+    Raises:
+        BundleError: with every problem found, also of what the pool has not.
+    """
+    from lightning_core.launch.bundle import Bundle
+    from lightning_core.launch.sharing import There
+
+    there = None
+    if client is not None:
+        about = patiently(client.about)
+        there = There(about["settings"]["devices"], kind_of(about), f"the pool at {about['folder']}")
+    bundle = Bundle.from_file(path, there)
+    return bundle.importing_only(allow_import) if allow_import else bundle
+
+
+def name_of(client: SocketClient) -> str:
+    """Say which pool it is: its folder, devices and policy."""
+    about = patiently(client.about)
+    settings = about["settings"]
+    return (
+        f"the pool at {about['folder']} ({settings['devices']} {kind_of(about)} device"
+        f"{'s' * (settings['devices'] > 1)}, {settings['policy']})"
+    )
+
+
+def kind_of(about: Mapping[str, Any]) -> Kind:
+    """Return the kind of a pool's devices, from what it says of itself."""
+    if about["devices"]:
+        return "cpu" if about["devices"][0].startswith("cpu") else "gpu"
+    return "cpu" if about["settings"]["quantum"] < 1 else "gpu"  # they are not known for a moment after a restart
 
 
 def _client(arguments: argparse.Namespace) -> SocketClient:
@@ -166,12 +197,9 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _submit(arguments: argparse.Namespace) -> int:
-    from lightning_core.launch.bundle import Bundle
-
     client = _client(arguments)
-    bundle = Bundle.from_file(arguments.bundle, **devices_of(client))
-    if arguments.allow_import:
-        bundle = bundle.importing_only(arguments.allow_import)
+    bundle = read_bundle(arguments.bundle, client, arguments.allow_import)
+    check_for(client, bundle)
     _launch(client, bundle)
     print(f"submitted: {', '.join(spec.job.name for spec in bundle.jobs)}; `lightning-core status` shows them")
     return EXIT_MET
@@ -184,6 +212,7 @@ def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namesp
     from lightning_core.view.progress import print_summary, view_for
 
     names = [spec.job.name for spec in bundle.jobs]
+    check_for(client, bundle)
     _launch(client, bundle)
     about = client.about()
     settings = Settings(**about["settings"])
@@ -192,7 +221,7 @@ def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namesp
     start = time.monotonic()
 
     def look() -> tuple[float, list[JobStatus]]:
-        now, jobs = _patiently(client.status)
+        now, jobs = patiently(client.status)
         newest = {job.name: job for job in jobs}  # a name may have been used before
         return now, [newest[name] for name in names]
 
@@ -215,10 +244,22 @@ def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namesp
     return summary.exit_code
 
 
-def _launch(client: SocketClient, bundle: Bundle) -> None:
+def check_for(client: SocketClient, bundle: Bundle) -> None:
+    """Find all that a pool would refuse, before anything is submitted.
+
+    Raises:
+        BundleError: with every problem found.
+        ValueError: with the first job whose name is taken, or that is too large.
+    """
     from lightning_core.launch import config_checker
 
     bundle.check(local=False, check=partial(config_checker.ask, client.path.with_name(config_checker.NAME)))
+    _, jobs = patiently(client.status)
+    taken = {job.name for job in jobs if job.state is not State.ENDED}
+    specs.check([cast(specs.Spec, spec.for_worker(bundle.folder)) for spec in bundle.jobs], taken)
+
+
+def _launch(client: SocketClient, bundle: Bundle) -> None:
     settings = Settings(**client.about()["settings"])
     if bundle.settings.policy not in (Settings().policy, settings.policy):
         print(f"warning: the pool shares by {settings.policy}; the bundle's {bundle.settings.policy} is for runs of "
@@ -234,7 +275,7 @@ def tell_moments(bundle: Bundle) -> None:
         print(line, flush=True)
 
 
-def _patiently(ask: Callable[[], Any]) -> Any:
+def patiently(ask: Callable[[], Any]) -> Any:
     """The pool's scheduler may be restarting: it is back within seconds."""
     until = time.monotonic() + PATIENCE
     while True:
@@ -255,10 +296,10 @@ RECENT = 3600.0
 
 def _status(arguments: argparse.Namespace) -> int:
     client = _client(arguments)
-    settings = Settings(**_patiently(client.about)["settings"])
+    settings = Settings(**patiently(client.about)["settings"])
 
     def look() -> tuple[float, list[JobStatus]]:
-        now, jobs = _patiently(client.status)
+        now, jobs = patiently(client.status)
         recent = [j for j in jobs if arguments.all or j.finished_at is None or now - j.finished_at < RECENT]
         return now, recent
 

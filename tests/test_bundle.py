@@ -15,7 +15,7 @@ from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.differences import differences
 from lightning_core.launch.jobs import JobSpec
 from lightning_core.launch.problems import BundleError
-from lightning_core.launch.sharing import parse_policy
+from lightning_core.launch.sharing import There, parse_policy
 from lightning_core.types import BatchTarget, Can, Job, LossTarget, OnMiss
 
 MODEL = {"class_path": "tests.tiny.Line"}
@@ -98,9 +98,34 @@ def test_a_file_of_one_job(tmp_path: Path, line: str, name: str) -> None:
 def test_a_job_for_a_pool_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("model: tests.tiny.Line\ndeadline: 9m\ntarget: {batches: 5}\ndevices: 3\n")
     with pytest.raises(BundleError, match=r"a.yaml:4:1: devices: must be at most the pool's 2"):
-        Bundle.from_file(tmp_path / "a.yaml", devices=2)
-    read = Bundle.from_file(tmp_path / "a.yaml", devices=4)
+        Bundle.from_file(tmp_path / "a.yaml", There(2))
+    read = Bundle.from_file(tmp_path / "a.yaml", There(4))
     assert (read.settings.devices, read.jobs[0].job.min_devices) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        ("{kind: gpu}", "pool.kind: the bundle wants devices of kind gpu, the pool at /p has cpu;"),
+        ("{devices: 3}", "pool.devices: the bundle shares 3 devices, the pool at /p has 2; `lightning-core run --own`"),
+        ("{devices: {harbour: 1, cloud: 1}}", "pool.devices: the bundle shares harbour, cloud, the pool at /p has no"),
+    ],
+)  # fmt: skip
+def test_what_the_pool_that_is_there_has_not_is_refused(tmp_path: Path, pool: str, words: str) -> None:
+    job = "{model: tests.tiny.Line, deadline: 9m, target: {batches: 5}}"
+    (tmp_path / "b.yaml").write_text(f"pool: {pool}\njobs: {{a: {job}}}\n")
+    with pytest.raises(BundleError) as caught:
+        Bundle.from_file(tmp_path / "b.yaml", There(2, "cpu", "the pool at /p"))
+    assert len(caught.value.problems) == 1
+    assert words in caught.value.problems[0]
+
+
+@pytest.mark.parametrize("pool", ["{}", "{devices: 1}", "{kind: gpu}", "{devices: 2, kind: gpu, resident: 5}"])
+def test_a_bundle_takes_the_devices_of_the_pool_that_is_there(tmp_path: Path, pool: str) -> None:
+    job = "{model: tests.tiny.Line, deadline: 9m, target: {batches: 5}}"
+    (tmp_path / "b.yaml").write_text(f"pool: {pool}\njobs: {{a: {job}}}\n")
+    read = Bundle.from_file(tmp_path / "b.yaml", There(2, "gpu", "the pool at /p"))
+    assert (read.settings.devices, read.kind) == (2, "gpu")
 
 
 def test_what_jobs_have_in_common_is_merged(tmp_path: Path) -> None:

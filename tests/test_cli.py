@@ -366,6 +366,38 @@ def test_imports_that_are_not_allowed(
     assert "'tests.tiny.Line' is not in allow_import, torch, lightning" in said.err
 
 
+REFUSED = {
+    "another kind": ("pool: {kind: gpu}", "x", "tests.tiny.Line", "devices of kind gpu, the pool at {pool} has cpu"),
+    "more devices": ("pool: {devices: 2}", "x", "tests.tiny.Line", "shares 2 devices, the pool at {pool} has 1"),
+    "locations": ("pool: {devices: {here: 1}}", "x", "tests.tiny.Line", "the pool at {pool} has no locations"),
+    "no class": ("policy: edf", "x", "tests.tiny.Lime", "module 'tests.tiny' has no 'Lime'; did you mean 'Line'?"),
+    "no policy": ("policy: efd", "x", "tests.tiny.Line", "'efd'"),
+    "a name that is taken": ("policy: edf", "train", "tests.tiny.Line", "the name 'train' is taken"),
+    "an argument": ("policy: edf", "x", "{class_path: tests.tiny.Line, init_args: {rl: 1}}", "rl"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_plan_refuses_what_submit_and_run_refuse(pool: Pool, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    head, name, model, words = REFUSED[case]
+    Path("b.yaml").write_text(f"{head}\njobs: {{{name}: {{model: {model}, deadline: 9s, target: {{batches: 9}}}}}}\n")
+    said = {command: Said(capsys, command, "b.yaml") for command in ("plan", "submit", "run")}
+    assert [one.code for one in said.values()] == [2, 2, 2]
+    errors = {line for one in said.values() for line in one.err.splitlines() if line.startswith("error: ")}
+    assert len(errors) == 1
+    assert words.format(pool=pool.folder) in errors.pop()
+    assert not Path("runs").exists()
+
+
+def test_plan_says_what_it_does_and_what_would_make_work_known(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("b.yaml").write_text("jobs: {x: {model: tests.tiny.Line, deadline: 9s, target: {batches: 9}}}\n")
+    said = Said(capsys, "plan", "b.yaml")
+    assert said.code == 0
+    assert f"the pool at {pool.folder} (1 cpu device, uniform); what else runs there is not counted" in said.err
+    assert "x: its work is unknown and not counted; say `work: 40m` in the bundle" in said.out
+    assert "--history: nowhere is not a folder" in Said(capsys, "plan", "b.yaml", "--history", "nowhere").err
+
+
 def test_a_deadline_that_is_none(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("soon", "-5s", "0s", "nan"):
         said = Said(capsys, "deadline", "--", "train", words)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.plan import plan_bundle
-from lightning_core.planning import Fit, Wish, ends, fit
+from lightning_core.planning import UNKNOWN, Fit, Wish, ends, fit
 
 
 def wishes(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[Wish]]:
@@ -171,11 +171,11 @@ def test_a_hundred_jobs_are_planned_in_seconds() -> None:
         ]),
         ([Wish("a", 1.0, 9.0), Wish("b", None, 9.0)], 1, [
             "1 fits, 8.0s to spare",
-            "b: its work is unknown and not counted",
+            f"b: its work is unknown and not counted; {UNKNOWN}",
         ]),
         ([Wish("a", None, 9.0)], 2, [
             "nothing can be said: no work is known",
-            "a: its work is unknown and not counted",
+            f"a: its work is unknown and not counted; {UNKNOWN}",
         ]),
         ([Wish("a", 10000.5, 1.0)], 1, ["0 of 1 fit; 2h47m more would do", "a: a deadline of 2h47m would do"]),
     ],
@@ -225,7 +225,7 @@ def test_a_bundle_is_planned_by_its_author_and_by_earlier_runs(tmp_path: Path) -
             "met: needs 60.0s of 10m (as in an earlier run)",
             "wide: needs 8m of 10m (its work as given)",
             "wide: a deadline of 11m would do",
-            "other: its work is unknown and not counted",
+            f"other: its work is unknown and not counted; {UNKNOWN}",
         ],
         False,
     )

@@ -52,6 +52,25 @@ def keep(specs: Sequence[Spec], folder: Path, taken: set[str]) -> tuple[Job, ...
         ValueError: if a name is taken or a spec is none; then none of them is written.
         OSError: if the disk is full, say.
     """
+    texts = check(specs, taken)
+    for job, text in texts.items():
+        home = home_of(folder, job.name)
+        _put_away(home)
+        home.mkdir(parents=True)
+        write_whole(home / FILE, text)
+    return tuple(texts)
+
+
+def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
+    """Return the jobs of specs, each with the text of its spec.
+
+    Args:
+        specs: as they came in.
+        taken: names that they may not have.
+
+    Raises:
+        ValueError: if a name is taken or a spec is none.
+    """
     taken = set(taken)
     texts: dict[Job, str] = {}
     for spec in specs:
@@ -65,12 +84,7 @@ def keep(specs: Sequence[Spec], folder: Path, taken: set[str]) -> tuple[Job, ...
             raise ValueError(f"the spec of {job.name} must be at most {LONGEST_SPEC} bytes, got {len(text)}")
         taken.add(job.name)
         texts[job] = text
-    for job, text in texts.items():
-        home = home_of(folder, job.name)
-        _put_away(home)
-        home.mkdir(parents=True)
-        write_whole(home / FILE, text)
-    return tuple(texts)
+    return texts
 
 
 def read(home: Path) -> Mapping[str, Any]:

@@ -52,6 +52,7 @@ from lightning_core.launch.preflight import check_checkpoint_file, check_gpus, f
 from lightning_core.launch.problems import BundleError, Findings, Source, require
 from lightning_core.launch.sharing import (
     Kind,
+    There,
     market_to_dict,
     metered,
     parse_policy,
@@ -103,12 +104,12 @@ class Bundle:
             raise BundleError([f"jobs: {name!r} is there twice" for name in sorted(twice)])
 
     @classmethod
-    def from_file(cls, path: Path | str, devices: int | None = None) -> Self:
+    def from_file(cls, path: Path | str, there: There | None = None) -> Self:
         """Reads a bundle file, or a file of one job.
 
         Args:
             path: of the file.
-            devices: of the pool, if it is there already; None for as many as the file says.
+            there: the pool, if one is there already; None for one as the file says.
 
         Raises:
             BundleError: with every problem found.
@@ -118,7 +119,7 @@ class Bundle:
 
         path = Path(path)
         content, found = load_yaml(path, EMPTY)
-        return cls._read(content, path.parent, found, devices)
+        return cls._read(content, path.parent, found, there)
 
     def read_again(self, path: Path | str) -> Self:
         """Read the file of a run that goes on: times of day are those of the day on which each job was submitted.
@@ -156,7 +157,7 @@ class Bundle:
         content: Any,
         folder: Path,
         found: Findings,
-        there: int | None = None,
+        there: There | None = None,
         submitted: Mapping[str, datetime | None] | None = None,
     ) -> Self:
         folder = folder.resolve()

@@ -32,7 +32,7 @@ from lightning_core.curves import Curve, load_curve, load_curves, read_recording
 from lightning_core.drivers.simulated import SimulatedJob
 from lightning_core.launch.jobs import JOB_KEYS, TERMS, number, read_job
 from lightning_core.launch.problems import BundleError, Findings, require
-from lightning_core.launch.sharing import read_parts
+from lightning_core.launch.sharing import There, read_parts
 from lightning_core.settings import Settings
 from lightning_core.types import BatchTarget, FloatArray, Job, LossTarget
 
@@ -94,7 +94,7 @@ def read_bundle(path: Path, folder: Path | None, seed: int = 0, devices: int | N
     from lightning_core.launch.loading import load_yaml
 
     content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
-    parts = read_parts(content, path.parent, found, devices)
+    parts = read_parts(content, path.parent, found, None if devices is None else There(devices))
     curves = [] if folder is None else load_curves(folder)
     part = parts.devices / max(len(parts.jobs), 1)
     reader = _Reader(path.parent, folder, curves, seed, parts.settings or Settings(), part)

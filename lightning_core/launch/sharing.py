@@ -28,6 +28,16 @@ LABEL_RULE = "1 to 63 letters, digits, dots, dashes or underscores, the first an
 Kind = Literal["cpu", "gpu"]
 
 
+class There(NamedTuple):
+    """A pool that is there already, and stays as it is whatever a file says."""
+
+    devices: int
+    kind: Kind | None = None
+    """Of its devices; None if nobody asks: then a file may want more of them, or others."""
+    name: str = "the pool"
+    """How people call it."""
+
+
 class Parts(NamedTuple):
     """What a bundle file says: of the pool, and which jobs there are, not yet read."""
 
@@ -42,14 +52,14 @@ class Parts(NamedTuple):
     """None, with its problems noted, if anything is wrong with them."""
 
 
-def read_parts(content: Any, folder: Path, found: Findings, there: int | None = None) -> Parts:
+def read_parts(content: Any, folder: Path, found: Findings, there: There | None = None) -> Parts:
     """Parts a bundle file, or a file of one job, and reads how the jobs share.
 
     Args:
         content: of the file.
         folder: what the paths in it are relative to.
         found: takes what is wrong.
-        there: devices of a pool that is there already, and stays as it is whatever the file says.
+        there: the pool that is there already, if one is.
 
     Raises:
         BundleError: if it is no mapping.
@@ -222,13 +232,13 @@ def _named(value: Any, default: str) -> tuple[str, dict[str, Any]]:
     return str(args.pop("name", default)), args
 
 
-def read_pool(value: Any, found: Findings, there: int | None = None) -> Pool:
+def read_pool(value: Any, found: Findings, there: There | None = None) -> Pool:
     """Kind, devices and how many jobs stay warm.
 
     Args:
         value: what the file says.
         found: takes what is wrong.
-        there: devices of a pool that is there already, and stays as it is whatever the file says.
+        there: the pool that is there already, if one is: a file that wants what it has not is refused.
     """
     if value is None:
         value = {}
@@ -242,11 +252,16 @@ def read_pool(value: Any, found: Findings, there: int | None = None) -> Pool:
     else:
         found.at("kind").add(f"must be cpu or gpu, got {given!r}")
     locations: tuple[str, ...] = ()
-    if there is None and isinstance(value.get("devices"), Mapping):
+    if isinstance(value.get("devices"), Mapping) and (there is None or there.kind):
         locations = _read_locations(value["devices"], found.at("devices"))
         devices: int | None = len(locations) or None
+    elif there is not None and there.kind is None:
+        devices = there.devices
     else:
-        devices = there or found.at("devices").read(lambda given: whole(given, MOST_DEVICES), value.get("devices", 1))
+        devices = found.at("devices").read(lambda given: whole(given, MOST_DEVICES), value.get("devices", 1))
+    if there is not None and there.kind:
+        _check_there(value, there, devices or 1, found)
+        kind, devices, locations = there.kind, there.devices, ()
     resident = None
     if there is None and value.get("resident") is not None:
         resident = found.at("resident").read(whole, value["resident"])
@@ -257,6 +272,19 @@ def read_pool(value: Any, found: Findings, there: int | None = None) -> Pool:
     if kind == "gpu" and "cores" in value:
         found.at("cores").add("is of a pool of CPUs; remove it")
     return Pool(kind, devices or MOST_DEVICES, cores or 1, resident, locations)
+
+
+def _check_there(value: Mapping[str, Any], there: There, devices: int, found: Findings) -> None:
+    """Adds a problem for what a file wants of its pool and the one that is there has not."""
+    way = "`lightning-core run --own` gives it a pool of its own"
+    if value.get("kind", there.kind) in {"cpu", "gpu"} - {there.kind}:
+        words = f"the bundle wants devices of kind {value['kind']}, {there.name} has {there.kind}; {way}"
+        found.at("kind").add(words)
+    if isinstance(value.get("devices"), Mapping):
+        found.at("devices").add(f"the bundle shares {', '.join(map(str, value['devices']))}, {there.name} has no "
+                                f"locations; {way}")  # fmt: skip
+    elif devices > there.devices:
+        found.at("devices").add(f"the bundle shares {devices} devices, {there.name} has {there.devices}; {way}")
 
 
 def _read_locations(value: Mapping[Any, Any], found: Findings) -> tuple[str, ...]:
