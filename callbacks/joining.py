@@ -66,8 +66,9 @@ class StandIn(LocalClient):
 class Join:
     """Joins a pool, and joins it again when it was away.
 
-    A pool that refuses the job, or none to be found, leaves it with a scheduler of its own in this process. A pool that
-    was joined once is looked for until it is back; if that takes long, a scheduler in this process stands in for it.
+    A pool that refuses the job, or that can never be joined, or none to be found, leaves it with a scheduler of its own
+    in this process. A pool that was named or joined once is looked for until it is there; if that takes long, a
+    scheduler in this process stands in for it.
 
     Args:
         job: as its user wants it.
@@ -87,8 +88,6 @@ class Join:
         try:
             connection = self._join()
         except ConnectionError:
-            if self._joined_at is None:
-                raise
             self._lost_at = self._lost_at or time.monotonic()
             if time.monotonic() - self._lost_at < FORSAKEN:
                 raise
@@ -131,9 +130,14 @@ class Join:
     def _connect(self) -> Client | None:
         if self._pool == "local":
             return None
-        from lightning_core.drivers.connect import connect
+        from lightning_core.drivers.connect import PoolUnusable, connect
 
-        client = connect(self._pool)
+        try:
+            client = connect(self._pool)
+        except PoolUnusable as error:
+            log.warning("%s: it trains by itself, without the pool: %s", self._job.name, error)
+            self._pool = "local"
+            return None
         if client is None and self._joined_at is not None:
             raise ConnectionError("there is no pool any more")
         return client

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import pytest
 
 from lightning_core import steering
 from lightning_core.cli import main
-from lightning_core.drivers import connect, door
+from lightning_core.drivers import door
 from lightning_core.drivers.connect import started
 from lightning_core.drivers.host import Host
 from lightning_core.drivers.wire import SocketClient
@@ -184,38 +183,6 @@ def test_a_pool_of_another_protocol(
     monkeypatch.setattr(door, "PROTOCOL", 4)
     said = Said(capsys, "status")
     assert (said.code, said.err) == (2, "error: scheduler protocol 4, client 3: upgrade the older one\n")
-
-
-@pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """Somebody listens there; what Ray has to say of it is cut short: it would take half a minute."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import ray\ndef init(**_):\n    raise ConnectionError('Failed\\n to\\n connect')\nray.init = init\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-def test_a_ray_that_does_not_let_us_in(address: str, capsys: pytest.CaptureFixture[str], temporary: Path) -> None:
-    said = Said(capsys, "status", "--pool", address)
-    assert said.code == 2
-    assert said.err == (
-        f"error: {address}: the pool cannot be reached (ConnectionError: Failed to connect); RAY_AUTH_TOKEN or"
-        " RAY_AUTH_TOKEN_PATH must hold its token, and Python and Ray be of its versions\n"
-    )
-    assert not any(temporary.iterdir())
-    assert not connect._bridges
-
-
-@pytest.mark.parametrize("port", [1, 99999])
-def test_an_address_where_nobody_listens(port: int, capsys: pytest.CaptureFixture[str], temporary: Path) -> None:
-    said = Said(capsys, "status", "--pool", f"127.0.0.1:{port}")
-    assert said.code == 2
-    assert said.err.startswith(f"error: 127.0.0.1:{port}: the pool cannot be reached: ")
-    assert not any(temporary.iterdir())
 
 
 # ---------------------------------------------------------------------------------------------------- up and down

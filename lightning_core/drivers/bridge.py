@@ -11,17 +11,15 @@ import contextlib
 import logging
 import os
 import secrets
-import socket
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightning_core.drivers.door import Door
+from lightning_core.drivers.probe import UNUSABLE, PoolUnusable, ask
 
 POOL = "pool-scheduler"
-# How long a machine may take to say whether anybody listens there, seconds.
-ANSWERS = 5.0
 
 
 class Remote:
@@ -68,12 +66,6 @@ class Remote:
 
 def main(address: str, path: str) -> int:
     """Joins the Ray at ``address`` and serves its pool until standard input closes."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWERS).close()
-    except (OSError, OverflowError) as error:  # Ray would look for it for a minute
-        print(f"{address}: the pool cannot be reached: {error}", file=sys.stderr)
-        return 2
     if not os.environ.get("RAY_AUTH_MODE"):
         os.environ["RAY_AUTH_MODE"] = "token"  # Ray looks once, when it is imported
     import ray
@@ -83,11 +75,15 @@ def main(address: str, path: str) -> int:
     from lightning_core.drivers.scripts import BRIDGE_EVERY
 
     try:
+        ask(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         actor = ray.get_actor(POOL, namespace=NAMESPACE)
+    except PoolUnusable as error:
+        print(error, file=sys.stderr)
+        return UNUSABLE
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        hint = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must hold its token, and Python and Ray be of its versions"
+        hint = "Python and Ray must be of its versions" if isinstance(error, RuntimeError) else "is a pool up there?"
         print(f"{address}: the pool cannot be reached ({type(error).__name__}: {reason}); {hint}", file=sys.stderr)
         return 2
 

@@ -20,7 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightning_core.drivers.probe import UNUSABLE, PoolUnusable, check
 from lightning_core.drivers.wire import SocketClient
+
+__all__ = ["AUTO", "LOCAL", "PoolUnusable", "connect", "home", "is_address", "is_alive", "read_head", "started"]
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +64,11 @@ def connect(pool: str = AUTO) -> SocketClient | None:
         None if there is none, or none is wanted.
 
     Raises:
+        PoolUnusable: if a pool was named that cannot be joined, however often one tries.
         ConnectionError: if a pool was named and cannot be reached.
     """
     if pool == AUTO:
-        pool = os.environ.get("LIGHTNING_CORE_POOL", AUTO)
+        pool = os.environ.get("LIGHTNING_CORE_POOL") or AUTO
     if pool == LOCAL:
         return None
     if pool == AUTO:
@@ -127,6 +131,7 @@ def _bridge(address: str) -> Path:
         if known.process.poll() is None:
             return known.door
         _close_bridge(key)
+    check(address)
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
         log.warning(
             "RAY_AUTH_MODE=%s: the Ray at %s may ask nobody for a token; whoever reaches it owns it", mode, address
@@ -142,7 +147,8 @@ def _bridge(address: str) -> Path:
         while not bridge.door.exists():
             if process.poll() is not None:
                 words = errors.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
-                raise ConnectionError(words or f"{address}: the pool cannot be reached")
+                kind = PoolUnusable if process.poll() == UNUSABLE else ConnectionError
+                raise kind(words or f"{address}: the pool cannot be reached")
             if time.monotonic() > until:
                 raise ConnectionError(f"{address}: no answer within {BRIDGE_PATIENCE:.0f} s")
             time.sleep(0.05)

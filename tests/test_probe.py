@@ -1,0 +1,163 @@
+"""An address that is no pool, a token that is none: what is wrong is said within seconds, and a script trains on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lightning_core.callbacks import joining
+from lightning_core.cli import main
+from lightning_core.drivers import connect, probe
+from lightning_core.types import BatchTarget, Job
+from tests.conftest import ROOT
+
+TOKEN = {"RAY_AUTH_TOKEN": "0" * 64}
+# The first frame of a server of HTTP/2.
+HELLO = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def answering(listener: socket.socket, words: bytes) -> str:
+    """The address; the first who calls is answered so, and hung up on."""
+
+    def serve() -> None:
+        line, _ = listener.accept()
+        with line:
+            line.recv(100)
+            line.sendall(words)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_ray_is_known_by_its_first_words(listener: socket.socket) -> None:
+    probe.check(answering(listener, HELLO), TOKEN)
+
+
+@pytest.mark.parametrize("words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b""])
+def test_something_else_listens_there(words: bytes, listener: socket.socket) -> None:
+    with pytest.raises(
+        probe.PoolUnusable, match=r"what listens there is no Ray; is this the address that `lightning-c"
+    ):
+        probe.check(answering(listener, words), TOKEN)
+
+
+def test_somebody_listens_who_says_nothing(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "ANSWERS", 0.2)
+    with pytest.raises(ConnectionError, match="no answer within 0 s") as caught:
+        probe.check(f"127.0.0.1:{listener.getsockname()[1]}", TOKEN)
+    assert not isinstance(caught.value, probe.PoolUnusable)  # it may be a Ray in trouble: scripts look again
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        (
+            "127.0.0.1:1",
+            "nobody listens there; is the pool up, and is this the address that `lightning-core up` printed",
+        ),
+        ("127.0.0.1:99999", "a port must be 1 to 65535, got 99999"),
+        ("nowhere.invalid:6379", "there is no machine named nowhere.invalid"),
+    ],
+)
+def test_an_address_where_nobody_listens(
+    address: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    assert main(["status", "--pool", address]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {address}: {words}")
+    assert not connect._bridges
+
+
+def test_no_token_to_show(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    (tmp_path / "empty").write_text("\n")
+    for environment, words in (
+        (home, "RAY_AUTH_TOKEN is not set; `lightning-core up` printed the file of the token on the pool's machine"),
+        (home | {"RAY_AUTH_TOKEN_PATH": "/nowhere/token"}, "/nowhere/token does not exist"),
+        (home | {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "empty")}, "empty is empty"),
+        (home | {"RAY_AUTH_TOKEN_PATH": str(tmp_path)}, "cannot be read: Is a directory"),
+    ):
+        with pytest.raises(probe.PoolUnusable, match=words):
+            probe.check("127.0.0.1:1", environment)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
+    assert probe.token_place("x:1", home) == str(tmp_path / ".ray" / "auth_token")
+    with pytest.raises(ConnectionError, match="nobody listens"):
+        probe.check("127.0.0.1:1", home)
+
+
+def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "find_spec", lambda name: None)
+    with pytest.raises(probe.PoolUnusable, match=r"run pip install 'lightning-core-learning\[ray\]'"):
+        probe.check("127.0.0.1:1", TOKEN)
+
+
+# ---------------------------------------------------------------------------------------------------- scripts
+
+JOB = Job("a", 60.0, BatchTarget(1000))
+
+
+def test_a_script_that_can_never_join_trains_by_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    join = joining.Join(JOB, "127.0.0.1:1", "cpu")
+    assert not join().stands_in
+    assert not join().stands_in
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith(
+        "a: it trains by itself, without the pool: 127.0.0.1:1: no token to show to the pool: RAY_AUTH"
+    )
+
+
+def test_a_pool_that_is_not_up_yet_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    join = joining.Join(JOB, "127.0.0.1:1", "cpu")
+    with pytest.raises(ConnectionError, match="nobody listens there"):
+        join()
+    monkeypatch.setattr(joining, "FORSAKEN", 0.0)
+    assert join().stands_in
+
+
+@pytest.mark.cluster
+def test_a_wrong_token_is_told_before_ray_gives_up(local_ray: None) -> None:
+    """Also that the private class of Ray that is asked is there, and asks once."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    with tempfile.TemporaryDirectory(prefix="lc-") as home:
+        env = os.environ | TOKEN | {"RAY_AUTH_MODE": "token", "LIGHTNING_CORE_HOME": home, "PYTHONPATH": str(ROOT)}
+        line = [sys.executable, "-m", "lightning_core.cli", "status", "--pool", address]
+        began = time.monotonic()
+        done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
+        print(f"told after {time.monotonic() - began:.1f} s")
+        assert done.returncode == 2
+        words = f"{address}: the pool there refuses the token in RAY_AUTH_TOKEN: it is another pool's, or an old one"
+        assert done.stderr.startswith(f"error: {words}; `lightning-core up` printed the file of the token")
+        assert done.stderr.count("\n") == 1
+
+        line = [sys.executable, "-m", "tests.script", "a", "60s", "1500"]
+        env["LIGHTNING_CORE_POOL"] = address
+        done = subprocess.run(line, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert f"a: it trains by itself, without the pool: {words}" in done.stderr
+        assert "target met" in done.stderr
+        assert "Traceback" not in done.stderr + done.stdout
+        assert "a ended after 15" in done.stdout
