@@ -16,15 +16,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lightning_core.drivers.simulation import Delays, Outcome, Simulation
 from lightning_core.durations import format_duration, parse_duration
 from lightning_core.journal import Journal
 from lightning_core.launch.preflight import check_folder
-from lightning_core.launch.recordings import Played, PlayedBundle, read_bundle
-from lightning_core.launch.sharing import parse_policy, with_policy
-from lightning_core.policies.moore_hodgson import largest_feasible_set
+from lightning_core.launch.recordings import PlayedBundle, read_bundle
+from lightning_core.replications import Experiment, print_seeds, sums, to_dict
 from lightning_core.settings import Settings
 from lightning_core.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.types import Verdict
@@ -35,6 +32,7 @@ from lightning_core.words import did_you_mean
 # Beside the folder of live runs, not in it: `plan` learns from those how long jobs take.
 FOLDER = Path("simulations")
 MOST_DEVICES = 64
+MOST_SEEDS = 10_000
 DELAYS = tuple(field.name for field in fields(Delays))
 
 
@@ -50,6 +48,11 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("--policy", action="append", metavar="NAME", help="instead of the bundle's; several to compare, "
                       "such as edf,lara:order=edf")  # fmt: skip
     made.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
+    made.add_argument("--seeds", type=int, metavar="N", help="play so many seeds, from --seed on; prints means with "
+                      "standard errors, and writes --json alone")  # fmt: skip
+    made.add_argument(
+        "--shuffle", action="store_true", help="jobs come in an order that the seed draws, not the file's"
+    )
     made.add_argument("--devices", type=int, metavar="N", help="instead of the bundle's")
     made.add_argument("--delays", default="", metavar="NAME=SECONDS,...", help=f"of {', '.join(DELAYS)}")
     made.add_argument("--lose", default="", metavar="JOB=TIME,...", help="when a job's worker dies, such as vit=20m")
@@ -66,16 +69,29 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--devices must be 1 to {MOST_DEVICES}, got {arguments.devices}")
     if arguments.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {arguments.seed}")
+    if arguments.seeds is not None and not 1 <= arguments.seeds <= MOST_SEEDS:
+        raise ValueError(f"--seeds must be 1 to {MOST_SEEDS}, got {arguments.seeds}")
+    if arguments.seeds is not None and arguments.run_dir is not None:
+        raise ValueError("--run-dir is for one seed; look at one of them with --seed N --run-dir DIR")
     if arguments.json and not arguments.json.parent.is_dir():
         raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     if arguments.save_every < 0:
         raise ValueError(f"--save-every must be at least 0, got {arguments.save_every}")
     delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
-    bundle = read_bundle(arguments.bundle, arguments.curves, arguments.seed, arguments.devices)
+    bundle = read_bundle(
+        arguments.bundle, arguments.curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle
+    )
     names = [played.given.job.name for played in bundle.jobs]
     if strangers := [name for name in losses if name not in names]:
         raise ValueError(f"--lose: no job {strangers[0]!r}{did_you_mean(strangers[0], names)}")
-    settings = _settings(bundle, parse_policies(arguments.policy or []))
+    policies = parse_policies(arguments.policy or [])
+    settings = bundle.under(policies)
+    if arguments.seeds is not None:
+        experiment = Experiment(
+            arguments.bundle, arguments.curves, policies, arguments.devices, delays, losses, arguments.save_every,
+            arguments.shuffle,
+        )  # fmt: skip
+        return _replicate(arguments, experiment, bundle)
     folder = _new_folder(arguments.run_dir)
     _introduce(bundle)
     outcomes = {}
@@ -164,14 +180,6 @@ def parse_losses(text: str) -> dict[str, list[float]]:
     return losses
 
 
-def _settings(bundle: PlayedBundle, policies: Sequence[str]) -> dict[str, Settings]:
-    """Of each policy, by its name; of the bundle's own if none is asked for."""
-    if not policies:
-        args = ",".join(f"{key}={value}" for key, value in bundle.settings.policy_args.items())
-        return {bundle.settings.policy + (f":{args}" if args else ""): bundle.settings}
-    return {text: with_policy(bundle.settings, parse_policy(text)) for text in policies}
-
-
 def play(
     bundle: PlayedBundle,
     settings: Settings,
@@ -191,6 +199,31 @@ def play(
     return outcome
 
 
+def _replicate(arguments: argparse.Namespace, experiment: Experiment, first: PlayedBundle) -> int:
+    """Many seeds: a row for each policy."""
+    if not experiment.shuffle and not any(played.drawn for played in first.jobs):
+        raise ValueError("--seeds: every job names its recording, so that each seed is the same; add --shuffle to draw "
+                         "the order in which the jobs come")  # fmt: skip
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    done = experiment.replicate(seeds, _progress(len(seeds)))
+    print_seeds(done, len(first.jobs))
+    if arguments.json:
+        _write_json(arguments.json, {"delays": asdict(experiment.delays), **to_dict(done)})
+    all_met = any(row.met.value == len(first.jobs) for row in sums(done).values())
+    return EXIT_MET if all_met else EXIT_NOT_MET
+
+
+def _progress(seeds: int) -> Callable[[int], None]:
+    """Tells a terminal how many seeds are done."""
+
+    def told(done: int) -> None:
+        if sys.stderr.isatty():
+            text = f"seed {done} of {seeds}" if done < seeds else ""
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    return told
+
+
 def _introduce(bundle: PlayedBundle) -> None:
     rows = [("job", "recording", "batches/s", "needs", "has", "")]
     for played in bundle.jobs:
@@ -201,18 +234,8 @@ def _introduce(bundle: PlayedBundle) -> None:
             (job.name, played.recording, f"{played.given.throughput:.3g}", format_duration(played.needs), has, drawn)
         )
     print("\n".join(_table(rows)))
-    if bundle.settings.devices == 1:
-        print(f"known in advance, at most {_clairvoyant(bundle.jobs)} of {len(bundle.jobs)} could be met")
-
-
-def _clairvoyant(jobs: Sequence[Played]) -> int:
-    """How many jobs could be met on one device by who knows what each needs; begin times apart.
-
-    By Moore and Hodgson's algorithm; weights do not count here.
-    """
-    needs = np.array([played.needs for played in jobs])
-    deadline = np.array([played.given.job.deadline for played in jobs])
-    return int(largest_feasible_set(needs, deadline, 0.0).sum())
+    if bundle.ceiling is not None:
+        print(f"known in advance, at most {bundle.ceiling} of {len(bundle.jobs)} could be met")
 
 
 def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
@@ -281,6 +304,10 @@ def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], se
             name: outcome.summary.to_dict() | {"switches": outcome.switches} for name, outcome in outcomes.items()
         },
     }
+    _write_json(path, body)
+
+
+def _write_json(path: Path, body: Mapping[str, Any]) -> None:
     beside = path.with_name(path.name + ".new")
     beside.write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
     os.replace(beside, path)

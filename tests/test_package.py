@@ -29,6 +29,7 @@ ROOMS = (
     "drivers",
     "callbacks view",
     "launch",
+    "replications",
     "simulate steering market_commands place_commands",
     "autojoin cli",
 )

@@ -21,7 +21,7 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from lightning_core.curves import Curve, load_curve, load_curves, read_recording
 from lightning_core.drivers.simulated import SimulatedJob
 from lightning_core.launch.jobs import JOB_KEYS, TERMS, number, read_job
 from lightning_core.launch.problems import BundleError, Findings, require
-from lightning_core.launch.sharing import There, read_parts
+from lightning_core.launch.sharing import There, parse_policy, read_parts, with_policy
+from lightning_core.policies.moore_hodgson import largest_feasible_set
 from lightning_core.settings import Settings
 from lightning_core.types import BatchTarget, FloatArray, Job, LossTarget
 
@@ -76,8 +77,33 @@ class PlayedBundle:
     jobs: tuple[Played, ...]
     settings: Settings
 
+    @property
+    def ceiling(self) -> int | None:
+        """The most jobs that could be met with all the work known in advance; None on several devices.
 
-def read_bundle(path: Path, folder: Path | None, seed: int = 0, devices: int | None = None) -> PlayedBundle:
+        By Moore and Hodgson's algorithm; begin times and weights do not count here.
+        """
+        if self.settings.devices != 1:
+            return None
+        needs = np.array([played.needs for played in self.jobs])
+        deadline = np.array([played.given.job.deadline for played in self.jobs])
+        return int(largest_feasible_set(needs, deadline, 0.0).sum())
+
+    def under(self, policies: Sequence[str]) -> dict[str, Settings]:
+        """The settings of each policy, by its text; those of the bundle's own if none is asked for.
+
+        Raises:
+            ValueError: if a policy is unknown or an argument out of its range.
+        """
+        if not policies:
+            args = ",".join(f"{key}={value}" for key, value in self.settings.policy_args.items())
+            return {self.settings.policy + (f":{args}" if args else ""): self.settings}
+        return {text: with_policy(self.settings, parse_policy(text)) for text in policies}
+
+
+def read_bundle(
+    path: Path, folder: Path | None, seed: int = 0, devices: int | None = None, *, shuffle: bool = False
+) -> PlayedBundle:
     """Reads a bundle file, or a file of one job, and gives each job its recording.
 
     Args:
@@ -85,6 +111,7 @@ def read_bundle(path: Path, folder: Path | None, seed: int = 0, devices: int | N
         folder: of recordings; None if every job names its own.
         seed: of what is drawn.
         devices: instead of the file's.
+        shuffle: whether the jobs come in an order that the seed draws, not in the file's.
 
     Raises:
         BundleError: with every problem found in the file.
@@ -101,7 +128,10 @@ def read_bundle(path: Path, folder: Path | None, seed: int = 0, devices: int | N
     played = [reader.read(name, value, at, parts.devices) for name, value, at in parts.jobs]
     if found.problems or parts.settings is None:
         raise BundleError(found.problems)
-    return PlayedBundle(tuple(job for job in played if job is not None), parts.settings)
+    jobs = [job for job in played if job is not None]
+    if shuffle:
+        jobs = [jobs[at] for at in np.random.default_rng(seed).permutation(len(jobs)).tolist()]
+    return PlayedBundle(tuple(jobs), parts.settings)
 
 
 @dataclass(frozen=True)
