@@ -20,7 +20,8 @@ from typing_extensions import override
 
 from lightning_core.durations import WallTime, When, parse_when, seconds_until
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import Directive, Job, OnMiss, Save, Target
+from lightning_core.targets import Target, as_target
+from lightning_core.types import Directive, Job, OnMiss, Save
 
 from .elastic import Share, slots
 from .fit import Fit, Options
@@ -44,7 +45,7 @@ class CoreCallback(pl.Callback):
         deadline: Time for it from the start of ``fit``, such as ``"2 hours"``, ``"02:30:00"``, seconds or a
             ``timedelta``; or when it should be done, such as ``"18:00"``, ``"2026-11-23T18:00"`` or a ``datetime``, in
             the machine's time zone unless it names one. Not of a launched job.
-        target: when it counts as met.
+        target: when it counts as met: a target, or one in a line, such as ``"val_acc>=0.9"``.
         pool: ``"auto"`` joins the pool that runs on this machine, or forecasts alone if there is none; ``"local"`` is
             always alone; else where the pool is.
         begin: Time before which it does not train, in the same forms.
@@ -65,7 +66,7 @@ class CoreCallback(pl.Callback):
         growth: a cell holds at least this part of the run so far.
 
     Raises:
-        ValueError: if a number or a duration is out of its range, or a time is past.
+        ValueError: if the target is none, a number or a duration is out of its range, or a time is past.
         MisconfigurationException: if the target or the deadline is missing, or a deadline is given beside a
             ``client``; at the end of the first epoch of a launched job, if the target's metric has not been logged.
 
@@ -89,16 +90,15 @@ class CoreCallback(pl.Callback):
 
     Example::
 
-        >>> from lightning_core import LossTarget
         >>> from lightning_core.callbacks import CoreCallback
-        >>> callback = CoreCallback("resnet", deadline="2h", target=LossTarget("train_loss", 0.35))
+        >>> callback = CoreCallback("resnet", deadline="2h", target="train_loss<=0.35")
     """
 
     def __init__(
         self,
         job: str,
         deadline: When | None = None,
-        target: Target | None = None,
+        target: Target | str | None = None,
         *,
         pool: str = "auto",
         begin: When | None = None,
@@ -117,7 +117,7 @@ class CoreCallback(pl.Callback):
         growth: float = 0.01,
     ) -> None:
         if target is None:
-            raise MisconfigurationException("CoreCallback needs a target, such as LossTarget('train_loss', 0.35)")
+            raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
         if (deadline is None) == (client is None):
             raise MisconfigurationException("CoreCallback needs either a deadline or the client of a scheduler")
         if not pool:
@@ -128,7 +128,7 @@ class CoreCallback(pl.Callback):
         wanted = Job(
             job,
             UNKNOWN if deadline is None else self._seconds("deadline", deadline, now),
-            target,
+            as_target(target),
             begin=0.0 if begin is None else self._seconds("begin", begin, now),
             weight=weight,
             on_miss=OnMiss(on_miss),

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import BatchTarget, Can, Cause, End, Job, LossTarget, Outlook, WorkerLeft
+from lightning_core.types import BatchTarget, Can, Cause, Cell, End, Job, Outlook, WorkerLeft
 
 from .elastic import slots
 from .joining import Connect, Connection, Join, name_of
@@ -77,9 +77,7 @@ class Fit:
                 self.box = Mailbox(connect, self._name, patience=FAREWELL / 2, curious=True)
         target = options.job.target
         self._last = target.batches if isinstance(target, BatchTarget) else 0
-        falling = target.falling if isinstance(target, LossTarget) and target.at_least is not None else None
-        deliver = (lambda cell: None) if self.box is None else self.box.add
-        self._meter = LossMeter(deliver, options.every, options.growth, falling)
+        self._meter = LossMeter(self._deliver, options.every, options.growth)
         self._reading = Reading(target, self._meter)
         device = pl_module.device
         self._pace: Pace = GpuPace() if device.type == "cuda" else HostPace()
@@ -134,7 +132,6 @@ class Fit:
         """At the end of a validation or an epoch."""
         if self.box is not None:
             self._reading.evaluation(trainer, place, self._batches)
-            self.box.evaluated = self._reading.evaluated
             self.still_busy()
 
     def still_busy(self) -> None:
@@ -170,6 +167,11 @@ class Fit:
                     box.close()
                 else:
                     box.close(_parting(self._name, error), FAREWELL)
+
+    def _deliver(self, cell: Cell) -> None:
+        if self.box is not None:
+            self.box.evaluated = self._reading.evaluated  # before the cell may be on its way
+            self.box.add(cell)
 
     def _leave_if_told(self) -> None:
         if self.box is not None and self._saver.saved is not None:

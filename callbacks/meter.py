@@ -25,7 +25,6 @@ class LossMeter:
         deliver: called with each cell.
         every: least batches in a cell.
         growth: a cell holds at least this part of the run so far.
-        falling: the positive number that falls, of what is measured; a loss is one itself.
 
     Example::
 
@@ -34,7 +33,7 @@ class LossMeter:
         >>> for batch, loss in enumerate([3.0, 1.0, float("nan"), 0.5], start=1):
         ...     meter.add(loss, batch)
         >>> cells, meter.rejected
-        ([Cell(number=1, batches=2, loss=2.0), Cell(number=2, batches=4, loss=0.5)], 1)
+        ([Cell(number=1, batches=2, value=2.0), Cell(number=2, batches=4, value=0.5)], 1)
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class LossMeter:
         deliver: Callable[[Cell], None],
         every: int = 10,
         growth: float = 0.01,
-        falling: Callable[[float], float] | None = None,
     ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1 batch, got {every}")
@@ -52,7 +50,6 @@ class LossMeter:
         self._deliver = deliver
         self._every = every
         self._growth = growth
-        self._falling = falling
         self._number = 0
         self._evaluated_at = -1
         self._edge = every
@@ -66,9 +63,7 @@ class LossMeter:
 
     def add(self, loss: float, batches: int) -> None:
         """A loss that is at hand; ``batches`` are done with it."""
-        if self._falling is not None:
-            loss = self._falling(loss)
-        if 0.0 < loss < math.inf:
+        if math.isfinite(loss):
             self._sum += loss
             self._count += 1
         else:
@@ -108,8 +103,7 @@ class LossMeter:
         if self._device is not None:
             for at, total, count in self._device.arrived(wait):
                 # One bad loss spoils its cell: the device was not asked about each.
-                mean = total / count
-                self._emit(at, mean if self._falling is None else self._falling(mean))
+                self._emit(at, total / count)
 
     def _close(self, batches: int, total: float, count: int) -> None:
         self._edge = self._next_edge(batches)
@@ -119,10 +113,10 @@ class LossMeter:
     def _next_edge(self, batches: int) -> int:
         return batches + max(self._every, int(batches * self._growth))
 
-    def _emit(self, batches: int, loss: float) -> None:
-        if 0.0 < loss < math.inf:
+    def _emit(self, batches: int, value: float) -> None:
+        if math.isfinite(value):
             self._number += 1
-            self._deliver(Cell(self._number, batches, loss))
+            self._deliver(Cell(self._number, batches, value))
         else:
             self.rejected += 1
 

@@ -99,7 +99,7 @@ def record(cluster: Cluster, model: str, seed: int, seconds: float, folder: Path
             if isinstance(event, Report):
                 cells.update({cell.number: cell for cell in event.cells})
     curve = [cells[number] for number in sorted(cells)]
-    smooth = np.convolve([cell.loss for cell in curve], np.ones(WINDOW) / WINDOW, mode="valid")
+    smooth = np.convolve([cell.value for cell in curve], np.ones(WINDOW) / WINDOW, mode="valid")
     return Solo(np.array([cell.batches for cell in curve[WINDOW - 1 :]]), smooth, status.batches / status.busy)
 
 

@@ -9,7 +9,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 =============================== ==========================================================================
 ``LIGHTNING_CORE_JOB``          name of the job; unset: nothing happens
 ``LIGHTNING_CORE_DEADLINE``     such as ``2h``, ``2 hours``, ``02:30:00`` or ``18:00``
-``LIGHTNING_CORE_TARGET``       ``train_loss<=0.35``, ``val_acc>=0.9`` or ``2000 batches``
+``LIGHTNING_CORE_TARGET``       ``train_loss<=0.35``, ``val_acc>=0.9 for 2 evaluations``, ``2000 batches``
 ``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
 ``LIGHTNING_CORE_WEIGHT``       a number
 ``LIGHTNING_CORE_ON_MISS``      ``continue`` (if unset), ``stop`` or ``hold``
@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lightning_core.types import BatchTarget, LossTarget, Target
+from lightning_core.targets import parse_target
 from lightning_core.variables import PREFIX, unknown
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_TARGET = re.compile(r"\s*(?:(?P<metric>[^\s<>=]+)\s*(?P<way><=|>=)\s*(?P<value>\S+)|(?P<batches>\d+)\s+batches)\s*")
 
 # Said once in a process, however many Trainers it makes.
 _told: set[str] = set()
@@ -71,8 +69,8 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
 
     Example::
 
-        >>> read({"LIGHTNING_CORE_JOB": "a", "LIGHTNING_CORE_DEADLINE": "2h", "LIGHTNING_CORE_TARGET": "loss<=0.3"})
-        {'job': 'a', 'deadline': '2h', 'target': LossTarget(metric='loss', at_most=0.3, at_least=None, best=1.0)}
+        >>> read({"LIGHTNING_CORE_JOB": "a", "LIGHTNING_CORE_DEADLINE": "2h", "LIGHTNING_CORE_TARGET": "2000 batches"})
+        {'job': 'a', 'deadline': '2h', 'target': BatchTarget(batches=2000)}
     """
     from lightning_core.durations import parse_when
 
@@ -83,31 +81,6 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
         if environment.get(PREFIX + name):
             arguments[name.lower()] = _value(environment, name, parse)
     return arguments
-
-
-def parse_target(text: str) -> Target:
-    """A target as it is written in one line.
-
-    Raises:
-        ValueError: if it is not of one of the three forms, or its number out of its range.
-
-    Example::
-
-        >>> [str(parse_target(text)) for text in ("train_loss<=0.35", "val_acc >= 0.9", "2000 batches")]
-        ['train_loss <= 0.35', 'val_acc >= 0.9', '2000 batches']
-    """
-    match = _TARGET.fullmatch(text)
-    if match is None:
-        raise ValueError(f"target must be like 'train_loss<=0.35', 'val_acc>=0.9' or '2000 batches', got {text!r}")
-    if match["batches"]:
-        return BatchTarget(int(match["batches"]))
-    try:
-        value = float(match["value"])
-    except ValueError:
-        raise ValueError(f"target must be a number after {match['way']}, got {match['value']!r}") from None
-    if match["way"] == "<=":
-        return LossTarget(match["metric"], value)
-    return LossTarget(match["metric"], at_least=value)
 
 
 def _value(environment: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T:

@@ -8,10 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from lightning_core.reasons import Reason
+from lightning_core.targets import target_from_dict
 from lightning_core.types import (
     Amend,
     Answer,
-    BatchTarget,
     Can,
     Cancel,
     Cause,
@@ -24,7 +24,6 @@ from lightning_core.types import (
     Job,
     JobStatus,
     Lesson,
-    LossTarget,
     Notice,
     OnMiss,
     Pause,
@@ -33,7 +32,6 @@ from lightning_core.types import (
     Save,
     State,
     Submit,
-    Target,
     Tick,
     Unready,
     Verdict,
@@ -61,21 +59,9 @@ def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def target_to_dict(target: Target) -> dict[str, Any]:
-    if isinstance(target, BatchTarget):
-        return {"batches": target.batches}
-    if target.at_least is not None:
-        return {"metric": target.metric, "at_least": target.at_least, "best": target.best}
-    return {"metric": target.metric, "at_most": target.at_most}
-
-
-def target_from_dict(value: dict[str, Any]) -> Target:
-    return BatchTarget(**value) if "batches" in value else LossTarget(**value)
-
-
 def job_to_dict(job: Job) -> dict[str, Any]:
     body = {f.name: getattr(job, f.name) for f in fields(job)}
-    return body | {"target": target_to_dict(job.target), "can": sorted(job.can)}
+    return body | {"target": job.target.to_dict(), "can": sorted(job.can)}
 
 
 def job_from_dict(value: dict[str, Any]) -> Job:
@@ -156,7 +142,7 @@ def status_to_dict(status: JobStatus) -> dict[str, Any]:
     fault = None if status.fault is None else list(status.fault)
     spot = None if status.spot is None else list(status.spot)
     reasons = {"reason": list(status.reason), "why": list(status.why), "fault": fault, "spot": spot}
-    return body | {"target": target_to_dict(status.target)} | reasons
+    return body | {"target": status.target.to_dict()} | reasons
 
 
 def status_from_dict(value: dict[str, Any]) -> JobStatus:

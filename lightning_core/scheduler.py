@@ -219,21 +219,22 @@ class Scheduler:
         """Consumes cells in their order; those ahead of a missing one wait for it."""
         table = self._table
         waiting = table.waiting[row]
-        for number, batches, loss in sorted(report.cells):
+        for number, batches, value in sorted(report.cells):
             if 0 <= number - int(table.next_cell[row]) < MOST_WAITING:
-                waiting.setdefault(number, (batches, loss))
+                waiting.setdefault(number, (batches, value))
             while (following := waiting.pop(int(table.next_cell[row]), None)) is not None:
                 table.next_cell[row] += 1
                 self._take_cell(row, *following)
                 if not table.exact[row] and table.is_met(row):
                     return  # what came after it does not count
 
-    def _take_cell(self, row: int, batches: int, loss: float) -> None:
+    def _take_cell(self, row: int, batches: int, value: float) -> None:
         table = self._table
+        loss = table.jobs[row].target.falling(value)
         if not 0.0 < loss < np.inf:
             table.rejected_cells[row] += 1
         elif table.last_position[row] < batches <= MOST:  # else seen before, by an incarnation that did not save
-            table.add_cell(row, batches, loss)
+            table.add_cell(row, batches, value)
             cell = np.array([row]), np.array([float(batches)]), np.array([float(loss)])
             for bank in self._banks:
                 bank.observe(*cell)

@@ -341,7 +341,8 @@ def _plain(job: JobStatus) -> dict[str, Any]:
     """As JSON that any program reads: no infinity, reasons in words."""
     finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
     fault = None if job.fault is None else str(job.fault)
-    return status_to_dict(job) | {"finish": finish, "reason": str(job.reason), "why": str(job.why), "fault": fault}
+    words = {"reason": str(job.reason), "why": str(job.why), "fault": fault, "metric": job.target.metric}
+    return status_to_dict(job) | words | {"finish": finish}
 
 
 def _why(arguments: argparse.Namespace) -> int:

@@ -124,6 +124,9 @@ def _job(job: JobStatus) -> dict[str, Any]:
     body = {
         "verdict": job.verdict,
         "finished_at": job.finished_at,
+        "metric": job.target.metric,
+        "value": job.value,
+        "best": job.best,
         "loss": job.loss,
         "batches": job.batches,
         "reason": str(job.reason),

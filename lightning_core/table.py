@@ -21,6 +21,7 @@ from lightning_core.types import (
     IntArray,
     Job,
     JobStatus,
+    LossTarget,
     OnMiss,
     Report,
     Save,
@@ -97,7 +98,8 @@ class JobTable:
     next_cell: IntArray  # number within this incarnation
     evaluated: BoolArray  # a cell is a whole evaluation
     last_position: IntArray
-    loss: FloatArray  # mean over the last cells, NaN before the first
+    loss: FloatArray  # mean over the last cells as a number that falls, NaN before the first
+    best: FloatArray  # of what counted against the target, as logged; NaN before the first
     rejected: IntArray  # losses, by this incarnation's worker
     rejected_cells: IntArray  # by us, and by the workers before
     duty: FloatArray
@@ -145,7 +147,7 @@ class JobTable:
         self.jobs.append(job)
         self.directives.append(directive)
         self.home.append(())
-        self.recent.append(deque(maxlen=self._window))
+        self.recent.append(deque())
         self.waiting.append({})
         self.saves.append(())
         self.speedups.append(SpeedUp(job.sizes or (size,), job.rates))
@@ -161,12 +163,18 @@ class JobTable:
         self.timed_version[row] = self.code[row] = -1
         self.resizing_since[row] = np.nan
         self.resize[row] = np.nan if job.resize is None else job.resize
-        self.loss[row] = np.nan
+        self.loss[row] = self.best[row] = np.nan
         self.set_terms(row, job, now + job.deadline)
         return row
 
     def set_terms(self, row: int, job: Job, deadline: float) -> None:
         """What a person may change while the job runs; ``deadline`` in scheduler time."""
+        before, target = self.jobs[row].target, job.target
+        alike = (before.metric, before.grows) == (target.metric, target.grows)
+        if not alike:  # what was seen of another metric does not count
+            self.loss[row] = self.best[row] = np.nan
+        seen = self.recent[row] if alike else ()
+        self.recent[row] = deque(seen, max(self._window, target.for_evaluations))
         self.jobs[row] = job
         self.exact[row] = isinstance(job.target, BatchTarget)
         self.goal[row] = job.target.batches if isinstance(job.target, BatchTarget) else job.target.threshold
@@ -254,7 +262,7 @@ class JobTable:
         self.batches[row] += more_batches
         self.busy[row] += more_busy
         self.rejected[row] = max(int(self.rejected[row]), report.rejected)
-        self.evaluated[row] = report.evaluated
+        self.evaluated[row] |= report.evaluated  # before its first evaluation a new incarnation cannot tell
         self.heard[row] = now
         if timed and not isnan(self.resizing_since[row]) and self.incarnation[row] > self.resizing_from[row]:
             rate = self.speedups[row].rate(len(self.home[row]))
@@ -287,23 +295,24 @@ class JobTable:
         guess = float(np.mean(known)) if len(known) else usual
         return np.where(np.isnan(self.resize[rows]), guess, self.resize[rows])
 
-    def add_cell(self, row: int, batches: int, loss: float) -> None:
-        """A loss observation further on than all before it."""
-        recent = self.recent[row]
-        recent.append(loss)
+    def add_cell(self, row: int, batches: int, value: float) -> None:
+        """Takes in an observation as logged, further on than all before it."""
+        target, recent = self.jobs[row].target, self.recent[row]
+        recent.append(value)
         self.cells[row] += 1
         self.last_position[row] = batches
-        self.loss[row] = sum(recent) / len(recent)
+        newest = list(recent)[-self._window :]
+        self.loss[row] = target.falling(sum(newest) / len(newest))
+        if isinstance(target, LossTarget) and (self.evaluated[row] or len(newest) == self._window):
+            reached, best = target.reached(recent, bool(self.evaluated[row]), self._window), float(self.best[row])
+            self.best[row] = reached if isnan(best) else target.better(reached, best)
 
     def is_met(self, row: int) -> bool:
-        """Whether the target is reached: by batches, by one whole evaluation, or by the mean over the window."""
+        """Whether the target is reached: by batches, by whole evaluations, or by the mean over the window."""
         target = self.jobs[row].target
         if isinstance(target, BatchTarget):
             return bool(self.batches[row] >= target.batches)
-        recent = self.recent[row]
-        if self.evaluated[row]:
-            return bool(recent) and recent[-1] <= target.threshold
-        return len(recent) == self._window and bool(self.loss[row] <= target.threshold)
+        return target.is_met(self.recent[row], bool(self.evaluated[row]), self._window)
 
     def throughput(self, rows: IntArray) -> FloatArray:
         """Batches per busy second, shape ``(n,)``; NaN until the first batch."""
@@ -351,13 +360,16 @@ class JobTable:
         directive = self.directives[row]
         ended = isinstance(directive, End)
         throughput = float(self.throughput(np.array([row]))[0])
+        value, best, loss = self._reached(row)
         return JobStatus(
             name=self.names[row],
             state=self.state(row),
             verdict=self.verdict(row),
             reason=self.reason(row),
             target=self.jobs[row].target,
-            loss=None if isnan(loss := float(self.loss[row])) else loss,
+            value=value,
+            best=best,
+            loss=loss,
             batches=int(self.batches[row]),
             cells=int(self.cells[row]),
             rejected=int(self.rejected[row] + self.rejected_cells[row]),
@@ -380,6 +392,17 @@ class JobTable:
             fault=self.faults.get(row),
             spot=self.spot.get(row),
         )
+
+    def _reached(self, row: int) -> tuple[float | None, float | None, float | None]:
+        """Return the value against the target and the best one, both in the target's sense, and the current loss."""
+        target, recent = self.jobs[row].target, self.recent[row]
+        loss = None if isnan(mean := float(self.loss[row])) else mean
+        if isinstance(target, BatchTarget):
+            done = float(self.batches[row])
+            return done, done, loss
+        value = target.reached(recent, bool(self.evaluated[row]), self._window) if recent else None
+        best = None if isnan(most := float(self.best[row])) else most
+        return value, best, None if target.grows else value
 
     def _finish(self, row: int, now: float) -> tuple[float, float, float] | None:
         """Early, likely, late: the planned end, give or take what the forecast of the work is unsure of."""

@@ -21,6 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_core.reasons import Reason
+from lightning_core.targets import STEP_LOSS as STEP_LOSS
+from lightning_core.targets import BatchTarget as BatchTarget
+from lightning_core.targets import LossTarget as LossTarget
+from lightning_core.targets import Target as Target
+from lightning_core.targets import as_target
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -31,9 +36,6 @@ ObjectArray = npt.NDArray[np.object_]
 LEVELS: FloatArray = (np.arange(20) + 0.5) / 20
 # ... and so those of a standard normal distribution.
 NORMAL: FloatArray = np.array([NormalDist().inv_cdf(level) for level in LEVELS.tolist()])
-
-# The loss that training_step returned, as opposed to a metric that was logged under a name.
-STEP_LOSS = "loss"
 
 
 class Verdict(StrEnum):
@@ -101,93 +103,13 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LossTarget:
-    """A loss of at most so much, or a metric of at least so much.
-
-    What is forecast is always a positive number that falls: the loss itself, or how far the metric is from the ``best``
-    it could be (for an accuracy, the error).
-
-    Args:
-        metric: name under which it is logged, or ``"loss"`` for what ``training_step`` returns.
-        at_most: the threshold of a loss (the papers' epsilon), positive.
-        at_least: the threshold of a metric that should grow; instead of ``at_most``.
-        best: what such a metric can reach at best: 1 for an accuracy, 100 for one in per cent.
-
-    Raises:
-        ValueError: if there is not exactly one threshold, it is out of its range, or the metric has no name.
-
-    Example::
-
-        >>> str(LossTarget("train_loss", 0.35)), str(LossTarget("val_acc", at_least=0.92))
-        ('train_loss <= 0.35', 'val_acc >= 0.92')
-    """
-
-    metric: str
-    at_most: float | None = None
-    at_least: float | None = None
-    best: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.metric:
-            raise ValueError("target metric must have a name, got ''")
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError(f"target needs either at_most or at_least, got {self.at_most} and {self.at_least}")
-        if self.at_most is not None and not (self.at_most > 0 and math.isfinite(self.at_most)):
-            raise ValueError(f"target loss must be positive and finite, got {self.at_most}")
-        if self.at_least is not None and not -math.inf < self.at_least < self.best < math.inf:
-            raise ValueError(f"target at_least must be below the best there can be, {self.best}, got {self.at_least}")
-
-    @property
-    def threshold(self) -> float:
-        """What the falling number must come down to."""
-        if self.at_least is not None:
-            return self.best - self.at_least
-        assert self.at_most is not None  # the constructor saw to it
-        return self.at_most
-
-    def falling(self, value: float) -> float:
-        """The falling number behind a value as logged; a metric at its best or beyond is as good as met."""
-        return value if self.at_least is None else max(self.best - value, 1e-9 * self.threshold)
-
-    def logged(self, falling: float) -> float:
-        """The value as logged, of a falling number."""
-        return falling if self.at_least is None else self.best - falling
-
-    def __str__(self) -> str:
-        if self.at_least is not None:
-            return f"{self.metric} >= {self.at_least:.4g}"
-        return f"{self.metric} <= {self.at_most:.4g}"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchTarget:
-    """A known amount of work: so many batches.
-
-    Raises:
-        ValueError: if the number of batches is not positive.
-    """
-
-    batches: int
-
-    def __post_init__(self) -> None:
-        if self.batches < 1:
-            raise ValueError(f"target batches must be positive, got {self.batches}")
-
-    def __str__(self) -> str:
-        return f"{self.batches} batches"
-
-
-Target = LossTarget | BatchTarget
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """A training run with a target and a deadline.
 
     Args:
         name: unique among the jobs of its pool that have not ended.
         deadline: seconds from submission.
-        target: when it counts as met.
+        target: when it counts as met; also as one line, such as ``"val_acc>=0.9"``.
         begin: seconds from submission before which it does not start.
         weight: how many jobs of weight 1 it counts for when not all can make it.
         min_devices: it never trains on fewer.
@@ -205,7 +127,7 @@ class Job:
         location: of the pool that it trains at, as its settings call them; empty for any.
 
     Raises:
-        ValueError: if the name is empty or a number out of its range.
+        ValueError: if the name is empty, the target none, or a number out of its range.
     """
 
     name: str
@@ -229,6 +151,7 @@ class Job:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("job must have a name, got ''")
+        object.__setattr__(self, "target", as_target(self.target))
         if not (self.deadline > 0 and math.isfinite(self.deadline)):
             raise ValueError(f"deadline must be positive and finite, got {self.deadline}")
         if not 0 <= self.begin < self.deadline:
@@ -262,13 +185,14 @@ class Job:
 
 
 class Cell(NamedTuple):
-    """One smoothed loss observation: the mean over the batches since the cell before it."""
+    """One smoothed observation of a target's metric: the mean over the batches since the cell before it."""
 
     number: int
     """1, 2, 3, ... in the order of the run."""
     batches: int
     """Batches done when the cell closed."""
-    loss: float
+    value: float
+    """As logged: a loss, or a metric that grows."""
 
 
 class Save(NamedTuple):
@@ -647,7 +571,13 @@ class JobStatus:
     verdict: Verdict | None
     reason: Reason
     target: Target
+    value: float | None
+    """What it has reached, in its target's own sense: the newest evaluation, the mean over the window of a step's loss,
+    or batches. Of a job that is met, what counted."""
+    best: float | None
+    """The best of these values so far; of a step's loss, of whole windows alone."""
     loss: float | None
+    """The current loss, also of a target in batches; None of a metric that should grow."""
     batches: int
     cells: int
     rejected: int

@@ -145,7 +145,7 @@ def drive(
                 for batches in range(done // EVERY * EVERY + EVERY, int(worker.batches) + 1, EVERY):
                     worker.cell += 1
                     loss = worker.curve.scale * batches**-worker.curve.slope * draw.lognormal(0, 0.05)
-                    cells.append(Cell(worker.cell, batches, float(loss)))
+                    cells.append(Cell(worker.cell, batches, worker.job.target.logged(float(loss))))
                 known = tuple(cells) if isinstance(worker.job.target, LossTarget) else ()
                 report = Report(
                     worker.job.name, worker.incarnation, worker.number, worker.version, int(worker.batches),

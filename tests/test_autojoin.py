@@ -12,6 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from examples import train
 from lightning_core import autojoin
 from lightning_core.callbacks import CoreCallback
+from lightning_core.targets import parse_target
 from lightning_core.types import BatchTarget, LossTarget, Target
 from tests.tiny import QUIET, Line, Points
 
@@ -54,7 +55,7 @@ def test_a_trainer_that_nobody_changed_is_joined(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_targets(text: str, target: Target) -> None:
-    assert autojoin.parse_target(text) == target
+    assert parse_target(text) == target
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_targets(text: str, target: Target) -> None:
         ({"TARGET": "loss<0.3"}, "LIGHTNING_CORE_TARGET: target must be like .*, got 'loss<0.3'"),
         ({"TARGET": "loss<=low"}, "LIGHTNING_CORE_TARGET: target must be a number after <=, got 'low'"),
         ({"TARGET": "loss<=-1"}, "LIGHTNING_CORE_TARGET: target loss must be positive and finite, got -1"),
-        ({"TARGET": "0 batches"}, "LIGHTNING_CORE_TARGET: target batches must be positive, got 0"),
+        ({"TARGET": "0 batches"}, "LIGHTNING_CORE_TARGET: target batches must be a whole number of at least 1, got 0"),
         ({"WEIGHT": "heavy"}, "LIGHTNING_CORE_WEIGHT: weight must be positive and finite, got 'heavy'"),
         ({"ON_MISS": "die"}, "LIGHTNING_CORE_ON_MISS: on_miss must be one of .*, got 'die'"),
     ],

@@ -218,8 +218,14 @@ FROM_FILES = {
     **{
         f"target {target}": Row(jobs(target=target), [f"b.yaml:5:5: jobs.a.target: {words}"])
         for target, words in {
-            "5": r"expected \{loss: E\}, .* got 5",
-            "{}": r"expected \{loss: E\}, .* got nothing",
+            "5": r"expected val_acc>=0.9, \{loss: E\}, .* got 5",
+            "{}": r"expected val_acc>=0.9, \{loss: E\}, .* got nothing",
+            "val_acc>0.9": "target must be like 'train_loss<=0.35', 'val_acc>=0.9' or '2000 batches', got 'val_acc>0.9'",
+            "{loss: 1, at_most: 2}": "expected .* got at_most, loss",
+            "{loss: 1, for_evaluations: 2}": "target for_evaluations is for a metric that is logged at the end of a val",
+            "{batches: 9, for_evaluations: 2}": "for_evaluations is of a metric, and batches are counted; remove it",
+            "{metric: acc, at_least: 0.9, for_evaluations: 0}": "must be a whole number of at least 1, got 0",
+            "{metric: acc, at_least: 0.9, for_evaluations: 1.5}": "must be a whole number of at least 1, got 1.5",
             "{loss: 0}": "target loss must be positive and finite, got 0",
             "{loss: .nan}": "target loss must be positive and finite, got nan",
             "{loss: low}": "must be a number, got 'low'",
@@ -231,7 +237,7 @@ FROM_FILES = {
             "{metric: acc}": "expected .* got metric",
             "{metric: 3, at_most: 1}": "metric must be a name, got 3",
             "{metric: '', at_most: 1}": "target metric must have a name, got ''",
-            "{metric: acc, at_least: 92}": "target at_least must be below the best there can be, 1.0, got 92",
+            "{metric: acc, at_least: 92}": "target at_least must be below the best there can be, 1, got 92",
             "{metric: acc, at_least: 0.9, at_most: 1}": "expected .* got at_least, at_most, metric",
             "{metric: acc, at_most: 1, best: 2}": "expected .* got at_most, best, metric",
         }.items()

@@ -47,10 +47,11 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
         jobs:
           a: {config: a.yaml, deadline: 1h30m, target: {loss: 1e-3}, cell: 5, begin: 10m, work: 40m, weight: 2.5}
           b: {model: tests.tiny.Line, deadline: 90s, target: {batches: 20}, devices: 2, on_miss: hold}
-          c: {model: {class_path: tests.tiny.Line}, deadline: 0.5s, target: {metric: val_loss, at_most: 2}}
+          c: {model: {class_path: tests.tiny.Line}, deadline: 0.5s, target: val_loss<=2}
           d: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {metric: acc, at_least: 92, best: 100},
               min_devices: 1, max_devices: 8, on_miss: stop}
-          e: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {metric: acc, at_least: 0.9}, min_devices: 3}
+          e: {model: {class_path: tests.tiny.Line}, deadline: 9s, min_devices: 3,
+              target: {metric: acc, at_least: 0.9, for_evaluations: 2}}
         """)
     )
     read = Bundle.from_file(tmp_path / "b.yaml")
@@ -67,7 +68,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
             can=frozenset(Can),
             sizes=(1, 2, 4, 8),
         ),
-        Job("e", 9.0, LossTarget("acc", at_least=0.9), min_devices=3, max_devices=3),
+        Job("e", 9.0, LossTarget("acc", at_least=0.9, for_evaluations=2), min_devices=3, max_devices=3),
     ]
     assert [spec.cell for spec in read.jobs] == [5, 10, 10, 10, 10]
     assert read.jobs[1].config == {"model": MODEL}

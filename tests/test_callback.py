@@ -136,7 +136,7 @@ def test_the_loss_is_what_it_was_before_lightning_divided_it() -> None:
         script = Script(grant(1, 1.0))
         fit(steered(script), Line(lr=0.0), accumulate_grad_batches=k)
         cells = {cell.number: cell for report in script.reports for cell in report.cells}
-        runs[k] = (script.reports[-1].batches, cells[1].loss)
+        runs[k] = (script.reports[-1].batches, cells[1].value)
     assert (runs[1][0], runs[4][0]) == (160, 40)
     assert runs[4][1] == pytest.approx(runs[1][1], rel=0.5)
 
@@ -146,7 +146,7 @@ def test_bad_losses_are_kept_out_counted_and_do_not_hurt() -> None:
     script = Script(grant(1, 1.0))
     fit(steered(script), Line(bad_after=20))
     assert script.reports[-1].rejected == 3
-    assert all(cell.loss > 0 for report in script.reports for cell in report.cells)
+    assert all(cell.value > 0 for report in script.reports for cell in report.cells)
 
 
 def test_it_holds_while_it_has_no_share_and_gives_up_the_turn() -> None:
@@ -285,7 +285,7 @@ def test_on_a_gpu_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
     last = script.reports[-1]
     assert last.batches == trainer.global_step == 160
     assert 0 < last.busy < 60
-    cells = {cell.number: cell.loss for report in script.reports for cell in report.cells}
+    cells = {cell.number: cell.value for report in script.reports for cell in report.cells}
     assert len(cells) >= 14
     assert cells[1] > cells[max(cells)] > 0
 

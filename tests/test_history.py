@@ -87,9 +87,10 @@ def test_the_series_end_where_the_scheduler_is(run: Path, history: History) -> N
         assert (job.deadline, job.progress[-1].batches) == (status.deadline, status.batches)
         assert job.progress[-1].busy == pytest.approx(status.busy)
         if isinstance(job.job.target, LossTarget):
-            assert status.loss is not None
+            assert status.value is not None
             assert len(job.points) == status.cells
-            assert job.curve()[-1][1] == pytest.approx(job.job.target.logged(status.loss))
+            assert job.curve()[-1][1] == pytest.approx(status.value)
+            assert job.reached == status.value
 
 
 def test_points_lie_between_the_reports_that_brought_them_and_not_where_the_job_was_held() -> None:

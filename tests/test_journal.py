@@ -229,7 +229,7 @@ def test_what_is_shown_comes_back_equal_over_a_wire() -> None:
     scheduler.handle(
         Submit((Job("a", 50.0, accuracy), Job("b", 60.0, BatchTarget(40), max_devices=2, weight=2.0))), 0.0
     )
-    cells = tuple(Cell(n, 10 * n, accuracy.falling(0.5 + 0.05 * n)) for n in range(1, 6))
+    cells = tuple(Cell(n, 10 * n, 0.5 + 0.05 * n) for n in range(1, 6))
     scheduler.handle(Report("a", 1, 1, 1, 50, 5.0, cells, evaluated=True), 5.0)
     scheduler.handle(Report("b", 1, 1, 1, 10, 5.0), 5.0)
     scheduler.handle(Pause("b", release=True), 6.0)
@@ -247,14 +247,14 @@ def test_a_metric_that_grows_and_people_who_steer_replay_to_the_bit(tmp_path: Pa
         Submit((Job("a", 15.0, accuracy, on_miss=OnMiss.HOLD), *(Job(n, 60.0, BatchTarget(400)) for n in "bcd")))
     )
     events: list[Event] = [
-        Report("a", 1, 1, 0, 100, 5.0, (Cell(1, 100, accuracy.falling(0.7)),), evaluated=True),
+        Report("a", 1, 1, 0, 100, 5.0, (Cell(1, 100, 0.7),), evaluated=True),
         Pause("b", release=True),
         WorkerLeft("b", 1, Cause.RELEASED),
         Resume("b"),
         Amend(Job("a", 15.0, accuracy), deadline=30.0),
         Close(),
         WorkersLost(),
-        Report("a", 2, 1, 0, 200, 5.0, (Cell(1, 200, accuracy.falling(0.95)),), began=100, evaluated=True),
+        Report("a", 2, 1, 0, 200, 5.0, (Cell(1, 200, 0.95),), began=100, evaluated=True),
     ]
     for event in events:
         clock.now += 4.0

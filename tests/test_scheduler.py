@@ -340,7 +340,7 @@ def test_a_target_loss_must_be_positive_and_finite(at_most: float) -> None:
 
 
 def test_other_nouns_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="target batches must be positive, got 0"):
+    with pytest.raises(ValueError, match="target batches must be a whole number of at least 1, got 0"):
         BatchTarget(0)
     with pytest.raises(ValueError, match="name"):
         Job("", 1.0, BatchTarget(1))

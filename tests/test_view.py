@@ -130,7 +130,7 @@ def test_the_bar_of_a_job() -> None:
 
 def test_a_metric_that_grows_is_shown_as_it_was_logged() -> None:
     [job, *_] = some_jobs()
-    growing = replace(job, target=LossTarget("val_acc", at_least=0.9), loss=0.25)
+    growing = replace(job, target=LossTarget("val_acc", at_least=0.9), value=0.75)
     assert "0.75 / 0.9" in shown(11.0, [growing], 220)
     out = io.StringIO()
     PlainView(out).update(11.0, [growing])

@@ -24,9 +24,9 @@ class Worker:
 
     __slots__ = (
         "at", "began", "busy", "busy_before", "busy_since", "cells", "deadline", "done", "done_since", "duty",
-        "earlier", "entry", "goal", "incarnation", "job", "launched", "leaving", "losses", "name", "number", "over",
+        "earlier", "entry", "goal", "incarnation", "job", "launched", "leaving", "name", "number", "over",
         "positions", "rate", "rates", "ready", "recorded", "reported", "restart", "seen", "since", "speed", "switches",
-        "throughput", "until", "version",
+        "throughput", "until", "values", "version",
     )  # fmt: skip
 
     def __init__(self, given: SimulatedJob) -> None:
@@ -37,7 +37,7 @@ class Worker:
         self.deadline = given.submitted + job.deadline
         self.goal = float(job.target.batches) if isinstance(job.target, BatchTarget) else math.inf
         self.positions = [int(position) for position in given.position]
-        self.losses = [float(loss) for loss in given.loss]
+        self.values = [job.target.logged(float(loss)) for loss in given.loss]  # as its training would log them
         self.recorded = len(self.positions)
         self.throughput = float(given.throughput)
         self.rates = dict(zip(job.sizes, map(float, given.rates), strict=True))
@@ -105,8 +105,8 @@ class Worker:
 
     def report(self, now: float, seen: int) -> Report:
         """Says how far it is, with all cells up to the number ``seen``."""
-        positions, losses, before = self.positions, self.losses, self.earlier - 1
-        cells = tuple([Cell(at - before, positions[at], losses[at]) for at in range(self.cells, seen)])
+        positions, values, before = self.positions, self.values, self.earlier - 1
+        cells = tuple([Cell(at - before, positions[at], values[at]) for at in range(self.cells, seen)])
         self.number += 1
         self.cells = seen
         self.reported = now
@@ -133,11 +133,11 @@ class Worker:
         again = max(n // 10, 1)
         start = positions[n - again - 1] if again < n else 0
         steps = [position - start for position in positions[n - again : n]]
-        losses = self.losses[n - again : n]
+        values = self.values[n - again : n]
         for _ in range(max(math.ceil((position - positions[-1]) / steps[-1]), 1)):
             last = positions[-1]
             positions += [last + step for step in steps]
-            self.losses += losses
+            self.values += values
 
 
 class Device:

@@ -11,14 +11,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from lightning_core.codec import job_to_dict, target_to_dict
+from lightning_core.codec import job_to_dict
 from lightning_core.drivers.specs import SAVE_EVERY
 from lightning_core.durations import Moment, WallTime, parse_duration, parse_when, seconds_until
 from lightning_core.launch.class_paths import check_spelling
 from lightning_core.launch.gang import sizes, slots_of
 from lightning_core.launch.preflight import check_plain
 from lightning_core.launch.problems import BundleError, Findings, Source, require
-from lightning_core.types import STEP_LOSS, BatchTarget, Can, Job, LossTarget, OnMiss, Target
+from lightning_core.targets import STEP_LOSS, BatchTarget, LossTarget, Target, parse_target
+from lightning_core.types import Can, Job, OnMiss
 from lightning_core.words import NAME_RULE, did_you_mean, is_name
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
@@ -29,7 +30,7 @@ RECORDING_KEYS = ("curve", "throughput")
 # Of a job that a run has begun: when it was submitted, which is what its times of day go by from then on.
 SUBMITTED = "submitted"
 JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
-TARGET_KEYS = ("loss", "metric", "at_most", "at_least", "best", "batches")
+TARGET_KEYS = ("loss", "metric", "at_most", "at_least", "best", "batches", "for_evaluations")
 # The launcher gives every job its devices and its end; a config that does too contradicts it.
 LAUNCHERS_KEYS = {
     **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy"), "is set by the launcher; remove it"),
@@ -114,7 +115,7 @@ class JobSpec:
     def to_dict(self) -> dict[str, Any]:
         """As in a bundle file, the config inline."""
         job = self.job
-        terms: dict[str, Any] = {"deadline": duration_text(job.deadline), "target": target_to_dict(job.target)}
+        terms: dict[str, Any] = {"deadline": duration_text(job.deadline), "target": job.target.to_dict()}
         if job.begin:
             terms["begin"] = duration_text(job.begin)
         terms |= {key: when.text for key, when in self.clock.items()}
@@ -304,30 +305,37 @@ def is_file_name(checkpoint: str) -> bool:
 
 
 def read_target(value: Any) -> Target:
-    """``{loss: E}``, ``{metric: NAME, at_most: E}``, ``{metric: NAME, at_least: X, best: 1.0}`` or ``{batches: N}``.
+    """Read a job's target.
+
+    Args:
+        value: One line such as ``val_acc>=0.9``; or ``{loss: E}``, ``{metric: NAME, at_most: E}``, ``{metric: NAME,
+            at_least: X, best: 1.0}``, each with ``for_evaluations: N`` if it is to hold so often; or ``{batches: N}``.
 
     Raises:
-        ValueError: if it is none of these, or a number out of its range.
+        ValueError: If it is none of these, or a number is out of its range.
     """
-    forms = "{loss: E}, {metric: NAME, at_most: E}, {metric: NAME, at_least: X} or {batches: N}"
+    forms = "val_acc>=0.9, {loss: E}, {metric: NAME, at_most: E}, {metric: NAME, at_least: X} or {batches: N}"
+    if isinstance(value, str):
+        return parse_target(value)
     if not isinstance(value, Mapping):
         raise ValueError(f"expected {forms}, got {value!r}")
     for key in value:
         if key not in TARGET_KEYS:
             raise ValueError(f"unknown key {key!r}{did_you_mean(key, TARGET_KEYS)}")
-    keys = set(value)
-    if keys == {"batches"}:
-        return BatchTarget(whole(value["batches"]))
-    if keys == {"loss"}:
-        return LossTarget(STEP_LOSS, number(value["loss"]))
-    if "metric" in keys and not isinstance(value["metric"], str):
-        raise ValueError(f"metric must be a name, got {value['metric']!r}")
-    if keys == {"metric", "at_most"}:
-        return LossTarget(value["metric"], number(value["at_most"]))
-    if keys in ({"metric", "at_least"}, {"metric", "at_least", "best"}):
-        best = number(value.get("best", 1.0))
-        return LossTarget(value["metric"], at_least=number(value["at_least"]), best=best)
-    raise ValueError(f"expected {forms}, got {', '.join(sorted(keys)) or 'nothing'}")
+    terms = dict(value)
+    if terms.keys() == {"batches"}:
+        return BatchTarget(whole(terms["batches"]))
+    if "batches" in terms and terms.keys() == {"batches", "for_evaluations"}:
+        raise ValueError("for_evaluations is of a metric, and batches are counted; remove it")
+    if "loss" in terms and not {"metric", "at_most"} & terms.keys():
+        terms |= {"metric": STEP_LOSS, "at_most": terms.pop("loss")}
+    times = whole(terms.pop("for_evaluations", 1))
+    if not isinstance(terms.get("metric", ""), str):
+        raise ValueError(f"metric must be a name, got {terms['metric']!r}")
+    if terms.keys() not in ({"metric", "at_most"}, {"metric", "at_least"}, {"metric", "at_least", "best"}):
+        raise ValueError(f"expected {forms}, got {', '.join(sorted(value)) or 'nothing'}")
+    numbers = {key: number(terms[key]) for key in ("at_most", "at_least", "best") if key in terms}
+    return LossTarget(terms["metric"], **numbers, for_evaluations=times)
 
 
 def duration_text(seconds: float) -> str:

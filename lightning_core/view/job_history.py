@@ -119,7 +119,7 @@ class JobHistory:
         target = self.job.target
         if isinstance(target, BatchTarget):
             return np.array([(p.time, p.batches) for p in self.progress], float).reshape(-1, 2)
-        return np.array([(p.time, target.logged(p.loss)) for p in self.points], float).reshape(-1, 2)
+        return np.array([(p.time, p.value) for p in self.points], float).reshape(-1, 2)
 
     def curve(self) -> FloatArray:
         """What counts against the target, the mean over the window: times and values, shape ``(n, 2)``."""
@@ -132,10 +132,18 @@ class JobHistory:
         )
 
     @property
+    def reached(self) -> float | None:
+        """What counts against the target, in its own sense: as :attr:`lightning_core.types.JobStatus.value` has it."""
+        target = self.job.target
+        if isinstance(target, BatchTarget):
+            return float(self.progress[-1].batches) if self.progress else None
+        recent = [point.value for point in self.points[-self.window :]]
+        return target.reached(recent, self.evaluated, self.window) if recent else None
+
+    @property
     def goal(self) -> float:
         """The threshold as logged, or the number of batches."""
-        target = self.job.target
-        return float(target.batches) if isinstance(target, BatchTarget) else target.logged(target.threshold)
+        return self.job.target.goal
 
     @property
     def size(self) -> int:
@@ -163,7 +171,7 @@ class JobHistory:
         self._is_there = True
         if report.saved is not None:
             self._saved = report.saved.batches
-        self.evaluated = report.evaluated
+        self.evaluated = self.evaluated or report.evaluated
         self._take_cells(report, now)
         busy = max(busy, self._busy_before + report.busy)
         self.progress.append(Progress(now, max(done, report.batches), busy))
@@ -180,9 +188,10 @@ class JobHistory:
             self._next_cell += 1
         # A report brings all cells since the one before: they lie between the two.
         times = np.linspace(self._heard, now, len(new) + 1)[1:].tolist()
-        for time, (_, batches, loss) in zip(times, new, strict=True):
-            if 0.0 < loss < np.inf and (not self.points or batches > self.points[-1].batches):
-                self.points.append(Point(time, batches, loss))
+        target = self.job.target
+        for time, (_, batches, value) in zip(times, new, strict=True):
+            if 0.0 < target.falling(value) < np.inf and (not self.points or batches > self.points[-1].batches):
+                self.points.append(Point(time, batches, value))
                 if self._is_met():
                     return  # what came after it does not count
 
@@ -190,8 +199,8 @@ class JobHistory:
         target = self.job.target
         if isinstance(target, BatchTarget):
             return False
-        recent = [point.loss for point in self.points[-1 if self.evaluated else -self.window :]]
-        return (self.evaluated or len(recent) == self.window) and sum(recent) / len(recent) <= target.threshold
+        recent = [point.value for point in self.points[-max(self.window, target.for_evaluations) :]]
+        return target.is_met(recent, self.evaluated, self.window)
 
     def answer(self, answer: Answer, now: float) -> None:
         if self.ended is not None:

@@ -9,12 +9,12 @@ from lightning_core.types import Verdict
 
 
 class Point(NamedTuple):
-    """A loss observation."""
+    """An observation of the target's metric."""
 
     time: float
     batches: int
-    loss: float
-    """The falling number behind what was logged (:meth:`lightning_core.types.LossTarget.falling`)."""
+    value: float
+    """As logged."""
 
 
 class Progress(NamedTuple):

@@ -75,7 +75,7 @@ def _way_to_go(job: JobHistory) -> FloatArray:
     if isinstance(target, BatchTarget):
         ways = [(done.time, target.batches / done.batches) for done in job.progress if done.batches]
     else:
-        ways = [(point.time, point.loss / target.threshold) for point in job.points]
+        ways = [(point.time, target.falling(point.value) / target.threshold) for point in job.points]
     return np.array(ways, float).reshape(-1, 2)
 
 

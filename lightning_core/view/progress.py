@@ -88,13 +88,11 @@ def _progress(job: JobStatus) -> str:
     """How far it is, in the user's own numbers."""
     if isinstance(job.target, BatchTarget):
         return f"{job.batches} / {job.target.batches} batches"
-    return f"{_value(job)} / {job.target.logged(job.target.threshold):.4g}"
+    return f"{_value(job)} / {job.target.show(job.target.goal)}"
 
 
 def _value(job: JobStatus) -> str:
-    if job.loss is None:
-        return "-"
-    return f"{job.loss if isinstance(job.target, BatchTarget) else job.target.logged(job.loss):.4g}"
+    return "-" if job.value is None else job.target.show(job.value)
 
 
 class LiveView:

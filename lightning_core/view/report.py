@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lightning_core.durations import format_duration
 from lightning_core.journal import Journal
-from lightning_core.types import LossTarget, Verdict
+from lightning_core.types import Verdict
 from lightning_core.view.chart import CLASSES, chart
 from lightning_core.view.faults import in_all
 from lightning_core.view.forecasts import fill_in
@@ -150,11 +150,7 @@ def _badge(verdict: Verdict | None) -> str:
 
 
 def _reached(job: JobHistory) -> str:
-    curve = job.curve()
-    if not len(curve):
-        return "-"
-    value = float(curve[-1, 1])
-    return f"{value:.4g}" if isinstance(job.job.target, LossTarget) else f"{value:.0f}"
+    return "-" if (value := job.reached) is None else job.job.target.show(value)
 
 
 def _who(history: History) -> str:

@@ -90,7 +90,7 @@ def _write_job(scalars: Writer, job: JobHistory, opened: float) -> None:
     target = job.job.target
     if isinstance(target, LossTarget):
         for point in job.points:
-            scalars.add_scalar(target.metric, target.logged(point.loss), point.batches, opened + point.time)
+            scalars.add_scalar(target.metric, point.value, point.batches, opened + point.time)
 
     def add(tag: str, value: float, time: float) -> None:
         scalars.add_scalar(tag, value, round(time - job.submitted), opened + time)
