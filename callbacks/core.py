@@ -21,7 +21,8 @@ from typing_extensions import override
 from lightning_core.durations import WallTime, When, parse_when, seconds_until
 from lightning_core.protocols import Client, Turns
 from lightning_core.targets import Target, as_target
-from lightning_core.types import Directive, Job, OnMiss, Save
+from lightning_core.types import Directive, Job, OnMiss, OnRefused, Save
+from lightning_core.words import check_name
 
 from .elastic import Share, slots
 from .fit import Fit, Options
@@ -52,6 +53,9 @@ class CoreCallback(pl.Callback):
         weight: how many jobs of weight 1 it counts for when not all can make it.
         on_miss: ``"continue"``, ``"stop"`` or ``"hold"`` when the deadline passes. A script that is stopped trains on,
             outside the pool.
+        on_refused: what a script does if the pool does not take it, say because its name is taken: ``"hold"`` waits
+            and asks again every few seconds, ``"rename"`` takes a free name (``resnet-2``), ``"alone"`` trains beside
+            the pool. A pool that does not share the device is no reason to wait.
         stop_when_met: whether training stops when the target is met.
         client: of a launched job: speaks with its scheduler, which knows the job already.
         turns: of a launched job: its device's turnstile. None: the device is not shared.
@@ -104,6 +108,7 @@ class CoreCallback(pl.Callback):
         begin: When | None = None,
         weight: float = 1.0,
         on_miss: str = "continue",
+        on_refused: str = "hold",
         stop_when_met: bool = True,
         client: Client | None = None,
         turns: Turns | None = None,
@@ -124,9 +129,11 @@ class CoreCallback(pl.Callback):
             raise ValueError("pool must be 'auto', 'local' or where the pool is, got ''")
         if on_miss not in tuple(OnMiss):
             raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {on_miss!r}")
+        if on_refused not in tuple(OnRefused):
+            raise ValueError(f"on_refused must be one of {', '.join(OnRefused)}, got {on_refused!r}")
         now, self._clock = datetime.now(), dict[str, WallTime]()
         wanted = Job(
-            job,
+            check_name(job),
             UNKNOWN if deadline is None else self._seconds("deadline", deadline, now),
             as_target(target),
             begin=0.0 if begin is None else self._seconds("begin", begin, now),
@@ -134,8 +141,9 @@ class CoreCallback(pl.Callback):
             on_miss=OnMiss(on_miss),
         )
         self._options = Options(
-            wanted, pool, stop_when_met, client, turns, launched, incarnation, devices, cores, every, growth
-        )
+            wanted, pool, stop_when_met, client, turns, launched, incarnation, devices, cores, every, growth,
+            OnRefused(on_refused),
+        )  # fmt: skip
         self._folder, self._save_every = folder, save_every
         # These complain now rather than in fit.
         self._saver = Saver(folder, save_every)

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import BatchTarget, Can, Cause, Cell, End, Job, Outlook, WorkerLeft
+from lightning_core.types import BatchTarget, Can, Cause, Cell, End, Job, OnRefused, Outlook, WorkerLeft
 
 from .elastic import slots
 from .joining import Connect, Connection, Join, name_of
@@ -47,6 +47,7 @@ class Options:
     cores: int
     every: int
     growth: float
+    on_refused: OnRefused
 
 
 class Fit:
@@ -95,8 +96,7 @@ class Fit:
             self._meter.start_at(self._batches)
             if self.box is not None:
                 self.box.begin(self._batches)
-            if self._launched:
-                self.steering.first_word()
+            self.steering.first_word()
         self._leave_if_told()  # nothing has been trained: what it was loaded from still holds
 
     def batch(self, trainer: pl.Trainer, outputs: Any) -> None:
@@ -188,7 +188,7 @@ def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Option
     can = frozenset({Can.HOLD}) if trainer.world_size > 1 else frozenset({Can.HOLD, Can.TURNS})
     size = trainer.world_size
     job = dataclasses.replace(options.job, can=can, min_devices=size, max_devices=size)
-    return Join(job, options.pool, name_of(pl_module.device))
+    return Join(job, options.pool, name_of(pl_module.device), options.on_refused)
 
 
 def _parting(job: str, error: BaseException | None) -> WorkerLeft:

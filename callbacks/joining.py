@@ -12,9 +12,10 @@ import torch
 from typing_extensions import override
 
 from lightning_core.drivers.local import LocalClient
-from lightning_core.protocols import Client, JoinRefused
+from lightning_core.protocols import Client, DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.settings import Settings
-from lightning_core.types import Directive, Job, Report
+from lightning_core.types import Directive, Job, OnRefused, Report, Welcome
+from lightning_core.words import LONGEST_NAME
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,12 @@ FORSAKEN = 15.0
 LOOK_AGAIN = 10.0
 # What is left of a deadline that has passed when the pool comes back: it takes no job without.
 LEAST = 1.0
+# The last number that a script puts behind its name in search of one that is free.
+MOST_NAMES = 100
+
+
+class Refused(Exception):
+    """The pool does not take the job now, and the script is to wait; the message says why."""
 
 
 class Connection(NamedTuple):
@@ -36,6 +43,8 @@ class Connection(NamedTuple):
     """Whether it knows what was reported over the connection before this one."""
     stands_in: bool = False
     """Whether it is there only until the pool is back."""
+    job: str = ""
+    """The name under which it knows the job, if that is not the one that was asked for."""
 
 
 Connect = Callable[[], Connection]
@@ -66,27 +75,38 @@ class StandIn(LocalClient):
 class Join:
     """Joins a pool, and joins it again when it was away.
 
-    A pool that refuses the job, or that can never be joined, or none to be found, leaves it with a scheduler of its own
-    in this process. A pool that was named or joined once is looked for until it is there; if that takes long, a
-    scheduler in this process stands in for it.
+    Where there is no pool, or it can never be joined, the job has a scheduler of its own in this process. A pool that
+    was named, or has answered once, is looked for until it is there; if that takes long, a scheduler in this process
+    stands in for it.
 
     Args:
         job: as its user wants it.
         pool: ``"auto"``, ``"local"``, or where the pool is.
         device: on which the process trains, as the pool knows it.
+        on_refused: what to do if the pool does not take the job. One that does not share the device is left alone.
     """
 
-    def __init__(self, job: Job, pool: str, device: str) -> None:
+    def __init__(self, job: Job, pool: str, device: str, on_refused: OnRefused = OnRefused.HOLD) -> None:
         self._job = job
         self._pool = pool
         self._device = device
-        self._joined_at: float | None = None
+        self._on_refused = on_refused
+        self._asked_at: float | None = None
+        self._answered = False
         self._lost_at: float | None = None
 
     def __call__(self) -> Connection:
-        """Raises :class:`ConnectionError` if the pool does not answer."""
+        """Returns a scheduler to report to.
+
+        Raises:
+            ConnectionError: if the pool does not answer.
+            Refused: if it does not take the job, which then waits.
+        """
         try:
             connection = self._join()
+        except Refused:
+            self._lost_at = None
+            raise
         except ConnectionError:
             self._lost_at = self._lost_at or time.monotonic()
             if time.monotonic() - self._lost_at < FORSAKEN:
@@ -99,19 +119,42 @@ class Join:
         client = self._connect()
         if client is not None:
             try:
-                welcome = client.join(self._as_of_now(), self._device)
+                welcome = self._ask(client)
+                self._answered = True
+                return Connection(
+                    client, welcome.incarnation, welcome.turnstiles, welcome.cores, welcome.again, job=self._job.name
+                )
             except JoinRefused as error:
+                client.close()
+                self._answered = True
+                if self._on_refused is not OnRefused.ALONE and not isinstance(error, DeviceNotShared):
+                    raise Refused(str(error)) from None
                 log.warning("%s: the pool refuses the job, it trains by itself: %s", self._job.name, error)
                 self._pool = "local"
-                client.close()
-            else:
-                self._joined_at = self._joined_at or time.monotonic()
-                return Connection(client, welcome.incarnation, welcome.turnstiles, welcome.cores, welcome.again)
         return self._alone(LocalClient(self._settings()))
+
+    def _ask(self, client: Client) -> Welcome:
+        """Asks under its name, then, if told so, under others; the one that is free is its own from now on."""
+        try:
+            return client.join(self._as_of_now(), self._device)
+        except NameTaken:
+            if self._on_refused is not OnRefused.RENAME:
+                raise
+            for number in range(2, MOST_NAMES + 1):
+                ending = f"-{number}"
+                name = self._job.name[: LONGEST_NAME - len(ending)] + ending
+                try:
+                    welcome = client.join(dataclasses.replace(self._as_of_now(), name=name), self._device)
+                except NameTaken:
+                    continue
+                log.warning("%s: the name is taken in the pool, it joins as %s", self._job.name, name)
+                self._job = dataclasses.replace(self._job, name=name)
+                return welcome
+            raise
 
     def _alone(self, own: LocalClient, *, stands_in: bool = False) -> Connection:
         incarnation = own.join(self._as_of_now(), self._device).incarnation
-        return Connection(own, incarnation, knows=False, stands_in=stands_in)
+        return Connection(own, incarnation, knows=False, stands_in=stands_in, job=self._job.name)
 
     def _settings(self) -> Settings:
         return Settings(devices=self._job.max_devices)
@@ -138,15 +181,16 @@ class Join:
             log.warning("%s: it trains by itself, without the pool: %s", self._job.name, error)
             self._pool = "local"
             return None
-        if client is None and self._joined_at is not None:
+        if client is None and self._answered:
             raise ConnectionError("there is no pool any more")
         return client
 
     def _as_of_now(self) -> Job:
-        """Its deadline counts from the first time that it joined, not from the last."""
-        if self._joined_at is None:
+        """Its deadline counts from the first time that it asked, not from the last."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
             return self._job
-        gone = time.monotonic() - self._joined_at
+        gone = time.monotonic() - self._asked_at
         deadline = max(self._job.deadline - gone, LEAST)
         begin = min(max(self._job.begin - gone, 0.0), deadline / 2)
         return dataclasses.replace(self._job, deadline=deadline, begin=begin)

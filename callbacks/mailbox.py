@@ -20,7 +20,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning_core.protocols import JoinRefused
 from lightning_core.types import Cell, Directive, End, Grant, Outlook, Report, Save, Verdict, WorkerLeft
 
-from .joining import Connect, Connection
+from .joining import Connect, Connection, Refused
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ RETRY, MOST_RETRY = 0.5, 4.0
 HEAR = 2.0
 # Seconds between two questions for the forecast.
 ASK = 5.0
+# Seconds until a pool that has refused the job is asked again.
+ASK_AGAIN = 3.0
 
 
 class Mailbox:
@@ -69,6 +71,8 @@ class Mailbox:
         """Of each device of the pool."""
         self.cores = 1
         """Of each of them, in a pool of CPUs."""
+        self.refused = ""
+        """Why the pool does not take the job for now, in its words; empty if it does, or there is none."""
         self._connect = connect
         self._connection: Connection | None = None
         self._job = job
@@ -89,6 +93,7 @@ class Mailbox:
         self._lost_at: float | None = None
         self._heard_at = time.monotonic()
         self._retry = RETRY
+        self._answered = False
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
         self._thread.start()
         if listens:
@@ -108,6 +113,11 @@ class Mailbox:
         with self._news:
             if self.directive is known:
                 self._news.wait(timeout)
+
+    def wait_for_answer(self, timeout: float) -> None:
+        """Returns when the first report was answered, or it is known why there is no answer; or after ``timeout``."""
+        with self._news:
+            self._news.wait_for(lambda: self._answered, timeout)
 
     def hurry(self) -> None:
         """What there is to report is reported at once."""
@@ -150,6 +160,7 @@ class Mailbox:
                 connection = self._connected()
                 if self.progress is not None:
                     self._deliver(connection, self.progress)
+                    self._settle()
                 if closing:
                     self._part(connection)
                     return
@@ -164,8 +175,15 @@ class Mailbox:
                     )
                     log.warning("%s: %s", self._job, words)
                     self._lost_at, self._retry = None, RETRY
+            except Refused as error:
+                self._hold(str(error))
+                if closing:
+                    return  # it was never in the pool, so there is nobody to part from
+                self._hurry.clear()
+                self._hurry.wait(ASK_AGAIN)
             except JoinRefused as error:
                 log.warning("%s: no scheduler takes the job, training goes on: %s", self._job, error)
+                self._settle()
                 return
             except Exception as error:  # whatever a client raises is no reason for training to stop
                 self._lose(error)
@@ -190,10 +208,16 @@ class Mailbox:
 
     def _connected(self) -> Connection:
         known = self._connection
-        if known is not None and self._lost_at is None:
+        if known is not None and self._lost_at is None and not self.refused:
             return known
         self._connection = connection = self._connect()
         self.turnstiles, self.cores = connection.turnstiles, connection.cores
+        self._job = connection.job or self._job
+        if self.refused:
+            rank_zero_info(
+                f"{self._job}: it goes on" + (" by itself" if connection.stands_in else ": the pool takes it")
+            )
+            self.refused = ""
         if known is not None and known is not connection:
             if not connection.knows:
                 self._start_over()
@@ -208,10 +232,28 @@ class Mailbox:
         self._before = self._arrived
         self._began = None if self.progress is None else self.progress[:2]
 
+    def _hold(self, reason: str) -> None:
+        """The pool does not take the job for now; its user is told once of each reason."""
+        if reason != self.refused:
+            log.warning(
+                "%s: the pool refuses the job: %s. It holds and asks again every %.0f s; on_refused='rename' would "
+                "take a free name, 'alone' would train beside the pool",
+                self._job, reason, ASK_AGAIN,
+            )  # fmt: skip
+        self.refused, self._lost_at, self._retry = reason, None, RETRY
+        self._settle()
+
+    def _settle(self) -> None:
+        """There is an answer, or it is known why there is none."""
+        with self._news:
+            self._answered = True
+            self._news.notify_all()
+
     def _lose(self, error: Exception) -> None:
         if self._lost_at is None:
             log.warning("%s: the scheduler does not answer, training goes on: %s", self._job, error)
             self._lost_at = time.monotonic()
+            self._settle()
         else:
             self._retry = min(2 * self._retry, MOST_RETRY)
 

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 LOOK = 1.0
 # How long a launched job waits for the scheduler's first word before it trains without one, seconds.
 FIRST_WORD = 10.0
+# ... and a script for the first answer of a pool that is there, which takes some milliseconds: else it would begin at
+# full speed on a device that others share.
+FIRST_ANSWER = 2.0
 # How long a launched job trains on without a word of its scheduler, which may have given it up and begun it elsewhere,
 # seconds.
 LEASE = 60.0
@@ -99,9 +102,11 @@ class Steering:
     # ------------------------------------------------------------------------------------------------ called by hooks
 
     def first_word(self) -> None:
-        """A launched job waits for it, and holds until it may train."""
-        if self._box is not None:
+        """Waits for it, and holds until this process may train."""
+        if self._box is not None and self._launched:
             self._box.wait(None, FIRST_WORD)
+        elif self._box is not None:
+            self._box.wait_for_answer(FIRST_ANSWER)
         self.obey(save=False)
 
     def enter(self) -> None:
@@ -180,7 +185,7 @@ class Steering:
             directive, known = self._box.directive, self._obeyed
             self._obeyed = directive
             word = self._word(directive)
-            if word in (Word.GO, Word.LEAVE) and self._must_wait_for_word():
+            if word in (Word.GO, Word.LEAVE) and (self._box.refused or self._must_wait_for_word()):
                 word = Word.HOLD
             if word is Word.HOLD and self._must_go_on():
                 word = Word.GO
@@ -193,7 +198,7 @@ class Steering:
 
     def _has_news(self) -> bool:
         box = self._box
-        return box is not None and (box.directive is not self._obeyed or self._has_lapsed(box))
+        return box is not None and (box.directive is not self._obeyed or bool(box.refused) or self._has_lapsed(box))
 
     def _has_lapsed(self, box: Mailbox) -> bool:
         return self._launched and box.unheard_for() > LEASE

@@ -13,6 +13,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
 ``LIGHTNING_CORE_WEIGHT``       a number
 ``LIGHTNING_CORE_ON_MISS``      ``continue`` (if unset), ``stop`` or ``hold``
+``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: what to do if the pool refuses the job
 =============================== ==========================================================================
 """
 
@@ -21,9 +22,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_core.targets import parse_target
+from lightning_core.types import OnMiss, OnRefused
 from lightning_core.variables import PREFIX, unknown
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {"job": environment[f"{PREFIX}JOB"]}
     arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_when(text) and text)
     arguments["target"] = _value(environment, "TARGET", parse_target)
-    for name, parse in (("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss)):
+    for name, parse in (("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss), ("ON_REFUSED", _on_refused)):
         if environment.get(PREFIX + name):
             arguments[name.lower()] = _value(environment, name, parse)
     return arguments
@@ -104,8 +107,14 @@ def _weight(text: str) -> float:
 
 
 def _on_miss(text: str) -> str:
-    from lightning_core.types import OnMiss
+    return _one_of(OnMiss, "on_miss", text)
 
-    if text not in tuple(OnMiss):
-        raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {text!r}")
+
+def _on_refused(text: str) -> str:
+    return _one_of(OnRefused, "on_refused", text)
+
+
+def _one_of(kind: type[StrEnum], name: str, text: str) -> str:
+    if text not in tuple(kind):
+        raise ValueError(f"{name} must be one of {', '.join(kind)}, got {text!r}")
     return text

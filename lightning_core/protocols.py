@@ -23,6 +23,14 @@ class JoinRefused(ValueError):
     """The pool does not take the job; the message says why."""
 
 
+class NameTaken(JoinRefused):
+    """Another job of the pool that has not ended has the name."""
+
+
+class DeviceNotShared(JoinRefused):
+    """The process trains on a device that the pool does not share, and so takes nothing from anybody in the pool."""
+
+
 @runtime_checkable
 class Estimator(Protocol):
     """Where are these loss curves going? A bank: one row a job, every method over many rows at once.
@@ -95,7 +103,8 @@ class Client(Protocol):
             device: on which the process trains: ``"cpu"``, or a GPU's UUID.
 
         Raises:
-            JoinRefused: if the pool will not have it; calling again is of no use.
+            JoinRefused: if the pool does not take it: :class:`NameTaken` and :class:`DeviceNotShared` say why. All but
+                the latter may change with time.
         """
 
     def report(self, report: Report) -> Directive | None:

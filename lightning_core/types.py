@@ -72,6 +72,17 @@ class OnMiss(StrEnum):
     """It is held until a person gives it a new deadline, or cancels it."""
 
 
+class OnRefused(StrEnum):
+    """What a script does when the pool on its device does not take its job."""
+
+    HOLD = "hold"
+    """Wait, and ask again: whoever shares the device was promised that it is shared."""
+    ALONE = "alone"
+    """Train at full speed beside the pool's jobs, with a scheduler of its own."""
+    RENAME = "rename"
+    """If only its name is taken, join as ``name-2``, ``name-3``, ...; else wait."""
+
+
 class Can(StrEnum):
     """What a training process is able to do for the others."""
 

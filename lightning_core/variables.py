@@ -15,6 +15,7 @@ KNOWN = {
     "TARGET": "when the job counts as met",
     "WEIGHT": "how many jobs of weight 1 it counts for",
     "ON_MISS": "what becomes of it when its deadline passes",
+    "ON_REFUSED": "what a script does if the pool refuses its job: hold, rename or alone",
     # Read by scripts and commands.
     "POOL": "which pool is meant: auto, local, a folder or host:port",
     "HOME": "folder in which the pool of this account is looked for",

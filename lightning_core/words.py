@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 # A job's name is a folder, a line in a terminal and a word in a web page: plain ASCII, no path, no option.
 NAME_RULE = "1 to 63 letters, digits, '.', '_', '-', the first a letter or digit, the last no '.'; no device, as CON"
+LONGEST_NAME = 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Folders are copied to machines where these are devices, whatever ending they have.
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)

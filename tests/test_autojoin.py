@@ -70,6 +70,7 @@ def test_targets(text: str, target: Target) -> None:
         ({"TARGET": "loss<=-1"}, "LIGHTNING_CORE_TARGET: target loss must be positive and finite, got -1"),
         ({"TARGET": "0 batches"}, "LIGHTNING_CORE_TARGET: target batches must be a whole number of at least 1, got 0"),
         ({"WEIGHT": "heavy"}, "LIGHTNING_CORE_WEIGHT: weight must be positive and finite, got 'heavy'"),
+        ({"ON_REFUSED": "cry"}, "LIGHTNING_CORE_ON_REFUSED: on_refused must be one of hold, .*, got 'cry'"),
         ({"ON_MISS": "die"}, "LIGHTNING_CORE_ON_MISS: on_miss must be one of .*, got 'die'"),
     ],
 )

@@ -262,6 +262,7 @@ def test_two_fits_in_one_process() -> None:
         ),
         ({"target": BatchTarget(1), "deadline": "60s", "weight": 0.0}, "weight must be positive and finite, got 0"),
         ({"target": BatchTarget(1), "deadline": "60s", "on_miss": "die"}, "on_miss must be one of .*, got 'die'"),
+        ({"target": BatchTarget(1), "deadline": "60s", "on_refused": "cry"}, "on_refused must be one of .*, got 'cry'"),
         ({"target": BatchTarget(1), "deadline": "60s", "pool": ""}, "pool must be"),
         ({"target": BatchTarget(1), "deadline": "60s", "save_every": 0.0}, "save_every must be positive, got 0"),
     ],

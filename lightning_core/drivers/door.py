@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from lightning_core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
 from lightning_core.drivers.checking import checked
-from lightning_core.drivers.wire import PROTOCOL, process_watch
+from lightning_core.drivers.wire import PROTOCOL, REFUSALS, process_watch
 from lightning_core.types import (
     Amend,
     Cancel,
@@ -160,7 +160,8 @@ class Door:
             try:
                 answer = {"id": number, "value": await asked()}
             except ValueError as error:  # JoinRefused is one
-                answer = {"id": number, "refused": str(error)}
+                because = [name for name, kind in REFUSALS.items() if isinstance(error, kind)]
+                answer = {"id": number, "refused": str(error)} | ({"because": because[0]} if because else {})
             except Exception as error:  # the pool is in trouble; whoever asked may ask again
                 answer = {"id": number, "failed": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(OSError):  # nobody listens any more

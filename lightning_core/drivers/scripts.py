@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_core.drivers import awake
-from lightning_core.protocols import JoinRefused
+from lightning_core.protocols import DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.scheduler import Scheduler
 from lightning_core.types import Can, Cause, Event, Grant, Job, Report, Submit, Welcome, WorkerLeft
 from lightning_core.words import check_name
@@ -62,7 +62,7 @@ class Scripts:
         again = False
         if job.name in scheduler.names(active=True):
             if Can.RELEASE in scheduler.job(job.name).can or self.speakers.get(job.name, line) != line:
-                raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
+                raise NameTaken(f"the name {job.name!r} is taken by a job that has not ended; choose another")
             again = incarnation == scheduler.incarnation(job.name)
             if not again:  # another process had the name, and is gone
                 self._part(job.name, scheduler.incarnation(job.name))
@@ -119,7 +119,7 @@ class Scripts:
             return known.index(device)
         if device == "cpu" and all(name.startswith("cpu") for name in known):
             return None  # any core will do
-        raise JoinRefused(f"this process trains on {device}, the pool shares {', '.join(known)}")
+        raise DeviceNotShared(f"this process trains on {device}, the pool shares {', '.join(known)}")
 
     def _expect(self, job: str, within: float) -> None:
         """The life that a job has now is over if nobody speaks for it soon."""

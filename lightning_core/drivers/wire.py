@@ -17,7 +17,7 @@ from lightning_core.codec import (
     job_to_dict,
     status_from_dict,
 )
-from lightning_core.protocols import JoinRefused
+from lightning_core.protocols import DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.types import (
     Directive,
     End,
@@ -34,6 +34,8 @@ from lightning_core.types import (
 
 PROTOCOL = 3
 CALL_TIMEOUT = 10.0
+# What a refusal says of itself beside its words.
+REFUSALS: dict[str, type[JoinRefused]] = {"name": NameTaken, "device": DeviceNotShared}
 # By process, pool and job, the incarnation it has: so that a process that comes back is known again.
 _joined: dict[tuple[int, str, str], int] = {}
 
@@ -132,7 +134,7 @@ class SocketClient:
                 self._hang_up()
                 raise
         if "refused" in answer:
-            raise JoinRefused(answer["refused"])
+            raise REFUSALS.get(answer.get("because", ""), JoinRefused)(answer["refused"])
         if "failed" in answer:
             raise ConnectionError(answer["failed"])
         return answer["value"]

@@ -18,12 +18,12 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_core import BatchTarget, LossTarget
-from lightning_core.callbacks import CoreCallback, joining, steering
+from lightning_core.callbacks import CoreCallback, joining, mailbox, steering
 from lightning_core.callbacks.joining import Connection
 from lightning_core.callbacks.mailbox import Mailbox
 from lightning_core.drivers import connect as connecting
 from lightning_core.launch.turnstile import Turnstile, TurnstileClient
-from lightning_core.protocols import JoinRefused
+from lightning_core.protocols import DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.reasons import Reason
 from lightning_core.types import (
     Can,
@@ -53,14 +53,19 @@ class Pool(Script):
         self.devices: list[str] = []
         self.gone: list[WorkerLeft] = []
         self.forecast: Outlook | None = None
-        self.refusal = ""
+        self.asked: list[str] = []
+        self.taken: set[str] = set()
+        self.refusal: JoinRefused | None = None
         self.closed = 0
 
     def join(self, job: Job, device: str) -> Welcome:
         if self.away:
             raise ConnectionError("nobody here")
-        if self.refusal:
-            raise JoinRefused(self.refusal)
+        self.asked.append(job.name)
+        if job.name in self.taken:
+            raise NameTaken(f"the name {job.name!r} is taken")
+        if self.refusal is not None:
+            raise self.refusal
         self.jobs.append(job)
         self.devices.append(device)
         return Welcome(len(self.jobs), self.turnstiles)
@@ -162,11 +167,142 @@ def test_each_fit_joins_anew(pool: Pool) -> None:
     assert [left.incarnation for left in pool.gone] == [1, 2]
 
 
-def test_a_pool_that_refuses_is_told_of_and_training_has_its_own(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    pool.refusal = "the name 'job' is taken"
-    trainer = fit(script(target=LossTarget("loss", 0.05)), Line(pause=0.002), max_epochs=-1)
+@pytest.mark.parametrize(
+    ("on_refused", "refusal"), [("alone", NameTaken("not now")), ("hold", DeviceNotShared("not now"))]
+)
+def test_told_so_or_on_a_device_of_its_own_it_trains_by_itself(
+    pool: Pool, caplog: pytest.LogCaptureFixture, on_refused: str, refusal: JoinRefused
+) -> None:
+    pool.refusal = refusal
+    trainer = fit(script(target=LossTarget("loss", 0.05), on_refused=on_refused), Line(pause=0.002), max_epochs=-1)
     assert trainer.global_step < 5000
+    assert caplog.text.count("the pool refuses the job, it trains by itself: not now") == 1
+
+
+class FirstBatch(pl.Callback):
+    """Sees whether anything was trained or validated."""
+
+    begun = False
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.begun = True
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        self.begun = True
+
+
+def test_one_that_is_refused_holds_before_its_first_batch_and_joins_when_it_may(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mailbox, "ASK_AGAIN", 0.1)
+    pool.taken = {"job"}
+    callback, first = script(), FirstBatch()
+    thread = training(callback, Line(pause=0.002), data=ValidatedPoints(), callbacks=[callback, first], max_epochs=2)
+    until(lambda: len(pool.asked) > 5)
+    assert not first.begun
+    assert thread.is_alive()
+    pool.taken, pool.refusal = set(), JoinRefused("too many devices")
+    until(lambda: "too many devices" in caplog.text)
+    assert not first.begun
+    pool.refusal = None
+    thread.join(30)
+    assert not thread.is_alive()
+    assert first.begun
+    [job] = pool.jobs
+    assert 50 < job.deadline < 60 - 0.3  # counted from when it first asked
     assert caplog.text.count("the name 'job' is taken") == 1
+    assert caplog.text.count("too many devices") == 1
+    assert pool.reports[-1].batches == 32
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_one_that_is_refused_ends_when_it_is_told_to(pool: Pool, how: signal.Signals) -> None:
+    pool.taken = {"job"}
+
+    def end() -> None:
+        until(lambda: pool.asked)
+        time.sleep(0.3)
+        os.kill(os.getpid(), how)
+
+    threading.Thread(target=end).start()
+    default = signal.SIG_DFL if how == signal.SIGTERM else signal.default_int_handler
+    before = signal.signal(how, default)
+    try:
+        with pytest.raises(SystemExit):
+            fit(script(), Line(pause=0.01), max_epochs=-1)
+    finally:
+        signal.signal(how, before)
+    assert pool.jobs == []
+    assert pool.gone == []
+
+
+def test_one_that_is_refused_trains_by_itself_if_the_pool_goes_away(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "ASK_AGAIN", 0.1)
+    monkeypatch.setattr(joining, "FORSAKEN", 0.3)
+    monkeypatch.setattr(steering, "FORSAKEN", 0.3)
+    pool.taken = {"job"}
+    thread = training(script(target=BatchTarget(60)), Line(pause=0.005), max_epochs=-1)
+    until(lambda: len(pool.asked) > 3)
+    assert thread.is_alive()
+    pool.away = True
+    thread.join(30)  # its own scheduler says that the target is met
+    assert not thread.is_alive()
+
+
+def test_a_pool_that_refuses_when_it_is_back_holds_the_script(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "ASK_AGAIN", 0.1)
+    thread = training(script(), Line(pause=0.005), max_epochs=20)
+    until(lambda: pool.reports and pool.reports[-1].batches > 5)
+    pool.taken, pool.away = {"job"}, True
+    time.sleep(0.5)
+    pool.away = False
+    until(lambda: len(pool.asked) > 5)
+    reported = len(pool.reports)
+    time.sleep(0.5)
+    assert len(pool.reports) == reported
+    assert thread.is_alive()
+    pool.taken = set()
+    until(lambda: len(pool.reports) > reported)
+    pool.say(End("job", 9, Verdict.MET, Reason("target_met", (1.0,))))
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_told_so_it_takes_a_free_name(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    pool.taken = {"job", "job-2"}
+    fit(script(on_refused="rename"), Line(pause=0.002), max_epochs=2)
+    assert pool.asked == ["job", "job-2", "job-3"]
+    assert [job.name for job in pool.jobs] == ["job-3"]
+    assert {report.job for report in pool.reports} == {"job-3"}
+    assert pool.gone == [WorkerLeft("job-3", 1)]
+    assert "it joins as job-3" in caplog.text
+
+
+def test_a_name_at_its_longest_has_room_for_a_number(pool: Pool) -> None:
+    pool.taken = {"j" * 63}
+    fit(CoreCallback("j" * 63, "60s", BatchTarget(10**9), on_refused="rename"), max_epochs=1)
+    assert [job.name for job in pool.jobs] == ["j" * 61 + "-2"]
+
+
+def test_a_pool_that_hangs_delays_the_first_batch_by_little(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "FIRST_ANSWER", 0.2)
+    answered = threading.Event()
+
+    def hang(self: Pool, job: Job, device: str) -> Welcome:
+        answered.wait(20)
+        return Welcome(1, ())
+
+    monkeypatch.setattr(Pool, "join", hang)
+    first = FirstBatch()
+    callback = script()
+    thread = training(callback, Line(pause=0.002), callbacks=[callback, first], max_epochs=2)
+    until(lambda: first.begun)
+    assert not answered.is_set()
+    answered.set()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def test_without_a_pool_it_has_its_own_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
