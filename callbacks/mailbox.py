@@ -278,7 +278,7 @@ class Mailbox:
     def _part(self, connection: Connection) -> None:
         if self._parting is not None:
             left = self._parting
-            connection.client.left(WorkerLeft(left.job, connection.incarnation, left.cause, left.detail))
+            connection.client.left(WorkerLeft(self._job, connection.incarnation, left.cause, left.detail))
             with contextlib.suppress(OSError):
                 connection.client.close()
 

@@ -24,7 +24,7 @@ from lightning_core.drivers import door, ray_actor, scripts
 from lightning_core.drivers.ray_actor import SchedulerActor
 from lightning_core.drivers.wire import PROTOCOL, SocketClient
 from lightning_core.journal import Journal, replay
-from lightning_core.protocols import JoinRefused
+from lightning_core.protocols import DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.types import (
     Amend,
     BatchTarget,
@@ -261,20 +261,27 @@ def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketCl
     for said in (report(7), WorkerLeft("job", 1), WorkerLeft("job", 1, Cause.RAISED)):
         with pytest.raises(ConnectionError, match="another process speaks for job"):
             stranger.event(said)
-    with pytest.raises(JoinRefused, match="the name 'job' is taken"):
+    with pytest.raises(NameTaken, match="the name 'job' is taken"):
         stranger.join(JOB, "cpu")
     stranger.close()
     assert pool.lives("job")
     client.report(report())  # it still speaks for itself
 
 
+def test_a_device_that_the_pool_does_not_share_is_told_as_such(pool: Pool, client: SocketClient) -> None:
+    with pytest.raises(DeviceNotShared, match="trains on GPU-7, the pool shares cpu0"):
+        client.join(JOB, "GPU-7")
+    with pytest.raises(JoinRefused, match="trains on 9 devices, the pool has 1"):
+        client.join(replace(JOB, min_devices=9, max_devices=9), "cpu")
+
+
 def test_nobody_speaks_for_a_launched_job(pool: Pool, client: SocketClient) -> None:
     client.launch([spec()])
     with pytest.raises(ConnectionError, match="another process speaks for x"):
         client.report(report(job="x"))
-    with pytest.raises(JoinRefused, match="the name 'x' is taken"):
+    with pytest.raises(NameTaken, match="the name 'x' is taken"):
         client.join(replace(JOB, name="x"), "cpu")
-    with pytest.raises(JoinRefused, match="the name 'x' is taken"):
+    with pytest.raises(NameTaken, match="the name 'x' is taken"):
         client.launch([spec()])
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from lightning_core.codec import job_from_dict
 from lightning_core.drivers.checking import checked
 from lightning_core.drivers.files import write_whole
-from lightning_core.protocols import JoinRefused
+from lightning_core.protocols import NameTaken
 from lightning_core.types import Can, Job
 from lightning_core.words import check_name
 
@@ -77,7 +77,7 @@ def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
         job, text = _job_of(spec), json.dumps(spec)
         check_name(job.name)
         if job.name in taken:
-            raise JoinRefused(f"the name {job.name!r} is taken by a job that has not ended; choose another")
+            raise NameTaken(f"the name {job.name!r} is taken by a job that has not ended; choose another")
         if Can.RELEASE not in job.can or job.device is not None:
             raise ValueError(f"{job.name} is launched, so it must be able to leave, and no device of its own")
         if len(text) > LONGEST_SPEC:
