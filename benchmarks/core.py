@@ -20,8 +20,9 @@ from benchmarks import extrapolation, plots
 from benchmarks.bundles import Recording
 from benchmarks.common import Figures, table
 from benchmarks.decide import PAST_A_SLICE, ROUNDS, round_ms
-from benchmarks.replay import SHIPPED, Cell, Contender, Played, play, reporting
+from benchmarks.replay import Cell, Contender, Played, play, reporting
 from benchmarks.tune import contender, tuned
+from lightning_core.curves import SHIPPED
 from lightning_core.drivers.simulation import Delays
 from lightning_core.types import FloatArray
 

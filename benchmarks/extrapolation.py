@@ -28,7 +28,8 @@ from matplotlib.ticker import LogLocator, PercentFormatter
 from benchmarks.bundles import WINDOW, Recording
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.m4 import M4, fit_m4
-from benchmarks.replay import SHIPPED, reporting
+from benchmarks.replay import reporting
+from lightning_core.curves import SHIPPED
 from lightning_core.estimators import ESTIMATORS, Kalman, LeastSquares, Posterior
 from lightning_core.policies.chance import chances, quantile
 from lightning_core.protocols import Estimator

@@ -1,6 +1,6 @@
 """Records training losses of small, real Lightning trainings on the CPU, for the benchmarks that replay curves.
 
-    python -m benchmarks.record_curves --out benchmarks/curves
+    python -m benchmarks.record_curves --out lightning_core/recorded
     python -m benchmarks.record_curves --out DIR --only digits cartpole_imitation__mlp_adam_lr0.001
 
 Writes one ``step,loss`` CSV a run, and ``index.csv``. Data sets come out of packages: they are fetched into ``--data``

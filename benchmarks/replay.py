@@ -17,7 +17,6 @@ from lightning_core.curves import load_curves
 from lightning_core.drivers.simulation import Delays, Simulation
 from lightning_core.scheduler import Settings
 
-SHIPPED = Path(__file__).parent / "curves"
 SPLIT = Path(__file__).parent / "split.json"
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from lightning_core.launch.market_run import OnMarket
 
 Command = Callable[[argparse.Namespace], int]
+# What a command may find missing, and the extra that brings it.
+EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_MET
     except ModuleNotFoundError as error:
-        words = str(error) if "pip install" in str(error) else f"{error}; pip install 'lightning-core-learning[launch]'"
-        return _fail(words)
+        return _fail(_missing(error))
     except (ValueError, OSError, sqlite3.DatabaseError, JournalError, steering.Failed) as error:
         return _fail(str(error) or type(error).__name__)
     except PoolLost as error:
@@ -59,6 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         print("interrupted", file=sys.stderr)
         return 128 + (error.number if isinstance(error, Interrupted) else signal.SIGINT)
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """What to install, if it is one of ours that is missing."""
+    module = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in EXTRAS.items() if module in modules.split()), None)
+    if extra is None or "pip install" in str(error):
+        return str(error)
+    return f"this needs {module}, which is not installed; run pip install 'lightning-core-learning[{extra}]'"
 
 
 def _fail(words: str) -> int:

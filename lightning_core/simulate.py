@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from lightning_core.curves import SHIPPED
 from lightning_core.drivers.simulation import Delays, Outcome, Simulation
 from lightning_core.durations import format_duration, parse_duration
 from lightning_core.journal import Journal
@@ -44,7 +45,8 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument(
         "bundle", type=Path, metavar="BUNDLE.yaml", help="as for run; a job may name its recording, curve: FILE"
     )
-    made.add_argument("--curves", type=Path, metavar="DIR", help="recordings step,loss for the jobs that name none")
+    made.add_argument("--curves", type=Path, metavar="DIR", help="recordings step,loss for the jobs "
+                      "that name none (default: 36 trainings that come with the package)")  # fmt: skip
     made.add_argument("--policy", action="append", metavar="NAME", help="instead of the bundle's; several to compare, "
                       "such as edf,lara:order=edf")  # fmt: skip
     made.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
@@ -78,9 +80,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.save_every < 0:
         raise ValueError(f"--save-every must be at least 0, got {arguments.save_every}")
     delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
-    bundle = read_bundle(
-        arguments.bundle, arguments.curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle
-    )
+    curves = arguments.curves or SHIPPED
+    bundle = read_bundle(arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle)
     names = [played.given.job.name for played in bundle.jobs]
     if strangers := [name for name in losses if name not in names]:
         raise ValueError(f"--lose: no job {strangers[0]!r}{did_you_mean(strangers[0], names)}")
@@ -88,7 +89,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     settings = bundle.under(policies)
     if arguments.seeds is not None:
         experiment = Experiment(
-            arguments.bundle, arguments.curves, policies, arguments.devices, delays, losses, arguments.save_every,
+            arguments.bundle, curves, policies, arguments.devices, delays, losses, arguments.save_every,
             arguments.shuffle,
         )  # fmt: skip
         return _replicate(arguments, experiment, bundle)

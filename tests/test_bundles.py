@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.bundles import KINDS, WINDOW, Bundle, Recording, draw, recordings
 from benchmarks.core import ahead, behind, error, shares
-from benchmarks.replay import SHIPPED, Cell, Contender, Played, play, reporting
+from benchmarks.replay import Cell, Contender, Played, play, reporting
 from benchmarks.tune import SPACES, contender, share, trials, tuned
-from lightning_core.curves import Curve, load_curves
+from lightning_core.curves import SHIPPED, Curve, load_curves
 from lightning_core.drivers.simulation import Simulation
 from lightning_core.scheduler import Settings
 from lightning_core.types import FloatArray, LossTarget

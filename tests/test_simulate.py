@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.cli import main
+from lightning_core.curves import SHIPPED
 from lightning_core.drivers.simulation import Delays
 from lightning_core.journal import Journal
 from lightning_core.launch.recordings import PlayedBundle, read_bundle
@@ -304,12 +305,14 @@ def test_an_option_that_is_wrong(options: list[str], words: str, capsys: pytest.
     assert (told.out, Path("simulations").exists()) == ("", False)
 
 
-def test_a_job_without_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_without_a_recording_borrows_one_that_ships(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text("jobs: {a: {deadline: 100s, target: {batches: 5}}}")
-    assert main(["simulate", "bundle.yaml"]) == 2
-    assert "jobs.a: names no recording; give it a curve: FILE, or name a folder of recordings (--curves)" in (
-        capsys.readouterr().err
-    )
+    assert main(["simulate", "bundle.yaml"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert (row[0], row[-5:]) == ("a", ["drawn,", "scaled", "to", "its", "target"])
+    assert (SHIPPED / f"{row[1]}.csv").is_file()
+    with pytest.raises(ValueError, match=r"jobs\.a: names no recording; give it a curve: FILE, or name a folder"):
+        read_bundle(Path("bundle.yaml"), None)
 
 
 @pytest.mark.parametrize("rows", ["1,nan\n2,1\n", "2,1\n1,1\n", "0.5,2\n0.7,1\n"])

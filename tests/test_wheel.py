@@ -10,7 +10,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,6 @@ from lightning_core.types import State, Verdict
 from lightning_core.variables import KNOWN, PREFIX, unknown
 from tests.conftest import ROOT
 from tests.doors import Pool
-
-Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +33,35 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
+class Python:
+    """Python with the wheel first on its path, in an empty folder.
+
+    Args:
+        wheel: that is unpacked.
+        folder: for it.
+    """
+
+    def __init__(self, wheel: Path, folder: Path) -> None:
+        self.site, self.here, self.home = folder / "site", folder / "here", folder / "home"
+        zipfile.ZipFile(wheel).extractall(self.site)
+        self.here.mkdir()
+
+    def __call__(
+        self, *words: str, without: Iterable[str] = (), more: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs it to its end, as if some modules were not installed, with more in the environment."""
+        (self.site / "sitecustomize.py").write_text(HIDDEN.format(names=set(without)))
+        env = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+        env |= {"PYTHONPATH": str(self.site), "LIGHTNING_CORE_HOME": str(self.home), "OMP_NUM_THREADS": "1"} | dict(
+            more or {}
+        )
+        line = [sys.executable, *words]
+        return subprocess.run(line, cwd=self.here, env=env, capture_output=True, text=True, timeout=300)
+
+
 @pytest.fixture
 def python(wheel: Path, tmp_path: Path) -> Python:
-    """Python with the wheel first on its path, in an empty folder; ``without`` names modules that are not installed."""
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
-    here = tmp_path / "here"
-    here.mkdir()
-
-    def run(*words: str, without: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
-        (site / "sitecustomize.py").write_text(HIDDEN.format(names=set(without)))
-        env = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-        env |= {"PYTHONPATH": str(site), "LIGHTNING_CORE_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"} | more
-        line = [sys.executable, *words]
-        return subprocess.run(line, cwd=here, env=env, capture_output=True, text=True, timeout=300)
-
-    return run
+    return Python(wheel, tmp_path)
 
 
 HIDDEN = """
@@ -113,7 +124,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
 def test_the_environment_joins_the_trainers_of_both_packages(package: str, python: Python, pool: Pool) -> None:
     told = {"JOB": "line", "DEADLINE": "60s", "TARGET": "val_loss<=0.01", "POOL": str(pool.folder)}
-    done = python("-c", SCRIPT, package, **{PREFIX + name: text for name, text in told.items()})
+    done = python("-c", SCRIPT, package, more={PREFIX + name: text for name, text in told.items()})
     assert "stopped True" in done.stdout, done.stderr
     _, [job] = pool.do(pool.actor.status())
     assert (job.name, job.state, job.verdict) == ("line", State.ENDED, Verdict.MET)
@@ -133,6 +144,37 @@ def test_a_trainer_of_the_other_package_takes_the_callback_in_a_list_alone(pytho
 # ---------------------------------------------------------------------------------------------------- what is missing
 
 
+# What the extras bring, directly or not.
+EXTRAS = ("torch", "lightning", "lightning_utilities", "typing_extensions", "ray", "jsonargparse", "filterpy",
+          "matplotlib", "rich")  # fmt: skip
+BUNDLE = """
+jobs:
+  a: {deadline: 20m, target: {loss: 0.3}, work: 10m, model: x.Y}
+  b: {deadline: 30m, target: {batches: 500}, work: 12m, model: x.Y}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("policies", 0, ""),
+        ("simulate bundle.yaml --policy fifo,triage", 0, ""),
+        ("simulate bundle.yaml --policy laira", 2, "need filterpy, which is not installed; run pip install"),
+        ("market backtest --work 20 --deadline 4", 0, ""),
+        ("plan bundle.yaml", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),
+        ("run bundle.yaml", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),
+        ("up", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),
+        ("status", 2, "no pool is up"),
+    ],
+)
+def test_commands_without_extras_work_or_name_the_extra(words: str, code: int, told: str, python: Python) -> None:
+    (python.here / "bundle.yaml").write_text(BUNDLE)
+    done = python("-m", "lightning_core.cli", *words.split(), without=EXTRAS)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert done.stderr.count("\n") == (code == 2)
+
+
 @pytest.mark.parametrize("missing", ["torch", "lightning"])
 def test_the_callback_without_its_extra_says_which(missing: str, python: Python) -> None:
     done = python("-c", "from lightning_core.callbacks import CoreCallback", without=(missing,))
@@ -147,9 +189,10 @@ def test_the_callback_without_its_extra_says_which(missing: str, python: Python)
 
 def test_a_misspelt_variable_is_named_by_a_script_and_by_a_command(python: Python) -> None:
     words = "LIGHTNING_CORE_DEADLIN is no variable of lightning_core; did you mean 'LIGHTNING_CORE_DEADLINE'?"
+    wrong = {"LIGHTNING_CORE_DEADLIN": "2h"}
     script = "from lightning_core.autojoin import callbacks; callbacks(); callbacks()"  # as a Trainer that is made
-    assert python("-c", script, LIGHTNING_CORE_DEADLIN="2h").stderr.count(words) == 1
-    done = python("-m", "lightning_core.cli", "policies", LIGHTNING_CORE_DEADLIN="2h")
+    assert python("-c", script, more=wrong).stderr.count(words) == 1
+    done = python("-m", "lightning_core.cli", "policies", more=wrong)
     assert done.stderr == f"warning: {words}\n"
 
 

@@ -88,7 +88,14 @@ class Kalman:
         if least < 3:
             raise ValueError(f"least must be at least 3 cells, got {least}")
         # Here, because the import takes a second: only who asks for this estimator waits for it.
-        from filterpy.common import Q_discrete_white_noise, kinematic_state_transition
+        try:
+            from filterpy.common import Q_discrete_white_noise, kinematic_state_transition
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "the estimators kalman and dkf (the policy laira's own) need filterpy, which is not installed; "
+                "run pip install 'lightning-core-learning[kalman]'",
+                name="filterpy",
+            ) from None
 
         orders = order + 1
         self.order = order
