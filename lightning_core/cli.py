@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """``lightning-core``: runs bundles, brings pools up, and lets people look at them and steer them.
 
 Exit codes: 0 all jobs met (or what was asked is done), 3 some not, 1 a job crashed, 2 bad input or no pool, 70 the pool
@@ -14,10 +15,12 @@ import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_core import market_commands, place_commands, simulate, steering
+from lightning_core.arguments import Parser, complete, new_file
 from lightning_core.drivers.connect import connect
 from lightning_core.durations import format_duration
 from lightning_core.journal import Journal, JournalError, replay
@@ -37,7 +40,9 @@ EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsona
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; the answer is the exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    complete(parser)
+    arguments = parser.parse_args(argv)
     for words in unknown(os.environ):
         print(f"warning: {clean(words)}", file=sys.stderr)
     if arguments.debug:
@@ -52,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_MET
     except ModuleNotFoundError as error:
         return _fail(_missing(error))
-    except (ValueError, OSError, sqlite3.DatabaseError, JournalError, steering.Failed) as error:
-        return _fail(str(error) or type(error).__name__)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else _words(error))
+    except (ValueError, sqlite3.DatabaseError, JournalError, steering.Failed) as error:
+        return _fail(_words(error))
     except PoolLost as error:
         _fail(str(error))
         return EXIT_POOL_LOST
@@ -71,6 +78,17 @@ def _missing(error: ModuleNotFoundError) -> str:
     return f"this needs {module}, which is not installed; run pip install 'lightning-core-learning[{extra}]'"
 
 
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _version() -> str:
+    try:
+        return version("lightning-core-learning")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
 def _fail(words: str) -> int:
     for problem in words.splitlines():
         print(f"error: {clean(problem)}", file=sys.stderr)
@@ -78,9 +96,10 @@ def _fail(words: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--debug", action="store_true", help="show tracebacks of this program's own errors")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser = Parser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--version", action="version", version=f"lightning-core {_version()}")
+    parser.set_defaults(debug=False)
+    commands = parser.add_subparsers(metavar="COMMAND")
 
     def command(name: str, run: Command, words: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=words, description=words)
@@ -91,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("bundle", type=Path, nargs="?", metavar="BUNDLE.yaml")
     run.add_argument("--policy", metavar="NAME", help="instead of the bundle's, such as fifo, edf, lara:order=edf")
     run.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, spec and summary")
-    run.add_argument("--json", type=Path, metavar="FILE", help="write the summary here too")
+    run.add_argument("--json", type=new_file, metavar="FILE", help="write the summary here too")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left")
     run.add_argument("--accept-changes", action="store_true", help="with --resume: take an edited bundle as it is now")
     run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
@@ -104,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--spot-policy", metavar="NAME", help="on a market: for all jobs (default: chosen for each)")
     words = "on a market, with --ray: is told how many nodes there should be (default: Ray's autoscaler is)"
     run.add_argument("--provision", metavar="COMMAND", help=words)
-    run.add_argument("--picture", type=Path, metavar="FILE", help="on a market: of the slots, PNG, SVG or PDF")
+    run.add_argument("--picture", type=new_file, metavar="FILE", help="on a market: of the slots, PNG, SVG or PDF")
     run.add_argument(
         "--ray", metavar="ADDRESS", help="on a pool of its own in a Ray cluster whose nodes all see the run's folder"
     )
@@ -131,11 +150,11 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run or a pool, or its journal.db")
     made = command("report", _report, "write report.html: the whole run on one page")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    made.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the run's folder")
+    made.add_argument("--out", type=new_file, metavar="FILE", help="default: report.html in the run's folder")
     made.add_argument("--tensorboard", type=Path, metavar="DIR", help="write TensorBoard scalars too")
     made = command("picture", _picture, "draw who had what share, and how the losses fell")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    made.add_argument("--out", type=Path, default=Path("run.png"), metavar="FILE", help="PNG, SVG or PDF")
+    made.add_argument("--out", type=new_file, default=Path("run.png"), metavar="FILE", help="PNG, SVG or PDF")
     return parser
 
 
@@ -145,8 +164,6 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     if (arguments.bundle is None) == (arguments.resume is None):
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
-    if arguments.json and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     on_market = _market_of(arguments)
     if arguments.resume is not None and on_market is not None:
         raise ValueError("--resume goes on on the market that the run was begun on: leave --market and --quotes out")

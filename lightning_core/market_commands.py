@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lightning_core.arguments import new_file, whole_number
 from lightning_core.durations import format_duration, parse_duration
 from lightning_core.launch.sharing import parse_policy
 from lightning_core.market import Batch, Foreseen, LastValue, Ledger, Market, OnDemand, SpotJob, play
@@ -48,7 +49,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
                       "arguments as ahap:omega=3 (default chain)")  # fmt: skip
     plan.add_argument("--forecaster", default="last", metavar="NAME", choices=CAUSAL, help=f"of {', '.join(CAUSAL)} "
                       "(default last)")  # fmt: skip
-    plan.add_argument("--picture", type=Path, metavar="FILE", help="PNG, SVG or PDF")
+    plan.add_argument("--picture", type=new_file, metavar="FILE", help="PNG, SVG or PDF")
     back = made("backtest", _backtest, "what each policy would have cost, from many starts, beside the optimum")
     _add_job(back)
     back.add_argument("--policy", action="append", metavar="NAME", help="to compare, again for more (default: all)")
@@ -56,8 +57,8 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
                       f"{', '.join(FORECASTERS)} (default last)")  # fmt: skip
     back.add_argument("--starts", type=int, default=100, metavar="N", help="(default 100)")
     back.add_argument("--seed", type=int, default=0, metavar="N", help="of the starts (default 0)")
-    back.add_argument("--picture", type=Path, metavar="FILE", help="PNG, SVG or PDF")
-    back.add_argument("--json", type=Path, metavar="FILE", help="write the table here too")
+    back.add_argument("--picture", type=new_file, metavar="FILE", help="PNG, SVG or PDF")
+    back.add_argument("--json", type=new_file, metavar="FILE", help="write the table here too")
     ahead = made("forecast", _forecast, "how wrong each forecaster is, beside the last value")
     ahead.add_argument("--horizon", type=int, default=6, metavar="SLOTS", help="(default 6)")
     ahead.add_argument("--arima", action="store_true", help="that too: it takes minutes")
@@ -78,9 +79,11 @@ def _add_market(parser: argparse.ArgumentParser) -> None:
 def _add_job(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
     group.add_argument("--work", type=float, metavar="W", help="that is left: 1 is what one instance does in a slot")
-    group.add_argument("--deadline", type=int, required=True, metavar="SLOTS", help="from now, or from its start")
-    group.add_argument("--least", type=int, metavar="N", help="instances that it needs (default 1)")
-    group.add_argument("--most", type=int, metavar="N", help="that it can use (default 12)")
+    group.add_argument(
+        "--deadline", type=whole_number(1, 100_000), required=True, metavar="SLOTS", help="from now, or from its start"
+    )
+    group.add_argument("--least", type=whole_number(1, 10_000), metavar="N", help="instances that it needs (default 1)")
+    group.add_argument("--most", type=whole_number(1, 10_000), metavar="N", help="that it can use (default 12)")
     group.add_argument("--speed", metavar="H1,H2,...", help="work in a slot on 1, 2, .. instances (default 1,2,..)")
     group.add_argument("--run-dir", type=Path, metavar="DIR", help="of a run: its job's speed as it was measured, and "
                        "the batches that it still has to do")  # fmt: skip
@@ -138,8 +141,6 @@ def _forecast_from(forecaster: Forecaster, values: np.ndarray, steps: int) -> np
 def _backtest(arguments: argparse.Namespace) -> int:
     if arguments.starts < 1:
         raise ValueError(f"--starts must be at least 1, got {arguments.starts}")
-    if arguments.json and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     market = _market(arguments)
     job = _job(arguments, market)
     named = _policies(arguments.policy or COMPARED)

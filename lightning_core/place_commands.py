@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_core.arguments import new_file
 from lightning_core.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
@@ -32,8 +33,8 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument(
         "--baselines", action="store_true", help="one task after the other, and one period planned, beside it"
     )
-    made.add_argument("--picture", type=Path, metavar="FILE", help="PNG, SVG or PDF")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write where each task is here")
+    made.add_argument("--picture", type=new_file, metavar="FILE", help="PNG, SVG or PDF")
+    made.add_argument("--json", type=new_file, metavar="FILE", help="write where each task is here")
     words = "a planned day with surges: what is foreseen, what moves, and what could be served"
     played = commands.add_parser("simulate", help=words, description=words)
     played.set_defaults(run=_simulate)
@@ -51,8 +52,8 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     played.add_argument(
         "--most", type=float, default=0.5, metavar="PART", help="that a move may cost more than planned (default 0.5)"
     )
-    played.add_argument("--picture", type=Path, metavar="FILE", help="loads by place and step: PNG, SVG or PDF")
-    played.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    played.add_argument("--picture", type=new_file, metavar="FILE", help="loads by place and step: PNG, SVG or PDF")
+    played.add_argument("--json", type=new_file, metavar="FILE", help="write the figures here")
 
 
 def _add_plan(made: argparse.ArgumentParser) -> None:
@@ -76,8 +77,6 @@ def _plan(arguments: argparse.Namespace) -> int:
     from lightning_core.launch.demands import read_demands
     from lightning_core.placement import Infeasible, Weights, plan
 
-    if arguments.json and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     demands = read_demands(arguments.demands)
     weights = Weights(arguments.cost, arguments.accuracy, arguments.moves)
     accuracy, solved, code = arguments.mean_accuracy, None, EXIT_MET
@@ -108,8 +107,6 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from lightning_core.placement.reconfigurer import Limits
     from lightning_core.series import Perfect
 
-    if arguments.json and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     if arguments.steps < 1:
         raise ValueError(f"--steps must be at least 1, got {arguments.steps}")
     demands = read_demands(arguments.demands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -11,6 +12,7 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.market.terms import MarketTerms
 from lightning_core.policies import POLICIES
 from lightning_core.protocols import Estimator, Policy
+from lightning_core.words import closest, did_you_mean, listed
 
 # Of policies that name none of their own.
 USUAL_ESTIMATOR = "posterior"
@@ -124,8 +126,14 @@ class Settings:
 
 def _make(kind: str, known: Mapping[str, Callable[..., Any]], name: str, args: Mapping[str, Any]) -> Any:
     if name not in known:
-        raise ValueError(f"{kind} must be one of {', '.join(sorted(known))}, got {name!r}")
+        close = closest(name, known)
+        hint = "" if close is None else f"; did you mean {close!r}?"
+        raise ValueError(f"{kind} must be one of {listed(sorted(known))}, got {name!r}{hint}")
     try:
         return known[name](**args)
     except TypeError as error:
+        takes = list(inspect.signature(known[name]).parameters)
+        if strangers := [argument for argument in args if argument not in takes]:
+            hint = did_you_mean(strangers[0], takes) if takes else "; it takes none"
+            raise ValueError(f"{kind} {name}: unknown argument {strangers[0]!r}{hint}") from None
         raise ValueError(f"{kind} {name}: {error}") from None

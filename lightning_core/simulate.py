@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from lightning_core.arguments import new_file
 from lightning_core.curves import SHIPPED
 from lightning_core.drivers.simulation import Delays, Outcome, Simulation
 from lightning_core.durations import format_duration, parse_duration
@@ -62,7 +63,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
                       "(default: a job is saved only where it leaves)")  # fmt: skip
     made.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journals, summaries and reports")
     made.add_argument(
-        "--json", type=Path, metavar="FILE", help="write what became of the jobs under each policy here too"
+        "--json", type=new_file, metavar="FILE", help="write what became of the jobs under each policy here too"
     )
 
 
@@ -75,8 +76,6 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--seeds must be 1 to {MOST_SEEDS}, got {arguments.seeds}")
     if arguments.seeds is not None and arguments.run_dir is not None:
         raise ValueError("--run-dir is for one seed; look at one of them with --seed N --run-dir DIR")
-    if arguments.json and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json: {arguments.json.parent} is not a folder")
     if arguments.save_every < 0:
         raise ValueError(f"--save-every must be at least 0, got {arguments.save_every}")
     delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)

@@ -8,13 +8,14 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from lightning_core.arguments import whole_number
 from lightning_core.codec import status_to_dict
 from lightning_core.drivers import specs
 from lightning_core.drivers.connect import AUTO, connect, home
@@ -24,8 +25,9 @@ from lightning_core.journal import Journal, replay
 from lightning_core.settings import Settings
 from lightning_core.summary import EXIT_MET, PoolLost, Summary
 from lightning_core.types import Amend, Cancel, Event, JobStatus, Pause, Resume, State
-from lightning_core.view.text import clean, clean_lines
-from lightning_core.words import did_you_mean
+from lightning_core.view.log_lines import LogLines
+from lightning_core.view.text import clean
+from lightning_core.words import did_you_mean, listed
 
 if TYPE_CHECKING:
     from lightning_core.launch.bundle import Bundle
@@ -38,6 +40,8 @@ class Failed(RuntimeError):
 
 # How long people wait for a scheduler that is being restarted, seconds.
 PATIENCE = 20.0
+# How often `logs -f` looks for more, and how often a progress bar that is being drawn is shown there, seconds.
+LOOK, BAR_EVERY = 0.5, 10.0
 NO_POOL = "no pool is up; `lightning-core up` brings one up"
 
 
@@ -57,7 +61,13 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up = command("up", _up, "bring up a pool that outlives this shell")
     up.add_argument("--devices", type=int, default=1, metavar="N", help="to share (default 1)")
     up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="of the devices (default cpu: a core each)")
-    up.add_argument("--cores", type=int, default=1, metavar="N", help="of each device of a pool of CPUs (default 1)")
+    up.add_argument(
+        "--cores",
+        type=whole_number(1, 1024),
+        default=1,
+        metavar="N",
+        help="of each device of a pool of CPUs (default 1)",
+    )
     up.add_argument("--resident", type=int, metavar="N", help="launched jobs in memory at most (default two a device)")
     up.add_argument("--policy", default=Settings().policy, metavar="NAME", help=f"default {Settings().policy}")
     up.add_argument("--folder", type=Path, metavar="DIR", help=f"of the pool (default {home()})")
@@ -74,12 +84,14 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_allow_import(submit)
     status = command("status", _status, "the pool and its jobs")
     status.add_argument("--watch", action="store_true", help="until all jobs have ended, or Ctrl-C")
-    status.add_argument("--all", action="store_true", help="jobs that ended long ago too")
+    status.add_argument("--all", action="store_true", help="jobs that ended long ago too, and more than ten")
     status.add_argument("--json", action="store_true", help="for programs")
     why = command("why", _why, "everything that a job was given, with the reasons")
     why.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="of a run or simulation, else the pool's")
     logs = command("logs", _logs, "what a launched job has printed")
-    logs.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="the last N lines (default 40)")
+    logs.add_argument(
+        "-n", "--lines", type=whole_number(0), default=40, metavar="N", help="the last N lines (default 40)"
+    )
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended, or Ctrl-C")
     words = "give a job another deadline: a duration from now, or a time such as 18:00 or 2026-11-23T18:00"
     deadline = command("deadline", _deadline, words)
@@ -201,7 +213,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     bundle = read_bundle(arguments.bundle, client, arguments.allow_import)
     check_for(client, bundle)
     _launch(client, bundle)
-    print(f"submitted: {', '.join(spec.job.name for spec in bundle.jobs)}; `lightning-core status` shows them")
+    print(f"submitted: {listed(spec.job.name for spec in bundle.jobs)}; `lightning-core status` shows them")
     return EXIT_MET
 
 
@@ -234,7 +246,7 @@ def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namesp
     finally:
         watcher.close()
     if received:
-        print(f"the jobs go on in the pool; `lightning-core status` shows them, `cancel` ends them: {', '.join(names)}")
+        print(f"the jobs go on in the pool; `lightning-core status` shows them, `cancel` ends them: {listed(names)}")
         return 128 + received[0]
     wall = time.monotonic() - start
     summary = replace(Summary.of(settings, wall, jobs, Path(about["folder"])), wall=wall)
@@ -292,6 +304,8 @@ def patiently(ask: Callable[[], Any]) -> Any:
 
 # Jobs that ended longer ago are not shown, seconds.
 RECENT = 3600.0
+# Of those that live, and of those that have ended, so many are shown.
+MOST_SHOWN = 10
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -301,7 +315,7 @@ def _status(arguments: argparse.Namespace) -> int:
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = patiently(client.status)
         recent = [j for j in jobs if arguments.all or j.finished_at is None or now - j.finished_at < RECENT]
-        return now, recent
+        return now, recent if arguments.json else live_first(recent)
 
     if arguments.json:
         now, jobs = look()
@@ -317,14 +331,36 @@ def _status(arguments: argparse.Namespace) -> int:
                 now, jobs = follow(look, lambda: received, watcher)
         finally:
             watcher.close()
-        _show(now, jobs, settings)
+        _show(now, jobs, settings, arguments.all)
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
-        _show(*look(), settings)
+        _show(*look(), settings, arguments.all)
     return EXIT_MET
 
 
-def _show(now: float, jobs: list[JobStatus], settings: Settings) -> None:
+def live_first(jobs: Sequence[JobStatus]) -> list[JobStatus]:
+    """Return those that have not ended in the order of their submission, then those that have, the newest first."""
+    ended = [job for job in jobs if job.finished_at is not None]
+    ended.sort(key=lambda job: -(job.finished_at or 0.0))
+    return [*(job for job in jobs if job.finished_at is None), *ended]
+
+
+def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
+    """Ten of those that live, who trains before who waits, and ten that have ended; and what to say of the others."""
+    live = sorted((job for job in jobs if job.finished_at is None), key=lambda job: job.share == 0)
+    ended = [job for job in jobs if job.finished_at is not None]
+    shown = {id(job) for job in (*live[:MOST_SHOWN], *ended[:MOST_SHOWN])}
+    more = [f"{len(group) - MOST_SHOWN} more that {words}" for words, group in (("go on", live), ("have ended", ended))
+            if len(group) > MOST_SHOWN]  # fmt: skip
+    note = f"and {' and '.join(more)}; `lightning-core status --all` shows them" if more else ""
+    return [job for job in jobs if id(job) in shown], note
+
+
+def _show(now: float, jobs: list[JobStatus], settings: Settings, everything: bool) -> None:
+    if not jobs:
+        print("no jobs; `lightning-core submit` hands some to the pool")
+        return
+    jobs, note = (jobs, "") if everything else _first(jobs)
     try:
         from rich.console import Console
 
@@ -333,8 +369,11 @@ def _show(now: float, jobs: list[JobStatus], settings: Settings) -> None:
         from lightning_core.view.progress import PlainView
 
         PlainView(sys.stdout).update(now, jobs)
-        return
-    Console(width=None if sys.stdout.isatty() else 160).print(Board(now, jobs, settings.policy, settings.devices))
+    else:
+        board = Board(now, jobs, settings.policy, settings.devices)
+        Console(width=None if sys.stdout.isatty() else 160).print(board)
+    if note:
+        print(note)
 
 
 def _plain(job: JobStatus) -> dict[str, Any]:
@@ -372,22 +411,28 @@ def _logs(arguments: argparse.Namespace) -> int:
     path = Path(client.about()["folder"]) / "jobs" / arguments.job / "log.txt"
     if not path.exists():
         raise Failed(f"{arguments.job} has printed nothing here: a script prints in its own shell")
+    log = LogLines()
     with path.open("rb") as file:
-        lines = file.read().splitlines(keepends=True)
-        _print(b"".join(lines[-arguments.lines :] if arguments.lines > 0 else []))
+        lines = [*log.feed(file.read()), *([] if arguments.follow else log.rest())]
+        _print(lines[-arguments.lines :] if arguments.lines > 0 else [])
+        quiet = 0.0
         while arguments.follow:
-            more = file.read()
-            _print(more)
-            if not more:
+            lines = log.feed(file.read())
+            if not lines:
                 if _find(client, arguments.job).state is State.ENDED:
+                    _print([*log.feed(file.read()), *log.rest()])  # what it printed in the meantime
                     break
-                time.sleep(0.5)
+                time.sleep(LOOK)
+            quiet = 0.0 if lines else quiet + LOOK
+            if quiet > BAR_EVERY:  # a bar draws over itself for hours
+                quiet, lines = 0.0, log.rest()
+            _print(lines)
     return EXIT_MET
 
 
-def _print(text: bytes) -> None:
-    sys.stdout.write(clean_lines(text.decode(errors="replace")))
-    sys.stdout.flush()
+def _print(lines: Sequence[str]) -> None:
+    if lines:
+        print("\n".join(lines), flush=True)
 
 
 def _find(client: SocketClient, name: str) -> JobStatus:

@@ -59,8 +59,34 @@ def is_secret(path: Iterable[object]) -> bool:
     return any(_SECRET.fullmatch(part) for name in arguments for part in (name, *re.split(r"[^A-Za-z0-9]", name)))
 
 
+def listed(names: Iterable[str], most: int = 10) -> str:
+    """Return names in one line, at most so many.
+
+    Example::
+
+        >>> listed("abc"), listed("abcd", most=2), listed([])
+        ('a, b, c', 'a, b, ... and 2 more', 'none')
+    """
+    names = list(names)
+    more = [f"... and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more]) or "none"
+
+
+def closest(word: object, known: Iterable[str]) -> str | None:
+    """Return the known word that is meant, most likely; None if none is close.
+
+    Example::
+
+        >>> closest("Traige", ["triage", "edf"]), closest("fifo", ["edf"])
+        ('triage', None)
+    """
+    by_folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(str(word)[:100].casefold(), sorted(by_folded), n=1)
+    return by_folded[close[0]] if close else None
+
+
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """``; did you mean 'deadline'?`` if a known word is close, else what is known."""
+    """Return ``; did you mean 'deadline'?`` if a known word is close, else what is known."""
     known = sorted(known)
-    close = difflib.get_close_matches(str(word)[:100], known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(known) or 'none'}"
+    close = closest(word, known)
+    return f"; expected one of {listed(known)}" if close is None else f"; did you mean {close!r}?"

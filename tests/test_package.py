@@ -30,8 +30,10 @@ ROOMS = (
     "callbacks view",
     "launch",
     "replications",
+    "arguments",
     "simulate steering market_commands place_commands",
     "autojoin cli",
+    "__main__",
 )
 
 
