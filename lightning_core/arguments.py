@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if "" in arg_strings:
+        if "" in (arg_strings[:1] if isinstance(action, argparse._SubParsersAction) else arg_strings):
             raise argparse.ArgumentError(action, "must not be empty, got ''")
         return super()._get_values(action, arg_strings)
 
@@ -141,7 +141,11 @@ def run_folders(prefix: str = "", **_: Any) -> list[str]:
 
 
 def run_folders_or_jobs(prefix: str = "", **more: Any) -> list[str]:
-    """Return what may be the first word of ``why``."""
+    """Return what may come next after ``why``: a folder, or a job of the pool, or of the folder that came before."""
+    parsed = more.get("parsed_args")
+    folder = Path(getattr(parsed, "job", None) or "")
+    if folder.name and folder.is_dir():
+        return names_of_jobs(prefix, parsed_args=argparse.Namespace(run_dir=folder))
     return [*names_of_jobs(prefix, **more), *run_folders(prefix)]
 
 

@@ -68,7 +68,10 @@ class Said:
     """What a command answered."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *words: str) -> None:
-        self.code = main(words)
+        try:
+            self.code: int | str | None = main(words)
+        except SystemExit as stop:
+            self.code = stop.code
         self.out, self.err = capsys.readouterr()
 
 
@@ -376,7 +379,7 @@ def test_what_a_job_printed(pool: Pool, capsys: pytest.CaptureFixture[str]) -> N
     folder = pool.folder / "jobs" / "train"
     folder.mkdir(parents=True)
     (folder / "log.txt").write_bytes(b"one\x1b[2J\ntwo\n\xff three\n")
-    assert Said(capsys, "logs", "train").out == "one[2J\ntwo\n� three\n"
+    assert Said(capsys, "logs", "train").out == "one\ntwo\n� three\n"
     assert Said(capsys, "logs", "train", "-n", "1").out == "� three\n"
     assert Said(capsys, "logs", "train", "-n", "0").out == ""
     pool.do(pool.actor.event(Cancel("train")))
@@ -446,7 +449,6 @@ def test_a_report_that_cannot_be_written(run_dir: Path, capsys: pytest.CaptureFi
 def test_run_needs_one_of_two(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["b.yaml", "--resume", "x"]):
         assert Said(capsys, "run", *words).err == "error: run needs either a BUNDLE.yaml or --resume DIR\n"
-    assert "no/where is not a folder" in Said(capsys, "run", "b.yaml", "--json", "no/where/s.json").err
 
 
 def test_plan(capsys: pytest.CaptureFixture[str]) -> None:

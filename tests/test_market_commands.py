@@ -185,7 +185,7 @@ def test_a_bundle_with_a_market(calm: str, tmp_path: Path) -> None:
     [
         ("nowhere.csv", "market: trace .*nowhere.csv: No such file"),
         ({"trase": "calm.csv"}, "market: unknown key 'trase'; did you mean 'trace'"),
-        ({"slot": 30}, "market: duration must be a string"),
+        ({"slot": -30}, "market: duration must be positive, got -30"),
         ({"policies": ["chains"]}, "market: market policies must be of chain"),
         (3, "market: expected a recording or a mapping of trace, "),
     ],

@@ -70,7 +70,7 @@ def test_an_accuracy_that_must_be_reached(capsys: pytest.CaptureFixture[str]) ->
             {"a": {"tasks": [1, 2, 1], "rate": 1, "sample": 1, "moves": 1}},
             "jobs.a.moves: must be true or false",
         ),
-        ("window", 30, "window: duration must be a string"),
+        ("window", "soon", "window: duration must be such as"),
         ("cloud", {"delay": -1}, "cloud: delay must be at least 0"),
         ("epochs", True, "epochs: must be a number, got True"),
         ("colour", 1, "unknown key 'colour'"),

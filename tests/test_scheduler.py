@@ -32,6 +32,7 @@ from lightning_core.types import (
     Verdict,
     WorkerLeft,
 )
+from lightning_core.words import listed
 
 
 @pytest.fixture
@@ -304,7 +305,14 @@ def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[in
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"policy": "best"}, f"policy must be one of {', '.join(sorted(POLICIES))}, got 'best'"),
+        ({"policy": "best"}, f"policy must be one of {listed(sorted(POLICIES))}, got 'best'$"),
+        ({"policy": "Traige"}, "policy must be one of .*, ... and [0-9]+ more, got 'Traige'; did you mean 'triage'"),
+        ({"policy": "triage", "policy_args": {"levle": 1}}, "triage: unknown argument 'levle'; did you mean 'level'"),
+        ({"policy": "fifo", "policy_args": {"levle": 1}}, "fifo: unknown argument 'levle'; it takes none"),
+        (
+            {"estimator": "leastsquares"},
+            "estimator must be .*, got 'leastsquares'; did you mean 'least_squares'",
+        ),
         ({"policy": "lara", "policy_args": {"speed": 1}}, "policy lara: .*speed"),
         ({"policy": "lara", "policy_args": {"order": "lifo"}}, "order must be one of share, edf, got 'lifo'"),
         ({"policy": "lara", "policy_args": {"explore": -1}}, "explore must be at least 0 cells, got -1"),

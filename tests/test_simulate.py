@@ -291,7 +291,6 @@ def test_a_bundle_that_is_wrong(change: tuple[str, str], words: str, capsys: pyt
         (["--delays", "switch=soon"], "--delays: switch must be seconds, such as switch=0.2, got 'soon'"),
         (["--delays", "switch"], "--delays: switch must be seconds, such as switch=0.2, got ''"),
         (["--delays", "switch=-1"], "delay switch must be at least 0 seconds and finite, got -1.0"),
-        (["--json", "nowhere/all.json"], "--json: nowhere is not a folder"),
         (["--curves", "nowhere"], "nowhere: is not a folder of recordings"),
         (["--run-dir", "curves"], "curves: is not an empty folder; name another one for this simulation"),
         (["--run-dir", "bundle.yaml"], "bundle.yaml: is not an empty folder; name another one for this simulation"),
