@@ -22,7 +22,7 @@ WORDS = {
     "chosen": "can make it: needs {0:t} of the device and has {1:t}",
     "chosen_later": "can make it after more urgent jobs: needs {0:t} and has {1:t}",
     "dropped": "given up for now: needs {0:t} and has {1:t}, which others use better",
-    "not_falling": "given up for now: its loss does not come down towards the target",
+    "not_falling": "given up for now: by forecast it does not reach its target",
     "nothing_fits": "no job can make it by forecast; all are tried",
     "too_large": "needs {0:.0f} devices, the pool has {1:.0f}{text}",
     "no_such_device": "lives on device {0:.0f}, the pool has {1:.0f} devices",
@@ -51,6 +51,10 @@ WORDS = {
     "more_urgent": "waits for more urgent jobs: needs about {0:t}, {1:.0%} likely in time on its own",
     "others_first": "waits for jobs that are surer to make it: needs about {0:t}, {1:.0%} likely in time on its own",
     "unlikely": "given up for now: would need about {0:t}, {1:.0%} likely in time on its own",
+    "likely_never": "has a chance: {1:.0%} likely to reach its target in time on its own",
+    "likely_never_urgent": "waits for more urgent jobs: {1:.0%} likely to reach its target in time on its own",
+    "likely_never_others": "waits for jobs that are surer to make it: {1:.0%} likely to reach its target in time on its own",
+    "never": "given up for now: by forecast it does not reach its target, {1:.0%} likely in time on its own",
     "slice": "has this slice of {1:t}: comes on {0:.2g} times as fast as it must",
     "slower": "waits for its slice: comes on {0:.2g} times as fast as it must",
     "out_of_reach": "given up for now: alone until its deadline it would not reach its target by forecast",
@@ -67,6 +71,8 @@ WORDS = {
     "likeliest": "no job is likely to make it, this is among the likeliest: {1:.0%}",
     # verdicts
     "too_early": "too early to tell",
+    "stands_still": "would need about {0:t} alone from now, and has {1:t}",
+    "unsure": "by forecast it is more likely not to reach its target",
     "on_time": "on time with {0:t} to spare",
     "late": "would be {0:t} late",
     "too_long": "needs at least {0:t} alone on the device and has {1:t}",
@@ -94,6 +100,8 @@ WORDS = {
     "unready": "its workers were not ready in time ({text}); it is tried again",
 }
 CODES = tuple(WORDS)
+# Of grants to jobs that stand still for as long as somebody wants that: never why a job is believed to make it or not.
+STANDS_STILL = frozenset({"paused", "told_none"})
 _INDEX = {code: index for index, code in enumerate(CODES)}
 
 

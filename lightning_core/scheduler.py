@@ -378,11 +378,15 @@ class Scheduler:
             apart |= table.launched[rows]
         planned = ~apart & ~table.late[rows]
         plan = self._plan(view, planned, apart, now)
-        table.finish[rows[~planned]] = np.nan
-        self._changed += judge(table, self.settings, rows[planned], view.exact[planned], plan.finish[planned], now)
         out = table.evicted[rows] | (self._closing & table.launched[rows]) | (table.back_at[rows] > now)
         duty, homes = deal(table, self.settings, rows, plan, apart, out, self.gone, now)
         self._changed += grant(table, self.settings, rows, plan, duty, homes, apart, self.gone, self._closing, now)
+        # Afterwards: a verdict may be explained by the grant, and by no other than the one that holds now. A job that
+        # is to stand still is judged as if it went on alone from now.
+        judged = planned | (~table.late[rows] & (table.paused[rows] | (table.told_size[rows] == NONE)))
+        finish = np.where(planned, plan.finish, now + view.work)[judged]
+        self._changed += judge(table, self.settings, rows[judged], view.exact[judged], finish, now)
+        table.finish[rows[~planned]] = np.nan
         self._next_round = self._next(rows, planned, begun, plan.again, now)
 
     def _next(self, rows: IntArray, planned: BoolArray, begun: BoolArray, again: float, now: float) -> float | None:

@@ -8,7 +8,7 @@ from math import isfinite, isnan
 import numpy as np
 
 from lightning_core.durations import FARTHEST
-from lightning_core.reasons import Reason
+from lightning_core.reasons import STANDS_STILL, Reason
 from lightning_core.speedup import SpeedUp
 from lightning_core.types import (
     BatchTarget,
@@ -340,7 +340,10 @@ class JobTable:
         if belief == INFEASIBLE:
             least = float(self.work_low[row])
             return Reason("too_long", (least, float(self.spare[row]))) if least < FARTHEST else Reason("flat")
-        if not isfinite(early):  # not planned for now, or the policy cannot say
+        if directive.reason.code in STANDS_STILL:
+            needs = float(self.work_mid[row])
+            return Reason("stands_still", (needs, float(self.spare[row]))) if needs < FARTHEST else Reason("unsure")
+        if not isfinite(early):  # the policy cannot say
             return directive.reason
         return Reason("on_time", (early,)) if belief == FEASIBLE else Reason("late", (-early,))
 

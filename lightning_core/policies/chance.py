@@ -11,6 +11,13 @@ from lightning_core.policies.in_order import ends_in_order
 from lightning_core.reasons import index
 from lightning_core.types import LEVELS, BoolArray, FloatArray, IntArray, JobView, Plan
 
+# Reasons that tell how much time a job needs, and what is told where its forecast gives none.
+NEVER = {
+    "has_a_chance": "likely_never",
+    "more_urgent": "likely_never_urgent",
+    "others_first": "likely_never_others",
+    "unlikely": "never",
+}
 # Cells after which a job's own curve is planned with, not what is usual.
 CELLS_TO_PLAN = 10
 
@@ -183,6 +190,10 @@ def served_in_order(
     codes[unjudged], waiting[unjudged] = index("unjudged"), index("unjudged_later")
     waiting[~passes] = index("unlikely")
     told = np.isfinite(jobs.work)
+    never = ~told & judgement.known  # there is no time to tell: half of what is believed does not get there
+    for code, instead in NEVER.items():
+        codes[never & (codes == index(code))] = index(instead)
+        waiting[never & (waiting == index(code))] = index(instead)
     return Plan(
         order=order,
         duty=duty,
