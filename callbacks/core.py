@@ -203,6 +203,7 @@ class CoreCallback(pl.Callback):
         if self._fit is not None:
             self._fit.begin(trainer)
             self._saver.before_training(trainer)
+            self._fit.starts(trainer)
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 import traceback
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from lightning_core.protocols import Client, Turns
 from lightning_core.types import BatchTarget, Can, Cause, Cell, End, Job, OnRefused, Outlook, WorkerLeft
 
 from .elastic import slots
+from .horizon import ended_by, horizon, is_sigterm, seconds_left
 from .joining import Connect, Connection, Join, name_of
 from .mailbox import Mailbox
 from .meter import LossMeter
@@ -22,7 +24,7 @@ from .ranks import Ranks
 from .reading import Reading
 from .saving import Saver
 from .steering import JobOver, Released, Steering
-from .telling import tell
+from .telling import last_line, say, tell
 from .writing import batches_done
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,8 @@ class Fit:
         self._by_step = options.launched and slots() > 0
         self._batches = 0
         self._begun = False
+        self._new_epoch, self._epoch_began = True, 0
+        self._per_epoch: int | None = None
         self._told: Outlook | None = None
         self.box: Mailbox | None = None
         if trainer.is_global_zero:
@@ -99,6 +103,13 @@ class Fit:
             self.steering.first_word()
         self._leave_if_told()  # nothing has been trained: what it was loaded from still holds
 
+    def starts(self, trainer: pl.Trainer) -> None:
+        """Before the first training batch: its loaders are set up, so it can be told where the training ends."""
+        if self.box is not None:
+            self.box.ends_by = time.monotonic() + seconds_left(trainer)
+            self.box.horizon = horizon(trainer, self._batches, 0, None)
+            self.box.hurry()  # what cannot be done at all is told at once
+
     def batch(self, trainer: pl.Trainer, outputs: Any) -> None:
         """After a training batch."""
         # Lightning divides the loss by it, and may change it from epoch to epoch.
@@ -112,6 +123,10 @@ class Fit:
             if (complaint := self._reading.batch(trainer, outputs, accumulated, self._batches)) is not None:
                 log.warning("%s: %s", self._name, complaint)
             box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
+            if self._new_epoch:
+                self._new_epoch = False
+                done = trainer.fit_loop.epoch_loop.batch_idx + 1
+                box.horizon = horizon(trainer, self._batches, done, self._per_epoch)
             if self._batches == self._last:
                 box.hurry()  # the pool waits for it
             if box.outlook is not self._told:
@@ -125,6 +140,7 @@ class Fit:
 
     def epoch_begins(self, trainer: pl.Trainer) -> None:
         """Before the first hook of an epoch."""
+        self._new_epoch, self._epoch_began = True, self._batches
         if self.steering.leaving or self.steering.saving:
             self._saver.between_epochs(trainer, self._leave_if_told)
 
@@ -146,6 +162,7 @@ class Fit:
             MisconfigurationException: if a launched job's metric has not been logged.
         """
         self.evaluated(trainer, "epoch")
+        self._per_epoch = self._batches - self._epoch_began
         if (complaint := self._reading.missing(trainer)) is not None:
             if self._launched:
                 raise MisconfigurationException(complaint)
@@ -166,7 +183,8 @@ class Fit:
                 if self._launched:
                     box.close()
                 else:
-                    box.close(_parting(self._name, error), FAREWELL)
+                    box.close(_parting(trainer, self._name, error), FAREWELL)
+                    say(trainer, last_line(box.job, box.last_word, box.refused))
 
     def _deliver(self, cell: Cell) -> None:
         if self.box is not None:
@@ -191,11 +209,9 @@ def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Option
     return Join(job, options.pool, name_of(pl_module.device), options.on_refused)
 
 
-def _parting(job: str, error: BaseException | None) -> WorkerLeft:
-    # By its name: `pytorch_lightning` has one of its own.
-    sigterm = type(error).__name__ == "SIGTERMException"
-    if error is None or sigterm or isinstance(error, KeyboardInterrupt | JobOver | Released):
-        return WorkerLeft(job, 0)
+def _parting(trainer: pl.Trainer, job: str, error: BaseException | None) -> WorkerLeft:
+    if error is None or is_sigterm(error) or isinstance(error, KeyboardInterrupt | JobOver | Released):
+        return WorkerLeft(job, 0, *ended_by(trainer, error))
     message = " ".join(str(error).split()) or "no message"
     story = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"
     return WorkerLeft(job, 0, Cause.RAISED, detail=story)

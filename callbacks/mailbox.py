@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -18,7 +19,7 @@ from collections import deque
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import JoinRefused
-from lightning_core.types import Cell, Directive, End, Grant, Outlook, Report, Save, Verdict, WorkerLeft
+from lightning_core.types import Cell, Directive, End, Grant, Horizon, Outlook, Report, Save, Verdict, WorkerLeft
 
 from .joining import Connect, Connection, Refused
 
@@ -65,8 +66,14 @@ class Mailbox:
         """The directive under which the training thread waits for another, and nothing moves."""
         self.saved: Save | None = None
         """The newest checkpoint, which every report tells."""
+        self.horizon: Horizon | None = None
+        """Where the training ends by itself, without the seconds, which every report tells."""
+        self.ends_by = math.inf
+        """When a limit of time ends it, on this process's monotonic clock."""
         self.outlook: Outlook | None = None
         """The newest forecast, if it is asked for."""
+        self.last_word: Outlook | None = None
+        """What became of the job, once it has parted."""
         self.turnstiles: tuple[str, ...] = ()
         """Of each device of the pool."""
         self.cores = 1
@@ -98,6 +105,11 @@ class Mailbox:
         self._thread.start()
         if listens:
             threading.Thread(target=self._hear, name=f"news of {job}", daemon=True).start()
+
+    @property
+    def job(self) -> str:
+        """Name under which it has joined."""
+        return self._job
 
     def begin(self, batches: int) -> None:
         """The run begins, or goes on after so many batches."""
@@ -267,7 +279,7 @@ class Mailbox:
         self._number += 1
         report = Report(
             self._job, connection.incarnation, self._number, self._version(), batches, busy - busy_before, cells,
-            rejected, began, self.evaluated, self.saved,
+            rejected, began, self.evaluated, self.saved, self._horizon(),
         )  # fmt: skip
         self._take(connection.client.report(report))
         self._anew = False
@@ -275,10 +287,17 @@ class Mailbox:
             self._cells.popleft()
         self._arrived += len(cells)
 
+    def _horizon(self) -> Horizon | None:
+        if self.horizon is None or self.ends_by == math.inf:
+            return self.horizon
+        return self.horizon._replace(seconds=max(self.ends_by - time.monotonic(), 0.0))
+
     def _part(self, connection: Connection) -> None:
         if self._parting is not None:
             left = self._parting
             connection.client.left(WorkerLeft(self._job, connection.incarnation, left.cause, left.detail))
+            with contextlib.suppress(Exception):  # whatever a client raises: it has heard the end, and that counts
+                self.last_word = connection.client.outlook(self._job)
             with contextlib.suppress(OSError):
                 connection.client.close()
 

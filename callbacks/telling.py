@@ -1,4 +1,4 @@
-"""What the user's own loggers are told: the share that the job holds, its forecast and its verdict."""
+"""What loggers are told, the share that a job holds, its forecast and its verdict; and the last line."""
 
 from __future__ import annotations
 
@@ -36,3 +36,26 @@ def tell(trainer: pl.Trainer, news: Outlook | End) -> None:
     """Logs at the step that Lightning gives to what is logged now."""
     for logger in trainer.loggers:
         logger.log_metrics(scalars(news), step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
+def last_line(job: str, word: Outlook | None, refused: str = "") -> str:
+    """Return what became of a job in one line: whether it met its target, or why not, and what would have done.
+
+    Example::
+
+        >>> last_line("a", Outlook(Verdict.MET, "target met with 51.0s to spare", 0.0, None, None))
+        'lightning_core: a: met: target met with 51.0s to spare'
+    """
+    if word is None or word.verdict is None:
+        why = f"the pool refused it: {refused}" if refused else "no scheduler answers"
+        return f"lightning_core: {job}: not known whether it met its target: {why}"
+    return f"lightning_core: {job}: {word.verdict}: {word.reason}"
+
+
+def say(trainer: pl.Trainer, line: str) -> None:
+    """Print a line where the training's user sees it, whatever is logged: above its progress bar, if there is one."""
+    bar = trainer.progress_bar_callback
+    if bar is not None and getattr(bar, "is_enabled", False):
+        bar.print(line)
+    else:
+        print(line, flush=True)

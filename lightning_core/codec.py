@@ -21,6 +21,7 @@ from lightning_core.types import (
     End,
     Event,
     Grant,
+    Horizon,
     Job,
     JobStatus,
     Lesson,
@@ -103,6 +104,8 @@ def decode_event(text: str) -> Event:
         return Amend(job_from_dict(body["job"]), body["deadline"], body.get("devices"))
     if kind == "report":
         body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
+        if body.get("horizon") is not None:
+            body["horizon"] = Horizon(*body["horizon"])
     if kind == "devices_gone":
         body["devices"] = tuple(body["devices"])
     if kind == "lesson":

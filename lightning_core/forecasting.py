@@ -44,13 +44,18 @@ def forecast(
     exact = table.exact[rows]
     goal = table.goal[rows]
     forecast = np.flatnonzero(~exact)
+    ends_at = table.ends_at[rows]
     left = (goal - batches)[:, None] * SPEED_WANDERS
+    table.reach[rows] = goal
     low, mid, high = (np.sqrt(left[:, at] * left[:, at + 1]) for at in (LOW, MID, HIGH))
     if len(forecast):
         passage = np.maximum(estimator.first_passage(rows[forecast], goal[forecast]), 1.0)
-        left[forecast] = passage - batches[forecast, None]
+        table.reach[rows[forecast]] = np.sqrt(passage[:, MID] * passage[:, MID + 1])
+        ends = ends_at[forecast]
         for column, at in ((low, LOW), (mid, MID), (high, HIGH)):
-            column[forecast] = np.sqrt(passage[:, at] * passage[:, at + 1]) - batches[forecast]
+            reached = np.sqrt(passage[:, at] * passage[:, at + 1])
+            column[forecast] = np.where(reached > ends, np.inf, reached) - batches[forecast]
+        left[forecast] = np.where(passage > ends[:, None], np.inf, passage) - batches[forecast, None]
     # An unfinished job has work left, whatever its curve says.
     left, low, mid, high = (np.maximum(column, 1.0) for column in (left, low, mid, high))
     speedups = [table.speedups[row] for row in rows.tolist()] if chooses_sizes else []
@@ -60,6 +65,10 @@ def forecast(
         throughput = table.throughput(rows)
     quantiles = left / throughput[:, None]
     low, work, high = (column / throughput for column in (low, mid, high))
+    # Known before its first batch: its training ends before it has done what is asked of it.
+    never = exact & (goal > ends_at)
+    for part in (mid, low, work, high, quantiles):
+        part[never] = np.inf
     table.work_low[rows], table.work_mid[rows], table.work_high[rows] = low, work, high
     # Until it is measured, a person's estimate is the best there is.
     unknown = np.isnan(work)
@@ -77,7 +86,7 @@ def forecast(
         more |= {"submitted": table.submitted[rows], "heard": table.heard[rows], "stint": table.trained_at[rows]}
     return JobView(
         place=rows,
-        deadline=table.deadline[rows],
+        deadline=table.due(rows, now),
         batches=table.batches[rows],
         # A whole evaluation is as good as the cells of a window.
         cells=table.cells[rows] * np.where(table.evaluated[rows], settings.window, 1),
@@ -93,6 +102,7 @@ def forecast(
         weight=table.weight[rows],
         size=table.size[rows],
         devices=devices,
+        ends_at=ends_at,
         quantum=settings.quantum,
         **more,
     )
@@ -114,7 +124,7 @@ def judge(
     Returns:
         For each job of which something else is believed than before.
     """
-    deadline = table.deadline[rows]
+    deadline = table.due(rows, now)
     spare = deadline - now
     table.spare[rows] = spare
     table.finish[rows] = finish

@@ -53,7 +53,7 @@ WORDS = {
     "unlikely": "given up for now: would need about {0:t}, {1:.0%} likely in time on its own",
     "likely_never": "has a chance: {1:.0%} likely to reach its target in time on its own",
     "likely_never_urgent": "waits for more urgent jobs: {1:.0%} likely to reach its target in time on its own",
-    "likely_never_others": "waits for jobs that are surer to make it: {1:.0%} likely to reach its target in time on its own",
+    "likely_never_others": "waits for jobs that are surer to make it: {1:.0%} likely to reach its target in time",
     "never": "given up for now: by forecast it does not reach its target, {1:.0%} likely in time on its own",
     "slice": "has this slice of {1:t}: comes on {0:.2g} times as fast as it must",
     "slower": "waits for its slice: comes on {0:.2g} times as fast as it must",
@@ -77,16 +77,16 @@ WORDS = {
     "late": "would be {0:t} late",
     "too_long": "needs at least {0:t} alone on the device and has {1:t}",
     "flat": "its loss does not come down towards the target",
+    "ends_before": "its training ends at {text} after {0:,.0f} batches, the target is forecast at {1:,.0f}",
+    "ends_before_known": "its training ends at {text} after {0:,.0f} batches, the target is {1:,.0f}",
+    "too_long_for_end": "needs at least {0:t} alone on the device, and its training ends at max_time in {1:t}",
+    "late_for_end": "would be {0:t} late for the end of its training at max_time",
     "target_met": "target met with {0:t} to spare",
     "target_met_late": "target met {0:t} after the deadline",
-    "deadline_passed": "deadline passed, target not met",
-    "never_feasible": "deadline passed; it had been given up",
-    "training_ended": "its training ended before the target was met",
     "crashed": "{text}",
     "gave_out_once": "{text} (it has come back once, as often as it may)",
     "gave_out": "{text} (it has come back {0:.0f} times, as often as it may)",
     "unschedulable": "its workers were not ready {0:.0f} times: {text}",
-    "cancelled": "cancelled",
     "workers_lost": "the pool was down, and its script did not come back",
     "unknown_job": "unknown job",
     "superseded": "another incarnation of this job runs",
@@ -99,6 +99,24 @@ WORDS = {
     "spot_policy": "{text}, with {0:.0%} of the weight after the lessons of {1:.0f} jobs",
     "unready": "its workers were not ready in time ({text}); it is tried again",
 }
+# Why a job ended unmet is told in two parts, each with its code: what ended it, and how far it had come.
+ENDED_BY = {
+    "training_ended": "its training ended{text}",
+    "interrupted": "interrupted by {text}",
+    "deadline_passed": "deadline passed",
+    "never_feasible": "deadline passed; it had been given up",
+    "cancelled": "cancelled",
+}
+REACHED = {
+    "": "",
+    "more": ": best {0:.4g} of {1:.4g}; about {2:t} more would have done",
+    "flat": ": best {0:.4g} of {1:.4g}; by forecast, ten times the time would not have done",
+    "unsure": ": best {0:.4g} of {1:.4g}",
+    "unseen": ": no value of its target was seen",
+    "batches_more": ": {0:,.0f} of {1:,.0f} batches; about {2:t} more would have done",
+    "batches": ": {0:,.0f} of {1:,.0f} batches",
+}
+WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
 CODES = tuple(WORDS)
 # Of grants to jobs that stand still for as long as somebody wants that: never why a job is believed to make it or not.
 STANDS_STILL = frozenset({"paused", "told_none"})

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lightning_core.endings import unmet
 from lightning_core.faults import MOST, MOST_UNREADY, WORDS, final, pause, sound
 from lightning_core.forecasting import forecast, judge
 from lightning_core.granting import deal, grant
@@ -38,6 +39,7 @@ from lightning_core.types import (
     End,
     Event,
     Grant,
+    Horizon,
     IntArray,
     Job,
     JobStatus,
@@ -207,10 +209,13 @@ class Scheduler:
             table.progress(row, report, now)
             table.obeys[row] = report.version >= table.directives[row].version
             table.accept(row, report.saved)
+            sooner = table.set_horizon(row, report.horizon, now)
             self._take_cells(row, report)
             if table.is_met(row):
                 self._met(row, now)
                 self._round(now)
+            elif sooner and table.exact[row] and table.goal[row] > table.ends_at[row]:
+                self._round(now)  # nothing has to be seen of it to know that it will not do
         directive = table.directives[row]
         if directive.version > report.version and directive not in self._changed:
             self._changed.append(directive)
@@ -257,7 +262,9 @@ class Scheduler:
             case Cause.RELEASED if table.launched[row]:
                 table.come_back(row)
             case Cause.DONE | Cause.RELEASED:
-                self._end(row, now, Verdict.MISSED, Reason("training_ended"))
+                self._end(row, now, Verdict.MISSED, self._unmet(row, "training_ended", event.detail))
+            case Cause.INTERRUPTED:
+                self._end(row, now, Verdict.MISSED, self._unmet(row, "interrupted", event.detail or "a signal"))
             case _:
                 self._fault(row, event.cause, event.detail, now)
         self._round(now)
@@ -313,7 +320,7 @@ class Scheduler:
             return
         match event:
             case Cancel():
-                self._end(row, now, Verdict.CANCELLED, Reason("cancelled"))
+                self._end(row, now, Verdict.CANCELLED, self._unmet(row, "cancelled"))
             case Pause(_, release):
                 table.paused[row] = True
                 table.evicted[row] = release and table.launched[row]
@@ -347,6 +354,9 @@ class Scheduler:
         if table.is_met(row):
             self._met(row, now)
         self._round(now)
+
+    def _unmet(self, row: int, ended_by: str, text: str = "") -> Reason:
+        return unmet(self._table, self._estimator, self.settings, row, ended_by, text)
 
     def _end(self, row: int, now: float, verdict: Verdict, reason: Reason) -> None:
         table = self._table
@@ -404,7 +414,7 @@ class Scheduler:
         table = self._table
         if table.jobs[row].on_miss is OnMiss.STOP:
             given_up = table.belief[row] == INFEASIBLE
-            self._end(row, now, Verdict.MISSED, Reason("never_feasible" if given_up else "deadline_passed"))
+            self._end(row, now, Verdict.MISSED, self._unmet(row, "never_feasible" if given_up else "deadline_passed"))
         else:
             table.late[row] = True
             table.belief[row] = MISSED
@@ -518,5 +528,6 @@ def _chosen(selector: Selector, number: int) -> Reason:
 
 def _countable(report: Report) -> bool:
     """Whether the numbers of a report can be counted with: whoever sends others has lost count."""
-    counts = (report.number, report.batches, report.began, report.rejected, report.busy)
+    batches, _, seconds = report.horizon or Horizon()
+    counts = (report.number, report.batches, report.began, report.rejected, report.busy, batches or 0, seconds or 0.0)
     return all(0 <= count <= MOST for count in counts) and sound(report.saved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from math import isfinite, isnan
+from math import isclose, isfinite, isnan
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from lightning_core.types import (
     Directive,
     End,
     FloatArray,
+    Horizon,
     IntArray,
     Job,
     JobStatus,
@@ -42,6 +43,10 @@ LEAST_TIMED = 0.15
 FIXED = 60.0
 # Checkpoints that a job may go on from: the newest, and one before it.
 GENERATIONS = 2
+# The end of a training, as its reports tell it, is the same if it differs by no more, seconds.
+TREMBLES = 1.0
+# A forecast of so many batches is none.
+FARTHEST_BATCH = 1e12
 # Told to train on no device for now.
 NONE = -1
 
@@ -107,6 +112,9 @@ class JobTable:
     code: IntArray
     housed: BoolArray  # may live on some device
     trained_at: FloatArray  # since when it has trained where it lives, inf if not yet
+    ends_at: FloatArray  # batches at which its training ends by itself, inf if none do
+    ends_by: FloatArray  # when its max_time ends it, scheduler time, inf if it has none
+    reach: FloatArray  # batches at which its target is forecast, wherever its training ends; NaN while unknown
     work_low: FloatArray
     work_mid: FloatArray
     work_high: FloatArray
@@ -127,6 +135,7 @@ class JobTable:
         self.details: dict[int, str] = {}
         self.faults: dict[int, Reason] = {}
         self.spot: dict[int, Reason] = {}
+        self.limits: dict[int, str] = {}  # what ends a training after so many batches
         self.saves: list[tuple[Save, ...]] = []
         self.speedups: list[SpeedUp] = []
         for name, kind in _COLUMNS.items():
@@ -164,6 +173,8 @@ class JobTable:
         self.resizing_since[row] = np.nan
         self.resize[row] = np.nan if job.resize is None else job.resize
         self.loss[row] = self.best[row] = np.nan
+        self.ends_at[row] = self.ends_by[row] = np.inf
+        self.reach[row] = np.nan
         self.set_terms(row, job, now + job.deadline)
         return row
 
@@ -235,6 +246,24 @@ class JobTable:
         """The newest saves are what the job may go on from."""
         if save is not None and self.launched[row] and save not in self.saves[row]:
             self.saves[row] = (save, *self.saves[row])[:GENERATIONS]
+
+    def set_horizon(self, row: int, horizon: Horizon | None, now: float) -> bool:
+        """Take in where a training ends by itself; whether that ends it earlier than was known."""
+        batches, by, seconds = horizon or Horizon()
+        before, self.ends_at[row] = float(self.ends_at[row]), np.inf if batches is None else float(batches)
+        self.limits[row] = by
+        known, until = float(self.ends_by[row]), np.inf if seconds is None else now + seconds
+        # Reports take longer or shorter to arrive; a deadline that trembles would be a new one each time.
+        self.ends_by[row] = known if isclose(until, known, rel_tol=0.0, abs_tol=TREMBLES) else until
+        return bool(self.ends_at[row] < before)
+
+    def due(self, rows: IntArray, now: float) -> FloatArray:
+        """When each must have met its target: by its deadline, and before its training ends; shape ``(n,)``."""
+        return np.minimum(self.deadline[rows], np.maximum(self.ends_by[rows], now))
+
+    def ends_first(self, row: int) -> bool:
+        """Whether the job's training ends by itself before its target is reached by forecast."""
+        return bool(self.reach[row] > self.ends_at[row])
 
     def wakes(self, rows: IntArray) -> FloatArray:
         """When each may train at the earliest, scheduler time."""
@@ -332,20 +361,27 @@ class JobTable:
         directive = self.directives[row]
         if isinstance(directive, End):
             return directive.reason
-        belief, early = self.belief[row], float(self.deadline[row]) - float(self.finish[row])
+        timed = self.ends_by[row] < self.deadline[row]
+        early = min(float(self.deadline[row]), float(self.ends_by[row])) - float(self.finish[row])
+        belief = self.belief[row]
         if belief == UNKNOWN:
             return Reason("too_early")
         if belief == MISSED:
             return Reason("late_held" if self.holds[row] else "late_goes_on")
+        if belief in (INFEASIBLE, AT_RISK) and self.ends_first(row) and self.reach[row] < FARTHEST_BATCH:
+            code = "ends_before_known" if self.exact[row] else "ends_before"
+            return Reason(code, (float(self.ends_at[row]), float(self.reach[row])), self.limits[row])
         if belief == INFEASIBLE:
-            least = float(self.work_low[row])
-            return Reason("too_long", (least, float(self.spare[row]))) if least < FARTHEST else Reason("flat")
+            least, code = float(self.work_low[row]), "too_long_for_end" if timed else "too_long"
+            return Reason(code, (least, float(self.spare[row]))) if least < FARTHEST else Reason("flat")
         if directive.reason.code in STANDS_STILL:
             needs = float(self.work_mid[row])
             return Reason("stands_still", (needs, float(self.spare[row]))) if needs < FARTHEST else Reason("unsure")
         if not isfinite(early):  # the policy cannot say
             return directive.reason
-        return Reason("on_time", (early,)) if belief == FEASIBLE else Reason("late", (-early,))
+        if belief == FEASIBLE:
+            return Reason("on_time", (early,))
+        return Reason("late_for_end" if timed else "late", (-early,))
 
     def state(self, row: int) -> State:
         directive = self.directives[row]

@@ -100,7 +100,9 @@ class Cause(StrEnum):
     """Why a worker is gone. What becomes of the job depends on it."""
 
     DONE = "done"
-    """Its training came to its end."""
+    """Its training came to its end; the detail says by what: ``max_epochs=3``."""
+    INTERRUPTED = "interrupted"
+    """Somebody ended its process; the detail says how: ``Ctrl-C``, ``SIGTERM``."""
     RELEASED = "released"
     """It saved and left because it was granted no device, or others: a launched job may come back."""
     RAISED = "raised"
@@ -215,6 +217,17 @@ class Save(NamedTuple):
     """Of the file, as its manifest says."""
 
 
+class Horizon(NamedTuple):
+    """Where a training ends by itself, whether or not its target is met: a Trainer has limits of its own."""
+
+    batches: int | None = None
+    """Done in all when it ends; None if no number of batches or epochs ends it, or it is not known which."""
+    by: str = ""
+    """Limit that ends it then, such as ``max_epochs=3``."""
+    seconds: float | None = None
+    """Until its ``max_time`` ends it, from when this is said; None if it has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Submit:
     """A bundle asks for the pool, planned together. Its deadlines count from the time of this event.
@@ -241,6 +254,7 @@ class Report:
         began: batches that were done before this incarnation began, of a run that was resumed.
         evaluated: whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
         saved: the newest checkpoint of this incarnation.
+        horizon: where its training ends by itself; None if it does not.
     """
 
     job: str
@@ -254,6 +268,7 @@ class Report:
     began: int = 0
     evaluated: bool = False
     saved: Save | None = None
+    horizon: Horizon | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +279,8 @@ class WorkerLeft:
         job: its name.
         incarnation: which life of the job it was.
         cause: why it is gone.
-        detail: the traceback, its last line the error; empty if all went well.
+        detail: the traceback, its last line the error; of a training that came to its end, or was interrupted, what
+            ended it.
         saved: the newest checkpoint of this incarnation.
     """
 
@@ -473,7 +489,7 @@ class JobView:
 
     Attributes:
         place: of the job among all that were ever submitted, 0, 1, ...
-        deadline: scheduler time in seconds.
+        deadline: scheduler time in seconds; the end of its training if its ``max_time`` comes first.
         batches: done so far.
         cells: loss observations so far.
         exact: whether the work left is known, not forecast (a target in batches).
@@ -489,6 +505,8 @@ class JobView:
         weight: how many jobs of weight 1 it counts for.
         size: devices that it trains on, all of them whole if more than one.
         devices: of the pool, one number.
+        ends_at: batches at which its training ends by itself, inf if it does not. What is forecast beyond is never
+            reached: ``remaining``, ``work`` and ``quantiles`` say so.
 
     Only for a policy that chooses sizes (:class:`~lightning_core.protocols.ChoosesSizes`), else empty:
 
@@ -520,6 +538,7 @@ class JobView:
     weight: FloatArray
     size: IntArray
     devices: int = 1
+    ends_at: FloatArray = field(default_factory=_nothing)
     speedup: ObjectArray = field(default_factory=_nobody)
     submitted: FloatArray = field(default_factory=_nothing)
     heard: FloatArray = field(default_factory=_nothing)

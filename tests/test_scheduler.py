@@ -137,7 +137,7 @@ def test_a_job_given_up_has_missed_and_says_that_it_had_been_given_up(scheduler:
     assert str(status.reason) == "needs at least 94.0s alone on the device and has 8.5s"  # 99 s, 5 % faster
     [end] = directives(scheduler.handle(Tick(), 10.0))
     assert isinstance(end, End)
-    assert (end.verdict, end.reason.code) == (Verdict.MISSED, "never_feasible")
+    assert (end.verdict, end.reason.code) == (Verdict.MISSED, "never_feasible_batches_more")
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_a_job_may_be_stopped_by_its_deadline(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 5.0, on_miss=OnMiss.STOP),)), 0.0)
     [end] = scheduler.handle(Tick(), 5.0)
     assert isinstance(end, End)
-    assert (end.verdict, str(end.reason)) == (Verdict.MISSED, "deadline passed, target not met")
+    assert (end.verdict, str(end.reason)) == (Verdict.MISSED, "deadline passed")
 
 
 # ------------------------------------------------------------------------------------------------------------- terms
@@ -219,7 +219,10 @@ def test_pause_holds_and_resume_goes_on(scheduler: Scheduler) -> None:
     scheduler.handle(Pause("a"), 3.0)
     status = scheduler.status()[0]
     assert (status.state, status.paused, status.share, status.devices) == (State.HELD, True, 0.0, (0,))
-    assert (status.verdict, str(status.reason)) == (Verdict.FEASIBLE, "paused by a person")
+    assert (status.verdict, str(status.reason)) == (
+        Verdict.FEASIBLE,
+        "would need about 9.0s alone from now, and has 47.0s",
+    )
     assert shares(scheduler)["b"] == 1.0
     scheduler.handle(Resume("a"), 4.0)
     assert shares(scheduler) == {"a": 1.0, "b": 0.0}
@@ -296,7 +299,7 @@ def test_a_script_that_leaves_has_left(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", can=SCRIPT, device=0),)), 0.0)
     [end] = scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 1.0)
     assert isinstance(end, End)
-    assert str(end.reason) == "its training ended before the target was met"
+    assert str(end.reason) == "its training ended"
 
 
 def test_a_pool_that_closes_and_comes_back(scheduler: Scheduler) -> None:

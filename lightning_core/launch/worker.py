@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +21,7 @@ from lightning_core.launch.causes import cause_of, origin, story
 from lightning_core.launch.checkpoints import checkpoint_folder, find
 from lightning_core.launch.gang import ALONE, Rank, free_port, is_stuck, together, trainer_arguments
 from lightning_core.launch.quota import sweep
-from lightning_core.types import Cause, Target, WorkerLeft
+from lightning_core.types import Cause, Outlook, Target, Verdict, WorkerLeft
 
 if TYPE_CHECKING:
     from lightning_core.callbacks import CoreCallback
@@ -190,10 +190,21 @@ class Worker:
         while time.monotonic() < until:  # calls to an actor that is being restarted fail at once
             try:
                 client.left(left)
+                if left.cause in (Cause.DONE, Cause.RAISED, Cause.UNUSABLE):
+                    _say_last(assignment, client.outlook(assignment.job))
                 return
             except ConnectionError as error:
                 log.warning("%s: %s", assignment.job, error)
                 time.sleep(0.5)
+
+
+def _say_last(assignment: Assignment, word: Outlook | None) -> None:
+    """Adds to the log of a job that is over what became of it."""
+    from lightning_core.callbacks.telling import last_line
+
+    if word is not None and word.verdict in (Verdict.MET, Verdict.MISSED, Verdict.CANCELLED, Verdict.CRASHED):
+        with suppress(OSError), (Path(assignment.folder) / "log.txt").open("a") as file:
+            print(last_line(assignment.job, word), file=file)
 
 
 def fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
@@ -204,6 +215,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
         callback: that joins its Trainer to the scheduler.
     """
     from lightning_core.callbacks import Fenced, JobOver, Released
+    from lightning_core.callbacks.horizon import ended_by
     from lightning_core.callbacks.writing import NotSaved, write
     from lightning_core.launch.configuration import build
 
@@ -227,6 +239,8 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
             return replace(left, cause=Cause.LOST, detail=str(word))
         except JobOver:
             pass
+        else:
+            left = replace(left, detail=ended_by(cli.trainer)[1])
         try:
             left = replace(left, saved=write(cli.trainer, folder / CHECKPOINT))
         except NotSaved as error:  # the training has come to its end all the same

@@ -168,6 +168,8 @@ class Laira:
         feasible[jobs.exact] = ~(jobs.work[jobs.exact] > slack[jobs.exact])
         rows = np.flatnonzero(seen)
         reach = jobs.position[rows] + jobs.throughput[rows] * slack[rows]
+        if len(jobs.ends_at):
+            reach = np.minimum(reach, jobs.ends_at[rows])
         feasible[rows] = ~(self._filter.predict(jobs.place[rows], reach) > jobs.goal[rows])  # NaN says nothing
         return feasible
 

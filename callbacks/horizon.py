@@ -1,0 +1,89 @@
+"""Where a Trainer ends by itself, and what ended it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning.pytorch as pl
+
+from lightning_core.types import Cause, Horizon
+
+
+def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None) -> Horizon:
+    """Return where the limits of a Trainer end a training, in batches as they are reported: steps of the optimiser.
+
+    ``seconds`` is left to whoever reports: a clock runs on.
+
+    Args:
+        trainer: whose loaders are set up.
+        done: batches since the run began.
+        in_epoch: calls of ``training_step`` in the epoch that runs.
+        per_epoch: batches of the epoch before, for loaders without a length; None if there was none.
+    """
+    found: list[tuple[int, str]] = []
+    automatic = trainer.lightning_module.automatic_optimization
+    if trainer.max_steps is not None and trainer.max_steps >= 0:
+        if automatic:
+            found.append((trainer.max_steps, f"max_steps={trainer.max_steps}"))
+        elif trainer.global_step and done:  # such a module may do several steps a batch
+            batches = math.ceil(trainer.max_steps * done / trainer.global_step)
+            found.append((batches, f"max_steps={trainer.max_steps}"))
+    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        accumulated = trainer.accumulate_grad_batches if automatic else 1
+        length = trainer.num_training_batches
+        if length != math.inf:
+            per_epoch = math.ceil(length / accumulated)
+        if per_epoch is not None:
+            later = max(trainer.max_epochs - trainer.current_epoch - 1, 0) * per_epoch
+            batches = done + max(per_epoch - in_epoch // accumulated, 0) + later
+            found.append((batches, f"max_epochs={trainer.max_epochs}"))
+    return Horizon(*min(found, default=(None, "")))
+
+
+def seconds_left(trainer: pl.Trainer) -> float:
+    """Return the seconds until a Timer (``max_time``) ends the training; inf if there is none."""
+    left = [callback.time_remaining() for callback in _having(trainer, "time_remaining")]
+    return min((seconds for seconds in left if seconds is not None), default=math.inf)
+
+
+def ended_by(trainer: pl.Trainer, error: BaseException | None = None) -> tuple[Cause, str]:
+    """Return how a training ended that did not fail, and by what in words.
+
+    Args:
+        trainer: that has ended.
+        error: that it left ``fit`` by; None if by none.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return Cause.INTERRUPTED, "Ctrl-C"
+    if is_sigterm(error):
+        return Cause.INTERRUPTED, "SIGTERM"
+    return Cause.DONE, "" if error is not None else _limit(trainer)
+
+
+def is_sigterm(error: BaseException | None) -> bool:
+    """Return whether Lightning raised this because the process was sent SIGTERM, whichever package it comes in."""
+    return type(error).__name__ == "SIGTERMException"
+
+
+def _limit(trainer: pl.Trainer) -> str:
+    steps, epochs = trainer.max_steps, trainer.max_epochs
+    if trainer.num_training_batches == 0 or trainer.limit_train_batches == 0:
+        return "at once: there are no training batches"
+    if steps is not None and 0 <= steps <= trainer.global_step:
+        return f"at max_steps={steps}"
+    if epochs is not None and 0 <= epochs <= trainer.current_epoch:
+        return f"at max_epochs={epochs}"
+    if seconds_left(trainer) <= 0:
+        return "at max_time"
+    for stopper in _having(trainer, "stopped_epoch"):
+        message = getattr(stopper, "stopping_reason_message", None) or ""
+        if message or stopper.stopped_epoch:
+            said = " ".join(message.partition(" Signaling")[0].rstrip(".").split())
+            return f"by {type(stopper).__name__}" + (f" ({said})" if said else "")
+    return "by a callback or the module, which stopped the Trainer" if trainer.should_stop else ""
+
+
+def _having(trainer: pl.Trainer, attribute: str) -> list[Any]:
+    """Callbacks by what they offer: Lightning comes as two packages, with classes of their own."""
+    return [callback for callback in trainer.callbacks if hasattr(callback, attribute)]  # type: ignore[attr-defined]
