@@ -23,6 +23,7 @@ ROOMS = (
     "policies market placement",
     "settings table",
     "invariants forecasting granting",
+    "endings",
     "scheduler",
     "codec summary market_jobs downtime",
     "journal",

@@ -32,7 +32,7 @@ from lightning_core.types import (
     WorkerLeft,
 )
 
-PROTOCOL = 3
+PROTOCOL = 4
 CALL_TIMEOUT = 10.0
 # What a refusal says of itself beside its words.
 REFUSALS: dict[str, type[JoinRefused]] = {"name": NameTaken, "device": DeviceNotShared}
