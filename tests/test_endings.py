@@ -224,7 +224,7 @@ def test_the_horizon_is_where_the_trainer_really_ends(options: dict[str, Any], b
     assert look.seen == {Horizon(batches, by)}
 
 
-SCRIPT = """
+SCRIPT = r"""
 import os
 import lightning.pytorch as pl
 from lightning_core import LossTarget

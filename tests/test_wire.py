@@ -140,11 +140,11 @@ def test_news_end_a_wait(client: SocketClient, pool: Pool) -> None:
 
 
 def test_another_protocol_is_told_to_be_upgraded(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PROTOCOL", 4)
-    [answer] = say(pool.path, request("join", protocol=3))
-    assert answer["refused"] == "scheduler protocol 4, client 3: upgrade the older one"
+    monkeypatch.setattr(door, "PROTOCOL", PROTOCOL + 1)
+    [answer] = say(pool.path, request("join"))
+    assert answer["refused"] == f"scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade the older one"
     client = SocketClient(pool.path)
-    with pytest.raises(JoinRefused, match="scheduler protocol 4, client 3: upgrade"):
+    with pytest.raises(JoinRefused, match=f"scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade"):
         client.join(JOB, "cpu")
     client.close()
 
@@ -183,7 +183,7 @@ GARBAGE = {
     "a method that is no call": (request("close"), "unknown call 'close'"),
     "arguments missing": (request("wait"), "not understood: KeyError: 'job'"),
     "a job that is a list": (request("wait", job=[], version=0, timeout=1), "expected str, got []"),
-    "wait for ever": (b'{"id":1,"protocol":3,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
+    "wait for ever": (b'{"id":1,"protocol":4,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
                       "expected a finite number, got inf"),
     "time": (event(kind="tick"), "Tick is not for clients to send"),
     "a submission": (event(kind="submit", jobs=[]), "Submit is not for clients to send"),
