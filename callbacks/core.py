@@ -8,6 +8,7 @@ Joins a Trainer to a scheduler: reports, takes turns, holds, leaves, stops when 
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,14 +21,16 @@ from typing_extensions import override
 
 from lightning_core.durations import WallTime, When, parse_when, seconds_until
 from lightning_core.protocols import Client, Turns
+from lightning_core.settings import Settings
 from lightning_core.targets import Target, as_target
-from lightning_core.types import Directive, Job, OnMiss, OnRefused, Save
+from lightning_core.types import Directive, Job, OnMiss, OnRefused, Outlook, Save, Verdict
 from lightning_core.words import check_name
 
 from .elastic import Share, slots
 from .fit import Fit, Options
 from .joining import LEAST
 from .meter import LossMeter
+from .record import KEY, Record
 from .saving import Saver
 
 log = logging.getLogger(__name__)
@@ -150,6 +153,8 @@ class CoreCallback(pl.Callback):
         LossMeter(lambda cell: None, every, growth)
         self._aside = False
         self._fit: Fit | None = None
+        self._record: Record | None = None
+        self._found: object = None
 
     def __iter__(self) -> NoReturn:
         """Refuse to be walked through: the Trainer of ``pytorch_lightning`` takes any other class's object for a list.
@@ -168,6 +173,31 @@ class CoreCallback(pl.Callback):
         return None if self._fit is None or self._fit.box is None else self._fit.box.directive
 
     @property
+    def forecast(self) -> Outlook | None:
+        """The newest forecast and verdict: seconds to the early, likely and late end; after ``fit``, the last of them.
+
+        None before there is any, and on any rank but the first.
+        """
+        if self._fit is not None and self._fit.box is not None and self._fit.box.outlook is not None:
+            return self._fit.box.outlook
+        return None if self._record is None else self._record.outlook
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The newest verdict; after ``fit``, what became of the job. None while it is too early to tell."""
+        return None if self.forecast is None else self.forecast.verdict
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: a card with verdict, forecast and curve."""
+        from lightning_core.view.card import card  # not needed where nobody looks
+
+        record = self._record
+        points = [] if record is None else record.curve.points
+        window = 1 if record is None or record.place else Settings().window
+        job = self._options.job
+        return card(job.name, job.target, points, self.forecast, window=window, over=self._fit is None)
+
+    @property
     def saved(self) -> Save | None:
         """The newest checkpoint of a launched job."""
         return self._saver.saved
@@ -179,6 +209,7 @@ class CoreCallback(pl.Callback):
         if first is not self and stage == "fit":
             log.warning("%s: one CoreCallback is enough, this one does nothing", self._options.job.name)
         if not self._aside:
+            self._record = self._found = None
             of = slots() if self._options.launched else 0
             share = Share(trainer, pl_module, of) if of else None
             self._saver = Saver(self._folder, self._save_every, share)
@@ -191,19 +222,27 @@ class CoreCallback(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._aside:
             self._saver.before_loaders(trainer)
-            self._fit = Fit(trainer, pl_module, replace(self._options, job=self._job_now()), self._saver)
 
     @override
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._fit is not None:
-            self._fit.begin(trainer)
+        self._begin(trainer, pl_module)
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._begin(trainer, pl_module)
         if self._fit is not None:
-            self._fit.begin(trainer)
             self._saver.before_training(trainer)
             self._fit.starts(trainer)
+
+    def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Before the first batch: by now a checkpoint is loaded, whatever the strategy."""
+        if self._aside:
+            return
+        if self._fit is None:
+            self._record = self._new_record(trainer)
+            options = replace(self._options, job=self._record.job)
+            self._fit = Fit(trainer, pl_module, options, self._saver, self._record)
+        self._fit.begin(trainer)
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -248,12 +287,15 @@ class CoreCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self._saver.add_to(checkpoint)
+        if self._record is not None and not self._aside and not self._options.launched and trainer.is_global_zero:
+            checkpoint[KEY] = self._record.to_entry()
 
     @override
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self._saver.take_from(checkpoint)
+        self._found = checkpoint.get(KEY)
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -287,7 +329,19 @@ class CoreCallback(pl.Callback):
         deadline, begin = seconds.get("deadline", job.deadline), seconds.get("begin", job.begin)
         return replace(job, deadline=deadline, begin=begin if begin < deadline else 0.0)
 
+    def _new_record(self, trainer: pl.Trainer) -> Record:
+        """Of the fit that begins: on rank 0 it goes on with what the checkpoint held, if it was loaded from one."""
+        written = self._clock["deadline"].text if "deadline" in self._clock else f"{self._options.job.deadline:g}s"
+        record, now = Record(self._job_now(), written), time.time()
+        found, self._found = self._found, None
+        if not self._options.launched and trainer.is_global_zero:
+            record.take(found, now)
+        record.begins(now)
+        return record
+
     def _close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
         fit, self._fit = self._fit, None
         if fit is not None:
             fit.close(trainer, error)
+            if fit.box is not None and self._record is not None:
+                self._record.outlook = fit.box.last_word or fit.box.outlook or self._record.outlook

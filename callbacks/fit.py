@@ -22,6 +22,7 @@ from .meter import LossMeter
 from .pace import GpuPace, HostPace, Pace
 from .ranks import Ranks
 from .reading import Reading
+from .record import Record
 from .saving import Saver
 from .steering import JobOver, Released, Steering
 from .telling import last_line, say, tell
@@ -60,12 +61,16 @@ class Fit:
         pl_module: that is fitted.
         options: of the callback.
         saver: of the callback.
+        record: of the job, which is kept up to date.
     """
 
-    def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule, options: Options, saver: Saver) -> None:
+    def __init__(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, options: Options, saver: Saver, record: Record
+    ) -> None:
         self._name = options.job.name
         self._launched = options.launched
         self._saver = saver
+        self._record = record
         self._automatic = pl_module.automatic_optimization
         self._by_step = options.launched and slots() > 0
         self._batches = 0
@@ -83,7 +88,7 @@ class Fit:
         target = options.job.target
         self._last = target.batches if isinstance(target, BatchTarget) else 0
         self._meter = LossMeter(self._deliver, options.every, options.growth)
-        self._reading = Reading(target, self._meter)
+        self._reading = Reading(target, self._meter, record.place)
         device = pl_module.device
         self._pace: Pace = GpuPace() if device.type == "cuda" else HostPace()
         ranks = Ranks(trainer.global_rank, device) if trainer.world_size > 1 else None
@@ -97,7 +102,7 @@ class Fit:
         if not self._begun:
             self._begun = True
             self._batches = batches_done(trainer)
-            self._meter.start_at(self._batches)
+            self._take_up_curve()
             if self.box is not None:
                 self.box.begin(self._batches)
             self.steering.first_word()
@@ -189,7 +194,19 @@ class Fit:
     def _deliver(self, cell: Cell) -> None:
         if self.box is not None:
             self.box.evaluated = self._reading.evaluated  # before the cell may be on its way
+            self._record.place = self._reading.place
+            self._record.curve.add(cell.batches, cell.value)
             self.box.add(cell)
+
+    def _take_up_curve(self) -> None:
+        """What was seen before the checkpoint is delivered anew: whichever scheduler there is knows the whole curve."""
+        points = [point for point in self._record.curve.points if point.batches <= self._batches]
+        self._record.curve.points = points
+        self._meter.start_at(self._batches, len(points))
+        if self.box is not None:
+            self.box.evaluated = self._reading.evaluated
+            for number, point in enumerate(points, start=1):
+                self.box.add(Cell(number, *point))
 
     def _leave_if_told(self) -> None:
         if self.box is not None and self._saver.saved is not None:

@@ -57,8 +57,9 @@ class LossMeter:
         self._count = 0
         self._device: _DeviceSum | None = None
 
-    def start_at(self, batches: int) -> None:
-        """Where a run that is resumed goes on."""
+    def start_at(self, batches: int, cells: int = 0) -> None:
+        """Go on after so many batches, and so many cells that were delivered before."""
+        self._number = cells
         self._edge = batches + max(self._every, math.ceil(batches * self._growth))
 
     def add(self, loss: float, batches: int) -> None:

@@ -24,21 +24,23 @@ class Reading:
     Args:
         target: a known amount of work is shown beside the step's loss, if there is one.
         meter: what becomes of the numbers.
+        place: where the number is evaluated, if that is known from before.
     """
 
-    def __init__(self, target: Target, meter: LossMeter) -> None:
+    def __init__(self, target: Target, meter: LossMeter, place: str = "") -> None:
         self._loss = isinstance(target, LossTarget)
         self._metric = target.metric if isinstance(target, LossTarget) else STEP_LOSS
         self._meter = meter
         self._seen = False
         self._complained = False
         self._validated = False
-        self._place = ""
+        self.place = place
+        """Where the number is evaluated: ``validation``, ``epoch``, or empty if it is none that is."""
 
     @property
     def evaluated(self) -> bool:
         """Whether each number is a whole evaluation."""
-        return bool(self._place)
+        return bool(self.place)
 
     def batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, batches: int) -> str | None:
         """Reads after a batch.
@@ -52,7 +54,7 @@ class Reading:
         Returns:
             A complaint, the first time that the number is none.
         """
-        if self._place:
+        if self.place:
             return None
         scale = float(accumulated)
         value = None
@@ -76,10 +78,10 @@ class Reading:
     def evaluation(self, trainer: pl.Trainer, place: Literal["validation", "epoch"], batches: int) -> None:
         """Reads at the end of a validation or an epoch, whichever is the number's place."""
         self._validated = self._validated or place == "validation"
-        if self._loss and (self._place == place or not self._seen):
+        if self._loss and (self.place == place or not self._seen):
             value = trainer.callback_metrics.get(self._metric)
             if value is not None:
-                self._seen, self._place = True, place
+                self._seen, self.place = True, place
                 self._meter.evaluation(value, batches)
 
     def missing(self, trainer: pl.Trainer) -> str | None:

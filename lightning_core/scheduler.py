@@ -467,14 +467,11 @@ class Scheduler:
         if row is None:
             return None
         status = self._table.status(row, self._now)
-        likely = None if status.finish is None else status.finish[1]
-        return Outlook(
-            status.verdict,
-            str(status.reason),
-            status.share,
-            None if likely is None else max(likely - self._now, 0.0),
-            None if likely is None else status.deadline - likely,
-        )
+        if status.finish is None:
+            return Outlook(status.verdict, str(status.reason), status.share, None, None)
+        early, likely, late = (max(end - self._now, 0.0) for end in status.finish)
+        spare = status.deadline - status.finish[1]
+        return Outlook(status.verdict, str(status.reason), status.share, likely, spare, early, late)
 
     def incarnation(self, name: str) -> int:
         """Of a job that was submitted: which life of it may speak."""

@@ -465,6 +465,10 @@ class Outlook(NamedTuple):
     """Until the forecast end."""
     spare: float | None
     """From the forecast end to the deadline; negative if it would be late."""
+    early: float | None = None
+    """Until the end if all goes well; ``left`` is the likely one."""
+    late: float | None = None
+    """Until the end if little does."""
 
 
 class Placement(NamedTuple):

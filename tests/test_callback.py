@@ -90,9 +90,10 @@ class OneTurn:
 
 
 def fit(callback: CoreCallback, model: Line | None = None, data: Points | None = None, **more: Any) -> pl.Trainer:
+    start = more.pop("ckpt_path", None)
     options: dict[str, Any] = {"max_epochs": 10, **QUIET, "callbacks": [callback], **more}
     trainer = pl.Trainer(**options)
-    trainer.fit(model or Line(), datamodule=data or Points())
+    trainer.fit(model or Line(), datamodule=data or Points(), ckpt_path=start)
     return trainer
 
 
