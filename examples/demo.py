@@ -1,12 +1,15 @@
-"""Five models, five deadlines, one device: the same bundle under fifo, edf, LARA, LaiRA, guarded EDF and triage.
+"""What is a scheduler worth? Ten real trainings with ten deadlines on one device, under five policies.
 
-Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.json``. What it does:
+Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.json``. For each seed it
 
-1. trains each digit model alone for a few seconds and records its curve and its speed;
-2. draws a bundle from the seed by the papers' rule: targets at 30 to 80 % of the recorded curves, deadlines along a
-   random order of priority, too tight for all, then one job made short and hard and one long and easy;
-3. runs that bundle under every policy, in the same warm workers;
-4. prints what each policy met, beside the most that anybody who knew all the work in advance could meet.
+1. measures how fast each training is alone on this machine;
+2. draws what each must reach and by when (:mod:`examples.digits.drawing`): more than fits, some of it hopeless. Targets
+   are read off recordings of the trainings alone, which ship (:mod:`examples.digits.trainings`);
+3. trains them under each policy, in the same warm processes;
+4. prints what each policy met, beside the most that could be met with all the work known in advance.
+
+The rule of the draw is that of ``benchmarks.bundles``, and knows nothing of policies. ``python -m benchmarks.demo``
+plays hundreds of such draws in virtual time.
 """
 
 from __future__ import annotations
@@ -15,232 +18,194 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-
-import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from examples.digits import MODELS  # noqa: E402
-from lightning_core import Scheduler, Settings  # noqa: E402
+from examples.digits.drawing import SECONDS, DrawnJob, ceiling, draw  # noqa: E402
+from examples.digits.trainings import CURVES, TRAININGS  # noqa: E402
 from lightning_core.codec import decode_event  # noqa: E402
+from lightning_core.curves import Curve, load_curves  # noqa: E402
 from lightning_core.journal import Journal  # noqa: E402
 from lightning_core.launch.bundle import Bundle  # noqa: E402
 from lightning_core.launch.cluster import Cluster  # noqa: E402
 from lightning_core.launch.signals import Interrupted, signals  # noqa: E402
-from lightning_core.policies.moore_hodgson import largest_feasible_set  # noqa: E402
 from lightning_core.summary import Summary  # noqa: E402
 from lightning_core.types import Report, Verdict  # noqa: E402
 from lightning_core.view.progress import view_for  # noqa: E402
 
-POLICIES = {
-    "fifo": "fifo",
-    "edf": "edf",
-    "uniform": "uniform",
-    "lara": "lara",
-    "lara_edf": "lara:order=edf",
-    "laira": "laira",
-    "guarded_edf": "guarded_edf",
-    "triage": "triage",
-}
-# Each is a live run of half a minute.
-SHOWN = ("fifo", "edf", "lara", "laira", "guarded_edf", "triage")
-SOLO_SECONDS = 10.0
+POLICIES = ("fifo", "edf", "lara", "laira", "triage")
+OURS, BASELINE = "triage", "fifo"
 PERIOD = "0.5s"
-# Runs of seconds want fine loss cells: ten of them must be seen before a curve is judged.
-CELL = 4
-WINDOW = Settings().window
+# Seconds of each training alone that tell its speed; what comes before the last two thirds of them does not count.
+TRIAL = 1.5
+SETTLED = 1 / 3
 
 
-@dataclass(frozen=True)
-class Solo:
-    """What a model did alone: its smoothed curve and how fast it went.
-
-    Args:
-        batches: done at each point of the curve, shape ``(n,)``.
-        loss: mean of the last cells there, shape ``(n,)``.
-        speed: batches per busy second.
-    """
-
-    batches: np.ndarray
-    loss: np.ndarray
-    speed: float
-
-    def passage(self, threshold: float) -> float:
-        """Seconds alone until the smoothed loss is down to the threshold; inf if it never was."""
-        reached = np.flatnonzero(self.loss <= threshold)
-        return float(self.batches[reached[0]] / self.speed) if len(reached) else np.inf
-
-
-def config(model: str, seed: int) -> dict[str, object]:
-    """A LightningCLI config of a digit model."""
-    return {
-        "seed_everything": seed,
-        "model": {"class_path": f"examples.digits.{MODELS[model].__name__}"},
-        "data": {"class_path": "examples.digits.Digits"},
-        "trainer": {"logger": False},
-        "cell": CELL,
-        "on_miss": "stop",  # what is late does not count here, and would go on for ever
+def bundle_of(jobs: Mapping[str, Mapping[str, object]], policy: str) -> Bundle:
+    """A bundle of trainings, each with its terms."""
+    written = {
+        name: {**TRAININGS[name].config(), "cell": TRAININGS[name].cell, "on_miss": "stop", **terms}
+        for name, terms in jobs.items()
     }
+    bundle = Bundle.from_dict({"period": PERIOD, "jobs": written}, ROOT)
+    return bundle.with_policy(policy)
 
 
-def record(cluster: Cluster, model: str, seed: int, seconds: float, folder: Path) -> Solo:
-    """Trains a model alone and reads its curve from the run's journal."""
-    job = {**config(model, seed), "deadline": f"{seconds}s", "target": {"batches": 10**9}}
-    bundle = Bundle.from_dict({"policy": "uniform", "jobs": {model: job}}, ROOT)
-    [status] = unless_interrupted(bundle.run(run_dir=folder, cluster=cluster)).jobs
-    cells = {}
-    with Journal.open(folder / "journal.db") as journal:
-        for entry in journal.entries():
-            event = decode_event(entry.event)
-            if isinstance(event, Report):
-                cells.update({cell.number: cell for cell in event.cells})
-    curve = [cells[number] for number in sorted(cells)]
-    smooth = np.convolve([cell.value for cell in curve], np.ones(WINDOW) / WINDOW, mode="valid")
-    return Solo(np.array([cell.batches for cell in curve[WINDOW - 1 :]]), smooth, status.batches / status.busy)
-
-
-def unless_interrupted(end: Summary) -> Summary:
-    """Ctrl-C ends the demo, not only the run that it hit."""
+def run(cluster: Cluster, bundle: Bundle, folder: Path, title: str) -> Summary:
+    """Run a bundle, with the live board on a terminal. Ctrl-C ends the demo, not only the run that it hit."""
+    watcher = view_for(sys.stdout, title, 1) if sys.stdout.isatty() else None
+    end = bundle.run(run_dir=folder, cluster=cluster, watcher=watcher)
     if end.interrupted is not None:
         sys.exit(end.exit_code)
     return end
 
 
-def draw(solos: dict[str, Solo], seed: int, seconds: float) -> tuple[Bundle, dict[str, float]]:
-    """A bundle by the papers' rule, and the seconds of work that each job's target takes alone.
-
-    Args:
-        solos: what each model did alone.
-        seed: of the draw.
-        seconds: that each model was trained alone.
-    """
-    rng = np.random.default_rng(seed)
-    order = [str(name) for name in rng.permutation(sorted(solos))]
-    targets, work, deadlines = {}, {}, {}
-    total = 0.0
-    for name in order:
-        solo = solos[name]
-        at = int(rng.uniform(0.3, 0.8) * len(solo.loss))
-        targets[name] = float(solo.loss[: at + 1].min())
-        work[name] = solo.passage(targets[name])
-        total += work[name]
-        deadlines[name] = total * rng.uniform(0.7, 1.1)
-    hard, easy = (str(name) for name in rng.choice(order, 2, replace=False))
-    # Short and hard: a loss that it did not reach alone in longer than the deadline.
-    targets[hard] = 0.5 * float(solos[hard].loss.min())
-    work[hard] = np.inf
-    deadlines[hard] = min(deadlines[hard], rng.uniform(0.5, 0.9) * seconds)
-    # Long and easy: the start of its curve, and as much time as anybody has.
-    targets[easy] = float(solos[easy].loss[: int(0.3 * len(solos[easy].loss)) + 1].min())
-    work[easy] = solos[easy].passage(targets[easy])
-    deadlines[easy] = max(deadlines.values())
+def speeds_of(cluster: Cluster, curves: Mapping[str, Curve], folder: Path) -> dict[str, float]:
+    """Batches a second of each training, one after the other alone on the device."""
     jobs = {
-        name: {**config(name, seed), "deadline": f"{deadlines[name]:.3f}s", "target": {"loss": targets[name]}}
-        for name in (str(name) for name in rng.permutation(order))  # who came first has nothing to do with urgency
+        name: {"deadline": "1h", "target": {"batches": max(round(TRIAL / (curve.seconds_per_batch or 0.02)), 10)}}
+        for name, curve in curves.items()
     }
-    return Bundle.from_dict({"policy": "lara", "period": PERIOD, "jobs": jobs}, ROOT), work
-
-
-def ceiling(bundle: Bundle, work: dict[str, float]) -> int:
-    """The most jobs that can meet their targets when all the work is known in advance."""
-    names = [spec.job.name for spec in bundle.jobs]
-    kept = largest_feasible_set(
-        np.array([work[name] for name in names]), np.array([spec.job.deadline for spec in bundle.jobs]), 0.0
-    )
-    return int(kept.sum())
-
-
-def why_not_more(bundle: Bundle, work: dict[str, float], end: Summary) -> None:
-    """Prints, for the jobs that a policy did not meet, what it made of them: seconds in each state of its mind."""
-    spent: dict[str, dict[str, float]] = {spec.job.name: {} for spec in bundle.jobs}
-    with Journal.open(end.run_dir / "journal.db") as journal:
-        scheduler, before = Scheduler(journal.settings()), 0.0
+    end = run(cluster, bundle_of(jobs, "fifo"), folder, "how fast is each alone?")
+    reports: dict[str, list[Report]] = {name: [] for name in curves}
+    with Journal.open(end.run_dir / "journal.db", read_only=True) as journal:
         for entry in journal.entries():
-            for name in scheduler.names(active=True):
-                directive = scheduler.directive(name)
-                code = directive.reason.code if directive is not None else "submitted"
-                spent[name][code] = spent[name].get(code, 0.0) + entry.now - before
-            scheduler.handle(decode_event(entry.event), entry.now)
-            before = entry.now
-    print(f"Why {end.policy} met no more (seconds in which a job ...):")
-    columns = ("needs alone", "explored", "waited for it", "given up", "chosen", "all tried")
-    print(f"  {'job':<14}" + "".join(f"{column:>15}" for column in columns))
-    for job in end.jobs:
-        if job.verdict is Verdict.MET or not np.isfinite(work[job.name]):
-            continue
-        of = spent[job.name]
-        seconds = (
-            work[job.name],
-            of.get("explore", 0.0),
-            of.get("explored", 0.0),
-            of.get("dropped", 0.0) + of.get("not_falling", 0.0),
-            of.get("chosen", 0.0) + of.get("chosen_later", 0.0),
-            of.get("nothing_fits", 0.0),
-        )
-        print(f"  {job.name:<14}" + "".join(f"{x:>15.1f}" for x in seconds), flush=True)
+            event = decode_event(entry.event)
+            if isinstance(event, Report):
+                reports[event.job].append(event)
+    return {name: speed(told) for name, told in reports.items()}
 
 
-def show(bundle: Bundle, work: dict[str, float], ends: dict[str, Summary], most: int) -> None:
-    """Prints a row a job, a column a policy."""
-    print(f"\n{'job':<14}{'target':>9}{'work':>8}{'deadline':>10}  " + "".join(f"{name:>16}" for name in ends))
-    for k, spec in enumerate(bundle.jobs):
-        name = spec.job.name
+def speed(reports: Sequence[Report]) -> float:
+    """Batches a busy second, once the first batches are over: a process makes much ready in those."""
+    last = reports[-1]
+    settled = next(one for one in reports if one.batches >= SETTLED * last.batches)
+    if settled.batches == last.batches:
+        return last.batches / last.busy
+    return (last.batches - settled.batches) / (last.busy - settled.busy)
+
+
+def print_table(rows: Sequence[Sequence[str]], names: int = 1) -> None:
+    """Print columns: so many names to the left, what is measured to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:names], widths, strict=False)]
+        cells += [cell.rjust(width) for cell, width in zip(row[names:], widths[names:], strict=True)]
+        print("   " + "  ".join(cells).rstrip(), flush=True)
+
+
+def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary]) -> None:
+    """Print a row a job, a column a policy."""
+    rows = [("", "job", "needs", "has", *ends)]
+    for number, job in enumerate(jobs):
         cells = []
         for end in ends.values():
-            job = end.jobs[k]
-            when = f" {job.finished_at:.1f}s" if job.verdict is Verdict.MET and job.finished_at is not None else ""
-            cells.append(f"{job.verdict}{when}")
-        print(f"{name:<14}{bundle_target(bundle, k):>9.4f}{work[name]:>7.1f}s{spec.job.deadline:>9.1f}s  "
-              + "".join(f"{cell:>16}" for cell in cells))  # fmt: skip
-    print(f"{'met':<41}  " + "".join(f"{end.met:>16}" for end in ends.values()) + f"   ceiling {most}", flush=True)
+            one = end.jobs[number]
+            met = one.verdict is Verdict.MET and one.finished_at is not None
+            cells.append(f"✓ {one.finished_at:.1f}s" if met else "·" if one.verdict is Verdict.MISSED else one.verdict)
+        needs = f"{job.work:.1f}s" if job.work < float("inf") else "never"
+        rows.append((f"{number + 1}.", job.name, needs, f"{job.deadline:.1f}s", *map(str, cells)))
+    rows.append(("", "met", "", f"of {ceiling(jobs)}", *(str(end.met) for end in ends.values())))
+    print()
+    print_table(rows, names=2)
 
 
-def bundle_target(bundle: Bundle, k: int) -> float:
-    """The loss that job k must reach."""
-    return float(getattr(bundle.jobs[k].job.target, "at_most", np.nan))
+def meaning(figures: Mapping[str, int]) -> str:
+    """What the figures say, whichever way they fell."""
+    met = {key.removeprefix("met_"): value for key, value in figures.items() if key != "ceiling"}
+    best = max(met.values())
+    ours = met.get(OURS)
+    told = f"{figures['ceiling']} could be met by somebody who knew in advance how long each training takes"
+    if ours is None:
+        return f"{told}; {' and '.join(name for name in met if met[name] == best)} met {best}."
+    told += f".\n{OURS}, which does not know it, met {ours}"
+    if met.get(BASELINE):
+        told += f", {ours / met[BASELINE]:.1f} times what {BASELINE} met ({met[BASELINE]})"
+    if len(met) == 1:
+        return f"{told}."
+    others = [name for name, number in met.items() if number == best and name != OURS]
+    if best > ours:
+        return f"{told}. Here {' and '.join(others)} met more: {best}."
+    return f"{told}. {' and '.join(others)} met as many." if others else f"{told}. No other policy met as many."
+
+
+@contextmanager
+def warm(workers: int) -> Iterator[Cluster]:
+    """Processes that have imported what trains, so that no policy waits for that."""
+    print(f"warming up {workers} processes that import torch and Lightning ...", end=" ", flush=True)
+    began = time.monotonic()
+    with Cluster(workers=workers) as cluster:
+        print(f"{time.monotonic() - began:.0f} s", flush=True)
+        yield cluster
+
+
+def play(cluster: Cluster, curves: Mapping[str, Curve], arguments: argparse.Namespace, seed: int) -> dict[str, int]:
+    """Play one seed under every policy; its figures."""
+    folder = arguments.run_dir / f"seed-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    began = time.monotonic()
+    print(f"\nseed {seed}: each training alone, to see how fast it is here ...", end=" ", flush=True)
+    speeds = speeds_of(cluster, curves, folder / "alone")
+    jobs = draw(curves, speeds, seed, arguments.seconds)
+    work = sum(job.work for job in jobs if job.work < float("inf"))
+    print(f"{min(speeds.values()):.0f} to {max(speeds.values()):.0f} batches/s; {work:.0f} s of work for "
+          f"{arguments.seconds:.0f} s, and what is never reached", flush=True)  # fmt: skip
+    ends = {}
+    for policy in arguments.policy:
+        bundle = bundle_of({job.name: terms(job) for job in jobs}, policy)
+        ends[policy] = run(cluster, bundle, folder / policy.translate(str.maketrans(":,=", "---")), policy)
+        print(f"   {policy}: {ends[policy].met} met", flush=True)
+    show(jobs, ends)
+    print(f"   ({time.monotonic() - began:.0f} s)", flush=True)
+    return {"seed": seed, "ceiling": ceiling(jobs), **{f"met_{name}": end.met for name, end in ends.items()}}
+
+
+def terms(job: DrawnJob) -> dict[str, object]:
+    """Of a job, as in a bundle file."""
+    return {"deadline": f"{job.deadline:.3f}s", "target": {"loss": job.target}}
 
 
 def main(words: Sequence[str] | None = None) -> dict[str, int]:
-    """Runs it all; the figures, summed over the seeds."""
+    """Run it all; the figures, summed over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="one or several; figures are their sums")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "demo", metavar="DIR", help="written anew")
-    parser.add_argument("--model", nargs="+", choices=sorted(MODELS), default=list(MODELS), help="(default: all)")
-    parser.add_argument(
-        "--policy", nargs="+", choices=POLICIES, default=list(SHOWN), help=f"(default: {' '.join(SHOWN)})"
-    )
-    parser.add_argument("--seconds", type=float, default=SOLO_SECONDS, help="each model alone (default %(default)s)")
+    parser.add_argument("--training", nargs="+", choices=TRAININGS, default=list(TRAININGS), metavar="NAME",
+                        help=f"some of {', '.join(TRAININGS)} (default: all)")  # fmt: skip
+    parser.add_argument("--policy", nargs="+", default=list(POLICIES), metavar="NAME",
+                        help=f"such as lara:order=edf (default: {' '.join(POLICIES)})")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="that there are (default %(default)s)")
     arguments = parser.parse_args(words)
-    rows = []
-    print("bringing up warm workers (each imports torch and Lightning once) ...", flush=True)
-    with signals(at_once=True), Cluster(workers=len(arguments.model)) as cluster:
-        for seed in arguments.seed:
-            folder = arguments.run_dir / f"seed-{seed}"
-            shutil.rmtree(folder, ignore_errors=True)
-            print(f"\nseed {seed}: each model alone for {arguments.seconds:.0f} s", flush=True)
-            solos = {
-                name: record(cluster, name, seed, arguments.seconds, folder / "solo" / name) for name in arguments.model
-            }
-            for name, solo in solos.items():
-                print(f"  {name:<14} {solo.speed:5.0f} batches/s, loss {solo.loss[0]:.3f} to {solo.loss[-1]:.4f}")
-            bundle, work = draw(solos, seed, arguments.seconds)
-            ends = {}
-            for name in arguments.policy:
-                print(f"\n{POLICIES[name]}", flush=True)
-                end = bundle.run(POLICIES[name], folder / name, cluster=cluster, watcher=view_for(sys.stdout))
-                ends[name] = unless_interrupted(end)
-            most = ceiling(bundle, work)
-            show(bundle, work, ends, most)
-            if "lara" in ends and ends["lara"].met < max(end.met for end in ends.values()):
-                why_not_more(bundle, work, ends["lara"])
-            rows.append({"seed": seed, "ceiling": most, **{f"met_{name}": end.met for name, end in ends.items()}})
+    curves = {curve.name: curve for curve in load_curves(CURVES) if curve.name in arguments.training}
+    for policy in arguments.policy:
+        try:
+            bundle_of({name: {"deadline": "1s", "target": {"batches": 1}} for name in curves}, policy)
+        except ValueError as error:
+            parser.error(str(error))
+    print(f"{len(curves)} trainings of handwritten digits share one device, under {len(arguments.policy)} policies.")
+    print(
+        "In the tables: needs, alone on the device; has, until its deadline; ✓ when its target was met; · not in time."
+    )
+    print(flush=True)
+    with signals(at_once=True), warm(len(curves)) as cluster:
+        rows = [play(cluster, curves, arguments, seed) for seed in arguments.seed]
     figures = {key: sum(row[key] for row in rows) for key in rows[0] if key != "seed"}
-    print("\n" + ", ".join(f"{key} {value}" for key, value in figures.items()))
+    if len(rows) > 1:
+        print()
+        print_table(
+            [
+                ("seed", "could be met", *arguments.policy),
+                *([str(number) for number in row.values()] for row in rows),
+                ("all", *map(str, figures.values())),
+            ]
+        )
+    print(f"\n{meaning(figures)}")
     if arguments.json:
         arguments.json.write_text(json.dumps({"figures": figures, "seeds": rows}, indent=2) + "\n")
     return figures

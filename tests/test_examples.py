@@ -74,8 +74,35 @@ def test_a_language_model_is_taught_on_nodes_that_come_and_go(tmp_path: Path) ->
 
 
 @pytest.mark.cluster
-def test_the_demo(local_ray: None, tmp_path: Path) -> None:
-    words = ["--model", "cnn", "lstm", "--policy", "fifo", "guarded_edf", "--seconds", "3", "--run-dir", str(tmp_path)]
-    figures = demo.main(words)
-    assert set(figures) == {"ceiling", "met_fifo", "met_guarded_edf"}
-    assert figures["met_fifo"] <= 2
+def test_the_demo(local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--training",
+        "cnn-quick",
+        "lstm-quick",
+        "--policy",
+        "fifo",
+        "triage",
+        "--seconds",
+        "6",
+        "--seed",
+        "1",
+        "2",
+    ]
+    figures = demo.main([*words, "--run-dir", str(tmp_path / "runs"), "--json", str(tmp_path / "demo.json")])
+    assert set(figures) == {"ceiling", "met_fifo", "met_triage"}
+    written = json.loads((tmp_path / "demo.json").read_text())
+    assert written["figures"] == figures
+    assert [row["seed"] for row in written["seeds"]] == [1, 2]
+    for key, value in figures.items():
+        assert value == sum(row[key] for row in written["seeds"]) <= 4
+    told = capsys.readouterr().out
+    assert re.search(r"^ +job +needs +has +fifo +triage$", told, re.MULTILINE)
+    assert re.search(r"^ +met +of \d +\d +\d$", told, re.MULTILINE)
+    assert told.endswith(f"\n{demo.meaning(figures)}\n")
+    assert (tmp_path / "runs" / "seed-2" / "triage" / "journal.db").exists()
+
+
+def test_the_demo_refuses_a_policy_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        demo.main(["--policy", "triag"])
+    assert "policy must be one of" in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""The demo's ten trainings: each digit model at two learning rates, and the recording of each alone.
+
+    python -m examples.digits.trainings        # records them again: about ten minutes on one core
+
+A recording holds the loss cells that a worker reports of this training (``curves/NAME.csv``, columns ``step,loss``);
+``curves/index.csv`` says how long a batch took. ``lightning-core simulate --curves examples/digits/curves`` plays them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import logging
+import statistics
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+CURVES = Path(__file__).parent / "curves"
+# Of every training; what a demo's seed draws is targets, deadlines and order.
+SEED = 1
+COLUMNS = ("file", "domain", "task", "method", "rows", "last_step", "sec_per_step")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model, how it is trained, and how long it is recorded.
+
+    Args:
+        model: name in ``examples.digits``.
+        lr: learning rate of Adam.
+        cell: minimum batches in a loss cell, about a thirtieth of a second.
+        batches: recorded.
+    """
+
+    model: str
+    lr: float
+    cell: int
+    batches: int
+
+    def config(self) -> dict[str, object]:
+        """A LightningCLI config."""
+        return {
+            "seed_everything": SEED,
+            "model": {"class_path": f"examples.digits.{self.model}", "init_args": {"lr": self.lr}},
+            "data": {"class_path": "examples.digits.Digits"},
+            "trainer": {"logger": False},
+        }
+
+
+TRAININGS = {
+    f"{name}-{speed}": Training(model, lr, cell, batches)
+    for name, model, cell, batches in (
+        ("vit", "VisionTransformer", 1, 1500),
+        ("lstm", "Lstm", 2, 4000),
+        ("cnn", "Cnn", 3, 6000),
+        ("resnet", "ResNetNarrow", 2, 3600),
+        ("wide", "ResNetWide", 1, 2000),
+    )
+    for speed, lr in (("quick", 1e-3), ("slow", 3e-4))
+}
+
+
+def record(training: Training) -> tuple[list[tuple[int, float]], float]:
+    """Train alone on one thread.
+
+    Returns:
+        Batches and mean loss of each cell, as a worker reports them, and the median seconds of a batch.
+    """
+    import lightning.pytorch as pl
+
+    import examples.digits as digits
+    from lightning_core.callbacks.meter import LossMeter
+
+    cells: list[tuple[int, float]] = []
+    meter = LossMeter(lambda cell: cells.append((cell.batches, cell.loss)), training.cell)
+    times: list[float] = []
+
+    class Losses(pl.Callback):
+        def on_train_batch_end(
+            self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
+            times.append(time.process_time())  # what else the machine does is not counted
+            meter.add(outputs["loss"].item(), len(times))
+
+    pl.seed_everything(SEED, verbose=False)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, max_steps=training.batches, max_epochs=-1, callbacks=[Losses()], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(getattr(digits, training.model)(lr=training.lr), digits.Digits())
+    return cells, statistics.median(b - a for a, b in pairwise(times))
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Record all trainings, or those that are named."""
+    parser = argparse.ArgumentParser(prog="python -m examples.digits.trainings", description="Record the trainings.")
+    parser.add_argument("--out", type=Path, default=CURVES, metavar="DIR", help="folder of the CSV files")
+    parser.add_argument("--only", nargs="+", choices=TRAININGS, default=list(TRAININGS), metavar="NAME")
+    arguments = parser.parse_args(words)
+
+    import torch
+
+    torch.set_num_threads(1)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning.pytorch")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    index = arguments.out / "index.csv"
+    rows = {}
+    if index.exists():
+        with index.open(newline="") as opened:
+            rows = {row["file"]: row for row in csv.DictReader(opened)}
+    for name in arguments.only:
+        training = TRAININGS[name]
+        cells, seconds = record(training)
+        with (arguments.out / f"{name}.csv").open("w", newline="") as opened:
+            writer = csv.writer(opened, lineterminator="\n")
+            writer.writerow(["step", "loss"])
+            writer.writerows([batches, f"{loss:.4g}"] for batches, loss in cells)
+        rows[f"{name}.csv"] = {
+            "file": f"{name}.csv", "domain": "cv", "task": "digits", "rows": str(len(cells)),
+            "method": f"{training.model} adam lr={training.lr:g} bs=64", "last_step": str(cells[-1][0]),
+            "sec_per_step": f"{seconds:.3g}",
+        }  # fmt: skip
+        with index.open("w", newline="") as opened:
+            table = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows[file] for file in sorted(rows))
+        print(
+            f"{name}: {cells[-1][0]} batches, {cells[0][1]:.3g} to {cells[-1][1]:.3g}, {1e3 * seconds:.3g} ms a batch"
+        )
+
+
+if __name__ == "__main__":
+    main()

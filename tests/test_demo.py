@@ -1,0 +1,132 @@
+"""The demo: what its seeds draw, the recordings that its targets are read off, and what it makes of the figures."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.demo import play
+from examples import demo
+from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
+from examples.digits.trainings import CURVES, TRAININGS, record
+from lightning_core.callbacks.meter import LossMeter
+from lightning_core.curves import Curve, load_curves
+from lightning_core.types import Report
+
+RECORDED = {curve.name: curve for curve in load_curves(CURVES)}
+SPEEDS = dict.fromkeys(RECORDED, 50.0)
+
+
+def smooth(curve: Curve) -> np.ndarray:
+    """Means over the scheduler's window."""
+    return np.convolve(curve.loss, np.ones(WINDOW) / WINDOW, "valid")
+
+
+def test_a_seed_draws_each_training_once_and_more_work_than_fits() -> None:
+    hopeless = 0
+    for seed in range(200):
+        jobs = draw(RECORDED, SPEEDS, seed)
+        assert sorted(job.name for job in jobs) == sorted(TRAININGS)
+        assert all(0.08 * SECONDS <= job.deadline <= SECONDS for job in jobs)
+        work = sum(job.work for job in jobs if job.work < np.inf)
+        # Recordings end, cells are whole, and a curve that lies still has its lowest loss earlier.
+        assert work <= 1.05 * LOAD * SECONDS
+        hopeless += sum(job.work == np.inf for job in jobs)
+        assert 0 <= ceiling(jobs) <= sum(job.work <= job.deadline for job in jobs)
+    assert hopeless == pytest.approx(200 * 10 / 6, rel=0.3)
+    assert draw(RECORDED, SPEEDS, 7) == draw(dict(reversed(RECORDED.items())), SPEEDS, 7)
+    assert draw(RECORDED, SPEEDS, 7) != draw(RECORDED, SPEEDS, 8)
+
+
+def test_deadlines_know_nothing_of_work_and_of_the_order_of_arrival() -> None:
+    drawn = [job for seed in range(300) for job in draw(RECORDED, SPEEDS, seed)]
+    deadlines = np.array([job.deadline for job in drawn])
+    work = np.array([min(job.work, 2 * SECONDS) for job in drawn])
+    number = np.tile(np.arange(10), 300)
+    assert abs(np.corrcoef(deadlines, work)[0, 1]) < 0.06
+    assert abs(np.corrcoef(deadlines, number)[0, 1]) < 0.06
+    assert abs(np.corrcoef(work, number)[0, 1]) < 0.06
+
+
+def test_a_target_is_reached_on_its_recording_after_the_work_that_is_told() -> None:
+    for seed in range(20):
+        for job in draw(RECORDED, SPEEDS, seed):
+            curve = RECORDED[job.name]
+            met = np.flatnonzero(smooth(curve) <= job.target)
+            at = curve.position[met[0] + WINDOW - 1] if len(met) else np.inf
+            assert at / 50.0 == pytest.approx(job.work)
+
+
+def test_a_faster_machine_is_asked_for_more() -> None:
+    slow, fast = (draw(RECORDED, dict.fromkeys(RECORDED, speed), 3) for speed in (30.0, 60.0))
+    for one, other in zip(slow, fast, strict=True):
+        assert (one.name, one.deadline) == (other.name, other.deadline)
+        if max(one.work, other.work) < np.inf:
+            assert other.target <= one.target
+
+
+def test_the_recordings_are_what_their_index_says_in_the_cells_of_a_worker() -> None:
+    with (CURVES / "index.csv").open(newline="") as opened:
+        index = {row["file"].removesuffix(".csv"): row for row in csv.DictReader(opened)}
+    assert set(index) == set(TRAININGS) == {path.stem for path in CURVES.glob("*.csv")} - {"index"}
+    assert sum(path.stat().st_size for path in CURVES.iterdir()) < 100_000
+    for name, training in TRAININGS.items():
+        cells: list[int] = []
+        meter = LossMeter(lambda cell, cells=cells: cells.append(cell.batches), training.cell)
+        for batch in range(1, training.batches + 1):
+            meter.add(1.0, batch)
+        curve = RECORDED[name]
+        assert curve.position.tolist() == cells
+        assert (int(index[name]["rows"]), int(index[name]["last_step"])) == (len(cells), cells[-1])
+        assert curve.loss[-20:].mean() < 0.1 * curve.loss[:20].mean()
+        assert 0.001 < float(index[name]["sec_per_step"]) < 0.2
+
+
+def test_a_training_is_recorded_again() -> None:
+    torch.set_num_threads(1)
+    cells, seconds = record(replace(TRAININGS["cnn-quick"], batches=60))
+    recorded = RECORDED["cnn-quick"]
+    assert [batches for batches, _ in cells] == recorded.position[: len(cells)].tolist()
+    assert [loss for _, loss in cells] == pytest.approx(recorded.loss[: len(cells)].tolist(), rel=0.05)
+    assert seconds > 0
+
+
+def test_in_virtual_time_the_five_seeds_are_worth_showing() -> None:
+    """What a live run of minutes should come to, on any machine: the demo's own seeds, none left out."""
+    played = [play(("fifo", "triage"), seed) for seed in range(1, 6)]
+    for most, *met in played:
+        assert max(met) <= most <= 10
+    _, fifo, triage = np.sum(played, axis=0)
+    assert triage >= 1.3 * fifo > 0
+
+
+@pytest.mark.parametrize(
+    ("met", "words"),
+    [
+        (
+            {"fifo": 10, "triage": 20},
+            "triage, which does not know it, met 20, 2.0 times what fifo met (10). No other policy",
+        ),
+        ({"fifo": 10, "edf": 9, "triage": 10}, "met 10, 1.0 times what fifo met (10). fifo met as many."),
+        ({"fifo": 12, "edf": 9, "triage": 10}, "0.8 times what fifo met (12). Here fifo met more: 12."),
+        ({"fifo": 0, "edf": 3, "triage": 3}, "triage, which does not know it, met 3. edf met as many."),
+        ({"triage": 5}, "which does not know it, met 5."),
+        ({"edf": 3, "laira": 4}, "how long each training takes; laira met 4."),
+    ],
+)
+def test_what_the_figures_say_is_said_whichever_way_they_fell(met: dict[str, int], words: str) -> None:
+    told = demo.meaning({"ceiling": 25, **{f"met_{name}": number for name, number in met.items()}})
+    assert told.startswith("25 could be met by somebody who knew")
+    assert words in told
+
+
+def test_the_first_batches_of_a_process_do_not_count_as_its_speed() -> None:
+    def report(batches: int, busy: float) -> Report:
+        return Report("a", 1, 1, 1, batches, busy, ())
+
+    assert demo.speed([report(0, 0.0), report(10, 2.0), report(20, 2.5), report(30, 3.0)]) == pytest.approx(20.0)
+    assert demo.speed([report(30, 3.0)]) == pytest.approx(10.0)
