@@ -77,7 +77,7 @@ def record(training: Training) -> tuple[list[tuple[int, float]], float]:
     from lightning_core.callbacks.meter import LossMeter
 
     cells: list[tuple[int, float]] = []
-    meter = LossMeter(lambda cell: cells.append((cell.batches, cell.loss)), training.cell)
+    meter = LossMeter(lambda cell: cells.append((cell.batches, cell.value)), training.cell)
     times: list[float] = []
 
     class Losses(pl.Callback):
