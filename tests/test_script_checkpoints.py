@@ -16,7 +16,7 @@ from lightning_core.callbacks.record import KEY, MOST, NEWEST, Curve, Point, Rec
 from lightning_core.drivers import connect as connecting
 from lightning_core.drivers.local import LocalClient
 from lightning_core.reasons import Reason
-from lightning_core.types import Grant, Job, Target, Verdict
+from lightning_core.types import Grant, Job, Report, Target, Verdict
 from tests.faults.test_joining import Pool, training
 from tests.test_callback import fit
 from tests.tiny import Line, ValidatedPoints
@@ -152,7 +152,13 @@ def test_the_whole_curve_is_known_with_the_first_report(tmp_path: Path, monkeypa
     client, path, counts = LocalClient(), saved(tmp_path), list[int]()
     monkeypatch.setattr(connecting, "connect", lambda pool: client)
     handle = client.report
-    monkeypatch.setattr(client, "report", lambda report: (handle(report), counts.append(client.status()[0].cells))[0])
+
+    def report(said: Report) -> Any:
+        answer = handle(said)
+        counts.append(client.status()[0].cells)
+        return answer
+
+    monkeypatch.setattr(client, "report", report)
     resumed(path, callback())
     assert counts[0] == 4
 
