@@ -35,10 +35,10 @@ import torch  # noqa: E402
 
 from lightning_core.launch.bundle import Bundle  # noqa: E402
 from lightning_core.launch.checkpoints import FOLDER, find  # noqa: E402
-from lightning_core.launch.cluster import new_run_dir  # noqa: E402
 from lightning_core.launch.loading import load_yaml  # noqa: E402
 from lightning_core.launch.market_run import LEDGER, OnMarket  # noqa: E402
 from lightning_core.launch.problems import require  # noqa: E402
+from lightning_core.launch.run_folder import new_run_dir  # noqa: E402
 from lightning_core.launch.signals import signals  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
 from lightning_core.view.progress import print_summary, view_for  # noqa: E402

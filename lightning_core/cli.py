@@ -19,11 +19,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_core import market_commands, place_commands, simulate, steering
+from lightning_core import market_commands, place_commands, pool_run, simulate, steering
 from lightning_core.arguments import Parser, complete, new_file
 from lightning_core.drivers.connect import connect
 from lightning_core.durations import format_duration
+from lightning_core.excerpt import compare
 from lightning_core.journal import Journal, JournalError, replay
+from lightning_core.launch.in_pool import InPool, journal_of
 from lightning_core.launch.signals import Interrupted, raising, signals
 from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET, EXIT_POOL_LOST, PoolLost
 from lightning_core.variables import unknown
@@ -176,7 +178,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if on_market is not None:
         bundle = _placed(on_market, bundle)
     if client is not None:
-        return steering.run_in_pool(client, bundle, arguments)
+        return pool_run.run_in_pool(client, bundle, arguments)
     return _run_here(bundle, arguments, on_market)
 
 
@@ -210,7 +212,7 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
-    from lightning_core.launch.cluster import keep_spec, new_run_dir  # Ray takes seconds to import: mistakes come first
+    from lightning_core.launch.run_folder import keep_spec, new_run_dir
 
     run_dir = new_run_dir(arguments.run_dir)
     (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
@@ -280,6 +282,8 @@ def _resume(arguments: argparse.Namespace) -> int:
     run_dir = arguments.resume.resolve()
     if not (run_dir / "bundle.yaml").is_file():
         raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml")
+    if (note := InPool.of(run_dir)) is not None:
+        return pool_run.resume_in_pool(run_dir, note, arguments)
     before = Bundle.from_file(run_dir / "bundle.yaml")
     if (run_dir / "journal.db").is_file():  # else it was left before anything was submitted
         with Journal.open(run_dir / "journal.db") as journal:
@@ -341,9 +345,14 @@ def _policies(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    with Journal.open(_journal_in(arguments.run_dir), read_only=True) as journal:
-        again = replay(journal)
-        same = again.digest == journal.digest
+    with Journal.open(journal_of(arguments.run_dir), read_only=True) as journal:
+        if (part := journal.part_of) is not None:
+            again, same = compare(journal, part), True
+            print(f"a part of the journal of the pool at {part.folder}, which was handled again; its jobs are "
+                  f"{', '.join(part.jobs)}", file=sys.stderr)  # fmt: skip
+        else:
+            again = replay(journal)
+            same = again.digest == journal.digest
     body: dict[str, Any] = {"events": again.events, "digest": again.digest, "identical": same}
     print(json.dumps(body))
     print(f"{again.events} events over {format_duration(again.now)} replayed", file=sys.stderr)
@@ -353,7 +362,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from lightning_core.view.report import write
 
-    path = _journal_in(arguments.run_dir)
+    path = journal_of(arguments.run_dir)
     out = arguments.out or path.with_name("report.html")
     with Journal.open(path, read_only=True) as journal:
         write(journal, out, path.parent.resolve().name)
@@ -369,14 +378,10 @@ def _report(arguments: argparse.Namespace) -> int:
 def _picture(arguments: argparse.Namespace) -> int:
     from lightning_core.view.picture import draw
 
-    with Journal.open(_journal_in(arguments.run_dir), read_only=True) as journal:
+    with Journal.open(journal_of(arguments.run_dir), read_only=True) as journal:
         draw(journal, arguments.out)
     print(arguments.out)
     return EXIT_MET
-
-
-def _journal_in(path: Path) -> Path:
-    return path / "journal.db" if path.is_dir() else path
 
 
 if __name__ == "__main__":

@@ -34,6 +34,16 @@ class JournalError(Exception):
     """The journal cannot be used: it is missing, damaged, of another version, or does not replay."""
 
 
+class PartOf(NamedTuple):
+    """Of which journal another one is a part: it has what concerns some jobs, and cannot be replayed by itself."""
+
+    folder: str
+    """Of the pool whose journal is the whole one."""
+    jobs: tuple[str, ...]
+    submitted_at: float
+    """Scheduler time at which these jobs were submitted; no other submission was at that time."""
+
+
 class Entry(NamedTuple):
     """One event with what followed from it."""
 
@@ -57,7 +67,7 @@ class Journal:
         self._digest = digest
 
     @classmethod
-    def create(cls, path: Path, settings: Settings, *, durable: bool = True) -> Self:
+    def create(cls, path: Path, settings: Settings, *, durable: bool = True, part_of: PartOf | None = None) -> Self:
         """A new journal.
 
         Args:
@@ -65,6 +75,7 @@ class Journal:
             settings: of the scheduler.
             durable: whether each event is on the disk before anybody obeys. A simulation can be run again: its events
                 are committed when the journal is closed.
+            part_of: the journal that it will be a part of, if it will be one.
 
         Raises:
             JournalError: if there is one already: a journal is never overwritten.
@@ -73,6 +84,8 @@ class Journal:
             raise JournalError(f"{path}: there is a journal already")
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = _connect(path)
+        if part_of is not None:  # it is replaced as one file
+            connection.execute("PRAGMA journal_mode = DELETE")
         with connection:
             connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
             connection.execute(
@@ -81,6 +94,8 @@ class Journal:
             )
             text = json.dumps(settings.to_dict(), sort_keys=True, allow_nan=False)
             connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), text))
+            if part_of is not None:
+                connection.execute("INSERT INTO meta VALUES ('part_of', ?)", (json.dumps(part_of),))
         return cls(path, connection, _digest("", text), durable=durable)
 
     @classmethod
@@ -109,6 +124,20 @@ class Journal:
         [text] = self._connection.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
         return Settings(**json.loads(text))
 
+    @property
+    def part_of(self) -> PartOf | None:
+        """The journal that this one is a part of; None if it is whole."""
+        found = self._connection.execute("SELECT value FROM meta WHERE key = 'part_of'").fetchone()
+        if found is None:
+            return None
+        folder, jobs, submitted_at = json.loads(found[0])
+        return PartOf(folder, tuple(jobs), submitted_at)
+
+    def keep(self, entry: Entry) -> None:
+        """Take in an entry of the journal that this one is a part of, with its number and digest."""
+        self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
+        self._digest = entry.digest
+
     def append(self, event: Event, now: float, answers: list[Answer]) -> None:
         """Commits one event; when this returns it is on the disk, if it is durable."""
         body, answer = encode_event(event), encode_answers(answers)
@@ -121,10 +150,24 @@ class Journal:
         self._digest = digest
         reach("journal.after_commit")
 
-    def entries(self) -> Iterator[Entry]:
-        """All of them, oldest first."""
-        rows = self._connection.execute("SELECT number, now, event, answers, digest FROM events ORDER BY number")
-        return (Entry(*row) for row in rows)
+    def entries(self, since: float = 0.0) -> Iterator[Entry]:
+        """All of them, or those from a scheduler time on, oldest first."""
+        query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
+        return (Entry(*row) for row in self._connection.execute(query, (self._first(since),)))
+
+    def _first(self, since: float) -> int:
+        """Number of the first entry from a time on: numbers and times grow together."""
+        low, high = self._connection.execute("SELECT coalesce(min(number), 0), coalesce(max(number), 0) FROM events") \
+            .fetchone()  # fmt: skip
+        if since <= 0.0:
+            return int(low)
+        high += 1
+        while low < high:
+            middle = (low + high) // 2
+            query = "SELECT now FROM events WHERE number >= ? ORDER BY number LIMIT 1"  # a part has gaps
+            [now] = self._connection.execute(query, (middle,)).fetchone() or [since]
+            low, high = (middle + 1, high) if now < since else (low, middle)
+        return int(low)
 
     def seconds_down(self) -> float:
         """Return the seconds in which no scheduler was there, of those that the journal spans."""
@@ -134,6 +177,12 @@ class Journal:
             if (down := downtime.take(event, entry.now)) is not None:
                 seconds += down.until - down.since
         return seconds
+
+    @property
+    def last(self) -> int:
+        """Number of the newest event, 0 if there is none."""
+        [last] = self._connection.execute("SELECT coalesce(max(number), 0) FROM events").fetchone()
+        return int(last)
 
     @property
     def digest(self) -> str:
@@ -175,6 +224,8 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
     Raises:
         JournalError: if it is damaged, or if strict and an answer differs, with the number of the first such event.
     """
+    if (whole := journal.part_of) is not None:
+        raise JournalError(f"{journal.path}: a part of the journal of the pool at {whole.folder}: replay that one")
     scheduler = Scheduler(settings := journal.settings())
     digest = _digest("", json.dumps(settings.to_dict(), sort_keys=True))
     now, count = 0.0, 0
@@ -193,7 +244,9 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
 
 def _connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     if read_only:
-        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        connection.execute("BEGIN")  # somebody else may go on writing: all that is read is of one moment
+        return connection
     connection = sqlite3.connect(path, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,9 @@ from lightning_core.drivers.connect import AUTO, connect, home
 from lightning_core.drivers.wire import SocketClient
 from lightning_core.durations import WallTime, format_duration, parse_when, seconds_until
 from lightning_core.journal import Journal, replay
+from lightning_core.launch.in_pool import journal_of
 from lightning_core.settings import Settings
-from lightning_core.summary import EXIT_MET, PoolLost, Summary
+from lightning_core.summary import EXIT_MET
 from lightning_core.types import Amend, Cancel, Event, JobStatus, Pause, Resume, State
 from lightning_core.view.log_lines import LogLines
 from lightning_core.view.text import clean
@@ -212,48 +212,9 @@ def _submit(arguments: argparse.Namespace) -> int:
     client = _client(arguments)
     bundle = read_bundle(arguments.bundle, client, arguments.allow_import)
     check_for(client, bundle)
-    _launch(client, bundle)
+    launch(client, bundle.submitted(datetime.now()))
     print(f"submitted: {listed(spec.job.name for spec in bundle.jobs)}; `lightning-core status` shows them")
     return EXIT_MET
-
-
-def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namespace) -> int:
-    """Submits a bundle to a pool that is up and follows it; interrupted, the jobs go on without an audience."""
-    from lightning_core.launch.follow import follow
-    from lightning_core.launch.signals import signals
-    from lightning_core.view.progress import print_summary, view_for
-
-    names = [spec.job.name for spec in bundle.jobs]
-    check_for(client, bundle)
-    _launch(client, bundle)
-    about = client.about()
-    settings = Settings(**about["settings"])
-    print(f"{len(names)} jobs in the pool at {about['folder']} under {settings.policy}", flush=True)
-    watcher = view_for(sys.stdout, settings.policy, settings.devices)
-    start = time.monotonic()
-
-    def look() -> tuple[float, list[JobStatus]]:
-        now, jobs = patiently(client.status)
-        newest = {job.name: job for job in jobs}  # a name may have been used before
-        return now, [newest[name] for name in names]
-
-    try:
-        with signals() as received:
-            _, jobs = follow(look, lambda: received, watcher)
-    except ConnectionError as error:
-        words = f"{error}; `lightning-core up` goes on with its jobs from what they saved"
-        raise PoolLost(words) from None
-    finally:
-        watcher.close()
-    if received:
-        print(f"the jobs go on in the pool; `lightning-core status` shows them, `cancel` ends them: {listed(names)}")
-        return 128 + received[0]
-    wall = time.monotonic() - start
-    summary = replace(Summary.of(settings, wall, jobs, Path(about["folder"])), wall=wall)
-    print_summary(summary, sys.stdout)
-    if arguments.json:
-        summary.write(arguments.json)
-    return summary.exit_code
 
 
 def check_for(client: SocketClient, bundle: Bundle) -> None:
@@ -271,12 +232,12 @@ def check_for(client: SocketClient, bundle: Bundle) -> None:
     specs.check([cast(specs.Spec, spec.for_worker(bundle.folder)) for spec in bundle.jobs], taken)
 
 
-def _launch(client: SocketClient, bundle: Bundle) -> None:
+def launch(client: SocketClient, bundle: Bundle) -> None:
+    """Submit a bundle that has been checked, with its points in time settled."""
     settings = Settings(**client.about()["settings"])
     if bundle.settings.policy not in (Settings().policy, settings.policy):
         print(f"warning: the pool shares by {settings.policy}; the bundle's {bundle.settings.policy} is for runs of "
               "its own (--own)", file=sys.stderr)  # fmt: skip
-    bundle = bundle.submitted(datetime.now())
     tell_moments(bundle)
     client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
 
@@ -393,9 +354,10 @@ def _why(arguments: argparse.Namespace) -> int:
         client = _client(arguments)
         _find(client, arguments.job)
         folder = Path(client.about()["folder"])
-    with Journal.open(folder / "journal.db", read_only=True) as journal:
+    with Journal.open(journal_of(folder), read_only=True) as journal:
         history = History.read(journal)
-        jobs = [] if history.settings.market is None else replay(journal).scheduler.status()
+        told = history.settings.market is not None and history.part_of is None
+        jobs = replay(journal).scheduler.status() if told else []
     if arguments.job not in (names := [told.job.name for told in history.jobs]):
         raise Failed(f"no job {arguments.job!r}{did_you_mean(arguments.job, names)}")
     print("\n".join(why(history, arguments.job)))

@@ -34,14 +34,14 @@ class Shell:
         self.home = home
         self.folder = home / "pool"
         hidden = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"}
-        self._env = {key: value for key, value in os.environ.items() if key not in hidden}
-        self._env |= {"LIGHTNING_CORE_HOME": str(home), "PYTHONPATH": str(ROOT), "HOME": str(home)}
+        self.env = {key: value for key, value in os.environ.items() if key not in hidden}
+        self.env |= {"LIGHTNING_CORE_HOME": str(home), "PYTHONPATH": str(ROOT), "HOME": str(home)}
         self.scripts: list[subprocess.Popen[str]] = []
 
     def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """What Python answers."""
         line = [sys.executable, *words]
-        return subprocess.run(line, env=self._env | env, cwd=self.home, capture_output=True, text=True, timeout=180)
+        return subprocess.run(line, env=self.env | env, cwd=self.home, capture_output=True, text=True, timeout=180)
 
     def command(self, *words: str, code: int = 0, **env: str) -> str:
         """What ``lightning-core`` answers."""
@@ -53,7 +53,7 @@ class Shell:
         """``python train.py`` in the background."""
         line = [sys.executable, "-m", "tests.script", name, deadline, str(batches)]
         process = subprocess.Popen(
-            line, env=self._env | env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            line, env=self.env | env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self.scripts.append(process)
         return process

@@ -121,11 +121,12 @@ class Bundle:
         content, found = load_yaml(path, EMPTY)
         return cls._read(content, path.parent, found, there)
 
-    def read_again(self, path: Path | str) -> Self:
+    def read_again(self, path: Path | str, there: There | None = None) -> Self:
         """Read the file of a run that goes on: times of day are those of the day on which each job was submitted.
 
         Args:
             path: Of the bundle file, as it is now.
+            there: The pool that it was read for, if it was there already.
 
         Raises:
             BundleError: With every problem found.
@@ -135,7 +136,7 @@ class Bundle:
         path = Path(path)
         content, found = load_yaml(path, EMPTY)
         submitted = {spec.job.name: spec.submitted for spec in self.jobs}
-        return self._read(content, path.parent, found, submitted=submitted)
+        return self._read(content, path.parent, found, there, submitted)
 
     @classmethod
     def from_dict(cls, content: Any, folder: Path | str = ".", source: str = "bundle") -> Self:
@@ -281,7 +282,8 @@ class Bundle:
         bundle = self if policy is None else self.with_policy(policy)
         bundle.check(local=cluster is None)
 
-        from lightning_core.launch.cluster import Cluster, new_run_dir  # Ray takes seconds to import
+        from lightning_core.launch.cluster import Cluster  # Ray takes seconds to import
+        from lightning_core.launch.run_folder import new_run_dir
 
         folder = new_run_dir(run_dir)
         if cluster is not None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import ray
-import yaml
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from lightning_core.drivers.files import write_whole
@@ -35,6 +34,7 @@ from lightning_core.launch.keeper import start_keeper
 from lightning_core.launch.places import LABEL
 from lightning_core.launch.preflight import check_folder
 from lightning_core.launch.problems import BundleError
+from lightning_core.launch.run_folder import keep_spec
 from lightning_core.launch.signals import Interrupted, below, end, kept_from_ray, signal_words, signals
 from lightning_core.settings import Settings
 from lightning_core.summary import PoolLost, Summary
@@ -389,32 +389,6 @@ def has_token() -> bool:
 
     raylet: Any = _raylet
     return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)
-
-
-def new_run_dir(wanted: Path | str | None) -> Path:
-    """A folder for a run, made now.
-
-    Raises:
-        BundleError: if it is there and not empty: a run is never written over another.
-    """
-    folder = Path(wanted) if wanted is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    if folder.exists() and any(folder.iterdir()):
-        raise BundleError([f"{folder}: is not empty; name another folder for this run"])
-    check_folder(folder)
-    return folder.resolve()
-
-
-def keep_spec(bundle: Bundle, run_dir: Path) -> None:
-    """Notes what is run, whole or not at all: the folder can be gone on with from now on."""
-    with owner_only():
-        write_whole(run_dir / "bundle.yaml", yaml.dump(bundle.to_dict(), Dumper=_WithoutAliases, sort_keys=False))
-
-
-class _WithoutAliases(yaml.SafeDumper):
-    """Writes what is there twice twice: our own loader takes no more than so many aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 def call(actor: Actor, method: str, *args: Any, until: float | None = None) -> Any:

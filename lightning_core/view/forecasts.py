@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from lightning_core.codec import decode_event
-from lightning_core.journal import Journal
+from lightning_core.excerpt import open_whole
+from lightning_core.journal import Journal, JournalError
 from lightning_core.scheduler import Scheduler
 from lightning_core.view.history import History
 from lightning_core.view.job_history import JobHistory
@@ -13,6 +16,8 @@ from lightning_core.view.moments import Forecast
 
 # Forecasts that are shown of a job, evenly over its training.
 MOMENTS = 8
+# Of a run in a pool, the pool's journal is handled again; with more events than this it would take minutes.
+LONGEST = 200_000
 
 
 def fill_in(journal: Journal, history: History, moments: int = MOMENTS) -> None:
@@ -32,14 +37,24 @@ def fill_in(journal: Journal, history: History, moments: int = MOMENTS) -> None:
             times = np.linspace(job.progress[0].time, end, moments + 2)[1:-1].tolist()
             asked += [(time, job) for time in times]
     asked.sort(key=lambda pair: pair[0])
-    scheduler, at = Scheduler(history.settings), 0
+    if (part := history.part_of) is None:
+        _ask(journal, asked, 0.0)
+        return
+    with suppress(JournalError), open_whole(part) as whole:  # else nobody knows any more what was forecast
+        if whole.last <= LONGEST:
+            _ask(whole, asked, part.submitted_at)
+
+
+def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) -> None:
+    """Asks a scheduler that handles a journal's events again; times count from ``start``."""
+    scheduler, at = Scheduler(journal.settings()), 0
     for entry in journal.entries():
-        while at < len(asked) and asked[at][0] < entry.now:
+        while at < len(asked) and asked[at][0] < entry.now - start:
             time, job = asked[at]
             at += 1
             now = {status.name: status for status in scheduler.status()}.get(job.name)
-            if now is not None and now.submitted_at == job.submitted and now.finish is not None:
-                job.forecasts.append(Forecast(time, *now.finish))
+            if now is not None and now.submitted_at - start == job.submitted and now.finish is not None:
+                job.forecasts.append(Forecast(time, *(finish - start for finish in now.finish)))
         if at == len(asked):
             return
         scheduler.handle(decode_event(entry.event), entry.now)

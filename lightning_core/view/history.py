@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from lightning_core.codec import decode_answers, decode_event
 from lightning_core.downtime import Down, Downtime
-from lightning_core.journal import Journal
+from lightning_core.journal import Journal, PartOf
 from lightning_core.scheduler import Settings
 from lightning_core.types import (
     Amend,
@@ -44,6 +44,7 @@ class History:
         last: time of the last event.
         away: when the pool decided nothing though it should have.
         left: when the run was left, or the pool taken down, in order.
+        part_of: the pool that its jobs ran in, beside others; None if the journal has all jobs.
         gone: devices on which no worker could be had, and when.
     """
 
@@ -54,6 +55,7 @@ class History:
         self.away: list[Away] = []
         self.left: list[Away] = []
         self.gone: list[Gone] = []
+        self.part_of: PartOf | None = None
         self._newest: dict[str, JobHistory] = {}
         self._downtime = Downtime()
 
@@ -61,8 +63,11 @@ class History:
     def read(cls, journal: Journal) -> History:
         """Reads a journal from its beginning to its end."""
         history = cls(journal.settings())
+        history.part_of = journal.part_of
+        # Of a part of a pool's journal, times count from the submission of its jobs.
+        start = 0.0 if history.part_of is None else history.part_of.submitted_at
         for entry in journal.entries():
-            history.take(decode_event(entry.event), entry.now, decode_answers(entry.answers))
+            history.take(decode_event(entry.event), entry.now - start, decode_answers(entry.answers))
         return history
 
     def take(self, event: Event, now: float, answers: list[Answer]) -> None:

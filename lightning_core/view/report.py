@@ -98,7 +98,8 @@ def _intro(history: History) -> str:
         f"{'S' + what[1:]} after {format_duration(since - start)}, resumed {format_duration(until - since)} later."
         for since, until, what in history.left
     )
-    return " ".join([first, *map(escape, left)])
+    pool = [] if history.part_of is None else [f"What else ran in the pool at {history.part_of.folder} is not shown."]
+    return " ".join([first, *map(escape, [*left, *pool])])
 
 
 def _tiles(history: History) -> str:
