@@ -6,12 +6,16 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
+from lightning_core.drivers.connect import describe, is_found
 from lightning_core.drivers.local import LocalClient
+from lightning_core.drivers.wire import SocketClient
 from lightning_core.protocols import Client, DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.settings import Settings
 from lightning_core.types import Directive, Job, OnRefused, Report, Welcome
@@ -120,6 +124,8 @@ class Join:
         if client is not None:
             try:
                 welcome = self._ask(client)
+                if not self._answered and is_found(self._pool):
+                    self._tell_pool(client)
                 self._answered = True
                 return Connection(
                     client, welcome.incarnation, welcome.turnstiles, welcome.cores, welcome.again, job=self._job.name
@@ -132,6 +138,13 @@ class Join:
                 log.warning("%s: the pool refuses the job, it trains by itself: %s", self._job.name, error)
                 self._pool = "local"
         return self._alone(LocalClient(self._settings()))
+
+    def _tell_pool(self, client: Client) -> None:
+        """Which one it is: nobody has named it."""
+        if isinstance(client, SocketClient):
+            with suppress(ConnectionError):  # words are not worth a training
+                rank_zero_info(f"{self._job.name}: joined {describe(client.about())}; pool='local' or "
+                               "LIGHTNING_CORE_POOL=local trains alone")  # fmt: skip
 
     def _ask(self, client: Client) -> Welcome:
         """Asks under its name, then, if told so, under others; the one that is free is its own from now on."""

@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--policy", metavar="NAME", help="instead of the bundle's, such as fifo, edf, lara:order=edf")
     run.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, spec and summary")
     run.add_argument("--json", type=new_file, metavar="FILE", help="write the summary here too")
-    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left")
+    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left (a job: `resume`)")
     run.add_argument("--accept-changes", action="store_true", help="with --resume: take an edited bundle as it is now")
     run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
     words = "on nodes that come and go: a recording of spot prices; made-up machines here, or with --ray real ones"
@@ -281,6 +281,10 @@ def _resume(arguments: argparse.Namespace) -> int:
 
     run_dir = arguments.resume.resolve()
     if not (run_dir / "bundle.yaml").is_file():
+        if not run_dir.exists() and steering.has_job(connect(arguments.pool), name := str(arguments.resume)):
+            raise ValueError(
+                f"{name} is a job in the pool: `lightning-core resume {name}` lets it go on if it is paused"
+            )
         raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml")
     if (note := InPool.of(run_dir)) is not None:
         return pool_run.resume_in_pool(run_dir, note, arguments)

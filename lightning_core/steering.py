@@ -8,7 +8,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lightning_core.arguments import whole_number
 from lightning_core.codec import status_to_dict
 from lightning_core.drivers import specs
-from lightning_core.drivers.connect import AUTO, connect, home
+from lightning_core.drivers.connect import AUTO, connect, describe, home, kind_of
 from lightning_core.drivers.wire import SocketClient
 from lightning_core.durations import WallTime, format_duration, parse_when, seconds_until
 from lightning_core.journal import Journal, replay
@@ -31,7 +31,6 @@ from lightning_core.words import did_you_mean, listed
 
 if TYPE_CHECKING:
     from lightning_core.launch.bundle import Bundle
-    from lightning_core.launch.sharing import Kind
 
 
 class Failed(RuntimeError):
@@ -96,7 +95,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     words = "give a job another deadline: a duration from now, or a time such as 18:00 or 2026-11-23T18:00"
     deadline = command("deadline", _deadline, words)
     pause = command("pause", _pause, "let a job stand still, its memory kept")
-    resume = command("resume", _resume, "let a paused job go on")
+    resume = command("resume", _resume, "let a paused job of the pool go on (a run: `run --resume`)")
     cancel = command("cancel", _cancel, "end a job; its state is saved")
     for one in (why, logs, deadline, pause, resume, cancel):
         one.add_argument("job", metavar="JOB")
@@ -125,19 +124,7 @@ def read_bundle(path: Path, client: SocketClient | None, allow_import: list[str]
 
 def name_of(client: SocketClient) -> str:
     """Say which pool it is: its folder, devices and policy."""
-    about = patiently(client.about)
-    settings = about["settings"]
-    return (
-        f"the pool at {about['folder']} ({settings['devices']} {kind_of(about)} device"
-        f"{'s' * (settings['devices'] > 1)}, {settings['policy']})"
-    )
-
-
-def kind_of(about: Mapping[str, Any]) -> Kind:
-    """Return the kind of a pool's devices, from what it says of itself."""
-    if about["devices"]:
-        return "cpu" if about["devices"][0].startswith("cpu") else "gpu"
-    return "cpu" if about["settings"]["quantum"] < 1 else "gpu"  # they are not known for a moment after a restart
+    return describe(patiently(client.about))
 
 
 def _client(arguments: argparse.Namespace) -> SocketClient:
@@ -397,6 +384,11 @@ def _print(lines: Sequence[str]) -> None:
         print("\n".join(lines), flush=True)
 
 
+def has_job(client: SocketClient | None, name: str) -> bool:
+    """Whether a pool is up and has, or had, a job of this name."""
+    return client is not None and any(job.name == name for job in client.status()[1])
+
+
 def _find(client: SocketClient, name: str) -> JobStatus:
     _, jobs = client.status()
     for job in reversed(jobs):
@@ -423,6 +415,9 @@ def _pause(arguments: argparse.Namespace) -> int:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
+    folder = arguments.job
+    if (Path(folder) / "bundle.yaml").is_file() and not has_job(connect(arguments.pool), folder):
+        raise Failed(f"{folder} is a run: `lightning-core run --resume {folder}` goes on with it")
     return _steer(arguments, Resume(arguments.job), "goes on")
 
 

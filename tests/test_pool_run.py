@@ -10,12 +10,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightning_core import pool_run, steering
+from lightning_core.callbacks import joining
 from lightning_core.excerpt import at_work, compare, find, write
 from lightning_core.journal import Journal, JournalError, PartOf, replay
 from lightning_core.launch.in_pool import InPool
@@ -289,6 +291,38 @@ def test_a_note_of_a_pool_that_is_garbage(text: str, tmp_path: Path, capsys: pyt
         said = Said(capsys, *command, str(tmp_path))
         assert said.code == 2
         assert "pool.json is no note of a pool" in said.err
+
+
+def test_a_script_says_which_pool_it_joined_if_nobody_named_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(joining, "rank_zero_info", said.append)
+    job = Job("found", 600.0, BatchTarget(1000), can=SCRIPT)
+    join = joining.Join(job, "auto", "cpu")
+    join().client.close()
+    words = f"found: joined the pool at {pool.folder} (1 cpu device, uniform); pool='local' or "
+    assert said == [f"{words}LIGHTNING_CORE_POOL=local trains alone"]
+    join().client.close()  # it comes back
+    assert len(said) == 1
+    joining.Join(replace(job, name="named"), str(pool.folder), "cpu")().client.close()
+    monkeypatch.setenv("LIGHTNING_CORE_POOL", str(pool.folder))
+    joining.Join(replace(job, name="environment"), "auto", "cpu")().client.close()
+    assert len(said) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- one verb each
+
+
+def test_a_run_is_resumed_by_run_and_a_job_by_resume(
+    pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("runs/one", "runs/one/"):
+        said = Said(capsys, "resume", folder)
+        assert said.code == 2
+        assert said.err == f"error: {folder} is a run: `lightning-core run --resume {folder}` goes on with it\n"
+    said = Said(capsys, "run", "--resume", "long")
+    assert said.code == 2
+    assert said.err == "error: long is a job in the pool: `lightning-core resume long` lets it go on if it is paused\n"
+    assert "nobody: no run was left here" in Said(capsys, "run", "--resume", "nobody").err
 
 
 # ---------------------------------------------------------------------------------------------------- the part

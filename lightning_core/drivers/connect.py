@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lightning_core.drivers.probe import UNUSABLE, PoolUnusable, check
 from lightning_core.drivers.wire import SocketClient
@@ -82,6 +82,31 @@ def connect(pool: str = AUTO) -> SocketClient | None:
     if not is_alive(head):
         raise ConnectionError(f"{pool}: its pool is down")
     return SocketClient(Path(head["socket"]))
+
+
+def is_found(pool: str) -> bool:
+    """Whether a pool is meant that nobody has named: the one that is up on this machine."""
+    return pool == AUTO and os.environ.get("LIGHTNING_CORE_POOL", AUTO) == AUTO
+
+
+def describe(about: Mapping[str, Any]) -> str:
+    """Say which pool it is, from what it says of itself.
+
+    Example::
+
+        >>> describe({"folder": "/pool", "devices": ["cpu0", "cpu1"], "settings": {"devices": 2, "policy": "triage"}})
+        'the pool at /pool (2 cpu devices, triage)'
+    """
+    settings = about["settings"]
+    many = settings["devices"]
+    return f"the pool at {about['folder']} ({many} {kind_of(about)} device{'s' * (many > 1)}, {settings['policy']})"
+
+
+def kind_of(about: Mapping[str, Any]) -> Literal["cpu", "gpu"]:
+    """Return the kind of a pool's devices, from what it says of itself."""
+    if about["devices"]:
+        return "cpu" if about["devices"][0].startswith("cpu") else "gpu"
+    return "cpu" if about["settings"]["quantum"] < 1 else "gpu"  # they are not known for a moment after a restart
 
 
 def is_address(pool: str) -> bool:
