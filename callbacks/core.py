@@ -23,7 +23,7 @@ from lightning_core.durations import WallTime, When, parse_when, seconds_until
 from lightning_core.protocols import Client, Turns
 from lightning_core.settings import Settings
 from lightning_core.targets import Target, as_target
-from lightning_core.types import Directive, Job, OnMiss, OnRefused, Outlook, Save, Verdict
+from lightning_core.types import Directive, Job, OnMiss, OnNan, OnRefused, Outlook, Save, Verdict
 from lightning_core.words import check_name
 
 from .elastic import Share, slots
@@ -56,6 +56,8 @@ class CoreCallback(pl.Callback):
         weight: how many jobs of weight 1 it counts for when not all can make it.
         on_miss: ``"continue"``, ``"stop"`` or ``"hold"`` when the deadline passes. A script that is stopped trains on,
             outside the pool.
+        on_nan: ``"continue"`` or ``"stop"`` when losses are NaN or infinite for three loss cells in a row; the first is
+            told at once. What a bundle says of a launched job may also be ``restart``.
         on_refused: what a script does if the pool does not take it, say because its name is taken: ``"hold"`` waits
             and asks again every few seconds, ``"rename"`` takes a free name (``resnet-2``), ``"alone"`` trains beside
             the pool. A pool that does not share the device is no reason to wait.
@@ -111,6 +113,7 @@ class CoreCallback(pl.Callback):
         begin: When | None = None,
         weight: float = 1.0,
         on_miss: str = "continue",
+        on_nan: str = "continue",
         on_refused: str = "hold",
         stop_when_met: bool = True,
         client: Client | None = None,
@@ -132,6 +135,9 @@ class CoreCallback(pl.Callback):
             raise ValueError("pool must be 'auto', 'local' or where the pool is, got ''")
         if on_miss not in tuple(OnMiss):
             raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {on_miss!r}")
+        if on_nan not in (OnNan.CONTINUE, OnNan.STOP):
+            why = ": only a job that a pool has launched can go back to a checkpoint" if on_nan == OnNan.RESTART else ""
+            raise ValueError(f"on_nan must be 'continue' or 'stop' in a script, got {on_nan!r}{why}")
         if on_refused not in tuple(OnRefused):
             raise ValueError(f"on_refused must be one of {', '.join(OnRefused)}, got {on_refused!r}")
         now, self._clock = datetime.now(), dict[str, WallTime]()
@@ -142,6 +148,7 @@ class CoreCallback(pl.Callback):
             begin=0.0 if begin is None else self._seconds("begin", begin, now),
             weight=weight,
             on_miss=OnMiss(on_miss),
+            on_nan=OnNan(on_nan),
         )
         self._options = Options(
             wanted, pool, stop_when_met, client, turns, launched, incarnation, devices, cores, every, growth,

@@ -12,7 +12,19 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.protocols import Client, Turns
-from lightning_core.types import BatchTarget, Can, Cause, Cell, End, Job, OnRefused, Outlook, WorkerLeft
+from lightning_core.types import (
+    STEP_LOSS,
+    BadLosses,
+    BatchTarget,
+    Can,
+    Cause,
+    Cell,
+    End,
+    Job,
+    OnRefused,
+    Outlook,
+    WorkerLeft,
+)
 
 from .elastic import slots
 from .horizon import ended_by, horizon, is_sigterm, seconds_left
@@ -21,7 +33,7 @@ from .mailbox import Mailbox
 from .meter import LossMeter
 from .pace import GpuPace, HostPace, Pace
 from .ranks import Ranks
-from .reading import Reading
+from .reading import Reading, watch
 from .record import Record
 from .saving import Saver
 from .steering import JobOver, Released, Steering
@@ -88,6 +100,9 @@ class Fit:
         target = options.job.target
         self._last = target.batches if isinstance(target, BatchTarget) else 0
         self._meter = LossMeter(self._deliver, options.every, options.growth)
+        # A metric may be a number when the losses that are trained on are none.
+        step = isinstance(target, BatchTarget) or target.metric == STEP_LOSS
+        self._watched = self._meter if step else LossMeter(lambda cell: None, options.every, options.growth)
         self._reading = Reading(target, self._meter, record.place)
         device = pl_module.device
         self._pace: Pace = GpuPace() if device.type == "cuda" else HostPace()
@@ -127,6 +142,11 @@ class Fit:
         if box is not None:
             if (complaint := self._reading.batch(trainer, outputs, accumulated, self._batches)) is not None:
                 log.warning("%s: %s", self._name, complaint)
+            if self._watched is not self._meter:
+                watch(outputs, accumulated, self._batches, self._watched)
+            if self._newest_bad() is not box.bad:
+                self._tell_bad(box)
+            box.aside = False
             box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
             if self._new_epoch:
                 self._new_epoch = False
@@ -137,7 +157,8 @@ class Fit:
             if box.outlook is not self._told:
                 self._told = box.outlook
                 tell(trainer, self._told)  # type: ignore[arg-type]  # what was never known cannot be new
-        steering.after_batch(self._launched and self._saver.due())
+        # While losses are none, what was saved before is what may be gone back to.
+        steering.after_batch(self._launched and self._saver.due() and (box is None or box.bad is None or box.bad.over))
         if steering.stopping:
             trainer.should_stop = True
         if steering.leaving or steering.saving:
@@ -153,11 +174,14 @@ class Fit:
         """At the end of a validation or an epoch."""
         if self.box is not None:
             self._reading.evaluation(trainer, place, self._batches)
+            if self._newest_bad() is not self.box.bad:
+                self._tell_bad(self.box)
             self.still_busy()
 
     def still_busy(self) -> None:
         """After what is work, but no batch."""
         if self.box is not None:
+            self.box.aside = True
             self.box.progress = (self._batches, self._pace.batch(), self._meter.rejected)
 
     def epoch_ends(self, trainer: pl.Trainer) -> None:
@@ -191,6 +215,18 @@ class Fit:
                     box.close(_parting(trainer, self._name, error), FAREWELL)
                     say(trainer, last_line(box.job, box.last_word, box.refused))
 
+    def _newest_bad(self) -> BadLosses | None:
+        """Of the losses that are trained on, or of the target's metric."""
+        step, metric = self._watched.bad, self._meter.bad
+        return metric if step is None or (step.over and metric is not None and not metric.over) else step
+
+    def _tell_bad(self, box: Mailbox) -> None:
+        before, box.bad = box.bad, self._newest_bad()
+        if box.bad is not None and (before is None or before.since != box.bad.since):
+            if before is None:  # what comes and goes again and again is told once
+                log.warning("%s: its losses are NaN or infinite since batch %s", self._name, f"{box.bad.since:,}")
+            box.hurry()
+
     def _deliver(self, cell: Cell) -> None:
         if self.box is not None:
             self.box.evaluated = self._reading.evaluated  # before the cell may be on its way
@@ -203,6 +239,7 @@ class Fit:
         points = [point for point in self._record.curve.points if point.batches <= self._batches]
         self._record.curve.points = points
         self._meter.start_at(self._batches, len(points))
+        self._watched.start_at(self._batches, len(points))
         if self.box is not None:
             self.box.evaluated = self._reading.evaluated
             for number, point in enumerate(points, start=1):

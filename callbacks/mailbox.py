@@ -19,7 +19,19 @@ from collections import deque
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import JoinRefused
-from lightning_core.types import Cell, Directive, End, Grant, Horizon, Outlook, Report, Save, Verdict, WorkerLeft
+from lightning_core.types import (
+    BadLosses,
+    Cell,
+    Directive,
+    End,
+    Grant,
+    Horizon,
+    Outlook,
+    Report,
+    Save,
+    Verdict,
+    WorkerLeft,
+)
 
 from .joining import Connect, Connection, Refused
 
@@ -72,6 +84,10 @@ class Mailbox:
         """When a limit of time ends it, on this process's monotonic clock."""
         self.outlook: Outlook | None = None
         """The newest forecast, if it is asked for."""
+        self.bad: BadLosses | None = None
+        """The newest run of losses that are NaN or infinite, which every report tells."""
+        self.aside = True
+        """Whether the training is at something else than its batches, which may take long."""
         self.last_word: Outlook | None = None
         """What became of the job, once it has parted."""
         self.turnstiles: tuple[str, ...] = ()
@@ -280,6 +296,7 @@ class Mailbox:
         report = Report(
             self._job, connection.incarnation, self._number, self._version(), batches, busy - busy_before, cells,
             rejected, began, self.evaluated, self.saved, self._horizon(),
+            self.bad, self.aside,
         )  # fmt: skip
         self._take(connection.client.report(report))
         self._anew = False
@@ -312,6 +329,9 @@ class Mailbox:
         if time.monotonic() >= self._ask_at:
             before, self.outlook = self.outlook, connection.client.outlook(self._job)
             self._ask_at = time.monotonic() + ASK
+            alert = "" if self.outlook is None else self.outlook.alert
+            if alert and not (before is not None and before.alert) and self.bad is None:  # those it has told itself
+                log.warning("%s: %s", self._job, alert)
             if self.outlook is not None and self.outlook.verdict is not None:
                 self._tell(self.outlook, None if before is None else before.verdict)
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lightning_core.types import Cell
+from lightning_core.types import BadLosses, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +47,9 @@ class LossMeter:
         if not 0 <= growth < 1:
             raise ValueError(f"growth must be at least 0 and below 1, got {growth}")
         self.rejected = 0
+        self.bad: BadLosses | None = None
+        """The newest run of losses that are NaN or infinite; of a device's losses, which are not looked at one by one,
+        of whole cells."""
         self._deliver = deliver
         self._every = every
         self._growth = growth
@@ -56,10 +59,11 @@ class LossMeter:
         self._sum = 0.0
         self._count = 0
         self._device: _DeviceSum | None = None
+        self._read_to = 0
 
     def start_at(self, batches: int, cells: int = 0) -> None:
         """Go on after so many batches, and so many cells that were delivered before."""
-        self._number = cells
+        self._number, self._read_to = cells, batches
         self._edge = batches + max(self._every, math.ceil(batches * self._growth))
 
     def add(self, loss: float, batches: int) -> None:
@@ -67,8 +71,10 @@ class LossMeter:
         if math.isfinite(loss):
             self._sum += loss
             self._count += 1
+            self._is_good()
         else:
             self.rejected += 1
+            self._is_bad(batches, 0)
         if batches >= self._edge:
             self._close(batches, self._sum, self._count)
             self._sum, self._count = 0.0, 0
@@ -105,11 +111,28 @@ class LossMeter:
             for at, total, count in self._device.arrived(wait):
                 # One bad loss spoils its cell: the device was not asked about each.
                 self._emit(at, total / count)
+                if math.isfinite(total):
+                    self._is_good()
+                else:
+                    self._is_bad(self._read_to + 1, 1)
+                self._read_to = at
 
     def _close(self, batches: int, total: float, count: int) -> None:
         self._edge = self._next_edge(batches)
         if count:
             self._emit(batches, total / count)
+        elif self.bad is not None:
+            self._is_bad(batches, 1)
+
+    def _is_bad(self, first: int, cells: int) -> None:
+        before = self.bad
+        self.bad = (
+            BadLosses(first, cells) if before is None or before.over else before._replace(cells=before.cells + cells)
+        )
+
+    def _is_good(self) -> None:
+        if self.bad is not None and not self.bad.over:
+            self.bad = self.bad._replace(over=True)
 
     def _next_edge(self, batches: int) -> int:
         return batches + max(self._every, int(batches * self._growth))

@@ -7,6 +7,7 @@ there, and each of its values is a whole evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Literal
 
@@ -93,6 +94,13 @@ class Reading:
             return "training_step returned no loss; return it, or name a metric that is logged in the target"
         names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
         return f"target metric {self._metric!r} was never logged; logged so far: {names}"
+
+
+def watch(outputs: Any, accumulated: int, batches: int, meter: LossMeter) -> None:
+    """Read the loss that ``training_step`` returned, if it is one, beside a target that speaks of another number."""
+    value = outputs.get("loss") if isinstance(outputs, Mapping) else None
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+        meter.add_tensor(value, float(accumulated), batches)
 
 
 def _words(value: Any) -> str:

@@ -218,6 +218,8 @@ class Steering:
                 return Word.STOP
             case End() if self._launched:
                 return Word.OVER
+            case End(reason=reason) if reason.code.startswith("diverged"):
+                return Word.STOP  # as its user wants it, who said what is to be done about losses that are none
             case Grant(devices=devices) if self._launched and sorted(devices) != self._devices:
                 return Word.LEAVE
             case Grant(duty=0.0):

@@ -13,6 +13,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
 ``LIGHTNING_CORE_WEIGHT``       a number
 ``LIGHTNING_CORE_ON_MISS``      ``continue`` (if unset), ``stop`` or ``hold``
+``LIGHTNING_CORE_ON_NAN``       ``continue`` (if unset) or ``stop``
 ``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: what to do if the pool refuses the job
 =============================== ==========================================================================
 """
@@ -26,7 +27,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_core.targets import parse_target
-from lightning_core.types import OnMiss, OnRefused
+from lightning_core.types import OnMiss, OnNan, OnRefused
 from lightning_core.variables import PREFIX, unknown
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {"job": environment[f"{PREFIX}JOB"]}
     arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_when(text) and text)
     arguments["target"] = _value(environment, "TARGET", parse_target)
-    for name, parse in (("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss), ("ON_REFUSED", _on_refused)):
+    for name, parse in (
+        ("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss), ("ON_NAN", _on_nan), ("ON_REFUSED", _on_refused),
+    ):  # fmt: skip
         if environment.get(PREFIX + name):
             arguments[name.lower()] = _value(environment, name, parse)
     return arguments
@@ -104,6 +107,12 @@ def _weight(text: str) -> float:
     if not 0 < weight < float("inf"):
         raise ValueError(f"weight must be positive and finite, got {text!r}")
     return weight
+
+
+def _on_nan(text: str) -> str:
+    if text == OnNan.RESTART:
+        raise ValueError("on_nan must be continue or stop in a script, got 'restart': only a launched job can go back")
+    return _one_of(OnNan, "on_nan", text)
 
 
 def _on_miss(text: str) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 from lightning_core.reasons import Reason
 from lightning_core.targets import target_from_dict
 from lightning_core.types import (
+    Alert,
     Amend,
     Answer,
+    BadLosses,
     Can,
     Cancel,
     Cause,
@@ -27,6 +29,7 @@ from lightning_core.types import (
     Lesson,
     Notice,
     OnMiss,
+    OnNan,
     Pause,
     Report,
     Resume,
@@ -76,7 +79,8 @@ def job_from_dict(value: dict[str, Any]) -> Job:
     body = dict(value)
     target, on_miss, can = target_from_dict(body["target"]), OnMiss(body["on_miss"]), map(Can, body["can"])
     sizes, rates = (tuple(body.get(key, ())) for key in ("sizes", "rates"))
-    return Job(**body | {"target": target, "on_miss": on_miss, "can": frozenset(can), "sizes": sizes, "rates": rates})
+    body |= {"target": target, "on_miss": on_miss, "can": frozenset(can), "sizes": sizes, "rates": rates}
+    return Job(**body | {"on_nan": OnNan(body.get("on_nan", OnNan.CONTINUE))})
 
 
 def encode_event(event: Event) -> str:
@@ -106,6 +110,8 @@ def decode_event(text: str) -> Event:
         body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
         if body.get("horizon") is not None:
             body["horizon"] = Horizon(*body["horizon"])
+        if body.get("bad") is not None:
+            body["bad"] = BadLosses(*body["bad"])
     if kind == "devices_gone":
         body["devices"] = tuple(body["devices"])
     if kind == "lesson":
@@ -136,6 +142,8 @@ def answer_from_dict(value: dict[str, Any]) -> Answer:
     body = value | {"reason": _reason(value["reason"])}
     if "duty" in body:
         return Grant(**body | {"devices": tuple(body["devices"])})
+    if "verdict" not in body:
+        return Alert(**body)
     kind = End if "version" in body else Notice
     return kind(**body | {"verdict": Verdict(body["verdict"])})
 
@@ -144,7 +152,8 @@ def status_to_dict(status: JobStatus) -> dict[str, Any]:
     body = {f.name: getattr(status, f.name) for f in fields(status)}
     fault = None if status.fault is None else list(status.fault)
     spot = None if status.spot is None else list(status.spot)
-    reasons = {"reason": list(status.reason), "why": list(status.why), "fault": fault, "spot": spot}
+    alert = None if status.alert is None else list(status.alert)
+    reasons = {"reason": list(status.reason), "why": list(status.why), "fault": fault, "spot": spot, "alert": alert}
     return body | {"target": status.target.to_dict()} | reasons
 
 
@@ -158,6 +167,7 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "reason": _reason(value["reason"]),
             "why": _reason(value["why"]),
             "fault": None if value["fault"] is None else _reason(value["fault"]),
+            "alert": None if value["alert"] is None else _reason(value["alert"]),
             "spot": None if value["spot"] is None else _reason(value["spot"]),
             "finish": None if value["finish"] is None else tuple(value["finish"]),
             "devices": tuple(value["devices"]),

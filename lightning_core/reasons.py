@@ -95,6 +95,11 @@ WORDS = {
     "raised": "its code raised ({text}); it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
     "preempted": "its node was taken away; it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
     "pool_lost": "the pool was lost; it goes on from batch {0:.0f}, {1:.0f} of its batches are to be done again",
+    "diverged_back": "its losses were NaN or infinite from batch {text} on; it goes on from batch {0:.0f}, {1:.0f} of "
+    "its batches are to be done again",
+    # alerts
+    "bad_losses": "its losses are NaN or infinite since batch {0:,.0f}",
+    "stalled": "no batch for {0:t}, one usually takes {1:t}",
     # spot policies
     "spot_policy": "{text}, with {0:.0%} of the weight after the lessons of {1:.0f} jobs",
     "unready": "its workers were not ready in time ({text}); it is tried again",
@@ -106,6 +111,8 @@ ENDED_BY = {
     "deadline_passed": "deadline passed",
     "never_feasible": "deadline passed; it had been given up",
     "cancelled": "cancelled",
+    "diverged": "stopped: its losses were NaN or infinite from batch {text} on",
+    "diverged_again": "its losses were NaN or infinite from batch {text} on, and its retries are used up",
 }
 REACHED = {
     "": "",

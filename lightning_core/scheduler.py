@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lightning_core.alerts import forgive_absence, look_at_losses, look_for_stalls
 from lightning_core.endings import unmet
 from lightning_core.faults import MOST, MOST_UNREADY, WORDS, final, pause, sound
 from lightning_core.forecasting import forecast, judge
@@ -28,8 +29,10 @@ from lightning_core.settings import Settings
 from lightning_core.speedup import SpeedUp
 from lightning_core.table import INFEASIBLE, MISSED, NONE, UNKNOWN, JobTable
 from lightning_core.types import (
+    Alert,
     Amend,
     Answer,
+    BadLosses,
     BoolArray,
     Cancel,
     Cause,
@@ -47,6 +50,7 @@ from lightning_core.types import (
     Lesson,
     Notice,
     OnMiss,
+    OnNan,
     Outlook,
     Pause,
     Placement,
@@ -120,6 +124,7 @@ class Scheduler:
             The directives that are new, for a report of a worker under an old grant the newest of its job, and a
             notice for each job of which something else is believed than before.
         """
+        forgive_absence(self._table, self.settings, now - self._now)
         self._now = now = max(now, self._now)
         self._changed = []
         match event:
@@ -211,11 +216,19 @@ class Scheduler:
             table.accept(row, report.saved)
             sooner = table.set_horizon(row, report.horizon, now)
             self._take_cells(row, report)
+            alerts, diverged = look_at_losses(table, row, report.bad)
+            self._changed += alerts
             if table.is_met(row):
                 self._met(row, now)
                 self._round(now)
+            elif diverged and table.jobs[row].on_nan is not OnNan.CONTINUE:
+                self._diverged(row, now)
+                self._round(now)
             elif sooner and table.exact[row] and table.goal[row] > table.ends_at[row]:
                 self._round(now)  # nothing has to be seen of it to know that it will not do
+            if report.incarnation != table.incarnation[row]:  # it was given up by what it has just said
+                self._changed.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
+                return
         directive = table.directives[row]
         if directive.version > report.version and directive not in self._changed:
             self._changed.append(directive)
@@ -282,6 +295,23 @@ class Scheduler:
         table.set_back(row, WORDS[cause], now, text)
         if cause is not Cause.PREEMPTED:
             table.back_at[row] = now + pause(job.name, int(table.in_a_row[row]))
+
+    def _diverged(self, row: int, now: float) -> None:
+        """A job whose losses stay NaN or infinite is over, or goes back to what it saved before them."""
+        table = self._table
+        since = f"{table.bad[row].since:,}"
+        if table.jobs[row].on_nan is OnNan.STOP or not table.launched[row]:
+            self._end(row, now, Verdict.CRASHED, self._unmet(row, "diverged", since))
+            return
+        table.errors[row] += 1
+        if table.errors[row] > max(table.jobs[row].retries, 1):
+            self._end(row, now, Verdict.CRASHED, self._unmet(row, "diverged_again", since))
+            return
+        table.saves[row] = tuple(save for save in table.saves[row] if table.is_good(row, save))
+        del table.bad[row], table.alerts[row]
+        table.set_back(row, "diverged_back", now, since)
+        table.back_at[row] = now + pause(table.names[row], int(table.in_a_row[row]))
+        self._changed.append(Alert(table.names[row], table.faults[row]))
 
     def _unready(self, event: Unready, now: float) -> None:
         """What it was granted is given back, so that it blocks nobody, and it is tried again after a pause."""
@@ -380,6 +410,7 @@ class Scheduler:
         if not len(rows):
             self._next_round = None
             return
+        self._changed += look_for_stalls(table, self.settings, rows, now)
         devices = max(self.settings.devices - len(self.gone), 1)  # the last one may come back
         view = forecast(table, self._estimator, self.settings, rows, devices, self._chooses_sizes, now)
         begun = table.wakes(rows) <= now
@@ -467,11 +498,12 @@ class Scheduler:
         if row is None:
             return None
         status = self._table.status(row, self._now)
+        alert = "" if status.alert is None else str(status.alert)
         if status.finish is None:
-            return Outlook(status.verdict, str(status.reason), status.share, None, None)
+            return Outlook(status.verdict, str(status.reason), status.share, None, None, alert=alert)
         early, likely, late = (max(end - self._now, 0.0) for end in status.finish)
         spare = status.deadline - status.finish[1]
-        return Outlook(status.verdict, str(status.reason), status.share, likely, spare, early, late)
+        return Outlook(status.verdict, str(status.reason), status.share, likely, spare, early, late, alert)
 
     def incarnation(self, name: str) -> int:
         """Of a job that was submitted: which life of it may speak."""
@@ -526,5 +558,7 @@ def _chosen(selector: Selector, number: int) -> Reason:
 def _countable(report: Report) -> bool:
     """Whether the numbers of a report can be counted with: whoever sends others has lost count."""
     batches, _, seconds = report.horizon or Horizon()
-    counts = (report.number, report.batches, report.began, report.rejected, report.busy, batches or 0, seconds or 0.0)
+    since, cells, _ = report.bad or BadLosses(0)
+    counts = (report.number, report.batches, report.began, report.rejected, report.busy, batches or 0, seconds or 0.0,
+              since, cells)  # fmt: skip
     return all(0 <= count <= MOST for count in counts) and sound(report.saved)

@@ -38,6 +38,7 @@ class Settings:
         quantum: the least part of a device that can be metered out; 1 if devices are given whole.
         resize: seconds that a resize is taken to cost until one has been measured.
         locations: where each device is, by name, as many as there are devices; empty if that makes no difference.
+        stall: seconds without a batch, at least, after which people are told that a training stands still; None: never.
         market: arguments of :class:`~lightning_core.market.terms.MarketTerms`, for a spot policy to be chosen for each
             job; None if there is no market.
 
@@ -59,6 +60,7 @@ class Settings:
     quantum: float = 1.0
     resize: float = 1.0
     locations: tuple[str, ...] = ()
+    stall: float | None = 60.0
     market: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -83,6 +85,8 @@ class Settings:
             raise ValueError(f"quantum must be above 0 and at most 1 device, got {self.quantum}")
         if not 0 <= self.resize < math.inf:
             raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
+        if self.stall is not None and not 0 < self.stall < math.inf:
+            raise ValueError(f"stall must be positive and finite, got {self.stall}")
         self.make_policy()
         self.make_estimator()
         self.market_terms()

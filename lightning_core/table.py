@@ -11,6 +11,7 @@ from lightning_core.durations import FARTHEST
 from lightning_core.reasons import STANDS_STILL, Reason
 from lightning_core.speedup import SpeedUp
 from lightning_core.types import (
+    BadLosses,
     BatchTarget,
     BoolArray,
     Can,
@@ -88,6 +89,8 @@ class JobTable:
     last_report: IntArray
     obeys: BoolArray  # its worker has reported under its newest grant, or there is none
     heard: FloatArray  # when it last told its progress
+    moved_at: FloatArray  # since when it has told none though it might train
+    aside: BoolArray  # it is at something else than its batches, which may take long
     timed_version: IntArray  # of the grant since whose first report its pace is measured, -1 if it is not
     timed_at: FloatArray
     timed_batches: IntArray
@@ -135,6 +138,9 @@ class JobTable:
         self.details: dict[int, str] = {}
         self.faults: dict[int, Reason] = {}
         self.spot: dict[int, Reason] = {}
+        self.bad: dict[int, BadLosses] = {}  # the newest run of losses that are NaN or infinite
+        self.alerted: dict[int, int] = {}  # of which run of them people were told: its first batch
+        self.alerts: dict[int, Reason] = {}  # what is wrong for now
         self.limits: dict[int, str] = {}  # what ends a training after so many batches
         self.saves: list[tuple[Save, ...]] = []
         self.speedups: list[SpeedUp] = []
@@ -196,6 +202,7 @@ class JobTable:
         self.expected[row] = np.nan if job.work is None else job.work
 
     def end(self, row: int, now: float, end: End) -> None:
+        self.alerts.pop(row, None)
         self.directives[row] = end
         self.active[row] = False
         self.duty[row] = 0.0
@@ -244,8 +251,21 @@ class JobTable:
 
     def accept(self, row: int, save: Save | None) -> None:
         """The newest saves are what the job may go on from."""
-        if save is not None and self.launched[row] and save not in self.saves[row]:
-            self.saves[row] = (save, *self.saves[row])[:GENERATIONS]
+        if save is None or not self.launched[row] or save in self.saves[row]:
+            return
+        kept = self.saves[row]
+        if self.is_bad(row):  # what was saved before that must not be displaced
+            kept = tuple(one for one in kept if self.is_good(row, one))[:1] or kept
+        self.saves[row] = (save, *kept)[:GENERATIONS]
+
+    def is_bad(self, row: int) -> bool:
+        """Whether the job's losses are NaN or infinite for now."""
+        bad = self.bad.get(row)
+        return bad is not None and not bad.over
+
+    def is_good(self, row: int, save: Save) -> bool:
+        """Whether a loss that is a number followed on a checkpoint: the first that is none tells of the step before."""
+        return save.batches < self.bad[row].since - 1
 
     def set_horizon(self, row: int, horizon: Horizon | None, now: float) -> bool:
         """Take in where a training ends by itself; whether that ends it earlier than was known."""
@@ -293,6 +313,9 @@ class JobTable:
         self.rejected[row] = max(int(self.rejected[row]), report.rejected)
         self.evaluated[row] |= report.evaluated  # before its first evaluation a new incarnation cannot tell
         self.heard[row] = now
+        self.aside[row] = report.aside
+        if timed or more_busy > 0:
+            self.moved_at[row] = now
         if timed and not isnan(self.resizing_since[row]) and self.incarnation[row] > self.resizing_from[row]:
             rate = self.speedups[row].rate(len(self.home[row]))
             trained = min(report.busy, timed / rate) if rate > 0 else 0.0  # since it was there; the rest is the cost
@@ -429,6 +452,7 @@ class JobTable:
             lost=int(self.lost[row]),
             saved=self.saves[row][0].batches if self.saves[row] else None,
             fault=self.faults.get(row),
+            alert=self.alerts.get(row),
             spot=self.spot.get(row),
         )
 

@@ -83,6 +83,17 @@ class OnRefused(StrEnum):
     """If only its name is taken, join as ``name-2``, ``name-3``, ...; else wait."""
 
 
+class OnNan(StrEnum):
+    """What becomes of a job whose losses are NaN or infinite for several loss cells in a row."""
+
+    CONTINUE = "continue"
+    """People are told; it goes on."""
+    STOP = "stop"
+    """It is over."""
+    RESTART = "restart"
+    """It goes back to the newest checkpoint from before, as often as its ``retries`` allow, and at least once."""
+
+
 class Can(StrEnum):
     """What a training process is able to do for the others."""
 
@@ -138,6 +149,7 @@ class Job:
         rates: batches a second on each of ``sizes``, if they are known before; empty: they are learned.
         resize: seconds that it loses when it is moved or resized, if they are known before.
         location: of the pool that it trains at, as its settings call them; empty for any.
+        on_nan: what becomes of it when its losses are NaN or infinite.
 
     Raises:
         ValueError: if the name is empty, the target none, or a number out of its range.
@@ -160,6 +172,7 @@ class Job:
     rates: tuple[float, ...] = ()
     resize: float | None = None
     location: str = ""
+    on_nan: OnNan = OnNan.CONTINUE
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -193,8 +206,24 @@ class Job:
             raise ValueError(f"rates must be positive and finite, got {self.rates}")
         if self.resize is not None and not 0 <= self.resize < math.inf:
             raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
+        if self.on_nan is OnNan.RESTART and not (self.device is None and Can.RELEASE in self.can):
+            raise ValueError(
+                "on_nan must be 'continue' or 'stop' for a script, got 'restart': only a job that was launched can go "
+                "back to a checkpoint"
+            )
         if self.location and not (self.device is None and Can.RELEASE in self.can):
             raise ValueError(f"location is of a job that can be released anywhere, got {self.location!r}")
+
+
+class BadLosses(NamedTuple):
+    """Losses that are NaN or infinite, one after the other: the newest run of them."""
+
+    since: int
+    """Batches done with the first of them."""
+    cells: int = 0
+    """Loss cells that held nothing else."""
+    over: bool = False
+    """Whether a loss that is a number came after them."""
 
 
 class Cell(NamedTuple):
@@ -255,6 +284,9 @@ class Report:
         evaluated: whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
         saved: the newest checkpoint of this incarnation.
         horizon: where its training ends by itself; None if it does not.
+        bad: the newest run of losses that are NaN or infinite; None if there was none.
+        aside: whether it is at something else than its batches, which may take long: validation, saving, its first
+            batch.
     """
 
     job: str
@@ -269,6 +301,8 @@ class Report:
     evaluated: bool = False
     saved: Save | None = None
     horizon: Horizon | None = None
+    bad: BadLosses | None = None
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,8 +473,15 @@ class Notice(NamedTuple):
     reason: Reason
 
 
+class Alert(NamedTuple):
+    """Something about a training that people should know at once: what is believed of it may be the same as before."""
+
+    job: str
+    reason: Reason
+
+
 Directive = Grant | End
-Answer = Grant | End | Notice
+Answer = Grant | End | Notice | Alert
 
 
 class Welcome(NamedTuple):
@@ -469,6 +510,8 @@ class Outlook(NamedTuple):
     """Until the end if all goes well; ``left`` is the likely one."""
     late: float | None = None
     """Until the end if little does."""
+    alert: str = ""
+    """What is wrong with its training for now, in words; empty if nothing is."""
 
 
 class Placement(NamedTuple):
@@ -640,5 +683,7 @@ class JobStatus:
     """Batches that were done when it was last saved; of a launched job."""
     fault: Reason | None
     """The newest of its faults."""
+    alert: Reason | None
+    """What is wrong with its training for now, such as losses that are NaN; None if nothing is."""
     spot: Reason | None
     """Which spot policy was chosen for it, and how sure that choice was; of a pool with a market."""

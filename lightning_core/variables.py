@@ -15,12 +15,14 @@ KNOWN = {
     "TARGET": "when the job counts as met",
     "WEIGHT": "how many jobs of weight 1 it counts for",
     "ON_MISS": "what becomes of it when its deadline passes",
+    "ON_NAN": "what becomes of it when its losses are NaN or infinite: continue or stop",
     "ON_REFUSED": "what a script does if the pool refuses its job: hold, rename or alone",
     # Read by scripts and commands.
     "POOL": "which pool is meant: auto, local, a folder or host:port",
     "HOME": "folder in which the pool of this account is looked for",
     # Set for the processes that are started here.
-    "VERDICT": "of an on_verdict command: the job's new verdict",
+    "EVENT": "of an on_verdict command: verdict, or alert",
+    "VERDICT": "of an on_verdict command: the job's new verdict; empty of an alert",
     "REASON": "of an on_verdict command: why",
     "SLOTS": "of a launched rank: micro-batches in a step",
     "SPOT": "of a provision command: spot nodes wanted",

@@ -14,6 +14,7 @@ from lightning_core.dealing import Dealer, Devices, deal_one, is_simple
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
+    Alert,
     Answer,
     BatchTarget,
     Can,
@@ -272,7 +273,7 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
         scheduler.check()
         for answer in answers:
             worker = team[answer.job]
-            if isinstance(answer, Notice) or answer.version <= worker.version:
+            if isinstance(answer, Notice | Alert) or answer.version <= worker.version:
                 continue
             worker.version = answer.version
             if isinstance(answer, End):

@@ -94,8 +94,8 @@ def test_an_address_gets_json_and_may_answer_what_it_likes(web: tuple[str, list[
     notifier.tell([AT_RISK, MET])
     eventually(lambda: len(posts) == 2)
     assert posts == [
-        {"job": "a", "verdict": "at risk", "reason": "would be 3.0s late"},
-        {"job": "a", "verdict": "met", "reason": "target met with 51.0s to spare"},
+        {"event": "verdict", "job": "a", "verdict": "at risk", "reason": "would be 3.0s late"},
+        {"event": "verdict", "job": "a", "verdict": "met", "reason": "target met with 51.0s to spare"},
     ]
 
 
@@ -122,7 +122,7 @@ def test_a_slow_command_is_given_up_and_nobody_waits_for_it(
     for _ in range(5):
         notifier.tell([AT_RISK])
     assert time.monotonic() - start < 0.25
-    assert "a is at risk was not passed on" in caplog.text
+    assert "a: would be 3.0s late was not passed on" in caplog.text
     eventually(lambda: "timed out" in caplog.text)
 
 

@@ -23,7 +23,7 @@ ROOMS = (
     "policies market placement",
     "settings table",
     "invariants forecasting granting",
-    "endings",
+    "endings alerts",
     "scheduler",
     "codec summary market_jobs downtime",
     "journal",

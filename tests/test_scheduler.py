@@ -13,6 +13,7 @@ from lightning_core.policies import POLICIES
 from lightning_core.reasons import Reason
 from lightning_core.scheduler import Scheduler, Settings
 from lightning_core.types import (
+    Alert,
     Answer,
     BatchTarget,
     Cancel,
@@ -53,7 +54,7 @@ def loss(name: str, deadline: float = 100.0, at_most: float = 0.1) -> Job:
 
 def directives(answers: Sequence[Answer]) -> list[Directive]:
     """What workers obey; notices are for people."""
-    return [answer for answer in answers if not isinstance(answer, Notice)]
+    return [answer for answer in answers if not isinstance(answer, Notice | Alert)]
 
 
 def notices(answers: Sequence[Answer]) -> list[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Any, TypedDict
 
-from lightning_core.types import Answer, End, Grant
+from lightning_core.types import Alert, Answer, End, Grant
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,9 @@ class Notifier:
     """Runs what a person wants run, one after another, in a thread of its own.
 
     Args:
-        on_verdict: ``command``, run without a shell, with ``LIGHTNING_CORE_JOB``, ``_VERDICT`` and ``_REASON`` in its
-            environment; ``webhook``, an http(s) address that gets the same as a JSON body by POST.
+        on_verdict: ``command``, run without a shell, with ``LIGHTNING_CORE_EVENT``, ``_JOB``, ``_VERDICT`` and
+            ``_REASON`` in its environment; ``webhook``, an http(s) address that gets the same as a JSON body by POST.
+            The event is ``verdict``; or ``alert``, without a verdict: losses are NaN, or no batch comes.
     """
 
     def __init__(self, on_verdict: Mapping[str, Any]) -> None:
@@ -47,16 +48,20 @@ class Notifier:
             threading.Thread(target=self._run, name="notifier", daemon=True).start()
 
     def tell(self, answers: Sequence[Answer]) -> None:
-        """Passes on every verdict among the answers; returns at once."""
+        """Passes on every verdict and alert among the answers; returns at once."""
         if not (self._command or self._webhook):
             return
         for answer in answers:
             if isinstance(answer, Grant) or (isinstance(answer, End) and not self._is_new(answer)):
                 continue
+            alert = isinstance(answer, Alert)
+            verdict = "" if isinstance(answer, Alert) else str(answer.verdict)
+            news = {"event": "alert" if alert else "verdict", "job": answer.job, "verdict": verdict,
+                    "reason": str(answer.reason)}  # fmt: skip
             try:
-                self._news.put_nowait({"job": answer.job, "verdict": str(answer.verdict), "reason": str(answer.reason)})
+                self._news.put_nowait(news)
             except queue.Full:
-                log.warning("on_verdict is too slow: %s is %s was not passed on", answer.job, answer.verdict)
+                log.warning("on_verdict is too slow: %s: %s was not passed on", answer.job, answer.reason)
 
     def _is_new(self, end: End) -> bool:
         """Whoever reports for a job that is over, or unknown (version 0), hears its end again: that is no news."""

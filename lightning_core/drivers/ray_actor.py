@@ -37,6 +37,7 @@ from lightning_core.market_jobs import Lecture, Lessons
 from lightning_core.protocols import JoinRefused
 from lightning_core.settings import Settings
 from lightning_core.types import (
+    Alert,
     Amend,
     Answer,
     Cancel,
@@ -319,7 +320,7 @@ class SchedulerActor:
     def _tell(self, answers: list[Answer]) -> None:
         self._notifier.tell(answers)
         for answer in answers:
-            if isinstance(answer, Notice):
+            if isinstance(answer, Notice | Alert):
                 continue
             self._moves.set()
             if (news := self._news.get(answer.job)) is not None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ class Simulation:
             raise ValueError(f"losses: there is no job {min(strangers)!r}")
         if save_every < 0:
             raise ValueError(f"save_every must be at least 0 batches, got {save_every}")
-        self._settings = settings
+        # Reports come as cells close, and nothing hangs.
+        self._settings = settings = replace(settings, stall=None)
         self._delays = delays or Delays()
         self._save_every = save_every
         self._path = journal

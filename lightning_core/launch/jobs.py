@@ -19,12 +19,12 @@ from lightning_core.launch.gang import sizes, slots_of
 from lightning_core.launch.preflight import check_plain
 from lightning_core.launch.problems import BundleError, Findings, Source, require
 from lightning_core.targets import STEP_LOSS, BatchTarget, LossTarget, Target, parse_target
-from lightning_core.types import Can, Job, OnMiss
+from lightning_core.types import Can, Job, OnMiss, OnNan
 from lightning_core.words import NAME_RULE, did_you_mean, is_name
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
-TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "work", "cell",
-         "restarts", "retries", "location", "save_every")  # fmt: skip
+TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
+         "cell", "restarts", "retries", "location", "save_every")  # fmt: skip
 # Of what is played in its place by a simulation; a run takes no notice.
 RECORDING_KEYS = ("curve", "throughput")
 # Of a job that a run has begun: when it was submitted, which is what its times of day go by from then on.
@@ -134,6 +134,7 @@ class JobSpec:
             "min_devices": job.min_devices,
             "max_devices": job.max_devices,
             "on_miss": str(job.on_miss),
+            "on_nan": str(job.on_nan),
             "retries": job.retries,
             "cell": self.cell,
             **({} if self.save_every is None else {"save_every": duration_text(self.save_every)}),
@@ -198,6 +199,7 @@ def read_job(
     deadline, target = when("deadline"), term("target", read_target)
     begin, work = when("begin", 0.0), term("work", parse_duration)
     weight, on_miss = term("weight", _positive, 1.0), term("on_miss", _on_miss, OnMiss.CONTINUE)
+    on_nan = term("on_nan", _on_nan, OnNan.CONTINUE)
     cell, save_every = term("cell", whole, CELL), term("save_every", parse_duration)
     restarts, retries = term("restarts", _times), term("retries", _times, 0)
     if deadline is not None and begin is not None and begin >= deadline:
@@ -230,6 +232,7 @@ def read_job(
         min_devices=least,
         max_devices=most,
         on_miss=on_miss,
+        on_nan=on_nan,
         work=work,
         can=_CAN | {Can.RESIZE} if several else _CAN,
         restarts=restarts,
@@ -397,6 +400,13 @@ def _positive(value: Any) -> float:
     if not (given > 0 and math.isfinite(given)):
         raise ValueError(f"must be positive and finite, got {value!r}")
     return given
+
+
+def _on_nan(value: Any) -> OnNan:
+    try:
+        return OnNan(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is unknown{did_you_mean(value, map(str, OnNan))}") from None
 
 
 def _on_miss(value: Any) -> OnMiss:

@@ -13,7 +13,7 @@ from lightning_core.reasons import Reason
 from lightning_core.types import Cause, JobStatus, State, WorkerLeft
 
 # Why a worker may leave without there being a fault.
-WELL = (Cause.DONE, Cause.RELEASED)
+WELL = (Cause.DONE, Cause.INTERRUPTED, Cause.RELEASED)
 
 
 @dataclass
@@ -160,7 +160,8 @@ def lost_words(batches: int, seconds: float | None) -> str:
 
 def now_words(job: JobStatus) -> list[str]:
     """What befell a job, as far as whoever looks at it now should know."""
-    waits = [str(job.why)] if job.why.code == "device_gone" and job.state is not State.ENDED else []
+    waits = [] if job.alert is None else [str(job.alert)]
+    waits += [str(job.why)] if job.why.code == "device_gone" and job.state is not State.ENDED else []
     if job.fault is None:
         return waits
     if job.state is State.ENDED or (job.state is not State.RECOVERING and job.fault.code != "unready"):

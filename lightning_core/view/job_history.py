@@ -10,6 +10,7 @@ from lightning_core.downtime import Down
 from lightning_core.durations import format_duration
 from lightning_core.reasons import Reason
 from lightning_core.types import (
+    Alert,
     Amend,
     Answer,
     BatchTarget,
@@ -205,6 +206,13 @@ class JobHistory:
     def answer(self, answer: Answer, now: float) -> None:
         if self.ended is not None:
             return
+        if isinstance(answer, Alert):
+            if answer.reason.code == "diverged_back":  # it was ended for that, and comes back
+                self._saved = int(answer.reason.numbers[0])
+                self._set_back(f"its losses were NaN or infinite from batch {answer.reason.text} on", now)
+            else:
+                self.remarks.append(Remark(now, "alert", str(answer.reason)))
+            return
         if isinstance(answer, Notice):
             self.beliefs.append(Belief(now, answer.verdict, answer.reason))
             return
@@ -252,7 +260,7 @@ class JobHistory:
         if event.saved is not None:
             self._saved = event.saved.batches
         if event.cause in WELL:
-            self.remarks.append(Remark(now, "worker", _farewell(event.cause)))
+            self.remarks.append(Remark(now, "worker", _farewell(event)))
         else:
             self.detail = event.detail
             self._set_back(what_happened(event), now)
@@ -316,5 +324,11 @@ def _command(event: Cancel | Pause | Resume) -> str:
             return "resume"
 
 
-def _farewell(cause: Cause) -> str:
-    return "saved and left its device" if cause is Cause.RELEASED else "left: its training came to its end"
+def _farewell(event: WorkerLeft) -> str:
+    match event.cause:
+        case Cause.RELEASED:
+            return "saved and left its device"
+        case Cause.INTERRUPTED:
+            return f"left: interrupted by {event.detail or 'a signal'}"
+        case _:
+            return f"left: its training ended {event.detail}".rstrip()

@@ -19,7 +19,20 @@ from lightning_core.codec import decode_event
 from lightning_core.faults import JITTER, MOST_PAUSE
 from lightning_core.journal import Journal
 from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import Answer, Can, End, Event, Grant, JobStatus, Notice, Report, Save, State, WorkerLeft
+from lightning_core.types import (
+    Alert,
+    Answer,
+    Can,
+    End,
+    Event,
+    Grant,
+    JobStatus,
+    Notice,
+    Report,
+    Save,
+    State,
+    WorkerLeft,
+)
 
 # Seconds between two events; longer, and nobody was there.
 LONGEST_GAP = 30.0
@@ -73,7 +86,7 @@ class Witness:
         """
         for answer in answers:
             assert str(answer.reason), f"{answer.job}: told without a reason"
-            if isinstance(answer, Notice) or not answer.version:
+            if isinstance(answer, Notice | Alert) or not answer.version:
                 continue
             assert answer.version >= self._versions.get(answer.job, 0), f"{answer.job}: its version went back"
             self._versions[answer.job] = answer.version
