@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.protocols import Estimator
+from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.settings import Settings
 from lightning_core.table import AT_RISK, FEASIBLE, INFEASIBLE, UNKNOWN, JobTable
 from lightning_core.types import NORMAL, BoolArray, FloatArray, IntArray, JobView, Notice, OnMiss
@@ -21,7 +21,7 @@ SPEED_WANDERS, PERSON_ERRS = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 
 def forecast(
     table: JobTable,
-    estimator: Estimator,
+    estimator: AboveFloor,
     settings: Settings,
     rows: IntArray,
     devices: int,

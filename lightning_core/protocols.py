@@ -36,7 +36,8 @@ class Estimator(Protocol):
     """Where are these loss curves going? A bank: one row a job, every method over many rows at once.
 
     Losses are positive and finite, positions (batches done) grow from call to call of a row, and a row stands at most
-    once in one call: the scheduler sees to that.
+    once in one call: the scheduler sees to that. Jobs whose target is not above zero are refused, unless a class
+    attribute ``any_loss`` is true: then the bank is shown how far such losses lie above a floor.
     """
 
     def grow(self, rows: int) -> None:
@@ -63,7 +64,7 @@ class Policy(Protocol):
 
     Whatever state a policy has, it comes from earlier calls of ``plan`` (and from what its ``banks`` were fed) alone,
     so that a replay brings it back. A policy whose forecasts should come from another estimator than the usual one
-    names it in a class attribute ``estimator``.
+    names it in a class attribute ``estimator``; one that takes no target of zero or below sets ``positive_losses``.
     """
 
     def plan(self, jobs: JobView, now: float) -> Plan:

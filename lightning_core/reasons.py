@@ -27,6 +27,8 @@ WORDS = {
     "too_large": "needs {0:.0f} devices, the pool has {1:.0f}{text}",
     "no_such_device": "lives on device {0:.0f}, the pool has {1:.0f} devices",
     "no_such_location": "trains at {text}, where the pool has no device",
+    "positive_losses": "{text} reckons with ratios of losses, so the target must be above 0, got {0:.4g}; "
+    "take the policy triage, or the estimator posterior",
     "left_over": "uses what nobody else needs",
     "no_room": "waits for a device that it can use",
     "location_full": "waits for a device where it trains: the pool has {0:.0f} there",

@@ -18,6 +18,7 @@ import numpy as np
 
 from lightning_core.alerts import forgive_absence, look_at_losses, look_for_stalls
 from lightning_core.endings import unmet
+from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.faults import MOST, MOST_UNREADY, WORDS, final, pause, sound
 from lightning_core.forecasting import forecast, judge
 from lightning_core.granting import deal, grant
@@ -28,6 +29,7 @@ from lightning_core.reasons import Reason, index
 from lightning_core.settings import Settings
 from lightning_core.speedup import SpeedUp
 from lightning_core.table import INFEASIBLE, MISSED, NONE, UNKNOWN, JobTable
+from lightning_core.targets import is_loss
 from lightning_core.types import (
     Alert,
     Amend,
@@ -48,6 +50,7 @@ from lightning_core.types import (
     JobStatus,
     JobView,
     Lesson,
+    LossTarget,
     Notice,
     OnMiss,
     OnNan,
@@ -95,10 +98,8 @@ class Scheduler:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._policy = self.settings.make_policy()
-        self._estimator = self.settings.make_estimator()
-        self._banks = [self._estimator]
-        if isinstance(self._policy, LooksAtCurves):
-            self._banks += self._policy.banks
+        self._curves = AboveFloor(self.settings.make_estimator)
+        self._banks = list(self._policy.banks) if isinstance(self._policy, LooksAtCurves) else []
         self._chooses_sizes = isinstance(self._policy, ChoosesSizes)
         self._table = JobTable(self.settings.window)
         self._now = 0.0
@@ -190,6 +191,11 @@ class Scheduler:
                 self._end(row, now, Verdict.CANCELLED, Reason("too_large", (job.min_devices, there), _at(job)))
             elif job.device is not None and not 0 <= job.device < self.settings.devices:
                 self._end(row, now, Verdict.CANCELLED, Reason("no_such_device", (job.device, self.settings.devices)))
+            elif (refusal := self.settings.refusal(job.target)) is not None:
+                self._end(row, now, Verdict.CANCELLED, refusal)
+            else:
+                self._aim(row)
+        self._curves.grow(len(table))
         for bank in self._banks:
             bank.grow(len(table))
         self._round(now)
@@ -249,13 +255,20 @@ class Scheduler:
     def _take_cell(self, row: int, batches: int, value: float) -> None:
         table = self._table
         loss = table.jobs[row].target.falling(value)
-        if not 0.0 < loss < np.inf:
+        if not is_loss(value):
             table.rejected_cells[row] += 1
         elif table.last_position[row] < batches <= MOST:  # else seen before, by an incarnation that did not save
             table.add_cell(row, batches, value)
-            cell = np.array([row]), np.array([float(batches)]), np.array([float(loss)])
-            for bank in self._banks:
-                bank.observe(*cell)
+            self._curves.observe(row, float(batches), float(loss))
+            if self._banks and loss > 0:  # they are of positive losses
+                cell = np.array([row]), np.array([float(batches)]), np.array([float(loss)])
+                for bank in self._banks:
+                    bank.observe(*cell)
+
+    def _aim(self, row: int) -> None:
+        """Say to the estimator what a row's loss must come down to."""
+        if isinstance(target := self._table.jobs[row].target, LossTarget):
+            self._curves.aim(row, target.threshold)
 
     def _met(self, row: int, now: float) -> None:
         spare = float(self._table.deadline[row] - now)
@@ -370,6 +383,8 @@ class Scheduler:
         sizes = [n for n in table.speedups[row].sizes if n <= there]
         if not sizes:  # it could never train there
             kept, sizes = (*kept, "location"), list(table.speedups[row].sizes)
+        if self.settings.refusal(event.job.target) is not None:
+            kept = (*kept, "target")
         job = replace(event.job, **{name: getattr(before, name) for name in kept})
         wanted = event.devices or int(table.told_size[row] or table.size[row])
         if event.devices == 0:
@@ -378,6 +393,7 @@ class Scheduler:
             table.told_size[row] = max((n for n in sizes if n <= wanted), default=sizes[0])
         deadline = float(table.submitted[row]) + job.deadline if event.deadline is None else now + event.deadline
         table.set_terms(row, job, deadline)
+        self._aim(row)
         if table.late[row] and (deadline > now or job.on_miss is OnMiss.STOP):
             table.late[row] = False
             table.belief[row] = UNKNOWN
@@ -412,7 +428,7 @@ class Scheduler:
             return
         self._changed += look_for_stalls(table, self.settings, rows, now)
         devices = max(self.settings.devices - len(self.gone), 1)  # the last one may come back
-        view = forecast(table, self._estimator, self.settings, rows, devices, self._chooses_sizes, now)
+        view = forecast(table, self._curves, self.settings, rows, devices, self._chooses_sizes, now)
         begun = table.wakes(rows) <= now
         apart = table.paused[rows] | ~begun | (table.late[rows] & table.holds[rows]) | (table.told_size[rows] == NONE)
         if self._closing:

@@ -12,6 +12,8 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.market.terms import MarketTerms
 from lightning_core.policies import POLICIES
 from lightning_core.protocols import Estimator, Policy
+from lightning_core.reasons import Reason
+from lightning_core.targets import LossTarget, Target
 from lightning_core.words import closest, did_you_mean, listed
 
 # Of policies that name none of their own.
@@ -107,6 +109,19 @@ class Settings:
             return MarketTerms(**self.market)
         except TypeError as error:
             raise ValueError(f"market: {error}") from None
+
+    def refusal(self, target: Target) -> Reason | None:
+        """Return why a job with this target cannot be run so; None if it can.
+
+        Estimators and policies as published are of positive losses: those that can do without say so.
+        """
+        if not isinstance(target, LossTarget) or target.threshold > 0:
+            return None
+        if getattr(POLICIES[self.policy], "positive_losses", False):
+            return Reason("positive_losses", (target.threshold,), f"the policy {self.policy}")
+        if not getattr(self.make_estimator(), "any_loss", False):
+            return Reason("positive_losses", (target.threshold,), f"the estimator {self.estimator_used}")
+        return None
 
     @property
     def estimator_used(self) -> str:

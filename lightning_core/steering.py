@@ -119,6 +119,8 @@ def read_bundle(path: Path, client: SocketClient | None, allow_import: list[str]
         about = patiently(client.about)
         there = There(about["settings"]["devices"], kind_of(about), f"the pool at {about['folder']}")
     bundle = Bundle.from_file(path, there)
+    if client is not None:
+        bundle.check_targets(Settings(**about["settings"]))
     return bundle.importing_only(allow_import) if allow_import else bundle
 
 

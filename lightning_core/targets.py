@@ -15,6 +15,8 @@ from typing import Any
 
 # The loss that training_step returned, as opposed to a metric that was logged under a name.
 STEP_LOSS = "loss"
+# Losses beyond are no losses: their sums would be infinite.
+MOST = 1e300
 # More whole evaluations in a row than that nobody waits for.
 MOST_EVALUATIONS = 1000
 
@@ -32,7 +34,7 @@ class LossTarget:
 
     Args:
         metric: Name under which it is logged, or ``"loss"`` for what ``training_step`` returns.
-        at_most: Threshold of a loss (the papers' epsilon).
+        at_most: Threshold of a loss (the papers' epsilon); zero or below of a loss that can be negative (NLL, ELBO).
         at_least: Threshold of a metric that should grow; instead of ``at_most``.
         best: Best value that such a metric can have: 1 for an accuracy, 100 for one in per cent.
         for_evaluations: Number of whole evaluations in a row that must reach the threshold. More than 1 is for a metric
@@ -73,8 +75,8 @@ class LossTarget:
             if not _is_number(value):
                 raise ValueError(f"target {name} must be a number, got {value!r}")
             object.__setattr__(self, name, float(value))
-        if self.at_most is not None and not (self.at_most > 0 and math.isfinite(self.at_most)):
-            raise ValueError(f"target loss must be positive and finite, got {self.at_most:g}")
+        if self.at_most is not None and not is_loss(self.at_most):
+            raise ValueError(f"target loss must be finite, got {self.at_most:g}")
         if self.at_least is not None and not -math.inf < self.at_least < self.best < math.inf:
             raise ValueError(
                 f"target at_least must be below the best there can be, {self.best:g}, got {self.at_least:g}; "
@@ -114,8 +116,8 @@ class LossTarget:
         return self.best - self.goal if self.grows else self.goal
 
     def falling(self, value: float) -> float:
-        """The falling number behind a value as logged; a metric at its best or beyond is as good as met."""
-        return max(self.best - value, 1e-9 * self.threshold) if self.grows else value
+        """The falling number behind a value as logged."""
+        return self.best - value if self.grows else value
 
     def logged(self, falling: float) -> float:
         """The value as logged, of a falling number."""
@@ -299,6 +301,17 @@ BatchTarget, got 0.35; did you mean 'loss<=0.35'?
     if isinstance(value, Mapping):
         hint = "; a mapping is for bundle files"
     raise ValueError(f"target must be like {FORMS}, a LossTarget or a BatchTarget, got {shown}{hint}")
+
+
+def is_loss(value: float) -> bool:
+    """Whether a value can be counted with: NaN, infinity and what is nearly that cannot.
+
+    Example::
+
+        >>> [is_loss(value) for value in (-3.2, 0.0, float("nan"), float("inf"), 1e308)]
+        [True, True, False, False, False]
+    """
+    return -MOST < value < MOST
 
 
 def _is_number(value: object) -> bool:

@@ -279,7 +279,7 @@ class Report:
         batches: done since the job began.
         busy: seconds that this incarnation has spent in training, validation and saving.
         cells: loss observations not yet known to have arrived.
-        rejected: losses kept out so far because they were NaN, infinite, zero or negative.
+        rejected: losses kept out so far because they were NaN or infinite.
         began: batches that were done before this incarnation began, of a run that was resumed.
         evaluated: whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
         saved: the newest checkpoint of this incarnation.

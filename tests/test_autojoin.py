@@ -67,7 +67,7 @@ def test_targets(text: str, target: Target) -> None:
         ({"DEADLINE": "2020-01-01T18:00"}, "deadline: a time must be in the future, got '2020-01-01T18:00'"),
         ({"TARGET": "loss<0.3"}, "LIGHTNING_CORE_TARGET: target must be like .*, got 'loss<0.3'"),
         ({"TARGET": "loss<=low"}, "LIGHTNING_CORE_TARGET: target must be a number after <=, got 'low'"),
-        ({"TARGET": "loss<=-1"}, "LIGHTNING_CORE_TARGET: target loss must be positive and finite, got -1"),
+        ({"TARGET": "loss<=inf"}, "LIGHTNING_CORE_TARGET: target loss must be finite, got inf"),
         ({"TARGET": "0 batches"}, "LIGHTNING_CORE_TARGET: target batches must be a whole number of at least 1, got 0"),
         ({"WEIGHT": "heavy"}, "LIGHTNING_CORE_WEIGHT: weight must be positive and finite, got 'heavy'"),
         ({"ON_REFUSED": "cry"}, "LIGHTNING_CORE_ON_REFUSED: on_refused must be one of hold, .*, got 'cry'"),

@@ -226,8 +226,8 @@ FROM_FILES = {
             "{batches: 9, for_evaluations: 2}": "for_evaluations is of a metric, and batches are counted; remove it",
             "{metric: acc, at_least: 0.9, for_evaluations: 0}": "must be a whole number of at least 1, got 0",
             "{metric: acc, at_least: 0.9, for_evaluations: 1.5}": "must be a whole number of at least 1, got 1.5",
-            "{loss: 0}": "target loss must be positive and finite, got 0",
-            "{loss: .nan}": "target loss must be positive and finite, got nan",
+            "{loss: -.inf}": "target loss must be finite, got -inf",
+            "{loss: .nan}": "target loss must be finite, got nan",
             "{loss: low}": "must be a number, got 'low'",
             "{loss: yes}": "must be a number, got True",
             "{batches: 1.5}": "must be a whole number of at least 1, got 1.5",
@@ -404,13 +404,13 @@ FROM_FILES = {
     },
     # ------------------------------------------------------------------------------ all at once
     "several": Row(
-        "polcy: edf\njobs:\n  a: {model: x._Y, deadline: 0s, target: {loss: -1}, weight: 010}\n  b: {}\n  b b: {}\n",
+        "polcy: edf\njobs:\n  a: {model: x._Y, deadline: 0s, target: {loss: .inf}, weight: 010}\n  b: {}\n  b b: {}\n",
         [
             r"b.yaml:3:62: YAML reads 010 as 8",
             r"b.yaml:1:1: polcy: unknown key",
             r"b.yaml:3:7: jobs.a.model.class_path: '_Y' is private",
             r"b.yaml:3:20: jobs.a.deadline: duration must be positive",
-            r"b.yaml:3:34: jobs.a.target: target loss must be positive",
+            r"b.yaml:3:34: jobs.a.target: target loss must be finite",
             r"b.yaml:4:3: jobs.b: model is missing",
             r"b.yaml:4:3: jobs.b: deadline is missing",
             r"b.yaml:4:3: jobs.b: target is missing",

@@ -253,7 +253,7 @@ def test_time_does_not_go_backwards(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.promise("R15", "F10")
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -1.0])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e301])
 def test_bad_losses_are_kept_out_and_counted(scheduler: Scheduler, bad: float) -> None:
     scheduler.handle(Submit((loss("a", at_most=0.5),)), 0.0)
     good = cells(1, 4)
@@ -342,9 +342,9 @@ def test_a_deadline_must_be_positive_and_finite(deadline: float) -> None:
         Job("a", deadline, BatchTarget(1))
 
 
-@pytest.mark.parametrize("at_most", [0.0, -0.1, float("nan"), float("inf")])
-def test_a_target_loss_must_be_positive_and_finite(at_most: float) -> None:
-    with pytest.raises(ValueError, match="target loss must be positive and finite, got"):
+@pytest.mark.parametrize("at_most", [float("nan"), float("inf"), -1e301])
+def test_a_target_loss_must_be_finite(at_most: float) -> None:
+    with pytest.raises(ValueError, match="target loss must be finite, got"):
         LossTarget("loss", at_most)
 
 

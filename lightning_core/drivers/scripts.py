@@ -59,6 +59,8 @@ class Scripts:
         job = replace(job, can=able, device=self._place(device), sizes=(), rates=())
         if job.min_devices > (have := scheduler.settings.devices):
             raise JoinRefused(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
+        if (refusal := scheduler.settings.refusal(job.target)) is not None:
+            raise JoinRefused(f"{job.name}: {refusal}")
         again = False
         if job.name in scheduler.names(active=True):
             if Can.RELEASE in scheduler.job(job.name).can or self.speakers.get(job.name, line) != line:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from lightning_core.summary import Summary
+from lightning_core.targets import is_loss
 from lightning_core.types import FloatArray, IntArray, Job, Verdict
 
 
@@ -51,7 +52,7 @@ class SimulatedJob:
     Args:
         job: as it is submitted.
         position: whole batches done when each cell closes, positive and growing, shape ``(n,)``.
-        loss: of each cell, positive; of a metric that should grow, how far it is from its best. Shape ``(n,)``.
+        loss: of each cell; of a metric that should grow, how far it is from its best. Shape ``(n,)``.
         throughput: batches a second alone on its devices.
         submitted: when, scheduler time.
         rates: batches a second on each of the job's ``sizes``, if it can be resized.
@@ -87,8 +88,8 @@ class SimulatedJob:
         for position, loss in zip(map(float, self.position), map(float, self.loss), strict=True):
             if not (before < position < math.inf and position.is_integer()):
                 raise ValueError(f"{name}: positions must be whole batches that grow, got {position} after {before}")
-            if not 0 < loss < math.inf:
-                raise ValueError(f"{name}: losses must be positive and finite, got {loss} at {position}")
+            if not is_loss(loss):
+                raise ValueError(f"{name}: losses must be finite, got {loss} at {position}")
             before = position
 
 

@@ -57,6 +57,9 @@ class Posterior:
         array([1470., 1560., 1760.])
     """
 
+    # It can be shown curves above a floor (above_floor.py): a floor of its own is among its candidates.
+    any_loss = True
+
     def __init__(
         self,
         powers: Sequence[float] = POWERS,

@@ -102,6 +102,20 @@ class Bundle:
             raise BundleError(["jobs: at least one job is needed"])
         if twice := {name for name in names if names.count(name) > 1}:
             raise BundleError([f"jobs: {name!r} is there twice" for name in sorted(twice)])
+        self.check_targets(self.settings)
+
+    def check_targets(self, settings: Settings) -> None:
+        """Find jobs whose targets are not for a policy or its estimator.
+
+        Args:
+            settings: Of the pool that is to take the jobs.
+
+        Raises:
+            BundleError: With every such job.
+        """
+        refused = [(spec.job.name, settings.refusal(spec.job.target)) for spec in self.jobs]
+        if words := [f"jobs.{name}.target: {reason}" for name, reason in refused if reason is not None]:
+            raise BundleError(words)
 
     @classmethod
     def from_file(cls, path: Path | str, there: There | None = None) -> Self:
@@ -172,9 +186,14 @@ class Bundle:
             read_job(name, value, folder, at, parts.devices, allow, locations, (submitted or {}).get(str(name)))
             for name, value, at in parts.jobs
         ]
+        for (_, _, at), spec in zip(parts.jobs, specs, strict=True):
+            if spec is not None and parts.settings is not None:
+                refusal = parts.settings.refusal(spec.job.target)
+                if refusal is not None:
+                    at.at("target").add(str(refusal))
+        jobs = tuple(spec for spec in specs if spec is not None)
         if found.problems or parts.settings is None:
             raise BundleError(found.problems)
-        jobs = tuple(spec for spec in specs if spec is not None)
         return cls(jobs, parts.settings, parts.kind, folder, on_verdict, allow)
 
     def with_policy(self, text: str) -> Self:

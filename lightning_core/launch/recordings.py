@@ -189,7 +189,7 @@ class _Reader:
 
     def _named(self, job: Job, path: Path, throughput: float | None) -> Played:
         curve = next((known for known in self.curves if self._is(known, path)), None)
-        if isinstance(job.target, LossTarget) and job.target.at_least is not None:
+        if isinstance(job.target, LossTarget) and (job.target.grows or job.target.threshold <= 0):
             position, logged = read_recording(path)
             loss = np.array([job.target.falling(value) for value in logged.tolist()])
             curve = Curve(path.stem, "", "", "", position, loss, None if curve is None else curve.seconds_per_batch)
@@ -218,7 +218,10 @@ class _Reader:
             part = math.exp(draw.uniform(math.log(EARLIEST), math.log(LATEST)))
             mean = _trailing(loss, self.settings.window)
             lowest = float(mean[: max(int(part * len(mean)), 1)].min())
-            loss = loss * (job.target.threshold / lowest * (1 - ROUNDING))
+            if (goal := job.target.threshold) > 0:
+                loss = loss * (goal / lowest * (1 - ROUNDING))
+            else:  # moved down, for no factor turns its sign
+                loss = loss + (goal - lowest - ROUNDING * (abs(goal) + lowest))
         seconds = self._expected(job)
         passage = self._passage(job, position, loss)
         if isinstance(job.target, BatchTarget):

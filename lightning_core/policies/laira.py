@@ -73,6 +73,8 @@ class Laira:
         ValueError: if an argument is out of its range.
     """
 
+    positive_losses = True
+
     def __init__(
         self,
         *,
@@ -195,7 +197,8 @@ class Laira:
         errors = []
         for row in np.flatnonzero(self._turns.holds(jobs)).tolist():
             said = self._said.get(int(jobs.place[row]))
-            if said is not None and jobs.position[row] > said.position and np.isfinite(said.log_loss):
+            shown = said is not None and jobs.position[row] > said.position and jobs.loss[row] > 0
+            if said is not None and shown and np.isfinite(said.log_loss):
                 line = said.log_loss - said.slope * np.log(jobs.position[row] / said.position)
                 errors.append(abs(line - np.log(jobs.loss[row])))
         if errors:

@@ -35,6 +35,8 @@ class SuccessiveHalving:
         ValueError: if it is not positive.
     """
 
+    positive_losses = True
+
     def __init__(self, quantum: float = 5.0) -> None:
         self._in_turn = RoundRobin(quantum)
         self._out: IntArray = np.zeros(0, np.int64)  # places of those that were dropped

@@ -157,7 +157,8 @@ class _Chart:
     def _way(self, time: float, value: float, end: float) -> list[tuple[float, float]]:
         """From a value to the goal, which is forecast to be reached at ``end``: pixels.
 
-        A loss goes by the power law of the time trained that passes through both, which is how the estimators think.
+        A loss goes by the power law of the time trained that passes through both, which is how the estimators think; a
+        target that is not above zero is approached in a straight line.
         """
         job, target = self.job, self.job.job.target
         origin = job.progress[0].time if job.progress else self.start
@@ -165,7 +166,7 @@ class _Chart:
         times = np.linspace(time, max(until, time + 1e-3), FAN_POINTS)
         if isinstance(target, LossTarget) and end == math.inf:
             values = np.full(len(times), value)
-        elif isinstance(target, LossTarget) and target.falling(value) > target.threshold and time > origin:
+        elif isinstance(target, LossTarget) and target.falling(value) > target.threshold > 0 and time > origin:
             here, there = target.falling(value), target.threshold
             slope = math.log(here / there) / math.log(max(end - origin, time - origin + 1e-3) / (time - origin))
             falling = np.maximum(here * ((times - origin) / (time - origin)) ** -slope, there)

@@ -9,6 +9,7 @@ import numpy as np
 from lightning_core.downtime import Down
 from lightning_core.durations import format_duration
 from lightning_core.reasons import Reason
+from lightning_core.targets import is_loss
 from lightning_core.types import (
     Alert,
     Amend,
@@ -189,9 +190,8 @@ class JobHistory:
             self._next_cell += 1
         # A report brings all cells since the one before: they lie between the two.
         times = np.linspace(self._heard, now, len(new) + 1)[1:].tolist()
-        target = self.job.target
         for time, (_, batches, value) in zip(times, new, strict=True):
-            if 0.0 < target.falling(value) < np.inf and (not self.points or batches > self.points[-1].batches):
+            if is_loss(value) and (not self.points or batches > self.points[-1].batches):
                 self.points.append(Point(time, batches, value))
                 if self._is_met():
                     return  # what came after it does not count

@@ -18,6 +18,8 @@ from lightning_core.view.job_history import JobHistory
 from lightning_core.view.text import clean
 
 STEPS = 1200
+# On a logarithmic axis there is no zero.
+LEAST = 1e-3
 
 
 def draw(journal: Journal, path: Path) -> None:
@@ -75,7 +77,10 @@ def _way_to_go(job: JobHistory) -> FloatArray:
     if isinstance(target, BatchTarget):
         ways = [(done.time, target.batches / done.batches) for done in job.progress if done.batches]
     else:
-        ways = [(point.time, target.falling(point.value) / target.threshold) for point in job.points]
+        goal, losses = target.threshold, [target.falling(point.value) for point in job.points]
+        # A target that is not above zero is measured from a floor, as far below it as the first loss is above.
+        unit = goal if goal > 0 or not losses else abs(losses[0] - goal) or 1.0
+        ways = [(p.time, max(1.0 + (loss - goal) / unit, LEAST)) for p, loss in zip(job.points, losses, strict=True)]
     return np.array(ways, float).reshape(-1, 2)
 
 
