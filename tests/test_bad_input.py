@@ -406,7 +406,7 @@ FROM_FILES = {
     "several": Row(
         "polcy: edf\njobs:\n  a: {model: x._Y, deadline: 0s, target: {loss: .inf}, weight: 010}\n  b: {}\n  b b: {}\n",
         [
-            r"b.yaml:3:62: YAML reads 010 as 8",
+            r"b.yaml:3:64: YAML reads 010 as 8",
             r"b.yaml:1:1: polcy: unknown key",
             r"b.yaml:3:7: jobs.a.model.class_path: '_Y' is private",
             r"b.yaml:3:20: jobs.a.deadline: duration must be positive",

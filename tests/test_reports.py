@@ -38,7 +38,7 @@ def counted(status: JobStatus) -> tuple[object, ...]:
 
 def report(number: int, known: int = 0, incarnation: int = 1) -> Report:
     """The one of this number, with all cells after those that are ``known`` to have arrived; some are no numbers."""
-    cells = tuple(Cell(n, 10 * n, -1.0 if n % 5 == 0 else 2.0 / n) for n in range(known + 1, number + 1))
+    cells = tuple(Cell(n, 10 * n, 1e301 if n % 5 == 0 else 2.0 / n) for n in range(known + 1, number + 1))
     return Report("a", incarnation, number, 0, 10 * number, 1.5 * number, cells)
 
 

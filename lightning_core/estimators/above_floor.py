@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from lightning_core.protocols import Estimator
-from lightning_core.types import FloatArray, IntArray
+from lightning_core.types import LEVELS, FloatArray, IntArray
 
 # The part of the run so far after which its height counts: an untrained network's first losses may be spikes.
 EARLY = 1 / 32
@@ -88,16 +88,13 @@ class AboveFloor:
         raised = [self._raised.get(row) for row in rows.tolist()]
         plain = np.array([one is None for one in raised], np.bool_)
         seen = [(k, one) for k, one in enumerate(raised) if one is not None and one.row is not None]
-        found = np.full((len(rows), 0), np.nan)
+        found = np.full((len(rows), len(LEVELS)), np.nan)
         if plain.any():
-            known = self.bank.first_passage(rows[plain], threshold[plain])
-            found = np.full((len(rows), known.shape[1]), np.nan)
-            found[plain] = known
+            found[plain] = self.bank.first_passage(rows[plain], threshold[plain])
         if seen and self._other is not None:
             inner = np.array([one.row for _, one in seen])
-            known = self._other.first_passage(inner, np.array([one.threshold - one.floor for _, one in seen]))
-            found = found if found.shape[1] else np.full((len(rows), known.shape[1]), np.nan)
-            found[[k for k, _ in seen]] = known
+            goal = np.array([one.threshold - one.floor for _, one in seen])
+            found[[k for k, _ in seen]] = self._other.first_passage(inner, goal)
         return found
 
     def _follow(self, raised: _Raised) -> None:
