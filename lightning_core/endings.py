@@ -7,8 +7,8 @@ from math import isnan
 import numpy as np
 
 from lightning_core.durations import FARTHEST
+from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.forecasting import MID
-from lightning_core.protocols import Estimator
 from lightning_core.reasons import Reason
 from lightning_core.settings import Settings
 from lightning_core.table import JobTable
@@ -20,12 +20,12 @@ FAR = 10.0
 LONGEST = 200
 
 
-def unmet(table: JobTable, estimator: Estimator, settings: Settings, row: int, ended_by: str, text: str = "") -> Reason:
+def unmet(table: JobTable, curves: AboveFloor, settings: Settings, row: int, ended_by: str, text: str = "") -> Reason:
     """Return why a job ended before its target was met.
 
     Args:
         table: of all jobs.
-        estimator: has seen all cells.
+        curves: have seen all cells.
         settings: of the scheduler.
         row: of the job.
         ended_by: code in :data:`lightning_core.reasons.ENDED_BY`.
@@ -33,11 +33,11 @@ def unmet(table: JobTable, estimator: Estimator, settings: Settings, row: int, e
     """
     text = text.strip().rsplit("\n", 1)[-1][:LONGEST]
     text = f" {text}" if text and ended_by == "training_ended" else text
-    far, numbers = _reached(table, estimator, settings, row)
+    far, numbers = _reached(table, curves, settings, row)
     return Reason(f"{ended_by}_{far}".rstrip("_"), numbers, text)
 
 
-def _reached(table: JobTable, estimator: Estimator, settings: Settings, row: int) -> tuple[str, tuple[float, ...]]:
+def _reached(table: JobTable, curves: AboveFloor, settings: Settings, row: int) -> tuple[str, tuple[float, ...]]:
     """How far a job has come: a code in :data:`lightning_core.reasons.REACHED`, and its numbers."""
     rows, target, batches = np.array([row]), table.jobs[row].target, float(table.batches[row])
     throughput = float(table.throughput(rows)[0])
@@ -51,7 +51,7 @@ def _reached(table: JobTable, estimator: Estimator, settings: Settings, row: int
     best, goal = float(table.best[row]), target.goal
     if isnan(best):  # not yet a window full
         best = target.logged(float(table.loss[row]))
-    passage = estimator.first_passage(rows, table.goal[rows])[0]
+    passage = curves.first_passage(rows, table.goal[rows])[0]
     more = max(float(np.sqrt(passage[MID] * passage[MID + 1])) - batches, 1.0) / throughput
     if isnan(more) or table.cells[row] < (1 if table.evaluated[row] else settings.judge_after):
         return "unsure", (best, goal)

@@ -402,7 +402,7 @@ class Scheduler:
         self._round(now)
 
     def _unmet(self, row: int, ended_by: str, text: str = "") -> Reason:
-        return unmet(self._table, self._estimator, self.settings, row, ended_by, text)
+        return unmet(self._table, self._curves, self.settings, row, ended_by, text)
 
     def _end(self, row: int, now: float, verdict: Verdict, reason: Reason) -> None:
         table = self._table
