@@ -7,7 +7,6 @@ Checkpoints that cannot be lost, for any Trainer.
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import sys
@@ -22,8 +21,9 @@ from typing_extensions import override
 from lightning_core.drivers.generations import Generations, Manifest, Unsound, generations, opened, sweep
 
 from .later import Later, size_of, to_host
+from .own_lines import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 

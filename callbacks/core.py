@@ -7,7 +7,6 @@ Joins a Trainer to a scheduler: reports, takes turns, holds, leaves, stops when 
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -16,7 +15,6 @@ from typing import Any, NoReturn
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_core.durations import WallTime, When, parse_when, seconds_until
@@ -30,10 +28,11 @@ from .elastic import Share, slots
 from .fit import Fit, Options
 from .joining import LEAST
 from .meter import LossMeter
+from .own_lines import inform, logger
 from .record import KEY, Record
 from .saving import Saver
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # Of a launched job, whose deadline only its scheduler knows.
 UNKNOWN = 1.0
@@ -331,7 +330,7 @@ class CoreCallback(pl.Callback):
                 log.warning("%s: %s: %s", job.name, key, error)
                 seconds[key] = LEAST if key == "deadline" else 0.0
             else:
-                rank_zero_info(f"{job.name}: {key} {moment}")
+                inform(f"{job.name}: {key} {moment}")
                 seconds[key] = moment.seconds
         deadline, begin = seconds.get("deadline", job.deadline), seconds.get("begin", job.begin)
         return replace(job, deadline=deadline, begin=begin if begin < deadline else 0.0)

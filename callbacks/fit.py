@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 import traceback
 from typing import Any, Literal
@@ -31,6 +30,7 @@ from .horizon import ended_by, horizon, is_sigterm, seconds_left
 from .joining import Connect, Connection, Join, name_of
 from .mailbox import Mailbox
 from .meter import LossMeter
+from .own_lines import logger, watch
 from .pace import GpuPace, HostPace, Pace
 from .ranks import Ranks
 from .reading import Reading, watch
@@ -40,7 +40,7 @@ from .steering import JobOver, Released, Steering
 from .telling import last_line, say, tell
 from .writing import batches_done
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # How long a script that ends waits for a scheduler that may be gone, seconds. It is held by shorter calls than that, so
 # that the mailbox is not on the line when the script is interrupted.
@@ -79,6 +79,7 @@ class Fit:
     def __init__(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, options: Options, saver: Saver, record: Record
     ) -> None:
+        watch(trainer)
         self._name = options.job.name
         self._launched = options.launched
         self._saver = saver

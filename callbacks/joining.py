@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_core.drivers.connect import describe, is_found
@@ -21,7 +19,9 @@ from lightning_core.settings import Settings
 from lightning_core.types import Directive, Job, OnRefused, Report, Welcome
 from lightning_core.words import LONGEST_NAME
 
-log = logging.getLogger(__name__)
+from .own_lines import inform, logger
+
+log = logger(__name__)
 
 # How long a pool may be away before a script goes on without it; and how often it is then looked for, seconds.
 FORSAKEN = 15.0
@@ -143,7 +143,7 @@ class Join:
         """Which one it is: nobody has named it."""
         if isinstance(client, SocketClient):
             with suppress(ConnectionError):  # words are not worth a training
-                rank_zero_info(f"{self._job.name}: joined {describe(client.about())}; pool='local' or "
+                inform(f"{self._job.name}: joined {describe(client.about())}; pool='local' or "
                                "LIGHTNING_CORE_POOL=local trains alone")  # fmt: skip
 
     def _ask(self, client: Client) -> Welcome:

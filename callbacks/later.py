@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,9 @@ from typing import Any, TypeVar
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 
-log = logging.getLogger(__name__)
+from .own_lines import logger
+
+log = logger(__name__)
 T = TypeVar("T")
 
 # One checkpoint that is being written, one that waits.

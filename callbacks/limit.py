@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .own_lines import logger
+
 if TYPE_CHECKING:
     from lightning_core.launch.quota import Quota
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # A pause lasts so long at most; then it is looked around. And so much that others took is made up for at most, seconds.
 LONGEST = 1.0

@@ -10,13 +10,10 @@ while it trains, and others wait for what it leaves.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import threading
 import time
 from collections import deque
-
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import JoinRefused
 from lightning_core.types import (
@@ -34,8 +31,9 @@ from lightning_core.types import (
 )
 
 from .joining import Connect, Connection, Refused
+from .own_lines import inform, logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # A scheduler that is away is asked again after so many seconds, then twice as many, and so on to the most.
 RETRY, MOST_RETRY = 0.5, 4.0
@@ -242,9 +240,7 @@ class Mailbox:
         self.turnstiles, self.cores = connection.turnstiles, connection.cores
         self._job = connection.job or self._job
         if self.refused:
-            rank_zero_info(
-                f"{self._job}: it goes on" + (" by itself" if connection.stands_in else ": the pool takes it")
-            )
+            inform(f"{self._job}: it goes on" + (" by itself" if connection.stands_in else ": the pool takes it"))
             self.refused = ""
         if known is not None and known is not connection:
             if not connection.knows:
@@ -340,7 +336,7 @@ class Mailbox:
         if outlook.verdict is not before and outlook.verdict in (Verdict.AT_RISK, Verdict.INFEASIBLE):
             log.warning(words)
         elif outlook.verdict is not before:
-            rank_zero_info(words)
+            inform(words)
 
     def _version(self) -> int:
         # A pool that was joined again may count its versions anew.

@@ -6,13 +6,10 @@ promise, and its scheduler knows the curve from the first report on.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypedDict
-
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.drivers.checking import checked
 from lightning_core.durations import format_duration
@@ -20,8 +17,9 @@ from lightning_core.targets import STEP_LOSS, LossTarget, Target, target_from_di
 from lightning_core.types import Job, Outlook
 
 from .joining import LEAST
+from .own_lines import inform, logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # Where it stands in a checkpoint. What a launched job adds to its own has another key.
 KEY = "lightning_core_job"
@@ -171,7 +169,7 @@ class Record:
         self.job = replace(self.job, deadline=deadline, begin=begin if begin < deadline else 0.0)
         if left > 0:
             whole = format_duration(self.ends_at - self.began_at)
-            rank_zero_info(f"{name}: it goes on under its promise: {format_duration(left)} of {whole} are left")
+            inform(f"{name}: it goes on under its promise: {format_duration(left)} of {whole} are left")
         else:
             log.warning("%s: its deadline passed %s ago, while it was away", name, format_duration(-left))
 

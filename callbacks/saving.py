@@ -21,7 +21,6 @@ Rules
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import time
@@ -41,9 +40,10 @@ from lightning_core.types import Save
 from . import randomness
 from .checkpoint_io import SafeCheckpointIO
 from .elastic import Share
+from .own_lines import logger
 from .writing import ItsOwn, NotSaved, write
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 KEY = "lightning_core"
 FILE = "last.ckpt"

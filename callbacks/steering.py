@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.protocols import Turns
 from lightning_core.types import Directive, End, Grant, Verdict
@@ -15,10 +12,11 @@ from lightning_core.types import Directive, End, Grant, Verdict
 from .joining import FORSAKEN
 from .limit import Limit
 from .mailbox import Mailbox
+from .own_lines import inform, logger
 from .pace import Pace
 from .ranks import Ranks, Word
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # How long a held or waiting training thread sleeps before it looks around by itself, seconds.
 LOOK = 1.0
@@ -235,7 +233,7 @@ class Steering:
                 if not self._launched and directive.devices and self._ranks is None:
                     self._go_to(directive.devices[0])
             case End(verdict=Verdict.MET):
-                rank_zero_info(f"{self._job}: {directive.reason}")
+                inform(f"{self._job}: {directive.reason}")
             case End() if not self._launched:
                 log.warning("%s: %s: %s", self._job, directive.verdict, directive.reason)
                 self._end_turn(again=False)
