@@ -30,7 +30,7 @@ from .horizon import ended_by, horizon, is_sigterm, seconds_left
 from .joining import Connect, Connection, Join, name_of
 from .mailbox import Mailbox
 from .meter import LossMeter
-from .own_lines import logger, watch
+from .own_lines import logger, watch_bar_of
 from .pace import GpuPace, HostPace, Pace
 from .ranks import Ranks
 from .reading import Reading, watch
@@ -79,7 +79,7 @@ class Fit:
     def __init__(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, options: Options, saver: Saver, record: Record
     ) -> None:
-        watch(trainer)
+        watch_bar_of(trainer)
         self._name = options.job.name
         self._launched = options.launched
         self._saver = saver

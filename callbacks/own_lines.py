@@ -37,7 +37,7 @@ def inform(words: str) -> None:
     rank_zero_info(words)
 
 
-def watch(trainer: Any) -> None:
+def watch_bar_of(trainer: Any) -> None:
     """Remember a Trainer, whose bar may have to be taken away."""
     _trainers.add(trainer)
 
