@@ -31,6 +31,7 @@ class Reading:
     def __init__(self, target: Target, meter: LossMeter, place: str = "") -> None:
         self._loss = isinstance(target, LossTarget)
         self._metric = target.metric if isinstance(target, LossTarget) else STEP_LOSS
+        self._times = target.for_evaluations
         self._meter = meter
         self._seen = False
         self._complained = False
@@ -86,7 +87,13 @@ class Reading:
                 self._meter.evaluation(value, batches)
 
     def missing(self, trainer: pl.Trainer) -> str | None:
-        """A complaint, once, if an epoch has passed, and a validation if there are any, without the number."""
+        """A complaint, once, if an epoch has passed, and a validation if there are any, without what is asked."""
+        if self._times > 1 and self._seen and not self.evaluated and not self._complained:
+            self._complained = True
+            return (
+                f"target metric {self._metric!r} is logged with every batch, so for_evaluations: {self._times} counts "
+                "nothing: remove it, or name a metric that is logged at the end of a validation or an epoch"
+            )
         if not self._loss or self._seen or self._complained or (trainer.enable_validation and not self._validated):
             return None
         self._complained = True

@@ -17,6 +17,8 @@ from typing import Any
 STEP_LOSS = "loss"
 # Losses beyond are no losses: their sums would be infinite.
 MOST = 1e300
+# Metrics are float32: there 0.9 is 0.89999998.
+FLOAT32 = 1e-7
 # More whole evaluations in a row than that nobody waits for.
 MOST_EVALUATIONS = 1000
 
@@ -153,7 +155,9 @@ class LossTarget:
         return len(values) >= window and self.reaches(self.reached(values, evaluated, window))
 
     def reaches(self, value: float) -> bool:
-        """Whether a value is as good as the threshold or better."""
+        """Whether a value is as good as the threshold, to what a float32 can tell, or better."""
+        if math.isclose(value, self.goal, rel_tol=FLOAT32):
+            return True
         return value >= self.goal if self.grows else value <= self.goal
 
     def better(self, one: float, other: float) -> float:

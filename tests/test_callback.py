@@ -230,6 +230,42 @@ def test_a_plain_script_is_only_warned_of_that(caplog: pytest.LogCaptureFixture)
     assert caplog.text.count("never logged; logged so far: nothing") == 1
 
 
+def test_evaluations_in_a_row_are_of_a_metric_that_is_evaluated(caplog: pytest.LogCaptureFixture) -> None:
+    target = LossTarget("train_loss", 1e-9, for_evaluations=2)
+    words = "target metric 'train_loss' is logged with every batch, so for_evaluations: 2 counts nothing: remove it"
+    with pytest.raises(MisconfigurationException, match=words):
+        fit(steered(Script(grant(1, 1.0)), target), Line(log="train_loss"))
+    fit(CoreCallback("line", "60s", target, pool="local"), Line(log="train_loss"), max_epochs=3)
+    assert caplog.text.count(words) == 1
+
+
+def test_a_script_stops_after_as_many_evaluations_as_were_asked() -> None:
+    class Noisy(Line):
+        """Validates to the values of a list."""
+
+        def __init__(self, values: list[float]) -> None:
+            super().__init__()
+            self.values = values
+
+        def on_validation_epoch_end(self) -> None:
+            self.log("val_acc", self.values[self.trainer.current_epoch])
+
+    epochs: dict[str, object] = {}
+    for line in ("val_acc>=0.9", "val_acc>=0.9 for 2 evaluations"):
+        values = [0.5, 0.93, 0.6, 0.91, 0.9, *[0.1] * 300]
+        client = LocalClient()
+        callback = CoreCallback("line", target=line, client=client)
+        client.join(callback._options.job, "cpu")
+        trainer = fit(callback, Noisy(values), ValidatedPoints(), max_epochs=300)
+        [status] = client._host.scheduler.status()
+        epochs[line] = (status.verdict, status.value, status.best, status.cells)
+        assert trainer.current_epoch < 300
+    assert epochs == {
+        "val_acc>=0.9": (Verdict.MET, pytest.approx(0.93), pytest.approx(0.93), 2),
+        "val_acc>=0.9 for 2 evaluations": (Verdict.MET, pytest.approx(0.9), pytest.approx(0.93), 5),
+    }
+
+
 def test_an_error_in_training_comes_through_and_the_last_report_is_sent() -> None:
     script = Script(grant(1, 1.0))
     with pytest.raises(ValueError, match="made to fail"):

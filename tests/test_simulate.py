@@ -82,6 +82,13 @@ def test_a_metric_that_grows_is_read_as_it_was_logged() -> None:
     assert played.needs * played.given.throughput == 93.0  # the mean over 88, ... 92 is 90; a log from 0 is moved up
 
 
+def test_a_loss_that_crosses_zero_is_played_as_it_is() -> None:
+    Path("nll.csv").write_text("step,loss\n" + "".join(f"{s},{(500 - 10 * s) / 100}\n" for s in range(1, 101)))
+    [played] = read("jobs: {a: {deadline: 9s, target: nll<=-2, curve: nll.csv}}").jobs
+    assert [played.given.loss[k] for k in (0, 49, 99)] == pytest.approx([4.9, 0.0, -5.0])
+    assert played.needs * played.given.throughput == 72.0  # the mean over 68, ... 72
+
+
 @pytest.mark.parametrize(
     ("terms", "speed", "needs"),
     [
@@ -102,6 +109,13 @@ def test_a_recording_that_is_drawn_lends_its_shape(terms: str, speed: float | No
     if speed is not None:
         assert played.given.throughput == pytest.approx(speed)
     assert played.given.loss[0] / played.given.loss[-1] == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("target", ["nll<=-3", "elbo<=0"])
+def test_one_that_is_drawn_for_a_target_below_zero_is_moved_down(target: str) -> None:
+    [played] = read(f"jobs: {{a: {{deadline: 100s, target: {target}, work: 40s}}}}").jobs
+    assert played.needs == pytest.approx(40.0)
+    assert min(played.given.loss) < 0.0 or target == "elbo<=0"
 
 
 def test_what_a_job_draws_is_its_own() -> None:

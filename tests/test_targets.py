@@ -238,3 +238,11 @@ def test_an_amendment_counts_evaluations_that_were_seen() -> None:
         if isinstance(answer, End)
     )
     assert end.verdict is Verdict.MET
+
+
+def test_a_float32_reaches_what_it_can_tell() -> None:
+    for target, value in ((LossTarget("acc", at_least=0.9), 0.9), (LossTarget("val_loss", 0.1), 0.1)):
+        [status] = reporting([float(np.float32(value))], target, evaluated=True).status()
+        assert status.verdict is Verdict.MET
+    [status] = reporting([0.899999], LossTarget("acc", at_least=0.9), evaluated=True).status()
+    assert status.verdict is not Verdict.MET

@@ -15,7 +15,8 @@
         config: vit.yaml               # a LightningCLI config, relative to this file
         deadline: 1h30m                # or "18:00", "2026-11-23T18:00": a point in time, quoted
         target: {loss: 0.35}           # of training_step; or {metric: train_loss, at_most: 0.35}, {batches: 2000},
-                                       # or {metric: val_acc, at_least: 0.92, best: 1.0}
+                                       # {metric: val_acc, at_least: 0.92, best: 1.0, for_evaluations: 2}; or in a line,
+                                       # val_acc>=0.92 for 2 evaluations
         begin: 10m                     # not before
         weight: 2                      # as good as two jobs when not all can make it
         devices: 2                     # or min_devices and max_devices
