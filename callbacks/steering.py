@@ -273,7 +273,7 @@ class Steering:
             self._part_from_turns()
             if self._pace.on_host:
                 self._cores = os.sched_getaffinity(0)
-            bound = cores_of(device, self._cores_of_device()) if self._pace.on_host else None
+            bound = cores_of(device, self._cores_of_device(), Path(paths[device])) if self._pace.on_host else None
             self._turns = TurnstileClient(Path(paths[device]), cores=bound)
             self._own_turns = device, self._turns
 

@@ -140,11 +140,13 @@ def _client(arguments: argparse.Namespace) -> SocketClient:
 
 
 def _up(arguments: argparse.Namespace) -> int:
+    from lightning_core.launch.core_claims import free_cores
     from lightning_core.launch.head import HeadError, up
     from lightning_core.launch.on_verdict import read_on_verdict
     from lightning_core.launch.preflight import check_gpus
     from lightning_core.launch.problems import BundleError, Findings, Source, require
     from lightning_core.launch.sharing import Pool, of_pool, parse_policy, read_market
+    from lightning_core.launch.turnstile import CORES
 
     require("torch", "lightning", "ray", "jsonargparse")
     devices = arguments.devices
@@ -167,6 +169,9 @@ def _up(arguments: argparse.Namespace) -> int:
     if found.problems:
         raise BundleError(found.problems)
     folder = arguments.folder or home()
+    if arguments.kind == "cpu" and devices * arguments.cores > (free := free_cores(CORES)) < len(CORES):
+        print(f"note: {len(CORES) - free} of the {len(CORES)} cores here are other pools' of yours: jobs on cores that "
+              "two pools share take turns there by chance", file=sys.stderr)  # fmt: skip
     print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers ...",
           flush=True)  # fmt: skip
     try:

@@ -14,6 +14,7 @@ from lightning_core.launch.bundle import Bundle
 from lightning_core.policies import POLICIES
 from lightning_core.settings import Settings
 from lightning_core.types import BatchTarget, LossTarget
+from lightning_core.variables import KNOWN
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -74,3 +75,10 @@ def test_the_readme_names_every_policy_and_every_estimator() -> None:
     named = set(re.findall(r"`([a-z_]+)`", section))
     assert set(POLICIES) | set(ESTIMATORS) <= named
     assert f"`{Settings().policy}` (the default)" in section
+
+
+def test_the_environment_variables_that_people_set_are_in_the_readme() -> None:
+    section = README.split("| variable | what it says |")[1].split("\n## ")[0]
+    told = {name.removeprefix("LIGHTNING_CORE") for name in re.findall(r"`((?:LIGHTNING_CORE)?_[A-Z_]+)`", section)}
+    set_for_processes = {"VERDICT", "REASON", "SLOTS", "SPOT", "ON_DEMAND"}
+    assert {name.removeprefix("_") for name in told} == KNOWN.keys() - set_for_processes

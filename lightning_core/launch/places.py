@@ -29,8 +29,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lightning_core.drivers.ray_actor import Actor
 from lightning_core.drivers.ray_settings import NAMESPACE
+from lightning_core.launch.core_claims import CoreClaim
 from lightning_core.launch.quota import sweep
-from lightning_core.launch.turnstile import Turnstile
+from lightning_core.launch.turnstile import CORES, Turnstile, note_first_core
 from lightning_core.launch.worker import Life, Worker
 
 log = logging.getLogger(__name__)
@@ -57,11 +58,12 @@ SLOW = 60.0
 class TurnstileActor:
     """Hosts a device's turnstile on the device's node."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_core: int = 0) -> None:
         # Private to the user; with a made-up machine's own, so that it goes with it.
         own = os.environ.get("RAY_TMPDIR", "")
         self._folder = Path(tempfile.mkdtemp(prefix="lc-", dir=own if Path(own).is_dir() and own else None))
         self._turnstile = Turnstile(self._folder / "turn")
+        note_first_core(self._turnstile.path, first_core)
 
     def path(self) -> str:
         """Of the socket."""
@@ -142,6 +144,8 @@ class Places:
         self._locations = locations
         self.kind = kind
         self._cores = cores
+        self._claim = CoreClaim(CORES)
+        self._first_core = self._claim.claim(devices * cores) if kind == "cpu" and not locations else 0
         self.turnstiles = [""] * devices
         """Path of each device's; empty until it is known."""
         self.names = [f"{kind}{device}" for device in range(devices)]
@@ -292,6 +296,7 @@ class Places:
                     await turnstile.close.remote()
             self._end(f"turnstile-{k}")
             await asyncio.to_thread(self._remove_group, k)
+        self._claim.release()
 
     def task(self, work: Coroutine[Any, Any, None]) -> None:
         """The loop itself would forget a task that nobody holds."""
@@ -330,7 +335,7 @@ class Places:
                 self._end(place.name)  # it hangs, or is dying: what it may have is lost
         place.settled = True
         self.moved.set()
-        turnstile = self._detached(TurnstileActor, f"turnstile-{place.device}", place.device).remote()
+        turnstile = self._detached(TurnstileActor, f"turnstile-{place.device}", place.device).remote(self._first_core)
         self.turnstiles[place.device] = await self._patiently(place, turnstile.path.remote())
         self.moved.set()
         if place.worker is None:

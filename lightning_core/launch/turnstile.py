@@ -37,7 +37,7 @@ _WANT, _GIVE = b"w", b"g"
 _GO = struct.Struct("<Q")
 LEAST_DUTY = 1e-3
 # Before any thread of this process is bound to one.
-_CORES = sorted(os.sched_getaffinity(0))
+CORES = sorted(os.sched_getaffinity(0), reverse=True)
 
 
 class _Process:
@@ -289,9 +289,28 @@ class TurnstileClient:
         self.close()
 
 
-def cores_of(device: int, cores: int = 1) -> set[int]:
-    """The cores that are a CPU pool's device: the last ones first, since the first is everybody's."""
-    return {_CORES[-1 - (device * cores + core) % len(_CORES)] for core in range(cores)}
+def cores_of(device: int, cores: int = 1, turnstile: Path | None = None) -> set[int]:
+    """Return the cores that are a CPU pool's device: the last ones first, since the first is everybody's.
+
+    Args:
+        device: its number in the pool.
+        cores: of each device.
+        turnstile: path of the device's; beside it stands how many cores before these are other pools'.
+    """
+    first = 0
+    if turnstile is not None:
+        with contextlib.suppress(OSError, ValueError):  # of a pool on another machine, say
+            first = int(_first_core_file(turnstile).read_text())
+    return {CORES[(first + device * cores + core) % len(CORES)] for core in range(cores)}
+
+
+def note_first_core(turnstile: Path, first: int) -> None:
+    """Write beside a turnstile's socket where the cores of its pool begin."""
+    _first_core_file(turnstile).write_text(str(first))
+
+
+def _first_core_file(path: Path) -> Path:
+    return path.with_suffix(".cores")
 
 
 def _waiting_file(path: Path) -> Path:

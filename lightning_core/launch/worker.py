@@ -158,7 +158,8 @@ class Worker:
         from lightning_core.launch.turnstile import TurnstileClient, cores_of
 
         rank, home = assignment.rank, Path(assignment.folder)
-        bound = cores_of(assignment.devices[rank.number], self._cores) if assignment.kind == "cpu" else None
+        on_host, device = assignment.kind == "cpu", assignment.devices[rank.number]
+        bound = cores_of(device, self._cores, self._turnstile) if on_host else None
         turns = TurnstileClient(self._turnstile, cores=bound)
         log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
