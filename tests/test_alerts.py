@@ -171,6 +171,7 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     assert alerts(answers) == [words]
     assert (told.status.state, str(told.status.fault), told.status.incarnation) == (State.RECOVERING, words, 2)
     assert told.scheduler.saves("a") == (save(19),)
+    told.take(WorkerLeft("a", 1, Cause.LOST, "it was fenced"), 1.0)  # no fault of its own
     told.take(Tick(), 10.0)
     told.life, told.number, told.batches = 2, 0, 9
     told.report(began=19)
@@ -184,6 +185,7 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     story = told.why()
     assert "its losses were NaN or infinite from batch 21 on; lost: 41 batches" in story
     assert "came back from batch 19, restart 1" in story
+    assert "2 faults" not in story
 
 
 def test_a_checkpoint_is_good_only_if_a_number_followed_on_it(tmp_path: Path) -> None:

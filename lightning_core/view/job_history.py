@@ -79,6 +79,7 @@ class JobHistory:
     evaluated: bool = False
     rejected: int = 0
     _incarnation: int = 1
+    _given_up: int = 0
     _version: int = 0
     _heard: float = 0.0
     _busy_before: float = 0.0
@@ -160,7 +161,7 @@ class JobHistory:
     # ------------------------------------------------------------------------------------------------ reading
 
     def report(self, report: Report, now: float) -> None:
-        if self.ended is not None or report.incarnation < self._incarnation:
+        if self.ended is not None or report.incarnation < self._incarnation or report.incarnation == self._given_up:
             return
         done, busy = (self.progress[-1].batches, self.progress[-1].busy) if self.progress else (0, 0.0)
         if report.incarnation > self._incarnation:
@@ -208,6 +209,7 @@ class JobHistory:
             return
         if isinstance(answer, Alert):
             if answer.reason.code == "diverged_back":  # it was ended for that, and comes back
+                self._given_up = self._incarnation
                 self._saved = int(answer.reason.numbers[0])
                 self._set_back(f"its losses were NaN or infinite from batch {answer.reason.text} on", now)
             else:
@@ -255,7 +257,7 @@ class JobHistory:
         self.remarks.append(Remark(now, "person", _command(event)))
 
     def left(self, event: WorkerLeft, now: float) -> None:
-        if event.incarnation < self._incarnation:
+        if event.incarnation < self._incarnation or event.incarnation == self._given_up:
             return
         if event.saved is not None:
             self._saved = event.saved.batches
