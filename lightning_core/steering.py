@@ -315,7 +315,7 @@ def _show(now: float, jobs: list[JobStatus], settings: Settings, everything: boo
     if not jobs:
         print("no jobs; `lightning-core submit` hands some to the pool")
         return
-    jobs, note = (jobs, "") if everything else _first(jobs)
+    shown, note = (jobs, "") if everything else _first(jobs)
     try:
         from rich.console import Console
 
@@ -323,9 +323,9 @@ def _show(now: float, jobs: list[JobStatus], settings: Settings, everything: boo
     except ModuleNotFoundError:
         from lightning_core.view.progress import PlainView
 
-        PlainView(sys.stdout).update(now, jobs)
+        PlainView(sys.stdout).update(now, shown)
     else:
-        board = Board(now, jobs, settings.policy, settings.devices)
+        board = Board(now, jobs, settings.policy, settings.devices, only=shown)
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)

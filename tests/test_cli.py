@@ -492,3 +492,30 @@ def test_a_deadline_that_is_past_is_refused_at_once(deadline: str, capsys: pytes
     assert said.code == 2
     assert re.search("jobs.a.deadline: .*must be .*, got", said.err)
     assert not Path("run").exists()
+
+
+def test_status_shows_who_lives_first_and_ten_of_each(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "train" in Said(capsys, "status").out
+    pool.do(pool.actor.event(Submit(tuple(Job(f"old{k}", 600.0, BatchTarget(5)) for k in range(12)))))
+    for k in range(12):
+        pool.do(pool.actor.event(Cancel(f"old{k}")))
+    pool.do(pool.actor.event(Submit(tuple(Job(f"new{k}", 600.0, BatchTarget(5)) for k in range(13)))))
+    said = Said(capsys, "status").out
+    shown = re.findall(r"^(train|old\d+|new\d+) ", said, re.MULTILINE)
+    assert shown[0] == "train"
+    assert [name[:3] for name in shown] == ["tra", *["new"] * 9, *["old"] * 10]
+    assert (
+        said.splitlines()[-1]
+        == "and 4 more that go on and 2 more that have ended; `lightning-core status --all` shows them"
+    )
+    assert "12 cancelled" in said  # the first line counts all
+    assert len(re.findall(r"^(train|old\d+|new\d+) ", Said(capsys, "status", "--all").out, re.MULTILINE)) == 26
+    jobs = json.loads(Said(capsys, "status", "--json").out)["jobs"]
+    assert [job["name"] for job in jobs] == ["train", *(f"old{k}" for k in range(12)), *(f"new{k}" for k in range(13))]
+
+
+def test_status_of_an_empty_pool(
+    pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SocketClient, "status", lambda _: (1.0, []))
+    assert Said(capsys, "status").out == "no jobs; `lightning-core submit` hands some to the pool\n"

@@ -75,17 +75,36 @@ def test_a_wide_board_shows_every_column() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 150, 200, 300])
-def test_a_job_takes_one_line_at_any_width(width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     jobs = [replace(job, name=job.name * 30) for job in some_jobs()]
     lines = shown(11.0, jobs, width).splitlines()
-    assert len(lines) in (6, 7)  # the devices may take a line each
+    assert 6 <= len(lines) <= 2 + 2 + 3 * 3  # the devices may take a line each, a job three
     assert max(map(cell_len, lines)) <= width
 
 
-def test_a_narrow_board_keeps_what_tells_most() -> None:
-    columns = shown(11.0, some_jobs(), 80).splitlines()[2]
-    most = ["job", "state", "verdict", "now to deadline", "time / deadline", "share"]
-    assert re.split("  +", columns.strip())[:6] == most
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_what_people_need_is_there_at_any_width(width: int) -> None:
+    text = shown(11.0, some_jobs(), width)
+    columns, cnn = next(line for line in text.splitlines() if line.startswith("job ")), text.split("\ncnn ")[1]
+    assert {"job", "verdict", "time / deadline", "loss / target"} <= set(re.split("  +", columns.strip()))
+    assert "forecast" in columns
+    told = ("0.0559 / 0.01", "11.0s / 60.0s", "✓ feasible", "51.0s", "1.00", "running", "on time with 9.0s to spare")
+    for words in (*told, "2 bad losses kept out"):
+        assert words in cnn.split("\nlstm ")[0].replace("\n  ", " ")
+    assert "ValueError: [2J<b>" in text
+    assert width < 100 or "now to deadline" in columns
+
+
+def test_a_wide_terminal_has_the_reasons_beside() -> None:
+    assert len(shown(11.0, some_jobs(), 220).splitlines()) == 3 + 3
+
+
+def test_who_is_not_well_gets_the_lines_that_there_are() -> None:
+    cnn, lstm, bad = some_jobs()
+    lines = shown(11.0, [cnn, lstm, bad], 80, height=9).splitlines()  # one for a reason, three are missing
+    assert len(lines) == 7
+    assert lines[-1].strip() == "ended: ValueError: [2J<b>"
+    assert len(shown(11.0, [cnn, lstm, bad], 80, height=30).splitlines()) == 9
 
 
 def test_a_terminal_without_unicode_is_given_ascii() -> None:
@@ -106,7 +125,7 @@ def test_many_devices_do_not_fill_the_screen() -> None:
     out = io.StringIO()
     Console(file=out, width=80).print(Board(11.0, some_jobs(), "edf", 64))
     assert "and 56 devices more; 63 of all are idle" in out.getvalue()
-    assert len(out.getvalue().splitlines()) == 1 + 9 + 1 + 3
+    assert len(out.getvalue().splitlines()) == 1 + 9 + 1 + 3 * 2 + 1  # one of the reasons takes two lines
 
 
 def bar(job: JobStatus, now: float, width: int = 20) -> str:
@@ -152,8 +171,9 @@ def test_a_name_that_was_used_again() -> None:
 
 def test_a_paused_job_says_so() -> None:
     [job, *_] = some_jobs()
-    text = shown(11.0, [replace(job, paused=True, state=State.HELD)], 100)
-    assert text.splitlines()[-1].split()[1] == "paused"
+    for width in (60, 100):
+        text = shown(11.0, [replace(job, paused=True, state=State.HELD)], width)
+        assert "paused" in text.split("\ncnn ")[1]
     assert "1 paused" in text
 
 

@@ -1,17 +1,16 @@
-"""The live board: who holds the devices, and one line a job with its forecast on the way to its deadline.
+"""The live board: who holds the devices, and each job with its forecast on the way to its deadline.
 
-As many columns as the terminal has room for, the most telling first; a job never takes a second line.
+As many columns as the terminal has room for, the most telling first. Where there is no room for the reason it stands
+below its job, behind what the columns that were left out would have said of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from lightning_core.durations import format_duration
@@ -30,10 +29,16 @@ STYLES = {
     Verdict.CRASHED: f"bold {BAD}",
 }
 # The columns that are given up last come first; the bar and the reason take the room that is left.
-FIRST = ("job", "verdict", "time / deadline", "share", "state", "loss / target", "device", "forecast end", "batches/s")
-NUMBERS = ("loss / target", "time / deadline", "share", "batches/s", "forecast end")
-BAR, REASON, LONGEST_BAR = 16, 24, 40
-LONGEST_NAME, SHORT_NAME, NARROW = 24, 14, 100
+FIRST = ("job", "verdict", "time / deadline", "loss / target", "forecast", "now to deadline", "state", "share",
+         "forecast end", "device", "batches/s")  # fmt: skip
+ORDER = ("job", "state", "verdict", "now to deadline", "time / deadline", "forecast", "forecast end", "share", "device",
+         "loss / target", "batches/s", "reason")  # fmt: skip
+NUMBERS = ("loss / target", "time / deadline", "share", "batches/s", "forecast end", "forecast")
+BAR, LONGEST_BAR = 16, 40
+# A reason that would get less stands below its job.
+REASON = 48
+LONGEST_NAME, SHORT_NAME, NARROW = 24, 14, 120
+WELL = (Verdict.FEASIBLE, Verdict.MET)
 MOST_DEVICES, MOST_FAULTS = 8, 3
 GAP = 2
 # The deadline stands here on every bar, so that one look down the column tells who is late.
@@ -50,28 +55,38 @@ class Board:
         title: of the pool, such as ``edf``.
         devices: of the pool; as many as are held if it is not known.
         one_screen: whether it must fit the height of the terminal, too.
+        only: Jobs that get a line, if not all do.
     """
 
     def __init__(
-        self, now: float, jobs: Sequence[JobStatus], title: str = "", devices: int = 0, *, one_screen: bool = False
+        self,
+        now: float,
+        jobs: Sequence[JobStatus],
+        title: str = "",
+        devices: int = 0,
+        *,
+        one_screen: bool = False,
+        only: Sequence[JobStatus] | None = None,
     ) -> None:
         self._now, self._jobs, self._title, self._one_screen = now, jobs, title, one_screen
+        self._only = jobs if only is None else only
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         faults = self._faults()
         above = 2 + min(self._devices, MOST_DEVICES + 1) + len(faults)
-        jobs, more = self._fitting(console.height - above - 1 if self._one_screen else None)
+        room = console.height - above - 1 if self._one_screen else None
+        jobs, more = self._fitting(room)
         head, devices = self._header(), self._held()
         wide = Text("   ").join(devices)
-        lines: list[Text | Table] = [head, *([wide] if wide.cell_len <= options.max_width else devices)]
-        lines.append(self._table(jobs, options))
+        lines = [head, *([wide] if wide.cell_len <= options.max_width else devices)]
+        left = None if room is None else max(room, 1) - len(jobs) - bool(more)
+        lines += self._rows(jobs, console, options.max_width, left)
         if more:
             lines.append(Text(more, style="dim"))
         lines += faults
         for text in lines:
-            if isinstance(text, Text):
-                text.no_wrap, text.overflow = True, "ellipsis"
+            text.no_wrap, text.overflow = True, "ellipsis"
         for words, style, control in console.render(Group(*lines), options):
             if options.ascii_only:
                 words = words.translate(ASCII).encode("ascii", "replace").decode()
@@ -111,58 +126,115 @@ class Board:
 
     def _fitting(self, room: int | None) -> tuple[Sequence[JobStatus], str]:
         """As many jobs as there are lines: those that have ended make room first, then the last."""
-        if room is None or len(self._jobs) <= max(room, 1):
-            return self._jobs, ""
-        going_first = sorted(self._jobs, key=lambda job: job.state is State.ENDED)
-        shown = {job.name for job in going_first[: max(room - 1, 1)]}
-        rest = [job for job in self._jobs if job.name not in shown]
+        if room is None or len(self._only) <= max(room, 1):
+            return self._only, ""
+        going_first = sorted(self._only, key=lambda job: job.state is State.ENDED)
+        shown = {id(job) for job in going_first[: max(room - 1, 1)]}
+        rest = [job for job in self._only if id(job) not in shown]
         ended = sum(job.state is State.ENDED for job in rest)
-        return [job for job in self._jobs if job.name in shown], f"and {len(rest)} more, {ended} of them ended"
+        return [job for job in self._only if id(job) in shown], f"and {len(rest)} more, {ended} of them ended"
 
-    def _table(self, jobs: Sequence[JobStatus], options: ConsoleOptions) -> Table:
+    def _rows(self, jobs: Sequence[JobStatus], console: Console, width: int, left: int | None) -> list[Text]:
+        """The columns' names, then a line for each job, and its reason below where there is no room for it beside.
+
+        Args:
+            jobs: to show.
+            console: that they are shown on.
+            width: in characters.
+            left: lines that reasons may take in all; None for as many as they need.
+        """
         cells = [dict(zip(COLUMNS, line(self._now, job), strict=True)) for job in jobs]
-        longest = LONGEST_NAME if options.max_width >= NARROW else SHORT_NAME
-        newest = {job.name: job.submitted_at for job in self._jobs}
+        longest = LONGEST_NAME if width >= NARROW else SHORT_NAME
+        newest = {job.name: max(other.submitted_at for other in self._jobs if other.name == job.name) for job in jobs}
         for row, job in zip(cells, jobs, strict=True):
             name = row["job"] if newest[job.name] == job.submitted_at else f"{row['job']} (earlier)"
             row["job"] = name if cell_len(name) <= longest else name[: longest - 1] + "…"
             row["verdict"] = "-" if job.verdict is None else f"{SYMBOLS[job.verdict]} {job.verdict}"
-        columns, bar, reason = _fit(cells, options.max_width)
-        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-        for column in columns:
-            justify: Literal["right", "left"] = "right" if column in NUMBERS else "left"
-            width = {"now to deadline": bar, "reason": reason}.get(column)
-            table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
-        for row, job in zip(cells, jobs, strict=True):
+            row["forecast"] = row["forecast end"].partition(" ")[0]
+        wide = _fit(cells, width)
+        below = [[] for _ in jobs] if "reason" in wide else self._below(cells, jobs, wide, console, width, left)
+        lines = [_line(wide, {column: Text(column, "bold") for column in wide})]
+        for row, job, reason in zip(cells, jobs, below, strict=True):
             texts = {column: Text(words) for column, words in row.items()}
             if job.state is State.RECOVERING:
                 texts["state"].style = RISK
             texts["verdict"].style = STYLES.get(job.verdict, "dim") if job.verdict is not None else "dim"
-            texts["now to deadline"] = bar_of(self._now, job, bar)
-            table.add_row(*(texts[column] for column in columns))
-        return table
+            texts["now to deadline"] = bar_of(self._now, job, wide.get("now to deadline", BAR))
+            lines += [_line(wide, texts), *reason]
+        return lines
+
+    def _below(
+        self,
+        cells: Sequence[dict[str, str]],
+        jobs: Sequence[JobStatus],
+        wide: Mapping[str, int],
+        console: Console,
+        width: int,
+        left: int | None,
+    ) -> list[list[Text]]:
+        """The reasons, whoever is not well first if there are too few lines."""
+        found: list[list[Text]] = [[] for _ in jobs]
+        for k in sorted(range(len(jobs)), key=lambda k: jobs[k].verdict in WELL):
+            if left is not None and (left := left - 1) < 0:
+                break
+            words = _left_out(cells[k], jobs[k], wide)
+            first, *rest = Text(words).wrap(console, max(width - GAP, 8)) or [Text("")]
+            if left is None and rest:
+                found[k] = [first, Text(" ".join(part.plain for part in rest))]
+            else:
+                found[k] = [Text(words)]
+            for text in found[k]:
+                text.rstrip()
+            found[k] = [Text.assemble(" " * GAP, text) for text in found[k]]
+        return found
 
 
-def _fit(cells: list[dict[str, str]], width: int) -> tuple[list[str], int, int]:
-    """Columns that there is room for in their order, and the widths of the bar and the reason."""
-    wide = {name: max([cell_len(name), *(cell_len(row[name]) for row in cells)]) for name in FIRST}
-    wide["now to deadline"], wide["reason"] = BAR, REASON
+def _left_out(row: Mapping[str, str], job: JobStatus, wide: Mapping[str, int]) -> str:
+    """The reason, behind what the columns that there is no room for would have said."""
+    parts = [] if "state" in wide else [row["state"]]
+    if "share" not in wide and job.share > 0:
+        parts.append(f"{row['share']} of device {row['device']}")
+    if "loss / target" not in wide:
+        parts.append(row["loss / target"])
+    if not {"forecast", "forecast end"} & wide.keys() and job.finish is not None:
+        parts.append(f"ends at {row['forecast']}")
+    return ": ".join(filter(None, (", ".join(parts), row["reason"])))
+
+
+def _line(wide: Mapping[str, int], texts: Mapping[str, Text]) -> Text:
+    cells = []
+    for column, width in wide.items():
+        text = texts[column]
+        text.truncate(width, overflow="ellipsis")
+        space = " " * (width - text.cell_len)
+        cells.append(Text.assemble(space, text) if column in NUMBERS else Text.assemble(text, space))
+    joined = Text(" " * GAP).join(cells)
+    joined.rstrip()
+    return joined
+
+
+def _fit(cells: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
+    """The columns that there is room for, in the order in which they stand, and their widths."""
+    bar, reason = "now to deadline", "reason"
+    wide = {
+        name: max([cell_len(name), *(cell_len(row[name]) for row in cells)]) for name in (*FIRST, reason) if name != bar
+    }
+    wide[bar] = max(BAR, len(bar))
     room, chosen = width + GAP, set[str]()  # no gap behind the last column
-    for name in (*FIRST[:2], "now to deadline", *FIRST[2:5], "reason", *FIRST[5:]):
-        if wide[name] + GAP <= room or name == "job":
-            chosen.add(name)
-            room -= wide[name] + GAP
-    room = max(room, 0)
-    if "reason" not in chosen:
-        bar, reason = BAR + room, 0
-    else:  # half of the room for each; what the longest reason does not need goes to the bar
-        longest = max([len("reason"), *(cell_len(row["reason"]) for row in cells)])
-        reason = min(longest, REASON + room - min(room // 2, LONGEST_BAR - BAR))
-        bar = BAR + REASON + room - reason
-    bar = min(bar, LONGEST_BAR)
-    order = ["job", "state", "verdict", "now to deadline", "time / deadline", "forecast end", "share", "device",
-             "loss / target", "batches/s", "reason"]  # fmt: skip
-    return [name for name in order if name in chosen], bar, reason
+    for name in FIRST:
+        instead = "forecast" if name == "forecast end" and "forecast" in chosen else ""
+        more = wide[name] - wide[instead] if instead else wide[name] + GAP
+        if more <= room or name == "job":
+            chosen = (chosen | {name}) - {instead}
+            room -= more
+    if min(wide[reason], REASON) + GAP <= room:
+        chosen.add(reason)
+        wide[reason] = min(wide[reason], room - GAP)
+        room -= wide[reason] + GAP
+    if bar in chosen:
+        wide[bar] = min(wide[bar] + max(room, 0), LONGEST_BAR)
+    wide["job"] = min(wide["job"], width)
+    return {name: wide[name] for name in ORDER if name in chosen}
 
 
 def bar_of(now: float, job: JobStatus, width: int) -> Text:
