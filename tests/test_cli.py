@@ -20,7 +20,7 @@ from lightning_core.cli import main
 from lightning_core.drivers import door
 from lightning_core.drivers.connect import started
 from lightning_core.drivers.host import Host
-from lightning_core.drivers.wire import SocketClient
+from lightning_core.drivers.wire import PROTOCOL, SocketClient
 from lightning_core.launch import head as heads
 from lightning_core.policies import summaries
 from lightning_core.settings import Settings
@@ -183,9 +183,12 @@ def test_a_note_that_is_garbage(text: str, words: str, tmp_path: Path, capsys: p
 def test_a_pool_of_another_protocol(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(door, "PROTOCOL", 4)
+    monkeypatch.setattr(door, "PROTOCOL", PROTOCOL + 1)
     said = Said(capsys, "status")
-    assert (said.code, said.err) == (2, "error: scheduler protocol 4, client 3: upgrade the older one\n")
+    assert (said.code, said.err) == (
+        2,
+        f"error: scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade the older one\n",
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- up and down
