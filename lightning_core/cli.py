@@ -212,10 +212,10 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
-    from lightning_core.launch.run_folder import keep_spec, new_run_dir
+    from lightning_core.launch.run_folder import keep_origin, keep_spec, new_run_dir
 
     run_dir = new_run_dir(arguments.run_dir)
-    (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
+    keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
     keep_spec(bundle, run_dir)
     steering.tell_moments(bundle)
     if on_market is not None:
@@ -278,6 +278,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.launch.differences import differences
     from lightning_core.launch.market_run import OnMarket
     from lightning_core.launch.problems import BundleError
+    from lightning_core.launch.run_folder import read_origin
 
     run_dir = arguments.resume.resolve()
     if not (run_dir / "bundle.yaml").is_file():
@@ -295,9 +296,7 @@ def _resume(arguments: argparse.Namespace) -> int:
             if scheduler.names() and not scheduler.names(active=True):
                 print(f"{run_dir}: all its jobs have ended")
                 return EXIT_MET
-    origin = run_dir / "origin"
-    source = Path(origin.read_text()) if origin.exists() else None
-    bundle = before.read_again(source) if source is not None and source.exists() else before
+    bundle = read_origin(run_dir, before)
     if (on_market := OnMarket.of(run_dir)) is not None:
         on_market = replace(on_market, ray=arguments.ray or on_market.ray)
         bundle = _placed(on_market, bundle)

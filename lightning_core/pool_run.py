@@ -35,11 +35,10 @@ GRACE, POLL = 30.0, 0.5
 def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namespace) -> int:
     """Submit a bundle to a pool that is up and follow it; interrupted, the jobs go on without an audience."""
     check_for(client, bundle)
-    from lightning_core.launch.run_folder import keep_spec, new_run_dir
+    from lightning_core.launch.run_folder import keep_origin, keep_spec, new_run_dir
 
     run_dir = new_run_dir(arguments.run_dir)
-    with owner_only():
-        (run_dir / "origin").write_text(str(arguments.bundle.resolve()))
+    keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
     bundle = bundle.submitted(datetime.now())
     keep_spec(bundle, run_dir)
     folder = patiently(client.about)["folder"]
@@ -93,14 +92,12 @@ def _unchanged(run_dir: Path, note: InPool) -> Bundle:
     from lightning_core.launch.bundle import Bundle
     from lightning_core.launch.differences import differences
     from lightning_core.launch.problems import BundleError
+    from lightning_core.launch.run_folder import read_origin
     from lightning_core.launch.sharing import There
 
     before = Bundle.from_file(run_dir / "bundle.yaml")
-    source = Path((run_dir / "origin").read_text())
-    if not source.exists():
-        return before
     there = There(before.settings.devices, before.kind, f"the pool at {note.folder}")
-    now = before.read_again(source, there)
+    now = read_origin(run_dir, before, there)
     if changes := differences(before, now):
         raise BundleError([
             *(f"bundle changed since the run started: {change}" for change in changes),

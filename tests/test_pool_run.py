@@ -20,7 +20,10 @@ from lightning_core import pool_run, steering
 from lightning_core.callbacks import joining
 from lightning_core.excerpt import at_work, compare, find, write
 from lightning_core.journal import Journal, JournalError, PartOf, replay
+from lightning_core.launch.bundle import Bundle
+from lightning_core.launch.differences import differences
 from lightning_core.launch.in_pool import InPool
+from lightning_core.launch.run_folder import keep_origin, read_origin
 from lightning_core.types import BatchTarget, Cancel, Job, Report, Save, Submit, Tick, WorkerLeft
 from lightning_core.view.history import History
 from tests.doors import Pool, until
@@ -222,6 +225,18 @@ def test_an_edited_bundle_is_refused(pool: Pool, left: Said, capsys: pytest.Capt
         assert "a run in a pool goes on as it was submitted" in said.err
 
 
+def test_what_the_command_line_said_is_no_edit(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(json.dumps({"jobs": {"x": JOB}}))
+    said: dict[str, Any] = {"policy": "lara:order=edf", "allow_import": ["tests", "lightning"]}
+    before = Bundle.from_file(tmp_path / "b.yaml").importing_only(said["allow_import"]).with_policy(said["policy"])
+    keep_origin(tmp_path, tmp_path / "b.yaml", **said)
+    assert differences(before, read_origin(tmp_path, before)) == []
+    (tmp_path / "b.yaml").write_text(json.dumps({"jobs": {"x": JOB | {"deadline": "8m"}}}))
+    assert differences(before, read_origin(tmp_path, before)) == ["jobs.x.deadline: 540s -> 480s"]
+    (tmp_path / "b.yaml").unlink()
+    assert read_origin(tmp_path, before) is before
+
+
 def test_of_a_pool_that_is_down_it_is_said_how_to_bring_it_up(
     pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,7 +310,7 @@ def test_a_note_of_a_pool_that_is_garbage(text: str, tmp_path: Path, capsys: pyt
 
 def test_a_script_says_which_pool_it_joined_if_nobody_named_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(joining, "rank_zero_info", said.append)
+    monkeypatch.setattr(joining, "inform", said.append)
     job = Job("found", 600.0, BatchTarget(1000), can=SCRIPT)
     join = joining.Join(job, "auto", "cpu")
     join().client.close()

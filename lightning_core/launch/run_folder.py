@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from lightning_core.drivers.private import owner_only
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.preflight import check_folder
 from lightning_core.launch.problems import BundleError
+from lightning_core.launch.sharing import There
 
 
 def new_run_dir(wanted: Path | str | None) -> Path:
@@ -32,6 +35,35 @@ def keep_spec(bundle: Bundle, run_dir: Path) -> None:
     """Notes what is run, whole or not at all: the folder can be gone on with from now on."""
     with owner_only():
         write_whole(run_dir / "bundle.yaml", yaml.dump(bundle.to_dict(), Dumper=_WithoutAliases, sort_keys=False))
+
+
+def keep_origin(run_dir: Path, source: Path, policy: str | None, allow_import: Sequence[str]) -> None:
+    """Note where a run's bundle is from, and what the command line said of it."""
+    with owner_only():
+        (run_dir / "origin").write_text(str(source.resolve()))
+        if policy or allow_import:
+            (run_dir / "said.json").write_text(json.dumps({"policy": policy, "allow_import": list(allow_import)}))
+
+
+def read_origin(run_dir: Path, before: Bundle, there: There | None = None) -> Bundle:
+    """Return the bundle that a run was begun with, as its file is now; as it was if the file is gone.
+
+    Args:
+        run_dir: folder of the run.
+        before: as it was.
+        there: the pool that it was read for, if it was there already.
+
+    Raises:
+        BundleError: with every problem found.
+    """
+    origin, said = run_dir / "origin", run_dir / "said.json"
+    if not origin.exists() or not (source := Path(origin.read_text())).exists():
+        return before
+    bundle = before.read_again(source, there)
+    options = json.loads(said.read_text()) if said.exists() else {}
+    if options.get("allow_import"):
+        bundle = bundle.importing_only(options["allow_import"])
+    return bundle.with_policy(options["policy"]) if options.get("policy") else bundle
 
 
 class _WithoutAliases(yaml.SafeDumper):
