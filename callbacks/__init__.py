@@ -3,6 +3,13 @@
 if __name__ != "lightning_core.callbacks":
     raise ImportError("import lightning_core.callbacks, not the folder 'callbacks': the package is not installed twice")
 
+import logging
+
+from lightning_core.namesake import describe_namesake
+
+if (words := describe_namesake()) is not None:
+    logging.getLogger(__name__).warning("%s", words)
+
 try:
     from .core import CoreCallback
     from .elastic import ElasticLoader

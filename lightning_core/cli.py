@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_core import market_commands, place_commands, pool_run, simulate, steering
+from lightning_core import init_command, market_commands, place_commands, pool_run, simulate, steering
 from lightning_core.arguments import Parser, complete, new_file
 from lightning_core.drivers.connect import connect
 from lightning_core.durations import format_duration
@@ -27,6 +27,7 @@ from lightning_core.excerpt import compare
 from lightning_core.journal import Journal, JournalError, replay
 from lightning_core.launch.in_pool import InPool, journal_of
 from lightning_core.launch.signals import Interrupted, raising, signals
+from lightning_core.namesake import describe_namesake
 from lightning_core.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET, EXIT_POOL_LOST, PoolLost
 from lightning_core.variables import unknown
 from lightning_core.view.text import clean
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     complete(parser)
     arguments = parser.parse_args(argv)
-    for words in unknown(os.environ):
+    for words in (*unknown(os.environ), *filter(None, [describe_namesake()])):
         print(f"warning: {clean(words)}", file=sys.stderr)
     if arguments.debug:
         return int(arguments.run(arguments))
@@ -142,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     steering.add_allow_import(plan)
     steering.add_pool(plan)
     command("policies", _policies, "the policies, a line each")
+    init_command.add_command(command)
     simulate.add_command(command)
     market_commands.add_command(command)
     place_commands.add_command(command)

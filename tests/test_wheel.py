@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -182,6 +183,54 @@ def test_the_callback_without_its_extra_says_which(missing: str, python: Python)
         f"ModuleNotFoundError: lightning_core.callbacks needs {missing}, which is not installed;"
         " run pip install 'lightning-core-learning[lightning]'"
     )
+
+
+def test_the_other_project_of_that_import_name_is_told(python: Python) -> None:
+    other = python.site / "lightning_core-0.5.7.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.2\nName: lightning-core\nVersion: 0.5.7\n")
+    words = "the package lightning-core 0.5.7 is installed too: another project, whose module is called lightning_core"
+    done = python("-m", "lightning_core.cli", "policies")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert done.stderr.startswith(f"warning: {words} as well; which of the two")
+    assert words in python("-c", "import lightning_core.callbacks", without=EXTRAS).stderr
+
+
+# ---------------------------------------------------------------------------------------------------- the example
+
+NEXT = re.compile(r"  (lightning-core|python) (.*)")
+
+
+def test_init_writes_an_example_that_runs_as_it_says(python: Python) -> None:
+    done = python("-m", "lightning_core.cli", "init", "my example", without=EXTRAS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "The last two need torch" in done.stdout
+    (simulate, script) = [
+        shlex.split(words) for program, words in NEXT.findall(done.stdout) if program == "python" or "simulate" in words
+    ]
+    done = python("-m", "lightning_core.cli", *simulate, "--json", "all.json", without=EXTRAS)
+    assert done.returncode == 3, done.stderr
+    met = {name: told["met"] for name, told in json.loads((python.here / "all.json").read_text())["policies"].items()}
+    assert met["fifo"] < met["triage"] == 4  # what the example is to show
+    done = python(*script)
+    assert done.returncode == 0, done.stderr
+    assert "script: target met" in done.stderr
+
+    again = python("-m", "lightning_core.cli", "init", "my example", without=EXTRAS)
+    assert again.returncode == 2
+    assert again.stderr == "error: my example: is not an empty folder, and nothing is overwritten; name a new one\n"
+
+
+@pytest.mark.cluster
+def test_the_example_s_bundle_runs_as_init_says(python: Python) -> None:
+    done = python("-m", "lightning_core.cli", "init", "my example")
+    assert "The last two need" not in done.stdout
+    [run] = [shlex.split(words) for _, words in NEXT.findall(done.stdout) if words.startswith("run ")]
+    bundle = python.here / "my example" / "bundle.yaml"
+    bundle.write_text(re.sub(r"deadline: .*", "deadline: 20s", bundle.read_text()))  # it ends, whatever is met
+    bundle.write_text(re.sub(r"target: .*", "target: {batches: 20}", bundle.read_text()))
+    done = python("-m", "lightning_core.cli", *run)
+    assert "5 of 5 met" in done.stdout, done.stdout + done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------- variables
