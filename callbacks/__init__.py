@@ -16,10 +16,11 @@ try:
     from .steering import Fenced, JobOver, Released
 except ModuleNotFoundError as error:
     # Whatever is missing of ours is a mistake of ours, and told as it is.
-    if error.name is None or error.name.partition(".")[0] == "lightning_core":
+    missing = (error.name or "lightning_core").partition(".")[0]
+    if missing == "lightning_core":
         raise
     raise ModuleNotFoundError(
-        f"lightning_core.callbacks needs {error.name}, which is not installed; "
+        f"lightning_core.callbacks needs {missing}, which is not installed; "
         "run pip install 'lightning-core-learning[lightning]'",
         name=error.name,
     ) from None
