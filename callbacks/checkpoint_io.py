@@ -98,15 +98,25 @@ class SafeCheckpointIO(CheckpointIO):
             raise TypeError(f"SafeCheckpointIO knows no storage_options, got {storage_options!r}")
         if _is_remote(path):
             raise ValueError(f"SafeCheckpointIO saves to local files, got {path}")
-        if not self._asynchronous:
+        if self._asynchronous:
+            self.write_later(checkpoint, Path(path))
+        else:
             self.write(checkpoint, Path(path))
-            return
+
+    def write_later(self, checkpoint: dict[str, Any], path: Path, **options: Any) -> None:
+        """Copies a checkpoint now and writes it while training goes on; options as of :meth:`write`."""
         if self._later is None:
             self._later = Later()
-        self._later.save(lambda: to_host(checkpoint), lambda held: self.write(held, Path(path)), Path(path))
+        self._later.save(lambda: to_host(checkpoint), lambda held: self.write(held, path, **options), path)
 
     def write(
-        self, checkpoint: dict[str, Any], path: Path, batches: int | None = None, *, strict: bool = False
+        self,
+        checkpoint: dict[str, Any],
+        path: Path,
+        batches: int | None = None,
+        *,
+        value: float | None = None,
+        strict: bool = False,
     ) -> Manifest:
         """Saves a checkpoint now.
 
@@ -114,6 +124,7 @@ class SafeCheckpointIO(CheckpointIO):
             checkpoint: what to save.
             path: of a local file.
             batches: that were done, for the manifest; ``global_step`` unless given.
+            value: of a metric, for the manifest.
             strict: whether one that would not be loaded takes nobody's place.
 
         Raises:
@@ -136,6 +147,7 @@ class SafeCheckpointIO(CheckpointIO):
             lambda file: torch.save(checkpoint, file),
             step=step,
             batches=step if batches is None else batches,
+            value=value,
             size=lambda: size_of(checkpoint),
             look=look,
         )

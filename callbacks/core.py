@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
-from lightning_core.durations import WallTime, When, parse_when, seconds_until
+from lightning_core.durations import WallTime, When, parse_duration, parse_when, seconds_until
 from lightning_core.protocols import Client, Turns
 from lightning_core.settings import Settings
 from lightning_core.targets import Target, as_target
@@ -60,6 +60,10 @@ class CoreCallback(pl.Callback):
         on_refused: what a script does if the pool does not take it, say because its name is taken: ``"hold"`` waits
             and asks again every few seconds, ``"rename"`` takes a free name (``resnet-2``), ``"alone"`` trains beside
             the pool. A pool that does not share the device is no reason to wait.
+        keep_best: whether the best model so far is kept, or the folder for it: the model that met the target, or came
+            closest to it, is saved with its SHA-256 while training goes on, and :attr:`best_model_path` tells where.
+        save_to: folder in which a script is saved once before its Slurm job ends, between two batches.
+        save_before: how long before that, such as ``"2m"``.
         stop_when_met: whether training stops when the target is met.
         client: of a launched job: speaks with its scheduler, which knows the job already.
         turns: of a launched job: its device's turnstile. None: the device is not shared.
@@ -114,6 +118,9 @@ class CoreCallback(pl.Callback):
         on_miss: str = "continue",
         on_nan: str = "continue",
         on_refused: str = "hold",
+        keep_best: bool | str | Path = False,
+        save_to: str | Path | None = None,
+        save_before: str = "2m",
         stop_when_met: bool = True,
         client: Client | None = None,
         turns: Turns | None = None,
@@ -152,6 +159,9 @@ class CoreCallback(pl.Callback):
         self._options = Options(
             wanted, pool, stop_when_met, client, turns, launched, incarnation, devices, cores, every, growth,
             OnRefused(on_refused),
+            keep_best if isinstance(keep_best, bool) else Path(keep_best),
+            None if save_to is None else Path(save_to),
+            parse_duration(save_before),
         )  # fmt: skip
         self._folder, self._save_every = folder, save_every
         # These complain now rather than in fit.
@@ -193,6 +203,13 @@ class CoreCallback(pl.Callback):
         """The newest verdict; after ``fit``, what became of the job. None while it is too early to tell."""
         return None if self.forecast is None else self.forecast.verdict
 
+    @property
+    def best_model_path(self) -> str:
+        """Where the best model lies, with ``keep_best``; empty if there is none."""
+        if self._fit is not None:
+            return self._fit.best_model
+        return "" if self._record is None else self._record.best_model
+
     def _repr_html_(self) -> str:
         """As a notebook shows it: a card with verdict, forecast and curve."""
         from lightning_core.view.card import card  # not needed where nobody looks
@@ -201,7 +218,8 @@ class CoreCallback(pl.Callback):
         points = [] if record is None else record.curve.points
         window = 1 if record is None or record.place else Settings().window
         job = self._options.job
-        return card(job.name, job.target, points, self.forecast, window=window, over=self._fit is None)
+        rows = [("best model", self.best_model_path)] if self.best_model_path else []
+        return card(job.name, job.target, points, self.forecast, window=window, over=self._fit is None, rows=rows)
 
     @property
     def saved(self) -> Save | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
+from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning_utilities.core.rank_zero import rank_zero_info
 
+from lightning_core.durations import format_duration
 from lightning_core.protocols import Client, Turns
 from lightning_core.types import (
     STEP_LOSS,
@@ -25,6 +28,7 @@ from lightning_core.types import (
     WorkerLeft,
 )
 
+from .best import Best
 from .elastic import slots
 from .horizon import ended_by, horizon, is_sigterm, seconds_left
 from .joining import Connect, Connection, Join, name_of
@@ -32,19 +36,24 @@ from .mailbox import Mailbox
 from .meter import LossMeter
 from .own_lines import logger, watch_bar_of
 from .pace import GpuPace, HostPace, Pace
-from .ranks import Ranks
+from .ranks import Also, Ranks
 from .reading import Reading, watch
 from .record import Record
 from .saving import Saver
+from .slurm import SaveBeforeEnd, SlurmEnd
 from .steering import JobOver, Released, Steering
 from .telling import last_line, say, tell
-from .writing import batches_done
+from .writing import batches_done, write
 
 log = logger(__name__)
 
 # How long a script that ends waits for a scheduler that may be gone, seconds. It is held by shorter calls than that, so
 # that the mailbox is not on the line when the script is interrupted.
 FAREWELL = 3.0
+# Name of the best model's file; of a script, its job's name stands before it.
+BEST = "best.ckpt"
+# Until a script that could not be saved before its Slurm job ends is saved again, seconds.
+SAVE_AGAIN = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +72,9 @@ class Options:
     every: int
     growth: float
     on_refused: OnRefused
+    keep_best: bool | Path
+    save_to: Path | None
+    save_before: float
 
 
 class Fit:
@@ -87,6 +99,7 @@ class Fit:
         self._automatic = pl_module.automatic_optimization
         self._by_step = options.launched and slots() > 0
         self._batches = 0
+        self._trained = False
         self._begun = False
         self._new_epoch, self._epoch_began = True, 0
         self._per_epoch: int | None = None
@@ -106,12 +119,25 @@ class Fit:
         self._watched = self._meter if step else LossMeter(lambda cell: None, options.every, options.growth)
         self._reading = Reading(target, self._meter, record.place)
         device = pl_module.device
+        self._several = trainer.world_size > 1
+        self._best = _best(trainer, options, record)
+        self._before_end: SaveBeforeEnd | None = None
+        self._save_to = options.save_to
+        self._slurm = SlurmEnd() if self.box is not None and not options.launched else None
+        if self._slurm is not None and options.save_to is not None:
+            self._before_end = SaveBeforeEnd(self._slurm, options.save_before)
         self._pace: Pace = GpuPace() if device.type == "cuda" else HostPace()
         ranks = Ranks(trainer.global_rank, device) if trainer.world_size > 1 else None
         self.steering = Steering(
             self._name, self.box, self._pace, ranks, options.turns, options.launched, options.devices,
-            options.stop_when_met, lambda: trainer.received_sigterm, options.cores,
+            options.stop_when_met, lambda: trainer.received_sigterm or self._end_is_near(),
+            options.cores,
         )  # fmt: skip
+
+    @property
+    def best_model(self) -> str:
+        """Where the best model lies; empty while there is none."""
+        return "" if self._best is None else self._best.path
 
     def begin(self, trainer: pl.Trainer) -> None:
         """Before the first batch, be it of a sanity check."""
@@ -139,6 +165,7 @@ class Fit:
             self._batches += 1
         else:
             self._batches = trainer.global_step
+        self._trained = True
         box, steering = self.box, self.steering
         if box is not None:
             if (complaint := self._reading.batch(trainer, outputs, accumulated, self._batches)) is not None:
@@ -155,14 +182,27 @@ class Fit:
                 box.horizon = horizon(trainer, self._batches, done, self._per_epoch)
             if self._batches == self._last:
                 box.hurry()  # the pool waits for it
+                if self._best is not None:
+                    self._best.done(self._batches)
             if box.outlook is not self._told:
                 self._told = box.outlook
                 tell(trainer, self._told)  # type: ignore[arg-type]  # what was never known cannot be new
-        # While losses are none, what was saved before is what may be gone back to.
-        steering.after_batch(self._launched and self._saver.due() and (box is None or box.bad is None or box.bad.over))
+        also = Also.SAVE if self._is_to_be_saved() else Also.NOTHING
+        if self._best is not None and self._best.wanted is not None:
+            if self._several:
+                also |= Also.KEEP  # together with the others, when they agree
+            else:
+                self._best.save(trainer)  # before it may be told to leave
+        steering.after_batch(also)
+        if self._best is not None and steering.keeping:
+            steering.keeping = False
+            self._best.save(trainer)
         if steering.stopping:
             trainer.should_stop = True
-        if steering.leaving or steering.saving:
+        if not self._launched and steering.saving:
+            steering.saving = False
+            self._save_before_end(trainer)
+        elif steering.leaving or steering.saving:
             self._saver.between_batches(trainer, self._leave_if_told)
 
     def epoch_begins(self, trainer: pl.Trainer) -> None:
@@ -177,7 +217,11 @@ class Fit:
             self._reading.evaluation(trainer, place, self._batches)
             if self._newest_bad() is not self.box.bad:
                 self._tell_bad(self.box)
-            self.still_busy()
+        if self._best is not None:
+            wanted = self._best.wanted is not None
+            if trainer.strategy.broadcast(wanted) if self._several else wanted:
+                self._best.save(trainer)
+        self.still_busy()
 
     def still_busy(self) -> None:
         """After what is work, but no batch."""
@@ -215,6 +259,7 @@ class Fit:
                 else:
                     box.close(_parting(trainer, self._name, error), FAREWELL)
                     say(trainer, last_line(box.job, box.last_word, box.refused))
+            self._close_best()
 
     def _newest_bad(self) -> BadLosses | None:
         """Of the losses that are trained on, or of the target's metric."""
@@ -234,6 +279,41 @@ class Fit:
             self._record.place = self._reading.place
             self._record.curve.add(cell.batches, cell.value)
             self.box.add(cell)
+            if self._best is not None:
+                self._best.see(cell.value, evaluated=self._reading.evaluated)
+
+    def _is_to_be_saved(self) -> bool:
+        if self._launched:
+            # While losses are none, what was saved before is what may be gone back to.
+            return self._saver.due() and (self.box is None or self.box.bad is None or self.box.bad.over)
+        if self._before_end is None:
+            return False
+        self._before_end.batch()
+        return self._before_end.due()
+
+    def _end_is_near(self) -> bool:
+        """Whether even a job that is held has to train one batch, after which it is saved."""
+        return self._before_end is not None and self._trained and self._before_end.due()
+
+    def _save_before_end(self, trainer: pl.Trainer) -> None:
+        """On all ranks together; one that cannot be saved is tried again, as long as there is time."""
+        assert self._save_to is not None  # it is the same on all ranks
+        place = (self._save_to / f"{self._name}-last.ckpt").absolute()
+        before_end = self._before_end
+        try:
+            write(trainer, place)
+        except Exception as error:
+            if before_end is not None:
+                before_end.failed(SAVE_AGAIN)
+                log.warning("%s: it is not saved before its Slurm job ends: %s", self._name, error)
+            return
+        if before_end is not None and self._slurm is not None and self._slurm.at is not None:
+            before_end.saved = True
+            left = format_duration(max(self._slurm.at - time.time(), 0.0))
+            log.warning(
+                "%s: its Slurm job ends in %s. Saved after %d batches to %s; it goes on from there with ckpt_path=%r",
+                self._name, left, self._batches, place, str(place),
+            )  # fmt: skip
 
     def _take_up_curve(self) -> None:
         """What was seen before the checkpoint is delivered anew: whichever scheduler there is knows the whole curve."""
@@ -245,6 +325,13 @@ class Fit:
             self.box.evaluated = self._reading.evaluated
             for number, point in enumerate(points, start=1):
                 self.box.add(Cell(number, *point))
+
+    def _close_best(self) -> None:
+        if self._best is not None and self.box is not None:
+            manifest = self._best.close()
+            if manifest is not None and self._best.saved:
+                self._record.best_model = self._best.path
+                rank_zero_info(self._best.words(manifest))
 
     def _leave_if_told(self) -> None:
         if self.box is not None and self._saver.saved is not None:
@@ -262,6 +349,26 @@ def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Option
     size = trainer.world_size
     job = dataclasses.replace(options.job, can=can, min_devices=size, max_devices=size)
     return Join(job, options.pool, name_of(pl_module.device), options.on_refused)
+
+
+def _best(trainer: pl.Trainer, options: Options, record: Record) -> Best | None:
+    """Keeps the best model, if that is wanted.
+
+    Raises:
+        MisconfigurationException: if there is no local folder for it.
+    """
+    folder, job = options.keep_best, options.job
+    if folder is False:
+        return None
+    if folder is True:
+        if "://" in trainer.default_root_dir:
+            raise MisconfigurationException(
+                f"keep_best saves to local files, and default_root_dir is {trainer.default_root_dir}: name a folder"
+            )
+        folder = Path(trainer.default_root_dir) / "lightning_core"
+    place = folder / (BEST if options.launched else f"{job.name}-{BEST}")
+    resumed = options.incarnation > 1 if options.launched else record.resumed
+    return Best(job.name, place.absolute(), job.target, resumed=resumed)
 
 
 def _parting(trainer: pl.Trainer, job: str, error: BaseException | None) -> WorkerLeft:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import torch
 
@@ -31,6 +31,15 @@ class Word(IntEnum):
     """Leave."""
     FENCED = 5
     """Leave, and save nothing: another incarnation has taken its place."""
+
+
+class Also(IntFlag):
+    """What a training does beside that."""
+
+    NOTHING = 0
+    SAVE = 1
+    KEEP = 2
+    """Save the model as the best so far."""
 
 
 def batches_between(broadcast: float, batch: float) -> int:
@@ -64,22 +73,22 @@ class Ranks:
         self._left -= 1
         return self._left <= 0
 
-    def agree(self, word: Word, save: bool) -> tuple[Word, bool]:
+    def agree(self, word: Word, also: int) -> tuple[Word, int]:
         """What rank 0 says, whatever the others say; all call it together.
 
         Args:
             word: what to do next.
-            save: whether to save too.
+            also: what to do beside it, as :class:`Also`.
         """
         began = time.perf_counter()
         if self._first:
             batch = max(began - self._since, 1e-6) / self._between
             between = 1 if self._cost == math.inf else batches_between(self._cost, batch)
-            self._tensor.copy_(torch.tensor([word, save, between]))
+            self._tensor.copy_(torch.tensor([word, also, between]))
         torch.distributed.broadcast(self._tensor, 0)
-        said, saved, self._between = self._tensor.tolist()
+        said, agreed, self._between = self._tensor.tolist()
         self._left = self._between
         self._since = time.perf_counter()
         # The first broadcast sets up connections, others wait for a slow rank: neither is what one costs.
         self._cost = min(self._since - began, 1.1 * self._cost)
-        return Word(said), bool(saved)
+        return Word(said), int(agreed)

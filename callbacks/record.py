@@ -96,6 +96,8 @@ class Record:
         place: Where a metric is evaluated, empty if it is none that is.
         curve: Values so far, as logged.
         outlook: What was last believed of the job.
+        resumed: Whether it goes on from a checkpoint of the same metric.
+        best_model: Path of the best model, empty if none is kept.
     """
 
     job: Job
@@ -105,6 +107,8 @@ class Record:
     place: str = ""
     curve: Curve = field(default_factory=Curve)
     outlook: Outlook | None = None
+    resumed: bool = False
+    best_model: str = ""
 
     @property
     def target(self) -> Target:
@@ -152,7 +156,7 @@ class Record:
             log.warning("%s: what the checkpoint holds of its job is passed over: %s", name, ascii(words))
             return
         if _read_from(target) == _read_from(self.target):
-            self.place = found["place"]
+            self.place, self.resumed = found["place"], True
             for point in points:
                 self.curve.add(*point)
         before = (found["job"], found["deadline"], target)

@@ -14,7 +14,7 @@ from .limit import Limit
 from .mailbox import Mailbox
 from .own_lines import inform, logger
 from .pace import Pace
-from .ranks import Ranks, Word
+from .ranks import Also, Ranks, Word
 
 log = logger(__name__)
 
@@ -77,6 +77,8 @@ class Steering:
         """Whether to save and leave as soon as that is exact."""
         self.saving = False
         """Whether to save as soon as that is exact."""
+        self.keeping = False
+        """Whether all processes keep the model, as the best so far, after this batch."""
         self.stopping = False
         """Whether the training is to stop, its target met."""
         self._job = job
@@ -105,7 +107,7 @@ class Steering:
             self._box.wait(None, FIRST_WORD)
         elif self._box is not None:
             self._box.wait_for_answer(FIRST_ANSWER)
-        self.obey(save=False)
+        self.obey(also=Also.NOTHING)
 
     def enter(self) -> None:
         """Before a batch: does what the scheduler wants, lets others in if the turn is spent, waits for the turn.
@@ -114,7 +116,7 @@ class Steering:
         two batches belongs to the turn of whoever does it.
         """
         if self._ranks is None and self._has_news():
-            self.obey(save=False)
+            self.obey(also=Also.NOTHING)
         while (ahead := self._limit.ahead()) > 0:
             self._end_turn(again=False)
             self._pause(ahead)
@@ -124,7 +126,7 @@ class Steering:
         if not self._in_turn:
             while turns is not None and not turns.take(self._duty, LOOK):
                 if self._has_news():
-                    self.obey(save=False)
+                    self.obey(also=Also.NOTHING)
                     turns = self._turns_now()
                 elif self._must_go_on():
                     break
@@ -132,24 +134,24 @@ class Steering:
             self._pace.begin()
             self._limit.begin()
 
-    def after_batch(self, save: bool) -> None:
+    def after_batch(self, also: Also) -> None:
         """After a batch: the newest directive, if there is one; with several processes, when they are to agree."""
         if self._ranks is not None:
             if self._ranks.due():
-                self.obey(save)
+                self.obey(also)
             return
-        self.saving = save
+        self.saving = Also.SAVE in also
         if self._has_news():
-            self.obey(save)
+            self.obey(also)
 
-    def obey(self, save: bool) -> None:
+    def obey(self, also: Also) -> None:
         """Does what the newest directive says; returns when this process may train, is to stop, or to leave.
 
         Raises:
             JobOver: if a launched job is over, its target unmet.
             Fenced: if a launched job goes on elsewhere.
         """
-        while (word := self._decide(save)) is Word.HOLD:
+        while (word := self._decide(also)) is Word.HOLD:
             self._end_turn(again=False)
             if self._box is not None:
                 self._box.parked_at = self._obeyed
@@ -177,7 +179,7 @@ class Steering:
 
     # ------------------------------------------------------------------------------------------------ how
 
-    def _decide(self, save: bool) -> Word:
+    def _decide(self, also: Also) -> Word:
         word = Word.GO
         if self._box is not None:
             directive, known = self._box.directive, self._obeyed
@@ -190,8 +192,9 @@ class Steering:
             if directive is not known:
                 self._take_up(directive)
         if self._ranks is not None:
-            word, saving = self._ranks.agree(word, save)
-            self.saving = self.saving or saving
+            word, agreed = self._ranks.agree(word, also)
+            self.saving = self.saving or bool(agreed & Also.SAVE)
+            self.keeping = bool(agreed & Also.KEEP)
         return word
 
     def _has_news(self) -> bool:
@@ -260,7 +263,7 @@ class Steering:
         assert self._box is not None  # what limits it arrived there
         self._box.wait(self._obeyed, seconds)
         if self._has_news():
-            self.obey(save=False)
+            self.obey(also=Also.NOTHING)
 
     def _go_to(self, device: int) -> None:
         """Takes turns where the pool wants a script to: on the device that it found it on."""

@@ -30,18 +30,26 @@ class _OfOneRank(CheckpointIO):
     Args:
         io: that saves.
         batches: that were done.
+        value: of a metric, for the manifest.
+        later: whether training goes on while it is written.
     """
 
-    def __init__(self, io: SafeCheckpointIO, batches: int) -> None:
+    def __init__(self, io: SafeCheckpointIO, batches: int, value: float | None = None, later: bool = False) -> None:
         self.saved: Save | None = None
         self.error: Exception | None = None
         self._io = io
         self._batches = batches
+        self._value = value
+        self._later = later
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
-            manifest = self._io.write(checkpoint, Path(path), self._batches, strict=True)
+            if self._later:
+                self._io.write_later(checkpoint, Path(path), batches=self._batches, value=self._value, strict=True)
+                self.saved = Save(self._batches, "")
+                return
+            manifest = self._io.write(checkpoint, Path(path), self._batches, value=self._value, strict=True)
             self.saved = Save(self._batches, manifest.sha256)
         except CheckpointError as error:
             # It must not leave on the strength of a file from which it could not come back.
@@ -92,13 +100,23 @@ class ItsOwn(CheckpointIO):
         self._theirs.teardown()
 
 
-def write(trainer: pl.Trainer, place: Path, io: SafeCheckpointIO | None = None) -> Save:
+def write(
+    trainer: pl.Trainer,
+    place: Path,
+    io: SafeCheckpointIO | None = None,
+    *,
+    value: float | None = None,
+    later: bool = False,
+) -> Save:
     """Saves a training; on all ranks together.
 
     Args:
         trainer: that trains.
         place: of the file.
         io: that saves it; a new one unless given.
+        value: of a metric, for the manifest.
+        later: whether training goes on while the file is written. The SHA-256 is not known then, and what goes wrong
+            with the writing is told when ``io`` is torn down.
 
     Raises:
         NotSaved: on all ranks, if the file cannot be written, or could not be loaded again. What was saved before
@@ -107,7 +125,7 @@ def write(trainer: pl.Trainer, place: Path, io: SafeCheckpointIO | None = None) 
     """
     strategy = trainer.strategy
     theirs = strategy.checkpoint_io
-    ours = _OfOneRank(io or SafeCheckpointIO(), batches_done(trainer))
+    ours = _OfOneRank(io or SafeCheckpointIO(), batches_done(trainer), value, later)
     strategy.checkpoint_io = ours
     try:
         trainer.save_checkpoint(place, weights_only=False)

@@ -21,6 +21,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -57,6 +58,8 @@ class Manifest(NamedTuple):
     """Steps of the optimiser that were done."""
     batches: int | None = None
     """Batches that were done."""
+    value: float | None = None
+    """Of a metric, for the sake of which the file was kept."""
 
 
 def manifest_of(path: Path) -> Path:
@@ -100,15 +103,18 @@ def read_manifest(path: Path) -> Manifest | None:
         raise Unsound("its manifest is damaged")
     if (form := found.get("format")) != FORMAT:
         raise Unsound(f"its manifest is of format {form!r}, this version reads {FORMAT}")
-    sha256, size, *counts = (found.get(key) for key in Manifest._fields)
+    sha256, size, step, batches, value = (found.get(key) for key in Manifest._fields)
     whole = isinstance(sha256, str) and _SHA256.fullmatch(sha256) and _is_count(size)
-    if not whole or not all(count is None or _is_count(count) for count in counts):
+    if not whole or not all(count is None or _is_count(count) for count in (step, batches)):
         raise Unsound("its manifest is damaged")
-    return Manifest(cast(str, sha256), cast(int, size), *cast("list[int | None]", counts))
+    if value is not None and not (type(value) in (int, float) and math.isfinite(value)):
+        raise Unsound("its manifest is damaged")
+    return Manifest(cast(str, sha256), cast(int, size), step, batches, value)
 
 
 def _as_text(manifest: Manifest) -> bytes:
-    return json.dumps({"format": FORMAT, **manifest._asdict()}).encode()
+    known = {key: found for key, found in manifest._asdict().items() if key != "value" or found is not None}
+    return json.dumps({"format": FORMAT, **known}).encode()
 
 
 def _is_count(value: object) -> bool:
@@ -225,6 +231,7 @@ class Generations:
         *,
         step: int | None = None,
         batches: int | None = None,
+        value: float | None = None,
         size: Callable[[], int] | None = None,
         look: Callable[[Path], object] | None = None,
     ) -> Manifest:
@@ -235,6 +242,7 @@ class Generations:
             write: writes it, front to back.
             step: for the manifest.
             batches: for the manifest.
+            value: for the manifest; finite.
             size: about how many bytes will be written; asked if they could not be.
             look: at the file when it is whole, and not yet at its place; what it raises keeps it from that.
 
@@ -245,7 +253,7 @@ class Generations:
         try:
             _make_folder(path.parent)
             sweep(path.parent)
-            return self._save(path, write, step, batches, look)
+            return self._save(path, write, (step, batches, value), look)
         except OSError as error:
             self._own.pop(path, None)
             raise OSError(error.errno, f"{path} cannot be saved: {_words(error, path.parent, size)}") from error
@@ -261,8 +269,7 @@ class Generations:
         self,
         path: Path,
         write: Callable[[IO[bytes]], object],
-        step: int | None,
-        batches: int | None,
+        known: tuple[int | None, int | None, float | None],
         look: Callable[[Path], object] | None,
     ) -> Manifest:
         with _unfinished(path) as (part, file):
@@ -273,7 +280,7 @@ class Generations:
                 if sink.error is not None:  # torch tells of a full disk in terms of its own
                     raise sink.error from None
                 raise
-            manifest = Manifest(sink.hash.hexdigest(), sink.size, step, batches)
+            manifest = Manifest(sink.hash.hexdigest(), sink.size, *known)
             _sync(file)
             if look is not None:
                 look(part)

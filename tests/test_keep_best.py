@@ -1,0 +1,164 @@
+"""The best model is kept while training goes on, whole at every moment, and its path is told."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from lightning_core import BatchTarget, LossTarget
+from lightning_core.callbacks import CoreCallback, best
+from lightning_core.callbacks.best import Best
+from lightning_core.drivers.generations import Manifest, check, read_manifest
+from lightning_core.types import Target
+from tests.test_callback import fit
+from tests.tiny import Line, ValidatedPoints
+
+
+class Bumpy(pl.LightningModule):
+    """A metric that goes up and down as the test says, and a weight that counts the evaluations."""
+
+    def __init__(self, values: list[float]) -> None:
+        super().__init__()
+        self.values = values
+        self.line = Line()
+        self.count: torch.Tensor
+        self.register_buffer("count", torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        x, y = batch
+        return torch.nn.functional.mse_loss(self.line.layer(x), y)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if not self.trainer.sanity_checking and batch_idx == 0:
+            self.count += 1
+        index = max(int(self.count) - 1, 0)
+        self.log("acc", self.values[min(index, len(self.values) - 1)])
+
+    def configure_optimizers(self) -> Any:
+        return self.line.configure_optimizers()
+
+
+def kept(path: Path) -> tuple[Manifest, float]:
+    """Manifest of a sound file, and the number of evaluations that its model has seen."""
+    manifest = check(path)
+    return manifest, float(torch.load(path, weights_only=True)["state_dict"]["count"])
+
+
+def bumpy(values: list[float], folder: Path, target: Target, **more: Any) -> CoreCallback:
+    script = CoreCallback("job", "60s", target, pool="local", growth=0.0, keep_best=folder)
+    fit(script, Bumpy(values), ValidatedPoints(), **{"max_epochs": len(values), **more})  # type: ignore[arg-type]
+    return script
+
+
+def test_the_best_of_the_evaluations_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    script = bumpy([0.1, 0.5, 0.3, 0.4, 0.2], tmp_path, LossTarget("acc", at_least=0.9))
+    manifest, seen = kept(tmp_path / "job-best.ckpt")
+    assert script.best_model_path == str(tmp_path / "job-best.ckpt")
+    assert (manifest.value, manifest.batches, seen) == (pytest.approx(0.5), 32, 2)
+    assert f"the best model (acc 0.5) after 32 batches is in {tmp_path / 'job-best.ckpt'}" in caplog.text
+    assert script.best_model_path in script._repr_html_()
+
+
+def test_the_model_that_met_is_kept(tmp_path: Path) -> None:
+    script = bumpy([0.1, 0.95, 0.99], tmp_path, LossTarget("acc", at_least=0.9), max_epochs=-1)
+    manifest, seen = kept(Path(script.best_model_path))
+    assert manifest.value == pytest.approx(0.95, abs=0.05)
+    assert seen == manifest.batches / 16  # type: ignore[operator]
+
+
+def test_a_training_that_is_resumed_beats_what_was_before_it_and_a_new_one_does_not_care(tmp_path: Path) -> None:
+    target = LossTarget("acc", at_least=0.9)
+    first = CoreCallback("job", "60s", target, pool="local", keep_best=tmp_path)
+    trainer = fit(first, Bumpy([0.1, 0.5]), ValidatedPoints(), max_epochs=2)  # type: ignore[arg-type]
+    trainer.save_checkpoint(tmp_path / "script.ckpt", weights_only=False)
+    again = CoreCallback("job", "60s", target, pool="local", keep_best=tmp_path)
+    values = [0.1, 0.5, 0.4, 0.45]
+    fit(again, Bumpy(values), ValidatedPoints(), max_epochs=4, ckpt_path=tmp_path / "script.ckpt")  # type: ignore[arg-type]
+    assert kept(tmp_path / "job-best.ckpt")[0].value == pytest.approx(0.5)
+    assert again.best_model_path == str(tmp_path / "job-best.ckpt")
+    bumpy([0.2], tmp_path, target)
+    assert kept(tmp_path / "job-best.ckpt")[0].value == pytest.approx(0.2)
+
+
+def test_of_a_loss_the_mean_over_the_window_decides_and_what_met_is_there(tmp_path: Path) -> None:
+    script = CoreCallback("job", "60s", LossTarget("loss", 0.05), pool="local", growth=0.0, keep_best=tmp_path)
+    fit(script, Line(pause=0.001), max_epochs=-1)
+    manifest = check(Path(script.best_model_path))
+    assert manifest.value is not None
+    assert manifest.value <= 0.05
+
+
+def test_of_a_target_in_batches_the_model_that_met_is_there(tmp_path: Path) -> None:
+    script = CoreCallback("job", "60s", BatchTarget(60), pool="local", growth=0.0, keep_best=tmp_path)
+    fit(script, Line(pause=0.001), max_epochs=-1)
+    assert check(Path(script.best_model_path)).batches == 60
+
+
+def test_without_a_folder_it_lies_below_the_root_and_nothing_is_kept_unless_asked(tmp_path: Path) -> None:
+    script = CoreCallback("job", "60s", BatchTarget(16), pool="local", keep_best=True)
+    fit(script, default_root_dir=tmp_path, max_epochs=2)
+    assert script.best_model_path == str(tmp_path / "lightning_core" / "job-best.ckpt")
+    plain = CoreCallback("job", "60s", BatchTarget(16), pool="local")
+    fit(plain, default_root_dir=tmp_path / "plain", max_epochs=2)
+    assert plain.best_model_path == ""
+    assert not (tmp_path / "plain").exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    script = CoreCallback("job", "60s", BatchTarget(16), pool="local", keep_best=tmp_path / "file")
+    trainer = fit(script, max_epochs=2)
+    assert trainer.global_step >= 16
+    assert script.best_model_path == ""
+    assert "cannot be saved" in caplog.text
+
+
+class Clock:
+    """A clock that the test turns."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_losses_of_batches_are_saved_so_seldom_that_it_costs_a_fiftieth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(best, "time", clock)
+    saves: list[float] = []
+
+    def write(trainer: Any, place: Path, io: Any, *, value: float, later: bool) -> None:
+        saves.append(clock.now)
+        clock.now += 0.1  # what a save takes
+
+    monkeypatch.setattr(best, "write", write)
+    keeper = Best("job", tmp_path / "best.ckpt", LossTarget("loss", 1e-9), resumed=False)
+    for batch in range(1, 10_001):
+        clock.now += 0.01
+        keeper.see(1.0 / batch, evaluated=False)
+        if keeper.wanted is not None:
+            keeper.save(None)  # type: ignore[arg-type]
+    assert 15 <= len(saves) <= 21  # in 100 s of training
+    keeper.see(0.0, evaluated=False)
+    for _ in range(4):
+        keeper.see(0.0, evaluated=False)
+    assert keeper.wanted == 0.0  # it has met, which is not the time to save
+
+
+def test_a_manifest_with_a_value_that_is_none_is_damaged(tmp_path: Path) -> None:
+    script = CoreCallback("job", "60s", BatchTarget(16), pool="local", keep_best=tmp_path)
+    fit(script, max_epochs=2)
+    note = tmp_path / "job-best.ckpt.json"
+    assert read_manifest(tmp_path / "job-best.ckpt") is not None
+    note.write_text(note.read_text().replace('"value": ', '"value": "x", "was": '))
+    with pytest.raises(ValueError, match="damaged"):
+        read_manifest(tmp_path / "job-best.ckpt")
