@@ -184,6 +184,8 @@ class Fit:
                 box.hurry()  # the pool waits for it
                 if self._best is not None:
                     self._best.done(self._batches)
+            if self._slurm is not None and self._slurm.at is not None:
+                box.ends_by = min(box.ends_by, time.monotonic() + self._slurm.at - time.time())
             if box.outlook is not self._told:
                 self._told = box.outlook
                 tell(trainer, self._told)  # type: ignore[arg-type]  # what was never known cannot be new

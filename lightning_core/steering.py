@@ -23,7 +23,7 @@ from lightning_core.durations import WallTime, format_duration, parse_when, seco
 from lightning_core.journal import Journal, replay
 from lightning_core.launch.in_pool import journal_of
 from lightning_core.settings import Settings
-from lightning_core.summary import EXIT_MET
+from lightning_core.summary import EXIT_MET, best_model
 from lightning_core.types import Amend, Cancel, Event, JobStatus, Pause, Resume, State
 from lightning_core.view.log_lines import LogLines
 from lightning_core.view.text import clean
@@ -265,7 +265,8 @@ MOST_SHOWN = 10
 
 def _status(arguments: argparse.Namespace) -> int:
     client = _client(arguments)
-    settings = Settings(**patiently(client.about)["settings"])
+    about = patiently(client.about)
+    settings, folder = Settings(**about["settings"]), Path(about["folder"])
 
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = patiently(client.status)
@@ -274,7 +275,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
     if arguments.json:
         now, jobs = look()
-        print(json.dumps({"now": now, "settings": settings.to_dict(), "jobs": [_plain(job) for job in jobs]}, indent=2))
+        told = [_plain(job, folder) for job in jobs]
+        print(json.dumps({"now": now, "settings": settings.to_dict(), "jobs": told}, indent=2))
     elif arguments.watch:
         from lightning_core.launch.follow import follow
         from lightning_core.launch.signals import signals
@@ -331,12 +333,12 @@ def _show(now: float, jobs: list[JobStatus], settings: Settings, everything: boo
         print(note)
 
 
-def _plain(job: JobStatus) -> dict[str, Any]:
-    """As JSON that any program reads: no infinity, reasons in words."""
+def _plain(job: JobStatus, folder: Path) -> dict[str, Any]:
+    """As JSON that any program reads: no infinity, reasons in words; of a pool on this machine, the best model."""
     finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
     fault = None if job.fault is None else str(job.fault)
     words = {"reason": str(job.reason), "why": str(job.why), "fault": fault, "metric": job.target.metric}
-    return status_to_dict(job) | words | {"finish": finish}
+    return status_to_dict(job) | words | {"finish": finish} | best_model(folder, job.name)
 
 
 def _why(arguments: argparse.Namespace) -> int:

@@ -109,7 +109,7 @@ class Summary:
         return {
             "policy": self.policy,
             "met": self.met,
-            "jobs": {job.name: _job(job) for job in self.jobs},
+            "jobs": {job.name: _job(job) | best_model(self.run_dir, job.name) for job in self.jobs},
             "figures": self.figures,
         }
 
@@ -118,6 +118,12 @@ class Summary:
         beside = path.with_name(path.name + ".new")
         beside.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
         os.replace(beside, path)
+
+
+def best_model(folder: Path, job: str) -> dict[str, str]:
+    """Return where the best model of a launched job lies, as ``best_model``; nothing if none is kept there."""
+    path = folder.absolute() / "jobs" / job / "best.ckpt"
+    return {"best_model": str(path)} if path.exists() else {}
 
 
 def _job(job: JobStatus) -> dict[str, Any]:

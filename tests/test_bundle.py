@@ -46,7 +46,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
         on_verdict: {command: "notify-send 'a job'", webhook: "https://example.org:8443/hook?a=b"}
         jobs:
           a: {config: a.yaml, deadline: 1h30m, target: {loss: 1e-3}, cell: 5, begin: 10m, work: 40m, weight: 2.5}
-          b: {model: tests.tiny.Line, deadline: 90s, target: {batches: 20}, devices: 2, on_miss: hold}
+          b: {model: tests.tiny.Line, deadline: 90s, target: {batches: 20}, devices: 2, on_miss: hold, keep_best: true}
           c: {model: {class_path: tests.tiny.Line}, deadline: 0.5s, target: val_loss<=2}
           d: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {metric: acc, at_least: 92, best: 100},
               min_devices: 1, max_devices: 8, on_miss: stop}
@@ -55,6 +55,8 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
         """)
     )
     read = Bundle.from_file(tmp_path / "b.yaml")
+    assert [spec.keep_best for spec in read.jobs] == [False, True, False, False, False]
+    assert [spec.keep_best for spec in again(read, tmp_path).jobs] == [False, True, False, False, False]
     assert [spec.job for spec in read.jobs] == [
         Job("a", 5400.0, LossTarget("loss", 0.001), begin=600.0, work=2400.0, weight=2.5),
         Job("b", 90.0, BatchTarget(20), min_devices=2, max_devices=2, on_miss=OnMiss.HOLD),

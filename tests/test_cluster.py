@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from lightning_core.drivers.generations import check
 from lightning_core.journal import Journal, replay
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.problems import BundleError
@@ -237,3 +238,17 @@ def test_states_are_told_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
     states = [tuple(j.state for j in jobs) for _, jobs in seen.frames]
     assert (State.RUNNING, State.QUEUED) in states
     assert states[-1] == (State.ENDED, State.ENDED)
+
+
+def test_the_best_model_of_a_job_is_kept_in_its_folder_and_told(cluster: Cluster, tmp_path: Path) -> None:
+    made = bundle(a={**job(pause=0.01), "keep_best": True}, b=job(target={"batches": 40}))
+    summary = cluster.run(made, tmp_path / "run")
+    place = tmp_path / "run" / "jobs" / "a" / "best.ckpt"
+    manifest = check(place)
+    assert manifest.value is not None
+    assert manifest.value <= 0.05
+    written = json.loads((tmp_path / "run" / "summary.json").read_text())["jobs"]
+    assert written["a"]["best_model"] == str(place)
+    assert "best_model" not in written["b"]
+    assert summary.met == 2
+    assert f"is in {place}" in (place.parent / "log.txt").read_text()

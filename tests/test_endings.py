@@ -77,7 +77,7 @@ def test_a_limit_of_time_is_a_deadline_of_its_own() -> None:
     scheduler.handle(Report("a", 1, 1, 1, 10, 1.0, horizon=Horizon(seconds=50.0)), 1.0)
     scheduler.handle(Tick(), 2.0)
     [status] = scheduler.status()
-    words = "needs at least 94.0s alone on the device, and its training ends at max_time in 49.0s"
+    words = "needs at least 94.0s alone on the device, and its time (max_time or Slurm's) is up in 49.0s"
     assert (status.verdict, str(status.reason)) == (Verdict.INFEASIBLE, words)
     assert status.deadline == 600.0
 

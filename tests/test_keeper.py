@@ -29,7 +29,8 @@ from lightning_core.launch.watching import epitaph
 from lightning_core.launch.worker import Assignment, Life, modules_from
 from lightning_core.types import BatchTarget, Cause, Job, Placement, Save, Unready, WorkerLeft
 
-SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0, "paths": []}
+SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0,
+        "keep_best": False, "paths": []}  # fmt: skip
 X1 = Life("x", 1, "scheduler")
 
 

@@ -146,7 +146,7 @@ def shown_everywhere(values: list[float], target: Target, evaluated: bool, tmp_p
         history = History.read(journal)
     [job] = history.jobs
     reached = page(history).split('data-label="reached" class=n>')[1].split("<")[0]
-    plain = [json.loads(json.dumps(_plain(status))), summary.to_dict()["jobs"]["a"]]
+    plain = [json.loads(json.dumps(_plain(status, Path("nowhere")))), summary.to_dict()["jobs"]["a"]]
     assert {body["metric"] for body in plain} == {target.metric}
     return {
         line(10.0, status)[2].split()[0],

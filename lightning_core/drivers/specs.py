@@ -29,6 +29,7 @@ class Spec(TypedDict):
     config: dict[str, Any]
     cell: int
     save_every: float
+    keep_best: bool
     paths: list[str]
 
 

@@ -24,7 +24,7 @@ from lightning_core.words import NAME_RULE, did_you_mean, is_name
 
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
-         "cell", "restarts", "retries", "location", "save_every")  # fmt: skip
+         "cell", "restarts", "retries", "location", "save_every", "keep_best")  # fmt: skip
 # Of what is played in its place by a simulation; a run takes no notice.
 RECORDING_KEYS = ("curve", "throughput")
 # Of a job that a run has begun: when it was submitted, which is what its times of day go by from then on.
@@ -52,6 +52,7 @@ class JobSpec:
         config: keys ``model``, ``data``, ``trainer``, ``seed_everything``, ...; plain data throughout.
         cell: least batches in a loss cell, of which estimators need some ten.
         save_every: least seconds between two saves for fear of what cannot be foreseen; None: as the run does it.
+        keep_best: whether the best model is kept in the job's folder.
         source: of the config, so that a problem can name file and line.
         clock: Terms given as points in wall-clock time, ``deadline`` and ``begin``; the job has them in seconds, as of
             its submission, or as of when it was read.
@@ -65,6 +66,7 @@ class JobSpec:
     config: Mapping[str, Any]
     cell: int = CELL
     save_every: float | None = None
+    keep_best: bool = field(default=False, kw_only=True)
     source: Source | None = field(default=None, compare=False, repr=False)
     clock: Mapping[str, WallTime] = field(default_factory=dict)
     submitted: datetime | None = None
@@ -110,7 +112,7 @@ class JobSpec:
         """What the Keeper needs to launch the job, plain data; class paths are looked up in ``folder`` too."""
         paths = [str(folder), str(Path.cwd())]
         return {"job": job_to_dict(self.job), "config": self.config, "cell": self.cell, "save_every": self.saves,
-                "paths": paths}  # fmt: skip
+                "keep_best": self.keep_best, "paths": paths}  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """As in a bundle file, the config inline."""
@@ -138,6 +140,7 @@ class JobSpec:
             "retries": job.retries,
             "cell": self.cell,
             **({} if self.save_every is None else {"save_every": duration_text(self.save_every)}),
+            **({"keep_best": True} if self.keep_best else {}),
         }
 
 
@@ -201,6 +204,7 @@ def read_job(
     weight, on_miss = term("weight", _positive, 1.0), term("on_miss", _on_miss, OnMiss.CONTINUE)
     on_nan = term("on_nan", _on_nan, OnNan.CONTINUE)
     cell, save_every = term("cell", whole, CELL), term("save_every", parse_duration)
+    keep_best = term("keep_best", _yes_or_no, False)
     restarts, retries = term("restarts", _times), term("retries", _times, 0)
     if deadline is not None and begin is not None and begin >= deadline:
         found.at("begin").add(f"must be before the deadline {value['deadline']}, got {value['begin']!r}")
@@ -240,7 +244,7 @@ def read_job(
         sizes=several,
         location=location,
     )
-    return JobSpec(job, config, cell, save_every, source, clock, submitted)
+    return JobSpec(job, config, cell, save_every, source, clock, submitted, keep_best=keep_best)
 
 
 def _config(
@@ -370,6 +374,12 @@ def _moment(value: Any) -> datetime:
         return datetime.fromtimestamp(datetime.fromisoformat(value).timestamp())
     except (TypeError, ValueError, OverflowError, OSError):
         raise ValueError(f"is noted by a run, as 2026-11-23T18:00:00+00:00; remove it, got {value!r}") from None
+
+
+def _yes_or_no(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, got {value!r}")
+    return value
 
 
 def _times(value: Any) -> int:

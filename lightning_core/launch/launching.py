@@ -208,6 +208,7 @@ class Launcher:
             config=spec["config"],
             cell=spec["cell"],
             save_every=spec["save_every"],
+            keep_best=spec.get("keep_best", False),  # one that was kept by a version before this has none
             scheduler=self._scheduler,
             folder=str(home),
             paths=tuple(spec["paths"]),

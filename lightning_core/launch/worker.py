@@ -54,6 +54,7 @@ class Assignment:
         config: of LightningCLI.
         cell: least batches in a loss cell.
         save_every: least seconds between two saves for fear of what cannot be foreseen.
+        keep_best: whether the best model is kept in the job's folder.
         scheduler: name of the scheduler's actor.
         folder: where the job saves, and what it printed.
         paths: where class paths are looked up.
@@ -74,6 +75,7 @@ class Assignment:
     devices: tuple[int, ...] = (0,)
     rank: Rank = ALONE
     save_every: float = SAVE_EVERY
+    keep_best: bool = False
 
 
 class Worker:
@@ -176,6 +178,7 @@ class Worker:
                     folder=checkpoint_folder(home, assignment.incarnation),
                     every=assignment.cell,
                     save_every=assignment.save_every,
+                    keep_best=home if assignment.keep_best else False,
                 )
                 return fit(assignment, callback)
         except Exception as error:  # of what lies around a training: a disk in trouble, say
