@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_core.durations import format_duration
 from lightning_core.protocols import Client, Turns
@@ -261,7 +260,7 @@ class Fit:
                 else:
                     box.close(_parting(trainer, self._name, error), FAREWELL)
                     say(trainer, last_line(box.job, box.last_word, box.refused))
-            self._close_best()
+            self._close_best(trainer)
 
     def _newest_bad(self) -> BadLosses | None:
         """Of the losses that are trained on, or of the target's metric."""
@@ -328,12 +327,12 @@ class Fit:
             for number, point in enumerate(points, start=1):
                 self.box.add(Cell(number, *point))
 
-    def _close_best(self) -> None:
+    def _close_best(self, trainer: pl.Trainer) -> None:
         if self._best is not None and self.box is not None:
             manifest = self._best.close()
             if manifest is not None and self._best.saved:
                 self._record.best_model = self._best.path
-                rank_zero_info(self._best.words(manifest))
+                say(trainer, f"lightning_core: {self._best.words(manifest)}")
 
     def _leave_if_told(self) -> None:
         if self.box is not None and self._saver.saved is not None:

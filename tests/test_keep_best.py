@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +54,14 @@ def bumpy(values: list[float], folder: Path, target: Target, **more: Any) -> Cor
     return script
 
 
-def test_the_best_of_the_evaluations_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+def test_the_best_of_the_evaluations_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = bumpy([0.1, 0.5, 0.3, 0.4, 0.2], tmp_path, LossTarget("acc", at_least=0.9))
     manifest, seen = kept(tmp_path / "job-best.ckpt")
     assert script.best_model_path == str(tmp_path / "job-best.ckpt")
     assert manifest.value == pytest.approx(0.5)
     assert (manifest.batches, seen) == (32, 2.0)
-    assert f"the best model (acc 0.5) after 32 batches is in {tmp_path / 'job-best.ckpt'}" in caplog.text
+    words = f"job: the best model (acc 0.5) after 32 batches is in {tmp_path / 'job-best.ckpt'}"
+    assert words in capsys.readouterr().out
     assert script.best_model_path in script._repr_html_()
 
 
