@@ -154,7 +154,7 @@ class Fit:
         if self.box is not None:
             self.box.ends_by = time.monotonic() + seconds_left(trainer)
             self.box.horizon = horizon(trainer, self._batches, 0, None)
-            self.box.hurry()  # what cannot be done at all is told at once
+            self.box.hurry_and_ask()  # what cannot be done at all is told at once
 
     def batch(self, trainer: pl.Trainer, outputs: Any) -> None:
         """After a training batch."""

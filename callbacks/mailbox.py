@@ -99,6 +99,7 @@ class Mailbox:
         self._job = job
         self._period = period
         self._patience = patience
+        self._wants_word = False
         self._ask_at = 0.0 if curious else float("inf")
         self._cells: deque[Cell] = deque()
         self._news = threading.Condition()
@@ -149,6 +150,11 @@ class Mailbox:
         """What there is to report is reported at once."""
         self._hurry.set()
 
+    def hurry_and_ask(self) -> None:
+        """What there is to report is reported at once, and what is believed then is asked for."""
+        self._wants_word = True
+        self._hurry.set()
+
     def tell_saved(self, save: Save) -> None:
         """There is a new checkpoint; the scheduler hears of it at once."""
         if save != self.saved:
@@ -184,6 +190,7 @@ class Mailbox:
             closing = self._closing
             try:
                 connection = self._connected()
+                asked, self._wants_word = self._wants_word, False  # before what it is about is delivered
                 if self.progress is not None:
                     self._deliver(connection, self.progress)
                     self._settle()
@@ -192,7 +199,7 @@ class Mailbox:
                     return
                 if self._parked():
                     self._listen(connection)
-                self._ask(connection)
+                self._ask(connection, asked)
                 if self._lost_at is not None:
                     words = (
                         "it goes on by itself until the pool is there again"
@@ -321,8 +328,8 @@ class Mailbox:
     def _listen(self, connection: Connection) -> None:
         self._take(connection.client.wait(self._job, self._version(), self._patience))
 
-    def _ask(self, connection: Connection) -> None:
-        if time.monotonic() >= self._ask_at:
+    def _ask(self, connection: Connection, now: bool) -> None:
+        if time.monotonic() >= (0.0 if now and self._ask_at < math.inf else self._ask_at):
             before, self.outlook = self.outlook, connection.client.outlook(self._job)
             self._ask_at = time.monotonic() + ASK
             alert = "" if self.outlook is None else self.outlook.alert

@@ -337,8 +337,9 @@ def _plain(job: JobStatus, folder: Path) -> dict[str, Any]:
     """As JSON that any program reads: no infinity, reasons in words; of a pool on this machine, the best model."""
     finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
     fault = None if job.fault is None else str(job.fault)
-    words = {"reason": str(job.reason), "why": str(job.why), "fault": fault, "metric": job.target.metric}
-    return status_to_dict(job) | words | {"finish": finish} | best_model(folder, job.name)
+    alert = None if job.alert is None else str(job.alert)
+    words = {"reason": str(job.reason), "why": str(job.why), "fault": fault, "alert": alert}
+    return status_to_dict(job) | words | {"finish": finish, "metric": job.target.metric} | best_model(folder, job.name)
 
 
 def _why(arguments: argparse.Namespace) -> int:

@@ -190,8 +190,8 @@ def test_met_is_told_as_well_and_with_a_progress_bar(capsys: pytest.CaptureFixtu
 
 
 def test_a_target_beyond_max_steps_is_told_before_the_training_ends(caplog: pytest.LogCaptureFixture) -> None:
-    fit(BatchTarget(1000), model=Line(pause=0.05), max_steps=150, max_epochs=-1)
-    assert "a: infeasible: its training ends at max_steps=150 after 150 batches, the target is 1,000" in caplog.text
+    fit(BatchTarget(1000), model=Line(pause=0.05), max_steps=20, max_epochs=-1)
+    assert "a: infeasible: its training ends at max_steps=20 after 20 batches, the target is 1,000" in caplog.text
 
 
 HALF: dict[str, Any] = {"max_epochs": 3, "limit_train_batches": 0.5}
