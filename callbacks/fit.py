@@ -238,7 +238,10 @@ class Fit:
         """
         self.evaluated(trainer, "epoch")
         self._per_epoch = self._batches - self._epoch_began
-        if (complaint := self._reading.missing(trainer)) is not None:
+        complaint = None if self.box is None else self._reading.missing(trainer)  # only the first rank reads
+        if self._several and self._launched:
+            complaint = trainer.strategy.broadcast(complaint)  # one that raises alone leaves the others waiting
+        if complaint is not None:
             if self._launched:
                 raise MisconfigurationException(complaint)
             log.warning("%s: %s", self._name, complaint)

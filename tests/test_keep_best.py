@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from lightning_core.callbacks import CoreCallback, best
 from lightning_core.callbacks.best import Best
 from lightning_core.drivers.generations import Manifest, check, read_manifest
 from lightning_core.types import Target
+from tests.conftest import ROOT
 from tests.test_callback import fit
 from tests.tiny import Line, ValidatedPoints
 
@@ -162,3 +166,33 @@ def test_a_manifest_with_a_value_that_is_none_is_damaged(tmp_path: Path) -> None
     note.write_text(note.read_text().replace('"value": ', '"value": "x", "was": '))
     with pytest.raises(ValueError, match="damaged"):
         read_manifest(tmp_path / "job-best.ckpt")
+
+
+RANKS = """
+import sys
+import lightning.pytorch as pl
+from lightning_core import LossTarget
+from lightning_core.callbacks import CoreCallback
+from tests.tiny import QUIET, Line, Points, ValidatedPoints
+
+if __name__ == "__main__":
+    for metric, data in (("val_loss", ValidatedPoints()), ("loss", Points())):
+        target = LossTarget(metric, 0.01)
+        callback = CoreCallback(metric, "60s", target, pool="local", growth=0.0, keep_best=sys.argv[1])
+        trainer = pl.Trainer(max_epochs=30, callbacks=[callback], **{**QUIET, "devices": 2, "strategy": "ddp"})
+        trainer.fit(Line(pause=0.005), datamodule=data)
+"""
+
+
+def test_several_processes_keep_it_together(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for metric in ("val_loss", "loss"):
+        manifest = check(tmp_path / f"{metric}-best.ckpt")
+        assert manifest.value is not None
+        assert manifest.value < 1.0
+        assert done.stdout.count(f"{metric}: the best model ({metric} ") == 1
+    assert "returned no loss" not in done.stderr + done.stdout
