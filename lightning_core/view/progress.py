@@ -72,7 +72,7 @@ def _reason(job: JobStatus) -> str:
     if job.state is State.RECOVERING:
         return clean("; ".join(faults or [str(job.why)]))
     parts = [str(job.reason)] if job.verdict is not None else []
-    if job.state is not State.ENDED and job.why != job.reason:
+    if job.state is not State.ENDED and str(job.why) != str(job.reason):
         parts.append(str(job.why))
     parts += faults
     if job.rejected:
