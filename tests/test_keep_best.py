@@ -16,7 +16,10 @@ from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks import CoreCallback, best
 from lightning_core.callbacks.best import Best
 from lightning_core.drivers.generations import Manifest, check, read_manifest
-from lightning_core.types import Target
+from lightning_core.scheduler import Scheduler, Settings
+from lightning_core.steering import _plain
+from lightning_core.summary import Summary
+from lightning_core.types import Job, Submit, Target
 from tests.conftest import ROOT
 from tests.test_callback import fit
 from tests.tiny import Line, ValidatedPoints
@@ -196,3 +199,16 @@ def test_several_processes_keep_it_together(tmp_path: Path) -> None:
         assert manifest.value < 1.0
         assert done.stdout.count(f"{metric}: the best model ({metric} ") == 1
     assert "returned no loss" not in done.stderr + done.stdout
+
+
+def test_where_the_best_model_of_a_job_lies_is_told_for_programs(tmp_path: Path) -> None:
+    scheduler = Scheduler(Settings())
+    scheduler.handle(Submit((Job("a", 60.0, BatchTarget(9)),)), 0.0)
+    [status] = scheduler.status()
+    summary = Summary.of(Settings(), 1.0, [status], tmp_path)
+    assert "best_model" not in _plain(status, tmp_path) | summary.to_dict()["jobs"]["a"]
+    place = tmp_path / "jobs" / "a" / "best.ckpt"
+    place.parent.mkdir(parents=True)
+    place.touch()
+    assert _plain(status, tmp_path)["best_model"] == str(place)
+    assert summary.to_dict()["jobs"]["a"]["best_model"] == str(place)
