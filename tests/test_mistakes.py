@@ -16,6 +16,7 @@ import pytest
 
 from lightning_core import steering
 from lightning_core.cli import main
+from lightning_core.drivers.wire import SocketClient
 from lightning_core.launch import cluster, head
 from tests.doors import Pool
 from tests.test_cli import Said, _home, pool, run_dir  # noqa: F401
@@ -127,7 +128,7 @@ def place(pool: Pool, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A folder with a pool, a run, a bundle, and what is none."""
     monkeypatch.setattr(head, "_start_ray", lambda *_: pytest.fail("Ray was started"))
     monkeypatch.setattr(cluster, "start_local_ray", lambda *_: pytest.fail("Ray was started"))
-    monkeypatch.setattr(steering, "_launch", lambda *_: pytest.fail("jobs were submitted"))
+    monkeypatch.setattr(SocketClient, "launch", lambda *_: pytest.fail("jobs were submitted"))
     run_dir.rename(tmp_path / "run")
     (tmp_path / "file").write_text("jobs: [\n")
     (tmp_path / "empty").mkdir()
