@@ -110,7 +110,8 @@ def test_what_is_no_command_is_told_with_usage(words: list[str], capsys: pytest.
     assert "usage: lightning-core" in capsys.readouterr().err
 
 
-COMMANDS = ("init", "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "pause", "resume",
+COMMANDS = ("init",
+            "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "pause", "resume",
             "cancel", "simulate", "market", "place", "replay", "report", "picture")  # fmt: skip
 
 
