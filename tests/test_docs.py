@@ -80,5 +80,5 @@ def test_the_readme_names_every_policy_and_every_estimator() -> None:
 def test_the_environment_variables_that_people_set_are_in_the_readme() -> None:
     section = README.split("| variable | what it says |")[1].split("\n## ")[0]
     told = {name.removeprefix("LIGHTNING_CORE") for name in re.findall(r"`((?:LIGHTNING_CORE)?_[A-Z_]+)`", section)}
-    set_for_processes = {"VERDICT", "REASON", "SLOTS", "SPOT", "ON_DEMAND"}
+    set_for_processes = {"EVENT", "VERDICT", "REASON", "SLOTS", "SPOT", "ON_DEMAND"}
     assert {name.removeprefix("_") for name in told} == KNOWN.keys() - set_for_processes
