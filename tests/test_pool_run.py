@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from lightning_core import pool_run, steering
 from lightning_core.callbacks import joining
 from lightning_core.excerpt import at_work, compare, find, write
 from lightning_core.journal import Journal, JournalError, PartOf, replay
+from lightning_core.launch import run_folder
 from lightning_core.launch.bundle import Bundle
 from lightning_core.launch.differences import differences
 from lightning_core.launch.in_pool import InPool
+from lightning_core.launch.problems import BundleError
 from lightning_core.launch.run_folder import keep_origin, read_origin
 from lightning_core.types import BatchTarget, Cancel, Job, Report, Save, Submit, Tick, WorkerLeft
 from lightning_core.view.history import History
@@ -417,3 +420,15 @@ def test_the_jobs_of_a_pool_on_another_machine_are_not_looked_for_here(tmp_path:
     with pytest.raises(JournalError, match="is not here"):
         write(part._replace(submitted_at=9.5), tmp_path / "journal.db")
     assert not list(tmp_path.glob("journal*"))
+
+
+def test_runs_that_begin_in_the_same_second_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    now = datetime(2026, 11, 22, 19, 30)
+    names = [run_folder._dated(now).name for _ in range(3)]
+    assert names == ["20261122-193000", "20261122-193000-2", "20261122-193000-3"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "runs").write_text("no folder")
+    with pytest.raises(BundleError, match="runs: cannot be written to"):
+        run_folder._dated(now)

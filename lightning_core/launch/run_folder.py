@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,35 @@ from lightning_core.launch.sharing import There
 
 
 def new_run_dir(wanted: Path | str | None) -> Path:
-    """A folder for a run, made now.
+    """Make a folder for a run.
+
+    Args:
+        wanted: The folder; None for one in ``runs`` that is named for the time, and numbered where two runs begin in
+            the same second.
 
     Raises:
-        BundleError: if it is there and not empty: a run is never written over another.
+        BundleError: If it is there and not empty: a run is never written over another.
     """
-    folder = Path(wanted) if wanted is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    if wanted is None:
+        return _dated(datetime.now())
+    folder = Path(wanted)
     if folder.exists() and any(folder.iterdir()):
         raise BundleError([f"{folder}: is not empty; name another folder for this run"])
+    check_folder(folder)
+    return folder.resolve()
+
+
+def _dated(now: datetime) -> Path:
+    runs = Path("runs")
+    try:
+        runs.mkdir(exist_ok=True)
+        for number in count(1):
+            folder = runs / (f"{now:%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                break
+    except OSError as error:
+        raise BundleError([f"{runs}: cannot be written to: {error.strerror}"]) from None
     check_folder(folder)
     return folder.resolve()
 
