@@ -114,13 +114,19 @@ def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: 
     shell.submit("x", "y", "z")
     names = ("one", "two", "x", "y", "z")
     until(lambda: all(batches(shell, name) > 5 for name in names), 90)
-    before = shell.jobs()
-    assert all(before[name].share == pytest.approx(0.2) for name in names)
-    time.sleep(8)
-    after = shell.jobs()
-    done = [after[name].batches - before[name].batches for name in names]
-    # All do the same work a batch: equal grants are equal progress (how equal, benchmarks/shares.py measures).
-    assert max(done) <= 1.4 * min(done), dict(zip(names, done, strict=True))
+    assert all(shell.jobs()[name].share == pytest.approx(0.2) for name in names)
+
+    def unevenness() -> float:
+        """Most over least batches that a job has done within some seconds."""
+        before = shell.jobs()
+        time.sleep(8)
+        after = shell.jobs()
+        done = [after[name].batches - before[name].batches for name in names]
+        return max(done) / max(min(done), 1)
+
+    # All do the same work a batch: equal grants are equal progress (how equal, benchmarks/shares.py measures). What else
+    # this machine does may fall upon one of them for some seconds, not again and again.
+    until(lambda: unevenness() <= 1.4)
 
     one.kill()  # without a word
     gone = time.monotonic()
