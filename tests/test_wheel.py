@@ -215,6 +215,7 @@ def test_init_writes_an_example_that_runs_as_it_says(python: Python) -> None:
     assert again.stderr == "error: my example: is not an empty folder, and nothing is overwritten; name a new one\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_the_example_s_bundle_runs_as_init_says(python: Python) -> None:
     done = python("-m", "lightning_core.cli", "init", "my example")
