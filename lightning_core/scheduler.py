@@ -232,7 +232,7 @@ class Scheduler:
                 self._round(now)
             elif sooner and table.exact[row] and table.goal[row] > table.ends_at[row]:
                 self._round(now)  # nothing has to be seen of it to know that it will not do
-            if report.incarnation != table.incarnation[row]:  # it was given up by what it has just said
+            if table.incarnation[row] > report.incarnation:  # it was given up by what it has just said
                 self._changed.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
                 return
         directive = table.directives[row]

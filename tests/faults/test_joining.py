@@ -116,7 +116,7 @@ def test_it_joins_with_its_terms_and_what_it_can_do_and_leaves(pool: Pool) -> No
     )
     assert pool.devices == ["cpu"]
     assert pool.reports[-1].batches == 32
-    assert pool.gone == [WorkerLeft("job", 1)]
+    assert pool.gone == [WorkerLeft("job", 1, detail="at max_epochs=2")]
     assert pool.closed == 1
 
 
@@ -143,7 +143,7 @@ def test_one_that_is_held_ends_when_it_is_told_to(pool: Pool) -> None:
             fit(script(), Line(pause=0.01), max_epochs=-1)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert [left.cause for left in pool.gone] == [Cause.DONE]
+    assert [left.cause for left in pool.gone] == [Cause.INTERRUPTED]
 
 
 class Interrupting(pl.Callback):
@@ -155,7 +155,7 @@ class Interrupting(pl.Callback):
 def test_ctrl_c_is_no_crash(pool: Pool) -> None:
     with pytest.raises(SystemExit):
         fit(callback := script(), Line(pause=0.01), callbacks=[callback, Interrupting()])
-    assert [left.cause for left in pool.gone] == [Cause.DONE]
+    assert [left.cause for left in pool.gone] == [Cause.INTERRUPTED]
 
 
 def test_each_fit_joins_anew(pool: Pool) -> None:
@@ -276,7 +276,7 @@ def test_told_so_it_takes_a_free_name(pool: Pool, caplog: pytest.LogCaptureFixtu
     assert pool.asked == ["job", "job-2", "job-3"]
     assert [job.name for job in pool.jobs] == ["job-3"]
     assert {report.job for report in pool.reports} == {"job-3"}
-    assert pool.gone == [WorkerLeft("job-3", 1)]
+    assert pool.gone == [WorkerLeft("job-3", 1, detail="at max_epochs=2")]
     assert "it joins as job-3" in caplog.text
 
 

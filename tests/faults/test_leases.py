@@ -15,7 +15,7 @@ from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, Fenced, mailbox, steering
 from lightning_core.callbacks.joining import Connection
 from lightning_core.callbacks.mailbox import Mailbox
-from lightning_core.callbacks.ranks import Word
+from lightning_core.callbacks.ranks import Also, Word
 from lightning_core.callbacks.steering import Steering
 from lightning_core.reasons import Reason
 from lightning_core.types import Directive, End, Grant, Report, Save, Verdict
@@ -173,13 +173,13 @@ OVER = End("job", 2, Verdict.CANCELLED, Reason("cancelled"))
 def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fresh: Word, lapsed: Word) -> None:
     for unheard, launched, word in ((59.0, True, fresh), (61.0, True, lapsed), (61.0, False, None)):
         pace: Any = SimpleNamespace(on_host=True)
-        box: Any = SimpleNamespace(directive=directive, silent_for=float, turnstiles=(), cores=1)
+        box: Any = SimpleNamespace(directive=directive, silent_for=float, turnstiles=(), cores=1, refused="")
         box.unheard_for = lambda unheard=unheard: unheard
         steers = Steering("job", box, pace, None, None, launched, (0,), True, lambda: False)
         if word is not None:
-            assert steers._decide(save=False) is word
+            assert steers._decide(Also.NOTHING) is word
         elif isinstance(directive, Grant) and directive.duty:
-            assert steers._decide(save=False) is Word.GO  # a script goes on by itself
+            assert steers._decide(Also.NOTHING) is Word.GO  # a script goes on by itself
 
 
 def test_a_checkpoint_is_told_at_once() -> None:
