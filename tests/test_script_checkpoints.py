@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lightning_core import BatchTarget, LossTarget
-from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks import CoreCallback, mailbox
 from lightning_core.callbacks.record import KEY, MOST, NEWEST, Curve, Point, Record
 from lightning_core.drivers import connect as connecting
 from lightning_core.drivers.local import LocalClient
@@ -217,6 +217,7 @@ def test_verdict_and_forecast_stay_after_fit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_while_it_trains_the_forecast_has_three_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "ASK", 0.2)
     script = callback(BatchTarget(400), pool="local")
     thread = training(script, Line(pause=0.01), max_epochs=-1)
     found = []
