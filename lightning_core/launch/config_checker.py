@@ -107,7 +107,7 @@ def ask(path: Path, asked: Configs) -> list[Problem]:
 
 def main() -> None:
     """The process: listens first, so that whoever asks meanwhile waits, and then imports."""
-    os.nice(10)  # the workers come first
+    os.nice(5)  # the workers come first, but whoever submits waits too
     with ConfigChecker(Path(sys.argv[1]), int(sys.argv[2])) as checker:
         import lightning_core.launch.configuration  # noqa: F401
 
