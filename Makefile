@@ -41,7 +41,7 @@ test: lint test-pure test-stories test-ray test-faults
 	@cat .seconds-test-pure .seconds-test-stories .seconds-test-ray .seconds-test-faults
 
 test-pure: setup
-	$(call run_tests,pure (of 120),-n 2 --dist loadfile -m '$(PURE)')
+	$(call run_tests,pure (of 240),-n 2 --dist loadfile -m '$(PURE)')
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup
