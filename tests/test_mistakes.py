@@ -181,7 +181,6 @@ def completed(line: str) -> set[str]:
 
 
 def test_completion(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("argcomplete")
     assert completed("lightning-core s") == {"status", "submit", "simulate"}
     assert completed("lightning-core pause ") == {"train"}
     assert completed("lightning-core run b.yaml --policy tr") == {"triage"}

@@ -261,7 +261,6 @@ def test_a_long_curve_is_kept_short() -> None:
 
 
 def test_a_run_below_zero_can_be_looked_at(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from lightning_core.view.picture import draw
 
     position, loss = curve()
