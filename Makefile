@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 SEED ?= 1
 BENCH ?= --quick
 # The pure part: what it decides is covered branch by branch.
-CORE := lightning_core/*.py,lightning_core/estimators/*,lightning_core/policies/*,lightning_core/market/*,lightning_core/placement/*
+CORE := lightning_core/core/*,lightning_core/planning/*,lightning_core/estimators/*,lightning_core/policies/*,lightning_core/market/*,lightning_core/market/policies/*,lightning_core/placement/*,lightning_core/scheduler/*
 PURE := not (gpu or nightly or cluster or stories or faults)
 # Each part says how long it took, of how long it may take on two cores.
 define run_tests

@@ -14,8 +14,8 @@ import numpy as np
 from filterpy.kalman import KalmanFilter
 
 from benchmarks.common import Figures, Size, main, table
+from lightning_core.core.arrays import FloatArray
 from lightning_core.estimators.kalman import Kalman
-from lightning_core.types import FloatArray
 
 ROWS = 10_000
 FILTERS = 1_000

@@ -18,10 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_core.curves import Curve
-from lightning_core.drivers.simulation import SimulatedJob
-from lightning_core.policies.moore_hodgson import largest_feasible_set
-from lightning_core.types import FloatArray, Job, LossTarget, OnMiss
+from lightning_core.core.arrays import FloatArray
+from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.targets import LossTarget
+from lightning_core.planning.moore_hodgson import largest_feasible_set
+from lightning_core.simulation.recorded_curves import Curve
+from lightning_core.simulation.simulation import SimulatedJob
 
 # Cells whose mean must come down to a target; the scheduler's own window.
 WINDOW = 5

@@ -26,8 +26,11 @@ from benchmarks.cluster_play import PERIOD, Contender, Played, play
 from benchmarks.cluster_policies import ElasticFlowLike, Gavel
 from benchmarks.cluster_trace import HOUR, Wanted, find, made_up, read, repeated, share_as_asked, share_in_reach
 from benchmarks.common import Figures, Size, table
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import BatchTarget, Can, Job, Report, Submit, Tick
+from lightning_core.core.events import Report, Submit, Tick
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 
 TRACES = Path(__file__).parents[1] / "../shared/data/traces"
 OURS, SPENT, ELASTICFLOW = "ours", "ours, idle spent", "ElasticFlow-like"

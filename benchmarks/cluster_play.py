@@ -17,12 +17,14 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from benchmarks.cluster_trace import HOUR, Wanted
-from lightning_core.drivers.simulation import Delays, SimulatedJob, Simulation
-from lightning_core.drivers.virtual import Worker
+from lightning_core.core.answers import Answer, End, Grant, Verdict
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.protocols import Policy
+from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
-from lightning_core.protocols import Policy
-from lightning_core.scheduler import Settings
-from lightning_core.types import Answer, BatchTarget, Can, End, Grant, Job, OnMiss, Verdict
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.simulation.virtual_workers import Worker
 
 # Reports that a job makes at most while it trains, if there are rounds every minute, and else: a coarse grid, so that a
 # simulated day costs little.

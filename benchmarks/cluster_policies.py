@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
-from lightning_core.policies.in_order import ends_in_order
-from lightning_core.reasons import index
-from lightning_core.types import FloatArray, IntArray, JobView, Plan
+from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
+from lightning_core.planning.sequencing import ends_in_order
 
 
 class Known(NamedTuple):

@@ -22,9 +22,9 @@ from benchmarks.common import Figures, table
 from benchmarks.decide import PAST_A_SLICE, ROUNDS, round_ms
 from benchmarks.replay import Cell, Contender, Played, play, reporting
 from benchmarks.tune import contender, tuned
-from lightning_core.curves import SHIPPED
-from lightning_core.drivers.simulation import Delays
-from lightning_core.types import FloatArray
+from lightning_core.core.arrays import FloatArray
+from lightning_core.simulation.recorded_curves import SHIPPED
+from lightning_core.simulation.simulation import Delays
 
 Results = Mapping[Cell, Mapping[str, Sequence[Played]]]
 

@@ -15,9 +15,13 @@ import numpy as np
 
 from benchmarks.banks import measure_banks
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.journal import Journal
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import Cell, Grant, Job, LossTarget, Report, Submit, Tick
+from lightning_core.core.answers import Grant
+from lightning_core.core.events import Cell, Report, Submit, Tick
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import LossTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journal import Journal
 
 # Of the pool of several devices that is measured beside the one.
 DEVICES = 8

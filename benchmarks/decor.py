@@ -30,9 +30,10 @@ import numpy as np
 import ray
 
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.cluster import Cluster
-from lightning_core.types import Amend, JobStatus
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.cluster import Cluster
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.events import Amend
 
 CORES = 2
 # What a batch waits for a logical device, seconds, and of how many samples it is.
@@ -233,7 +234,7 @@ class Bench:
 
 
 def _writable() -> bool:
-    from lightning_core.launch.quota import open_quota
+    from lightning_core.node.cpu_quota import open_quota
 
     quota = open_quota()
     if quota is not None:

@@ -15,11 +15,12 @@ from benchmarks import common
 from benchmarks.common import Figures, Size, table
 from examples.digits.drawing import ceiling, draw
 from examples.digits.trainings import CURVES
-from lightning_core.curves import load_curves
-from lightning_core.drivers.simulation import Delays, SimulatedJob, Simulation
-from lightning_core.replications import Mean
-from lightning_core.settings import Settings
-from lightning_core.types import Job, LossTarget, OnMiss
+from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.targets import LossTarget
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.recorded_curves import load_curves
+from lightning_core.simulation.replications import Mean
+from lightning_core.simulation.simulation import Delays, SimulatedJob, Simulation
 
 POLICIES = ("fifo", "edf", "lara", "laira", "guarded_edf", "triage")
 SEEDS = {"quick": 40, "default": 200, "full": 1000}

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.workloads import job
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.cluster import Cluster
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.cluster import Cluster
 
 WIDTH = 192
 # Of each run, seconds left out at the beginning: jobs are built, and beside each other.

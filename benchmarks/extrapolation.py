@@ -29,11 +29,11 @@ from benchmarks.bundles import WINDOW, Recording
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.m4 import M4, fit_m4
 from benchmarks.replay import reporting
-from lightning_core.curves import SHIPPED
+from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
+from lightning_core.core.protocols import Estimator
 from lightning_core.estimators import ESTIMATORS, Kalman, LeastSquares, Posterior
-from lightning_core.policies.chance import chances, quantile
-from lightning_core.protocols import Estimator
-from lightning_core.types import LEVELS, BoolArray, FloatArray, IntArray
+from lightning_core.planning.chance import chances, quantile
+from lightning_core.simulation.recorded_curves import SHIPPED
 
 Make = Callable[[], Estimator]
 

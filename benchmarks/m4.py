@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize, nnls
 
-from lightning_core.types import FloatArray
+from lightning_core.core.arrays import FloatArray
 
 # Where the search begins: l_inf as a part of the least loss seen, and how far l_0 lies above the greatest, relative.
 # Near, as published: the lower l_inf is, the less ln(l - l_inf) varies, and the least sum of squares may be at 0.

@@ -23,12 +23,14 @@ import torch
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.workloads import Noise, Regression
-from lightning_core import BatchTarget, Job, Settings
 from lightning_core.callbacks import CoreCallback
-from lightning_core.drivers.ray_actor import RayClient, start_scheduler
-from lightning_core.launch.cluster import start_local_ray
-from lightning_core.launch.turnstile import Turnstile, TurnstileClient
-from lightning_core.types import Report
+from lightning_core.cluster.cluster import start_local_ray
+from lightning_core.core.events import Report
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.node.device_arbiter import Turnstile, TurnstileClient
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.ray_actor import RayClient, start_scheduler
 
 HOOKS = ("on_train_batch_start", "on_train_batch_end")
 # The first batches of a run start threads and connections.

@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.cluster import TRACES
 from benchmarks.cluster_trace import find
 from benchmarks.common import Figures, Size, main, table
+from lightning_core.core.arrays import FloatArray
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, Placed, PlacedJob, Weights, plan
 from lightning_core.placement.baselines import incremental, one_period
 from lightning_core.placement.day import Surges, capacity, live
@@ -31,8 +32,7 @@ from lightning_core.placement.model import Choice
 from lightning_core.placement.planner import Solved, kinds_of
 from lightning_core.placement.predictor import PREDICTORS, beside_persistence
 from lightning_core.placement.reconfigurer import Limits, Reconfigurer
-from lightning_core.series import Perfect
-from lightning_core.types import FloatArray
+from lightning_core.planning.series import Perfect
 
 GPUS = {"v100": Gpu(2.08), "eight_v100": Gpu(16.7)}
 IN_ONE = {"v100": 1, "eight_v100": 8}

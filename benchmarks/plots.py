@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.decor import CHANGED_AT, CHANGED_TO, CORES, Run
 from benchmarks.replay import Cell, Played
-from lightning_core.types import FloatArray
+from lightning_core.core.arrays import FloatArray
 
 Results = Mapping[Cell, Mapping[str, Sequence[Played]]]
 # Ours stand out, the papers' two are strong, what everybody knows is grey.

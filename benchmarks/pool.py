@@ -21,9 +21,9 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.workloads import job
-from lightning_core.drivers.connect import read_head
-from lightning_core.drivers.wire import SocketClient
-from lightning_core.types import Pause, Resume
+from lightning_core.core.events import Pause, Resume
+from lightning_core.server.client import SocketClient
+from lightning_core.server.discovery import read_head
 
 ROOT = Path(__file__).resolve().parent.parent
 WINDOW = 10.0
@@ -44,7 +44,7 @@ class Pool:
         self.client = SocketClient(Path(head["socket"]))
 
     def command(self, *words: str) -> None:
-        line = [sys.executable, "-m", "lightning_core.cli", *words]
+        line = [sys.executable, "-m", "lightning_core.cli.main", *words]
         subprocess.run(line, env=self._env, cwd=self.home, check=True, stdout=subprocess.DEVNULL)
 
     def script(self, name: str) -> subprocess.Popen[bytes]:
@@ -148,8 +148,8 @@ def script(name: str, stamps: str) -> None:
     import torch
 
     from benchmarks.workloads import Noise, Regression, Stamps
-    from lightning_core import BatchTarget
     from lightning_core.callbacks import CoreCallback
+    from lightning_core.core.targets import BatchTarget
 
     torch.set_num_threads(1)
     quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}

@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lightning_core.init_command import TEMPLATE
+from lightning_core.cli.init import TEMPLATE
 
 # Model, its arguments, and how many batches: what the core can do until the last deadline, or far beyond the target.
 JOBS: dict[str, tuple[str, dict[str, int], int]] = {

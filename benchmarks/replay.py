@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.bundles import KINDS, Recording, draw, recordings
-from lightning_core.curves import load_curves
-from lightning_core.drivers.simulation import Delays, Simulation
-from lightning_core.scheduler import Settings
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.recorded_curves import load_curves
+from lightning_core.simulation.simulation import Delays, Simulation
 
 SPLIT = Path(__file__).parent / "split.json"
 

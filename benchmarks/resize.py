@@ -30,10 +30,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from benchmarks.common import Figures, Size, main, table
+from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.callbacks import ElasticLoader
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.cluster import Cluster
-from lightning_core.types import Amend, Cancel, JobStatus, Pause, Resume
+from lightning_core.cluster.cluster import Cluster
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.events import Amend, Cancel, Pause, Resume
 
 SAMPLES, BATCH, WIDTH = 4096, 16, 256
 LOOSE, TIGHT = 36_000.0, 12.0
@@ -309,7 +310,7 @@ class Cold:
             self.wait()
             stop.unlink()
         before = len(stints.read_text().splitlines()) if stints.exists() else 0
-        from lightning_core.launch.gang import free_port
+        from lightning_core.cluster.gang import free_port
 
         port = free_port()
         for rank in range(ranks):

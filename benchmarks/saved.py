@@ -17,9 +17,9 @@ from typing import Any
 import lightning.pytorch as pl
 
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.cluster import Cluster
-from lightning_core.types import JobStatus, Verdict
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.cluster import Cluster
+from lightning_core.core.answers import JobStatus, Verdict
 
 SLOT, FIXED = 0.02, 0.008
 # By job: the rate that it must have, in rates of one device; whether it comes in the second wave.

@@ -20,9 +20,9 @@ import ray
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.workloads import job
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.cluster import Cluster
-from lightning_core.types import JobStatus
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.cluster import Cluster
+from lightning_core.core.answers import JobStatus
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -23,31 +23,33 @@ import numpy as np
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.spot_paper import paper_jobs, paper_s_figures
 from benchmarks.spot_traces import PRICE, TRACES, Trace, load
+from lightning_core.core.arrays import FloatArray
 from lightning_core.market import (
-    Ahanp,
-    Ahap,
-    AllOrNothing,
     Arima,
     Autoregressive,
     Batch,
-    Chain,
     Foreseen,
     LastValue,
     Ledger,
-    MaxSpot,
-    NextLifetime,
     Noisy,
-    OnDemand,
     Perfect,
     Seasonal,
-    UniformProgress,
     play,
 )
 from lightning_core.market.forecasters import Forecaster, Tails, errors
 from lightning_core.market.optimum import optimum
-from lightning_core.market.playing import SpotPolicy
-from lightning_core.market.pool import distinct, paper_pool
-from lightning_core.types import FloatArray
+from lightning_core.market.play import SpotPolicy
+from lightning_core.market.policies import (
+    Ahanp,
+    Ahap,
+    AllOrNothing,
+    Chain,
+    MaxSpot,
+    NextLifetime,
+    OnDemand,
+    UniformProgress,
+)
+from lightning_core.market.policies.paper_pool import distinct, paper_pool
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: Chain"

@@ -23,21 +23,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.launch.machines import local_machines, make_token
+from lightning_core.cloud.simulated_cloud import local_machines, make_token
 
 make_token()  # Ray looks for it once, when it is imported
 
-from lightning_core.codec import decode_event  # noqa: E402
-from lightning_core.journal import Journal  # noqa: E402
-from lightning_core.launch.bundle import Bundle  # noqa: E402
-from lightning_core.launch.cluster import Cluster  # noqa: E402
-from lightning_core.launch.provision import LocalNodes  # noqa: E402
-from lightning_core.launch.spot import MadeUp, SpotRun  # noqa: E402
+from lightning_core.bundle.bundle_file import Bundle  # noqa: E402
+from lightning_core.cloud.provisioners import LocalNodes  # noqa: E402
+from lightning_core.cluster.cluster import Cluster  # noqa: E402
+from lightning_core.cluster.spot_watcher import MadeUp, SpotRun  # noqa: E402
+from lightning_core.core.answers import Verdict  # noqa: E402
+from lightning_core.core.arrays import FloatArray  # noqa: E402
+from lightning_core.core.codec import decode_event  # noqa: E402
+from lightning_core.core.events import Cause, Report, Save, WorkerLeft  # noqa: E402
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play  # noqa: E402
-from lightning_core.market.live import Nodes  # noqa: E402
+from lightning_core.market.live_plan import Nodes  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
-from lightning_core.types import Cause, FloatArray, Report, Save, Verdict, WorkerLeft  # noqa: E402
+from lightning_core.storage.journal import Journal  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST, POLICY = 2, "chain"

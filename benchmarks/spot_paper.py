@@ -17,29 +17,15 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, table
 from benchmarks.spot_traces import DEADLINE, VALUE, WORK, Trace, scaled
-from lightning_core.market import (
-    Ahanp,
-    Ahap,
-    Batch,
-    Chain,
-    Foreseen,
-    LastValue,
-    Ledger,
-    MaxSpot,
-    Noisy,
-    OnDemand,
-    Perfect,
-    SpotJob,
-    UniformProgress,
-    play,
-)
+from lightning_core.core.arrays import FloatArray
+from lightning_core.market import Batch, Foreseen, LastValue, Ledger, Noisy, Perfect, SpotJob, play
 from lightning_core.market.forecasters import Tails
 from lightning_core.market.optimum import optimum
-from lightning_core.market.playing import SpotPolicy
-from lightning_core.market.pool import LONGEST, SIGMAS, distinct, paper_pool
+from lightning_core.market.play import SpotPolicy
+from lightning_core.market.policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
+from lightning_core.market.policies.paper_pool import LONGEST, SIGMAS, distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
 from lightning_core.market.windows import Windows
-from lightning_core.types import FloatArray
 
 # AHAP over the others at a deadline of 10 slots, per cent (its section VI-B).
 CLAIMED = {"OD": 49.0, "MSU": 54.8, "UP": 33.4, "AHANP": 23.2}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lightning_core.core.arrays import FloatArray
 from lightning_core.market import Batch, Market, SpotJob
 from lightning_core.market.traces import PRICES, read_events, read_slots, read_spot_traces, shipped
-from lightning_core.types import FloatArray
 
 TRACES = Path(__file__).parents[1] / "../shared/data/spot"
 # What a spot instance costs where nothing was recorded, in on-demand prices: about what it does on AWS.

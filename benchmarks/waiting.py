@@ -21,9 +21,9 @@ from statistics import median
 
 from benchmarks import common
 from benchmarks.common import Figures, Size
-from lightning_core.drivers.connect import read_head
-from lightning_core.drivers.wire import SocketClient
-from lightning_core.launch.config_checker import NAME
+from lightning_core.cluster.config_checker import NAME
+from lightning_core.server.client import SocketClient
+from lightning_core.server.discovery import read_head
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = {"quick": 1, "default": 3, "full": 7}

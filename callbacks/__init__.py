@@ -5,12 +5,13 @@ if __name__ != "lightning_core.callbacks":
 
 import logging
 
-from lightning_core.namesake import describe_namesake
+from lightning_core.name_conflict import describe_namesake
 
 if (words := describe_namesake()) is not None:
     logging.getLogger(__name__).warning("%s", words)
 
 try:
+    from .checkpointing.checkpoint_io import SafeCheckpointIO
     from .core import CoreCallback
     from .elastic import ElasticLoader
     from .steering import Fenced, JobOver, Released
@@ -25,4 +26,4 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-__all__ = ["CoreCallback", "ElasticLoader", "Fenced", "JobOver", "Released"]
+__all__ = ["CoreCallback", "ElasticLoader", "Fenced", "JobOver", "Released", "SafeCheckpointIO"]

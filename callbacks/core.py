@@ -17,20 +17,22 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
-from lightning_core.durations import WallTime, When, parse_duration, parse_when, seconds_until
-from lightning_core.protocols import Client, Turns
-from lightning_core.settings import Settings
-from lightning_core.targets import Target, as_target
-from lightning_core.types import Directive, Job, OnMiss, OnNan, OnRefused, Outlook, Save, Verdict
-from lightning_core.words import check_name
+from lightning_core.core.answers import Directive, Outlook, Verdict
+from lightning_core.core.durations import WallTime, When, parse_duration, parse_when, seconds_until
+from lightning_core.core.events import Save
+from lightning_core.core.jobs import Job, OnMiss, OnNan, OnRefused
+from lightning_core.core.names import check_name
+from lightning_core.core.protocols import Client, Turns
+from lightning_core.core.targets import Target, as_target
+from lightning_core.scheduler.settings import Settings
 
+from .checkpointing.resumable import Saver
+from .console_lines import inform, logger
 from .elastic import Share, slots
 from .fit import Fit, Options
 from .joining import LEAST
 from .meter import LossMeter
-from .own_lines import inform, logger
 from .record import KEY, Record
-from .saving import Saver
 
 log = logger(__name__)
 
@@ -212,7 +214,7 @@ class CoreCallback(pl.Callback):
 
     def _repr_html_(self) -> str:
         """As a notebook shows it: a card with verdict, forecast and curve."""
-        from lightning_core.view.card import card  # not needed where nobody looks
+        from lightning_core.report.card import card  # not needed where nobody looks
 
         record = self._record
         points = [] if record is None else record.curve.points

@@ -11,38 +11,29 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_core.durations import format_duration
-from lightning_core.protocols import Client, Turns
-from lightning_core.types import (
-    STEP_LOSS,
-    BadLosses,
-    BatchTarget,
-    Can,
-    Cause,
-    Cell,
-    End,
-    Job,
-    OnRefused,
-    Outlook,
-    WorkerLeft,
-)
+from lightning_core.core.answers import End, Outlook
+from lightning_core.core.durations import format_duration
+from lightning_core.core.events import BadLosses, Cause, Cell, WorkerLeft
+from lightning_core.core.jobs import Can, Job, OnRefused
+from lightning_core.core.protocols import Client, Turns
+from lightning_core.core.targets import STEP_LOSS, BatchTarget
 
-from .best import Best
+from .busy_timer import GpuPace, HostPace, Pace
+from .checkpointing.best import Best
+from .checkpointing.job_writer import batches_done, write
+from .checkpointing.resumable import Saver
+from .console_lines import logger, watch_bar_of
 from .elastic import slots
 from .horizon import ended_by, horizon, is_sigterm, seconds_left
 from .joining import Connect, Connection, Join, name_of
 from .mailbox import Mailbox
 from .meter import LossMeter
-from .own_lines import logger, watch_bar_of
-from .pace import GpuPace, HostPace, Pace
+from .metric_logging import last_line, say, tell
 from .ranks import Also, Ranks
 from .reading import Reading, watch
 from .record import Record
-from .saving import Saver
 from .slurm import SaveBeforeEnd, SlurmEnd
 from .steering import JobOver, Released, Steering
-from .telling import last_line, say, tell
-from .writing import batches_done, write
 
 log = logger(__name__)
 

@@ -11,15 +11,17 @@ from typing import NamedTuple
 import torch
 from typing_extensions import override
 
-from lightning_core.drivers.connect import describe, is_found
-from lightning_core.drivers.local import LocalClient
-from lightning_core.drivers.wire import SocketClient
-from lightning_core.protocols import Client, DeviceNotShared, JoinRefused, NameTaken
-from lightning_core.settings import Settings
-from lightning_core.types import Directive, Job, OnRefused, Report, Welcome
-from lightning_core.words import LONGEST_NAME
+from lightning_core.core.answers import Directive, Welcome
+from lightning_core.core.events import Report
+from lightning_core.core.jobs import Job, OnRefused
+from lightning_core.core.names import LONGEST_NAME
+from lightning_core.core.protocols import Client, DeviceNotShared, JoinRefused, NameTaken
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.client import SocketClient
+from lightning_core.server.discovery import describe, is_found
+from lightning_core.server.local import LocalClient
 
-from .own_lines import inform, logger
+from .console_lines import inform, logger
 
 log = logger(__name__)
 
@@ -186,7 +188,7 @@ class Join:
     def _connect(self) -> Client | None:
         if self._pool == "local":
             return None
-        from lightning_core.drivers.connect import PoolUnusable, connect
+        from lightning_core.server.discovery import PoolUnusable, connect
 
         try:
             client = connect(self._pool)

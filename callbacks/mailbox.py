@@ -15,23 +15,12 @@ import threading
 import time
 from collections import deque
 
-from lightning_core.protocols import JoinRefused
-from lightning_core.types import (
-    BadLosses,
-    Cell,
-    Directive,
-    End,
-    Grant,
-    Horizon,
-    Outlook,
-    Report,
-    Save,
-    Verdict,
-    WorkerLeft,
-)
+from lightning_core.core.answers import Directive, End, Grant, Outlook, Verdict
+from lightning_core.core.events import BadLosses, Cell, Horizon, Report, Save, WorkerLeft
+from lightning_core.core.protocols import JoinRefused
 
+from .console_lines import inform, logger
 from .joining import Connect, Connection, Refused
-from .own_lines import inform, logger
 
 log = logger(__name__)
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lightning_core.types import BadLosses, Cell
+from lightning_core.core.events import BadLosses, Cell
 
 if TYPE_CHECKING:
     import torch

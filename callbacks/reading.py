@@ -14,7 +14,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 
-from lightning_core.types import STEP_LOSS, LossTarget, Target
+from lightning_core.core.targets import STEP_LOSS, LossTarget, Target
 
 from .meter import LossMeter
 

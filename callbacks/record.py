@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypedDict
 
-from lightning_core.drivers.checking import checked
-from lightning_core.durations import format_duration
-from lightning_core.targets import STEP_LOSS, LossTarget, Target, target_from_dict
-from lightning_core.types import Job, Outlook
+from lightning_core.core.answers import Outlook
+from lightning_core.core.durations import format_duration
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import STEP_LOSS, LossTarget, Target, target_from_dict
+from lightning_core.server.validation import checked
 
+from .console_lines import inform, logger
 from .joining import LEAST
-from .own_lines import inform, logger
 
 log = logger(__name__)
 

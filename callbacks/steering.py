@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from lightning_core.protocols import Turns
-from lightning_core.types import Directive, End, Grant, Verdict
+from lightning_core.core.answers import Directive, End, Grant, Verdict
+from lightning_core.core.protocols import Turns
 
+from .busy_timer import Pace
+from .console_lines import inform, logger
 from .joining import FORSAKEN
-from .limit import Limit
 from .mailbox import Mailbox
-from .own_lines import inform, logger
-from .pace import Pace
 from .ranks import Also, Ranks, Word
+from .throttle import Limit
 
 log = logger(__name__)
 
@@ -270,7 +270,7 @@ class Steering:
         assert self._box is not None  # grants arrive there
         known, paths = self._own_turns, self._box.turnstiles
         if (known is None or known[0] != device) and device < len(paths) and paths[device]:
-            from lightning_core.launch.turnstile import TurnstileClient, cores_of
+            from lightning_core.node.device_arbiter import TurnstileClient, cores_of
 
             self._end_turn(again=False)
             self._part_from_turns()

@@ -28,14 +28,15 @@ sys.path.insert(0, str(ROOT))
 
 from examples.digits.drawing import SECONDS, DrawnJob, ceiling, draw  # noqa: E402
 from examples.digits.trainings import CURVES, TRAININGS  # noqa: E402
-from lightning_core.codec import decode_event  # noqa: E402
-from lightning_core.curves import Curve, load_curves  # noqa: E402
-from lightning_core.journal import Journal  # noqa: E402
-from lightning_core.launch.bundle import Bundle  # noqa: E402
-from lightning_core.launch.cluster import Cluster  # noqa: E402
-from lightning_core.launch.signals import Interrupted, signals  # noqa: E402
-from lightning_core.summary import Summary  # noqa: E402
-from lightning_core.types import Report, Verdict  # noqa: E402
+from lightning_core.bundle.bundle_file import Bundle  # noqa: E402
+from lightning_core.cluster.cluster import Cluster  # noqa: E402
+from lightning_core.core.answers import Verdict  # noqa: E402
+from lightning_core.core.codec import decode_event  # noqa: E402
+from lightning_core.core.events import Report  # noqa: E402
+from lightning_core.node.signals import Interrupted, signals  # noqa: E402
+from lightning_core.scheduler.summary import Summary  # noqa: E402
+from lightning_core.simulation.recorded_curves import Curve, load_curves  # noqa: E402
+from lightning_core.storage.journal import Journal  # noqa: E402
 from lightning_core.view.progress import view_for  # noqa: E402
 
 POLICIES = ("fifo", "edf", "lara", "laira", "triage")

@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from lightning_core.launch.machines import MEMORY, local_machines, make_token  # noqa: E402
+from lightning_core.cloud.simulated_cloud import MEMORY, local_machines, make_token  # noqa: E402
 
 make_token()  # Ray looks for it once, when it is imported
 
@@ -37,24 +37,15 @@ import torch  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
+from lightning_core.bundle.bundle_file import Bundle  # noqa: E402
 from lightning_core.callbacks import ElasticLoader  # noqa: E402
-from lightning_core.launch.bundle import Bundle  # noqa: E402
-from lightning_core.launch.cluster import Cluster  # noqa: E402
-from lightning_core.launch.places import LABEL  # noqa: E402
-from lightning_core.placement import (  # noqa: E402
-    Cloud,
-    Demands,
-    EdgePrices,
-    Gpu,
-    Level,
-    Node,
-    PlacedJob,
-    Weights,
-    plan,
-)
-from lightning_core.placement.acting import Acting  # noqa: E402
+from lightning_core.cluster.cluster import Cluster  # noqa: E402
+from lightning_core.cluster.worker_slots import LABEL  # noqa: E402
+from lightning_core.core.answers import JobStatus  # noqa: E402
+from lightning_core.core.events import Cancel  # noqa: E402
+from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan  # noqa: E402
+from lightning_core.placement.executor import Acting  # noqa: E402
 from lightning_core.placement.reconfigurer import Limits  # noqa: E402
-from lightning_core.types import Cancel, JobStatus  # noqa: E402
 
 # Devices of each place; the cloud has as many as are needed.
 EDGE, CLOUD = {"harbour": 1, "station": 1, "campus": 1}, 2

@@ -26,21 +26,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from lightning_core.launch.machines import make_token  # noqa: E402
+from lightning_core.cloud.simulated_cloud import make_token  # noqa: E402
 
 make_token()  # Ray looks for it once, when it is imported
 
 import lightning.pytorch as pl  # noqa: E402
 import torch  # noqa: E402
 
-from lightning_core.launch.bundle import Bundle  # noqa: E402
-from lightning_core.launch.checkpoints import FOLDER, find  # noqa: E402
-from lightning_core.launch.loading import load_yaml  # noqa: E402
-from lightning_core.launch.market_run import LEDGER, OnMarket  # noqa: E402
-from lightning_core.launch.problems import require  # noqa: E402
-from lightning_core.launch.run_folder import new_run_dir  # noqa: E402
-from lightning_core.launch.signals import signals  # noqa: E402
+from lightning_core.bundle.bundle_file import Bundle  # noqa: E402
+from lightning_core.bundle.problems import require  # noqa: E402
+from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
+from lightning_core.cli.market_run import LEDGER, OnMarket  # noqa: E402
+from lightning_core.cluster.run_folder import new_run_dir  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
+from lightning_core.node.signals import signals  # noqa: E402
+from lightning_core.storage.job_checkpoints import FOLDER, find  # noqa: E402
 from lightning_core.view.progress import print_summary, view_for  # noqa: E402
 
 BUNDLE = ROOT / "examples" / "reviews" / "bundle.yaml"

@@ -16,8 +16,8 @@ import lightning.pytorch as pl
 import torch
 
 from examples.digits import MODELS, Digits
-from lightning_core import LossTarget
 from lightning_core.callbacks import CoreCallback
+from lightning_core.core.targets import LossTarget
 
 
 def main(arguments: Sequence[str] | None = None) -> pl.Trainer:

@@ -2,7 +2,7 @@
 
 import sys
 
-from lightning_core.cli import main
+from lightning_core.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lightning_core.targets import parse_target
-from lightning_core.types import OnMiss, OnNan, OnRefused
+from lightning_core.core.jobs import OnMiss, OnNan, OnRefused
+from lightning_core.core.targets import parse_target
 from lightning_core.variables import PREFIX, unknown
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
         >>> read({"LIGHTNING_CORE_JOB": "a", "LIGHTNING_CORE_DEADLINE": "2h", "LIGHTNING_CORE_TARGET": "2000 batches"})
         {'job': 'a', 'deadline': '2h', 'target': BatchTarget(batches=2000)}
     """
-    from lightning_core.durations import parse_when
+    from lightning_core.core.durations import parse_when
 
     arguments: dict[str, Any] = {"job": environment[f"{PREFIX}JOB"]}
     arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_when(text) and text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lightning_core.words import did_you_mean
+from lightning_core.core.names import did_you_mean
 
 PREFIX = "LIGHTNING_CORE_"
 # What each holds, without the prefix. A variable that is read or set anywhere has its line here.

@@ -17,7 +17,7 @@ import pytest
 from tests.faults.promises import Promises
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 # Who is begun in the background of a shell has Ctrl-C ignored, and so has all that it starts: scripts would not leave.
@@ -62,7 +62,7 @@ def local_ray() -> Iterator[None]:
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     import ray
 
-    from lightning_core.launch.cluster import start_local_ray
+    from lightning_core.cluster.cluster import start_local_ray
 
     temp = Path(tempfile.mkdtemp(prefix="lc-"))
     start_local_ray(temp, devices=8)
@@ -74,7 +74,7 @@ def local_ray() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cluster(local_ray: None) -> Iterator[Cluster]:
     """Three warm workers on one device."""
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
     with Cluster(workers=3) as made:
         yield made
@@ -83,7 +83,7 @@ def cluster(local_ray: None) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def four(local_ray: None) -> Iterator[Cluster]:
     """Four logical devices, one warm worker on each."""
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
     with Cluster(workers=4, devices=4) as made:
         yield made

@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from lightning_core.drivers.ray_actor import SchedulerActor
-from lightning_core.drivers.scripts import PROCESS_GONE
-from lightning_core.types import State, Verdict
+from lightning_core.core.answers import State, Verdict
+from lightning_core.server.ray_actor import SchedulerActor
+from lightning_core.server.sessions import PROCESS_GONE
 
 
 class Pool:

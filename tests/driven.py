@@ -8,20 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_core.journal import Journal
-from lightning_core.reasons import Reason
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
+from lightning_core.core.answers import End, Grant
+from lightning_core.core.events import (
     Amend,
-    BatchTarget,
     Cancel,
     Cause,
     Cell,
-    End,
     Event,
-    Grant,
-    Job,
-    LossTarget,
     Pause,
     Report,
     Resume,
@@ -29,6 +22,12 @@ from lightning_core.types import (
     Tick,
     WorkerLeft,
 )
+from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journal import Journal
 
 EVERY = 10
 # Names that a page, a terminal or a formula could stumble over.

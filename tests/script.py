@@ -11,8 +11,8 @@ import time
 import lightning.pytorch as pl
 import torch
 
-from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback
+from lightning_core.core.targets import BatchTarget
 from tests.tiny import QUIET, Batch, Line, Points
 
 

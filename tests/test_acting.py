@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from lightning_core.core.events import Event, Pause, Submit
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget
 from lightning_core.placement import CLOUD, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
-from lightning_core.placement.acting import Acting, job_name
+from lightning_core.placement.executor import Acting, job_name
 from lightning_core.placement.reconfigurer import Limits
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import BatchTarget, Can, Event, Job, Pause, Submit
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 from tests.conftest import ROOT
 
 CAN = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE, Can.RESIZE})

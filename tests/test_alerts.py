@@ -16,7 +16,8 @@ import torch
 
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.meter import LossMeter
-from lightning_core.codec import (
+from lightning_core.core.answers import Alert, Answer, End, State, Verdict
+from lightning_core.core.codec import (
     decode_answers,
     decode_event,
     encode_answers,
@@ -26,32 +27,16 @@ from lightning_core.codec import (
     status_from_dict,
     status_to_dict,
 )
-from lightning_core.drivers.checking import checked
-from lightning_core.drivers.notify import Notifier
-from lightning_core.journal import Journal, replay
-from lightning_core.reasons import Reason
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    Alert,
-    Answer,
-    BadLosses,
-    BatchTarget,
-    Cause,
-    Cell,
-    End,
-    Job,
-    LossTarget,
-    OnNan,
-    Pause,
-    Report,
-    Save,
-    State,
-    Submit,
-    Tick,
-    Verdict,
-    WorkerLeft,
-)
-from lightning_core.view.history import History
+from lightning_core.core.events import BadLosses, Cause, Cell, Pause, Report, Save, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Job, OnNan
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.history.history import History
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.notifications import Notifier
+from lightning_core.server.validation import checked
+from lightning_core.storage.journal import Journal, replay
 from lightning_core.view.why import why
 from tests.tiny import QUIET, Line, Points
 

@@ -12,8 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from examples import train
 from lightning_core import autojoin
 from lightning_core.callbacks import CoreCallback
-from lightning_core.targets import parse_target
-from lightning_core.types import BatchTarget, LossTarget, Target
+from lightning_core.core.targets import BatchTarget, LossTarget, Target, parse_target
 from tests.tiny import QUIET, Line, Points
 
 RIGHT = {"JOB": "a", "DEADLINE": "60s", "TARGET": "40 batches", "POOL": "local"}

@@ -606,8 +606,8 @@ FROM_CLASSES = {
 
 CHILD = """
 import contextlib, io, json, os, sys
-sys.modules["lightning_core.launch.cluster"] = None  # whoever gets so far as to start something fails
-from lightning_core.cli import main
+sys.modules["lightning_core.cluster.cluster"] = None  # whoever gets so far as to start something fails
+from lightning_core.cli.main import main
 results = {}
 for name in sorted(os.listdir(sys.argv[1])):
     os.chdir(os.path.join(sys.argv[1], name))
@@ -679,7 +679,7 @@ def test_told_before_anything_starts(of_classes: dict[str, list[Any]], name: str
 @pytest.mark.parametrize("missing", ["yaml", "ray", "jsonargparse", "lightning"])
 def test_what_is_not_installed_is_named_with_its_cure(tmp_path: Path, missing: str) -> None:
     (tmp_path / "b.yaml").write_text(jobs())
-    code = f"import sys; sys.modules[{missing!r}] = None; from lightning_core.cli import main; sys.exit(main())"
+    code = f"import sys; sys.modules[{missing!r}] = None; from lightning_core.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "run", "b.yaml"]
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env, check=False)

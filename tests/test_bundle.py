@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from lightning_core.launch import jobs
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.differences import differences
-from lightning_core.launch.jobs import JobSpec
-from lightning_core.launch.problems import BundleError
-from lightning_core.launch.sharing import There, parse_policy
-from lightning_core.types import BatchTarget, Can, Job, LossTarget, OnMiss
+from lightning_core.bundle import job_spec as jobs
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.differences import differences
+from lightning_core.bundle.job_spec import JobSpec
+from lightning_core.bundle.pool_section import There, parse_policy
+from lightning_core.bundle.problems import BundleError
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.targets import BatchTarget, LossTarget
 
 MODEL = {"class_path": "tests.tiny.Line"}
 

@@ -12,10 +12,11 @@ from benchmarks.bundles import KINDS, WINDOW, Bundle, Recording, draw, recording
 from benchmarks.core import ahead, behind, error, shares
 from benchmarks.replay import Cell, Contender, Played, play, reporting
 from benchmarks.tune import SPACES, contender, share, trials, tuned
-from lightning_core.curves import SHIPPED, Curve, load_curves
-from lightning_core.drivers.simulation import Simulation
-from lightning_core.scheduler import Settings
-from lightning_core.types import FloatArray, LossTarget
+from lightning_core.core.arrays import FloatArray
+from lightning_core.core.targets import LossTarget
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.recorded_curves import SHIPPED, Curve, load_curves
+from lightning_core.simulation.simulation import Simulation
 
 
 @pytest.fixture(scope="module")

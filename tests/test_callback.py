@@ -13,11 +13,13 @@ import lightning.pytorch as pl
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks import CoreCallback, JobOver, core, joining
-from lightning_core.drivers.local import LocalClient
-from lightning_core.reasons import Reason
-from lightning_core.types import Directive, End, Grant, Job, Outlook, Report, Target, Verdict, Welcome, WorkerLeft
+from lightning_core.core.answers import Directive, End, Grant, Outlook, Verdict, Welcome
+from lightning_core.core.events import Report, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget, Target
+from lightning_core.server.local import LocalClient
 from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 

@@ -9,9 +9,9 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from lightning_core.launch.causes import cause_of, origin, story
-from lightning_core.launch.configuration import build
-from lightning_core.types import Cause
+from lightning_core.bundle.lightning_config import build
+from lightning_core.cluster.exit_causes import cause_of, origin, story
+from lightning_core.core.events import Cause
 from tests.tiny import Line
 
 DATA = {"class_path": "tests.tiny.Points", "init_args": {}}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.policies.chance import CELLS_TO_PLAN, Judge, chances, quantile, usual_work
-from lightning_core.types import LEVELS, NORMAL
+from lightning_core.core.arrays import LEVELS, NORMAL
+from lightning_core.planning.chance import CELLS_TO_PLAN, Judge, chances, quantile, usual_work
 from tests.views import view
 
 

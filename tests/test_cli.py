@@ -15,16 +15,18 @@ from typing import Any
 
 import pytest
 
-from lightning_core import steering
-from lightning_core.cli import main
-from lightning_core.drivers import door
-from lightning_core.drivers.connect import started
-from lightning_core.drivers.host import Host
-from lightning_core.drivers.wire import PROTOCOL, SocketClient
-from lightning_core.launch import head as heads
+from lightning_core.cli import pool_commands
+from lightning_core.cli.main import main
+from lightning_core.cluster import head as heads
+from lightning_core.core.events import Cancel, Cause, Cell, Report, Submit, WorkerLeft
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import summaries
-from lightning_core.settings import Settings
-from lightning_core.types import BatchTarget, Can, Cancel, Cause, Cell, Job, Report, Submit, WorkerLeft
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server import server
+from lightning_core.server.client import PROTOCOL, SocketClient
+from lightning_core.server.discovery import started
+from lightning_core.server.host import Host
 from tests.conftest import ROOT
 from tests.doors import Pool
 
@@ -36,7 +38,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's pool, and a token that is put back."""
     monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
-    monkeypatch.setattr(steering, "PATIENCE", 0.5)
+    monkeypatch.setattr(pool_commands, "PATIENCE", 0.5)
     monkeypatch.chdir(tmp_path)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
@@ -184,7 +186,7 @@ def test_a_note_that_is_garbage(text: str, words: str, tmp_path: Path, capsys: p
 def test_a_pool_of_another_protocol(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(door, "PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr(server, "PROTOCOL", PROTOCOL + 1)
     said = Said(capsys, "status")
     assert (said.code, said.err) == (
         2,
@@ -477,7 +479,7 @@ def test_a_reader_who_has_enough(command: str, run_dir: Path) -> None:
     os.close(reading)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "lightning_core.cli", *words],
+            [sys.executable, "-m", "lightning_core.cli.main", *words],
             stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60,
         )  # fmt: skip
     finally:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lightning_core.drivers.generations import check
-from lightning_core.journal import Journal, replay
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.problems import BundleError
-from lightning_core.types import JobStatus, State, Verdict
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.problems import BundleError
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.storage.generations import check
+from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -206,7 +206,7 @@ def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluste
 @pytest.mark.promise("R2")
 def test_the_scheduler_s_process_imports_neither_torch_nor_lightning() -> None:
     code = (
-        "import sys, lightning_core.drivers.ray_actor;"
+        "import sys, lightning_core.server.ray_actor;"
         "bad = {'torch', 'lightning', 'filterpy', 'statsmodels'} & set(sys.modules); assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

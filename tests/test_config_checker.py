@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from lightning_core.launch import config_checker
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.config_check import Configs, Problem, check_configs
-from lightning_core.launch.problems import BundleError
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.config_check import Configs, Problem, check_configs
+from lightning_core.bundle.problems import BundleError
+from lightning_core.cluster import config_checker
 from tests.conftest import ROOT
 
 
@@ -100,7 +100,7 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         path = Path(folder) / "checker"
         code = (
-            "import sys; from pathlib import Path; from lightning_core.launch.config_checker import start;"
+            "import sys; from pathlib import Path; from lightning_core.cluster.config_checker import start;"
             "print(start(Path(sys.argv[1])).pid)"
         )
         note = Path(folder) / "pid"  # a pipe would be held open by the checker

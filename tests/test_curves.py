@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_core.curves import Curve, family, load_curve, load_curves
+from lightning_core.simulation.recorded_curves import Curve, family, load_curve, load_curves
 
 INDEX = "file,domain,task,sec_per_step,jumps_back,rows\n"
 

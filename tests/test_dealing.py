@@ -10,28 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lightning_core.dealing import Dealer, Devices, deal_one, is_simple
+from lightning_core.core.answers import Alert, Answer, End, Grant, Notice, State, Verdict
+from lightning_core.core.events import Cause, Event, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.plans import Plan
+from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    Alert,
-    Answer,
-    BatchTarget,
-    Can,
-    Cause,
-    End,
-    Event,
-    Grant,
-    Job,
-    Notice,
-    Plan,
-    Report,
-    State,
-    Submit,
-    Tick,
-    Verdict,
-    WorkerLeft,
-)
+from lightning_core.scheduler.allocation import Dealer, Devices, deal_one, is_simple
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 
 
 def plan(duty: Sequence[float], order: Sequence[int] | None = None, fill: bool = True) -> Plan:

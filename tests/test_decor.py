@@ -12,29 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.drivers.simulation import Delays, JobOutcome, SimulatedJob, Simulation
+from lightning_core.core.answers import Answer, End, Grant, Verdict
+from lightning_core.core.events import Amend, Cause, Event, Report, Submit, Tick, Unready, WorkerLeft
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies.decor import Decor
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.speedup import SpeedUp
-from lightning_core.types import (
-    Amend,
-    Answer,
-    BatchTarget,
-    Can,
-    Cause,
-    End,
-    Event,
-    Grant,
-    Job,
-    LossTarget,
-    OnMiss,
-    Report,
-    Submit,
-    Tick,
-    Unready,
-    Verdict,
-    WorkerLeft,
-)
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import Delays, JobOutcome, SimulatedJob, Simulation
 from tests.views import view
 
 CAN = frozenset({Can.HOLD, Can.RELEASE, Can.RESIZE})

@@ -14,8 +14,8 @@ from examples import demo
 from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record
 from lightning_core.callbacks.meter import LossMeter
-from lightning_core.curves import Curve, load_curves
-from lightning_core.types import Report
+from lightning_core.core.events import Report
+from lightning_core.simulation.recorded_curves import Curve, load_curves
 
 RECORDED = {curve.name: curve for curve in load_curves(CURVES)}
 SPEEDS = dict.fromkeys(RECORDED, 50.0)

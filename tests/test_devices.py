@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lightning_core.codec import decode_answers
-from lightning_core.journal import Journal, replay
-from lightning_core.launch.bundle import Bundle
-from lightning_core.types import End, Grant, Verdict
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.core.answers import End, Grant, Verdict
+from lightning_core.core.codec import decode_answers
+from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

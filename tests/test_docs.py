@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightning_core import cli
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cli import main
+from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.estimators import ESTIMATORS
-from lightning_core.launch.bundle import Bundle
 from lightning_core.policies import POLICIES
-from lightning_core.settings import Settings
-from lightning_core.types import BatchTarget, LossTarget
+from lightning_core.scheduler.settings import Settings
 from lightning_core.variables import KNOWN
 from tests.conftest import ROOT
 
@@ -47,7 +47,7 @@ def test_the_readme_s_simulation_runs(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.chdir(ROOT)
     words = command.split()
     assert words[-4:] == ["--policy", "fifo,edf,lara,laira,triage", "--seeds", "20"]
-    assert cli.main([*words[:-4], "--policy", "fifo,edf,triage", "--seeds", "3"]) == 3
+    assert main.main([*words[:-4], "--policy", "fifo,edf,triage", "--seeds", "3"]) == 3
     head, columns, *rows = (line.rstrip() for line in capsys.readouterr().out.splitlines())
     shown = printed.splitlines()
     assert head == shown[0].replace("20 seeds", "3 seeds")
@@ -58,14 +58,14 @@ def test_the_readme_s_simulation_runs(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_the_readme_s_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
     [printed] = re.findall(r"```\n(100 starts[^`]*)\n```", README)
-    assert cli.main(["market", "backtest", "--work", "80", "--deadline", "10"]) == 0
+    assert main.main(["market", "backtest", "--work", "80", "--deadline", "10"]) == 0
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[-len(printed.splitlines()) :] == printed.splitlines()
 
 
 def test_the_readme_s_day_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
     [printed] = re.findall(r"```\n(foreseen by[^`]*)\n```", README)
-    assert cli.main(["place", "simulate", str(ROOT / "examples" / "day.yaml")]) == 0
+    assert main.main(["place", "simulate", str(ROOT / "examples" / "day.yaml")]) == 0
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[-len(printed.splitlines()) :] == printed.splitlines()
 

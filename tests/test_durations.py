@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from lightning_core.durations import LONGEST, WallTime, parse_duration, parse_when, seconds_until
+from lightning_core.core.durations import LONGEST, WallTime, parse_duration, parse_when, seconds_until
 
 BERLIN, KOLKATA = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata")
 

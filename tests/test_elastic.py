@@ -25,9 +25,10 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, WeightedRandomSampler
 
-from lightning_core.callbacks import ElasticLoader, Released, elastic, randomness, ranks
-from lightning_core.callbacks.saving import Saver
-from lightning_core.launch.gang import Rank, free_port, sizes, slots_of, together, trainer_arguments
+from lightning_core.callbacks import ElasticLoader, Released, elastic, ranks
+from lightning_core.callbacks.checkpointing import random_state
+from lightning_core.callbacks.checkpointing.resumable import Saver
+from lightning_core.cluster.gang import Rank, free_port, sizes, slots_of, together, trainer_arguments
 from tests.test_callback import Script, grant
 from tests.test_release import launched, release
 from tests.tiny import QUIET, Batch, Net, NoisyPoints
@@ -590,8 +591,8 @@ def test_what_cannot_be_resized_says_so_before_it_trains(tmp_path: Path, monkeyp
 
 
 def test_without_a_launcher_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_core import BatchTarget
     from lightning_core.callbacks import CoreCallback
+    from lightning_core.core.targets import BatchTarget
 
     monkeypatch.setenv(elastic.SLOTS, "2")
     core = CoreCallback("job", deadline="60s", target=BatchTarget(10**6), pool="local")
@@ -626,7 +627,7 @@ def test_new_ranks_draw_what_no_other_does() -> None:
     drawn = []
     for seed in (1, 2):
         pl.seed_everything(seed, verbose=False)
-        drawn.append(randomness.collect())
+        drawn.append(random_state.collect())
     found = {"random": drawn}
     share: Any = object()
     saver = Saver(None, 1.0, share)

@@ -14,13 +14,16 @@ import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
-from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks import CoreCallback
-from lightning_core.codec import decode_event, encode_event
-from lightning_core.drivers.checking import checked
+from lightning_core.core.answers import End, Notice, Verdict
+from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.core.events import Cause, Cell, Horizon, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import Cause, Cell, End, Horizon, Job, Notice, Report, Submit, Tick, Verdict, WorkerLeft
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.validation import checked
 from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 # ------------------------------------------------------------------------------------------------ the scheduler

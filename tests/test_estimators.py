@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray, IntArray
+from lightning_core.core.protocols import Estimator
 from lightning_core.estimators import ESTIMATORS, LeastSquares
 from lightning_core.estimators.kalman import Kalman
-from lightning_core.protocols import Estimator
-from lightning_core.types import LEVELS, NORMAL, FloatArray, IntArray
 
 PLAIN = partial(Kalman, order=0, process=1e-4)
 
@@ -406,7 +406,7 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, object], messag
 
 
 def test_filterpy_is_imported_by_its_estimator_alone() -> None:
-    seen = "import sys, lightning_core.scheduler, lightning_core.estimators as e; print('filterpy' in sys.modules)"
+    seen = "import sys, lightning_core.scheduler.scheduler; print('filterpy' in sys.modules)"
     seen += "; from lightning_core.estimators.kalman import Kalman; Kalman(); print('filterpy' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout.split() == ["False", "True"]

@@ -15,12 +15,12 @@ import torch
 
 from examples import demo, train
 from examples.digits import MODELS, Digits
-from lightning_core.launch.bundle import Bundle
+from lightning_core.bundle.bundle_file import Bundle
 from tests.conftest import ROOT
 from tests.tiny import QUIET
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 STEPS = {"vit": 300, "lstm": 1400, "cnn": 250, "resnet_narrow": 100, "resnet_wide": 60}
 # Nightly: they need as long as the others together.

@@ -31,9 +31,9 @@ from benchmarks.extrapolation import (
     score,
     study,
 )
-from lightning_core.curves import Curve
+from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
 from lightning_core.estimators import LeastSquares, Posterior
-from lightning_core.types import LEVELS, FloatArray, IntArray
+from lightning_core.simulation.recorded_curves import Curve
 
 
 def recorded(loss: FloatArray, family: str = "task", domain: str = "cv") -> Recording:

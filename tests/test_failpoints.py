@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from lightning_core import failpoints
-from lightning_core.failpoints import FailpointError, Plan, reach, read
+from lightning_core.storage import failpoints
+from lightning_core.storage.failpoints import FailpointError, Plan, reach, read
 
 
 @pytest.fixture
@@ -48,7 +48,9 @@ def test_it_can_be_slow(planned: None) -> None:
 
 
 def test_a_crash_is_a_kill() -> None:
-    code = "from lightning_core.failpoints import reach; reach('here'); print('once', flush=True); reach('here')"
+    code = (
+        "from lightning_core.storage.failpoints import reach; reach('here'); print('once', flush=True); reach('here')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"LC_FAILPOINT": "here:crash@2"}, capture_output=True, text=True, timeout=60,

@@ -7,27 +7,13 @@ from typing import Any
 
 import pytest
 
-from lightning_core.faults import MOST_PAUSE, MOST_UNREADY, pause
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    BatchTarget,
-    Can,
-    Cause,
-    DevicesGone,
-    End,
-    Grant,
-    Job,
-    Placement,
-    Report,
-    Save,
-    State,
-    Submit,
-    Tick,
-    Unready,
-    Verdict,
-    WorkerLeft,
-    WorkersLost,
-)
+from lightning_core.core.answers import End, Grant, Placement, State, Verdict
+from lightning_core.core.events import Cause, DevicesGone, Report, Save, Submit, Tick, Unready, WorkerLeft, WorkersLost
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.retry_budgets import MOST_PAUSE, MOST_UNREADY, pause
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 
 TRACE = "Traceback ...\nValueError: no"
 

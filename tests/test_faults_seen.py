@@ -9,32 +9,30 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lightning_core.drivers.simulation import Delays, SimulatedJob, Simulation
-from lightning_core.journal import Journal
-from lightning_core.scheduler import Scheduler
-from lightning_core.settings import Settings
-from lightning_core.types import (
-    BatchTarget,
-    Can,
+from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.events import (
     Cause,
     Close,
     DevicesGone,
     Event,
-    Job,
-    JobStatus,
     Report,
     Save,
-    State,
     Submit,
     Tick,
     Unready,
     WorkerLeft,
     WorkersLost,
 )
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.history.history import History
+from lightning_core.report.page import page
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.storage.journal import Journal
 from lightning_core.view.board import Board
-from lightning_core.view.history import History
 from lightning_core.view.progress import PlainView
-from lightning_core.view.report import page
 from lightning_core.view.why import why
 from tests.driven import HOSTILE
 

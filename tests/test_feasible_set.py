@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.policies.in_order import ends_in_order
-from lightning_core.policies.moore_hodgson import largest_feasible_set
-from lightning_core.types import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.planning.moore_hodgson import largest_feasible_set
+from lightning_core.planning.sequencing import ends_in_order
 
 Instance = tuple[FloatArray, FloatArray, FloatArray]
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.policies.filling import fill
-from lightning_core.policies.laying import HOPE, Free, Laid, Need, hoped, lay, lay_on_fewest, next_change
-from lightning_core.policies.spending import ends_on, spend
-from lightning_core.speedup import SpeedUp
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.planning.admission import fill
+from lightning_core.planning.backfill import ends_on, spend
+from lightning_core.planning.reservations import HOPE, Free, Laid, Need, hoped, lay, lay_on_fewest, next_change
 
 
 def need(work: float, end: float, *rates: float, **more: float) -> Need:

@@ -13,19 +13,19 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_core import BatchTarget
+from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.callbacks import CoreCallback
-from lightning_core.journal import Journal
-from lightning_core.launch.bundle import Bundle
-from lightning_core.reasons import Reason
-from lightning_core.types import Grant
-from lightning_core.view.history import History
+from lightning_core.core.answers import Grant
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
+from lightning_core.history.history import History
+from lightning_core.storage.journal import Journal
 from tests.conftest import ROOT
 from tests.test_callback import Script, grant
 from tests.tiny import QUIET
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.gpu
 
@@ -116,7 +116,7 @@ def test_memory_is_given_back_on_release(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def gpu_cluster(local_ray: None) -> Any:
     """Two warm workers on one GPU."""
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
     with Cluster(workers=2, kind="gpu") as made:
         yield made

@@ -7,8 +7,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from lightning_core.core.reasons import CODES, Reason
 from lightning_core.policies import GuardedEdf
-from lightning_core.reasons import CODES, Reason
 from tests.views import view
 
 

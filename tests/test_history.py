@@ -8,28 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.codec import decode_event
-from lightning_core.journal import Journal, replay
-from lightning_core.reasons import Reason
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    Amend,
-    BatchTarget,
-    Cause,
-    Cell,
-    End,
-    Job,
-    LossTarget,
-    Notice,
-    Report,
-    Submit,
-    Verdict,
-    WorkerLeft,
-    WorkersLost,
-)
-from lightning_core.view.forecasts import fill_in
-from lightning_core.view.history import History
-from lightning_core.view.moments import Belief
+from lightning_core.core.answers import End, Notice, Verdict
+from lightning_core.core.codec import decode_event
+from lightning_core.core.events import Amend, Cause, Cell, Report, Submit, WorkerLeft, WorkersLost
+from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.history.forecasts import fill_in
+from lightning_core.history.history import History
+from lightning_core.history.moments import Belief
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journal import Journal, replay
 from lightning_core.view.why import why
 from tests.driven import HOSTILE, grant, lived
 

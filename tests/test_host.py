@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from lightning_core.drivers import host as hosts
-from lightning_core.drivers.host import Host, NotKeptError
-from lightning_core.journal import Journal, replay
-from lightning_core.settings import Settings
-from lightning_core.types import BatchTarget, Job, Report, Submit
+from lightning_core.core.events import Report, Submit
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server import host as hosts
+from lightning_core.server.host import Host, NotKeptError
+from lightning_core.storage.journal import Journal, replay
 
 
 @pytest.mark.promise("F7", "R19")

@@ -9,33 +9,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_core.codec import decode_event, encode_answers, encode_event
-from lightning_core.policies import POLICIES
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
+from lightning_core.core.codec import decode_event, encode_answers, encode_event
+from lightning_core.core.events import (
     Amend,
-    BatchTarget,
-    Can,
     Cancel,
     Cause,
     Cell,
     Close,
     DevicesGone,
     Event,
-    Job,
-    LossTarget,
-    OnMiss,
     Pause,
     Report,
     Resume,
     Save,
     Submit,
-    Target,
     Tick,
     Unready,
     WorkerLeft,
     WorkersLost,
 )
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.targets import BatchTarget, LossTarget, Target
+from lightning_core.policies import POLICIES
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 from tests.faults.prefixes import Watch
 
 STORIES = 10_000

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.codec import (
+from lightning_core.core.answers import Answer, End, Grant, Notice, Verdict
+from lightning_core.core.codec import (
     decode_answers,
     decode_event,
     encode_answers,
@@ -24,27 +25,14 @@ from lightning_core.codec import (
     status_from_dict,
     status_to_dict,
 )
-from lightning_core.drivers.host import Host
-from lightning_core.journal import Journal, JournalError, replay
-from lightning_core.reasons import Reason
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
+from lightning_core.core.events import (
     Amend,
-    Answer,
-    BatchTarget,
-    Can,
     Cancel,
     Cause,
     Cell,
     Close,
     DevicesGone,
-    End,
     Event,
-    Grant,
-    Job,
-    LossTarget,
-    Notice,
-    OnMiss,
     Pause,
     Report,
     Resume,
@@ -52,10 +40,16 @@ from lightning_core.types import (
     Submit,
     Tick,
     Unready,
-    Verdict,
     WorkerLeft,
     WorkersLost,
 )
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.host import Host
+from lightning_core.storage.journal import Journal, JournalError, replay
 
 LARA = Settings(policy="lara", policy_args={"explore": 5, "order": "share"})
 
@@ -101,7 +95,7 @@ def test_a_fresh_process_replays_to_the_same_digest(tmp_path: Path) -> None:
     lived(tmp_path / "j.db").close()
     with Journal.open(tmp_path / "j.db") as journal:
         digest = journal.digest
-    command = [sys.executable, "-m", "lightning_core.cli", "replay", str(tmp_path / "j.db")]
+    command = [sys.executable, "-m", "lightning_core.cli.main", "replay", str(tmp_path / "j.db")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert digest in done.stdout
     assert '"identical": true' in done.stdout

@@ -12,14 +12,17 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from lightning_core import BatchTarget, LossTarget
-from lightning_core.callbacks import CoreCallback, best
-from lightning_core.callbacks.best import Best
-from lightning_core.drivers.generations import Manifest, check, read_manifest
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.steering import _plain
-from lightning_core.summary import Summary
-from lightning_core.types import Job, Submit, Target
+from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.checkpointing import best
+from lightning_core.callbacks.checkpointing.best import Best
+from lightning_core.cli.pool_commands import _plain
+from lightning_core.core.events import Submit
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget, LossTarget, Target
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import Summary
+from lightning_core.storage.generations import Manifest, check, read_manifest
 from tests.conftest import ROOT
 from tests.test_callback import fit
 from tests.tiny import Line, ValidatedPoints

@@ -16,18 +16,22 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
 
-from lightning_core.codec import job_to_dict
-from lightning_core.drivers import awake, files
-from lightning_core.drivers.generations import Generations
-from lightning_core.launch import keeper as keepers
-from lightning_core.launch import launching, places, watching
-from lightning_core.launch.checkpoints import checkpoint_folder, find
-from lightning_core.launch.keeper import Keeper
-from lightning_core.launch.launching import Launcher
-from lightning_core.launch.places import Place
-from lightning_core.launch.watching import epitaph
-from lightning_core.launch.worker import Assignment, Life, modules_from
-from lightning_core.types import BatchTarget, Cause, Job, Placement, Save, Unready, WorkerLeft
+from lightning_core.cluster import launcher, monitor, worker_slots
+from lightning_core.cluster import pool_manager as keepers
+from lightning_core.cluster.launcher import Launcher
+from lightning_core.cluster.monitor import epitaph
+from lightning_core.cluster.pool_manager import Keeper
+from lightning_core.cluster.worker import Assignment, Life, modules_from
+from lightning_core.cluster.worker_slots import Place
+from lightning_core.core.answers import Placement
+from lightning_core.core.codec import job_to_dict
+from lightning_core.core.events import Cause, Save, Unready, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.server import stall_aware_clock
+from lightning_core.storage import atomic_files
+from lightning_core.storage.generations import Generations
+from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 
 SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0,
         "keep_best": False, "paths": []}  # fmt: skip
@@ -80,7 +84,7 @@ class Stage:
         self.launcher = self.new_launcher()
         monkeypatch.setattr(ray, "get_actor", lambda name, namespace: self.scheduler)
         monkeypatch.setattr(ray, "kill", self.killed.append)
-        monkeypatch.setattr(launching, "AGAIN", 0.01)
+        monkeypatch.setattr(launcher, "AGAIN", 0.01)
         monkeypatch.setattr(self.places, "_fill", self._fill)
         for place in self.places:
             place.take(self.worker())
@@ -266,7 +270,7 @@ def test_workers_that_are_at_work_are_waited_for(stage: Stage) -> None:
 def test_all_ranks_or_none(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device without a worker, or one whose worker does not answer: the scheduler hears which and why, and whoever
     wants the devices that were there has them."""
-    monkeypatch.setattr(launching, "SILENT", 0.05)
+    monkeypatch.setattr(launcher, "SILENT", 0.05)
 
     async def story() -> None:
         three.launcher = three.new_launcher(ready_within=0.15)
@@ -387,13 +391,13 @@ def full_disk(path: Path, text: str) -> None:
 
 @pytest.mark.promise("F7")
 def test_a_full_disk_keeps_one_job_waiting_and_nobody_else(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = files.write_whole
+    write = atomic_files.write_whole
     full = True
 
     def now_and_then(path: Path, text: str) -> None:
         (full_disk if full and path.parent.name == "x" else write)(path, text)
 
-    monkeypatch.setattr(launching, "write_whole", now_and_then)
+    monkeypatch.setattr(launcher, "write_whole", now_and_then)
 
     async def story() -> None:
         nonlocal full
@@ -557,7 +561,7 @@ def test_a_keeper_that_stood_still_gives_nobody_up_for_that(stage: Stage) -> Non
 def test_a_clock_that_stands_still_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    clock = awake.Awake(3.0)
+    clock = stall_aware_clock.Awake(3.0)
     now += 2.0
     assert clock.since() == 2.0
     now += 30.0
@@ -599,7 +603,7 @@ def test_a_job_that_is_over_and_goes_on_is_ended_in_time(stage: Stage, monkeypat
         worker = place_of(stage).worker
         await stage.watch.reclaim(stage.scheduler, "scheduler")
         assert stage.killed == []
-        monkeypatch.setattr(watching, "GRACE", -1.0)
+        monkeypatch.setattr(monitor, "GRACE", -1.0)
         await stage.watch.reclaim(stage.scheduler, "scheduler")
         await asyncio.sleep(0.01)
         assert (stage.killed, stage.refilled) == ([worker], [place_of(stage)])
@@ -635,8 +639,8 @@ def test_what_nobody_foresaw_does_not_end_its_watch(
 def test_a_worker_that_cannot_be_started_is_tried_again_and_keeps_nobody_else_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "RETRY", 0.01)
-    made = places.Places("pool", 2, 1, "cpu")
+    monkeypatch.setattr(worker_slots, "RETRY", 0.01)
+    made = worker_slots.Places("pool", 2, 1, "cpu")
     first, second = made
     failures = iter([RayError("no"), RuntimeError("no")])
 
@@ -664,7 +668,7 @@ def test_a_device_can_be_shared_before_its_workers_have_imported_what_they_need(
     monkeypatch: pytest.MonkeyPatch, kind: str, needs_worker: bool
 ) -> None:
     """A GPU's name is known from its first worker."""
-    made = places.Places("pool", 2, 2, kind)
+    made = worker_slots.Places("pool", 2, 2, kind)
 
     async def story() -> None:
         shared = asyncio.create_task(made.shared())
@@ -689,9 +693,9 @@ def test_a_device_can_be_shared_before_its_workers_have_imported_what_they_need(
 
 
 def test_a_device_that_can_never_be_shared_is_told() -> None:
-    made = places.Places("pool", 1, 1, "cpu")
+    made = worker_slots.Places("pool", 1, 1, "cpu")
     [place] = made
-    place.failures, place.trouble = places.TRIES, "its worker could not be started: no"
+    place.failures, place.trouble = worker_slots.TRIES, "its worker could not be started: no"
     with pytest.raises(RuntimeError, match="could not be started: no"):
         asyncio.run(made.shared())
 
@@ -701,8 +705,8 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not while one is being started, nor while another place there has one."""
-    monkeypatch.setattr(places, "RETRY", 0.01)
-    made = places.Places("pool", 2, 2, "cpu")
+    monkeypatch.setattr(worker_slots, "RETRY", 0.01)
+    made = worker_slots.Places("pool", 2, 2, "cpu")
     states = {0: "", 1: ""}
     monkeypatch.setattr(made, "_state", states.get)
     there: list[asyncio.Future[Any]] = []
@@ -726,12 +730,12 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
         states[1] = ""
         await asyncio.sleep(0.03)
         assert made.gone() == {}
-        monkeypatch.setattr(places, "SLOW", 0.0)
+        monkeypatch.setattr(worker_slots, "SLOW", 0.0)
         await asyncio.sleep(0.05)
         assert made.gone() == {1: "its worker is starting"}
         # One that has failed is not believed to be back before it is.
         list(made)[2].failures = 1
-        monkeypatch.setattr(places, "SLOW", 1e9)
+        monkeypatch.setattr(worker_slots, "SLOW", 1e9)
         await asyncio.sleep(0.05)
         assert made.gone() == {1: "its worker is starting"}
         there[0].set_result(SimpleNamespace())
@@ -774,8 +778,8 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
     monkeypatch.setattr(keepers, "LOOK", 0.01)
     draining: dict[str, int] = {}
     table: dict[str, Any] = {"state": "CREATED", "bundles_to_node_id": {0: "old"}}
-    monkeypatch.setattr("lightning_core.launch.places.ray_state.get_draining_nodes", lambda: draining)
-    monkeypatch.setattr(places, "placement_group_table", lambda group: table)
+    monkeypatch.setattr("lightning_core.cluster.worker_slots.ray_state.get_draining_nodes", lambda: draining)
+    monkeypatch.setattr(worker_slots, "placement_group_table", lambda group: table)
     stage.places._groups = [object()]
     failures = iter([RayError("away")])
 
@@ -825,16 +829,16 @@ def test_the_next_job_s_module_of_the_same_name_is_another_one(tmp_path: Path) -
 
 def test_what_was_there_before_a_job_stays(tmp_path: Path) -> None:
     before = dict(sys.modules)
-    root = str(Path(launching.__file__).parents[2])
+    root = str(Path(launcher.__file__).parents[2])
     with modules_from([root]):
-        import lightning_core.view.svg
+        import lightning_core.report.svg
     assert {name: module for name, module in sys.modules.items() if name in before} == before
-    assert sys.modules["lightning_core.view.svg"] is lightning_core.view.svg
+    assert sys.modules["lightning_core.report.svg"] is lightning_core.report.svg
 
 
 @pytest.mark.parametrize(
     ("locations", "selectors"),
-    [((), [None, None]), (("edge", "cloud"), [[{places.LABEL: "edge"}], [{places.LABEL: "cloud"}]])],
+    [((), [None, None]), (("edge", "cloud"), [[{worker_slots.LABEL: "edge"}], [{worker_slots.LABEL: "cloud"}]])],
 )
 def test_each_device_s_group_asks_for_its_location(
     monkeypatch: pytest.MonkeyPatch, locations: tuple[str, ...], selectors: list[Any]
@@ -848,9 +852,9 @@ def test_each_device_s_group_asks_for_its_location(
     def nowhere(name: str) -> None:
         raise ValueError(name)
 
-    monkeypatch.setattr(places, "placement_group", group)
+    monkeypatch.setattr(worker_slots, "placement_group", group)
     monkeypatch.setattr(ray.util, "get_placement_group", nowhere)
-    made = places.Places("pool", 2, 1, "cpu", locations=locations)
+    made = worker_slots.Places("pool", 2, 1, "cpu", locations=locations)
     assert [made._find_group(device) for device in range(2)] == ["pool-device-0", "pool-device-1"]
     assert [line[3] for line in asked] == selectors
     assert all(line[0] == [{"device": 1}] and line[2] == "detached" for line in asked)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.protocols import LooksAtCurves
+from lightning_core.core.reasons import CODES, Reason
 from lightning_core.estimators.kalman import Kalman
 from lightning_core.policies import Laira
-from lightning_core.protocols import LooksAtCurves
-from lightning_core.reasons import CODES, Reason
-from lightning_core.scheduler import Settings
-from lightning_core.types import JobView, Plan
+from lightning_core.scheduler.settings import Settings
 from tests.test_ridge import ROW, feed
 from tests.views import view
 

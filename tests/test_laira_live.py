@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from lightning_core.codec import decode_answers, decode_event
-from lightning_core.journal import Journal, replay
-from lightning_core.launch.bundle import Bundle
-from lightning_core.types import Answer, End, Event, Grant, Report
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.core.answers import Answer, End, Grant
+from lightning_core.core.codec import decode_answers, decode_event
+from lightning_core.core.events import Event, Report
+from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

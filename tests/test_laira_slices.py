@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.drivers.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.core.answers import Verdict
+from lightning_core.core.arrays import FloatArray
+from lightning_core.core.jobs import Job
+from lightning_core.core.plans import JobView
+from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.estimators.ridge import Ridge
-from lightning_core.journal import Journal, replay
+from lightning_core.planning.time_slices import SliceLaw, Turns
 from lightning_core.policies import Laira
-from lightning_core.policies.slices import SliceLaw, Turns
-from lightning_core.scheduler import Settings
-from lightning_core.types import BatchTarget, FloatArray, Job, JobView, LossTarget, Verdict
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.storage.journal import Journal, replay
 from tests.test_ridge import ROW, feed
 from tests.views import view
 

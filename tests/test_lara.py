@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.core.protocols import Policy
+from lightning_core.core.reasons import CODES, Reason
 from lightning_core.policies import EasiestFirst, Lara, LeastResourcesFirst
 from lightning_core.policies.lara import stick_breaking
-from lightning_core.protocols import Policy
-from lightning_core.reasons import CODES, Reason
 from tests.views import view
 
 

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from lightning_core.callbacks import limit
-from lightning_core.callbacks.limit import LONGEST, Limit
-from lightning_core.launch import quota as quotas
+from lightning_core.callbacks import throttle
+from lightning_core.callbacks.throttle import LONGEST, Limit
+from lightning_core.node import cpu_quota as quotas
 
 
 class Clock:
@@ -130,7 +130,7 @@ def test_where_no_group_can_be_had_it_is_paced_and_said_once(
     monkeypatch.setattr(quotas, "open_quota", refuses)
     clock = Clock()
     made = Limit("job", on_host=True, clock=clock)
-    with caplog.at_level(logging.WARNING, limit.__name__):
+    with caplog.at_level(logging.WARNING, throttle.__name__):
         for part in (0.5, 0.4, None, 0.5):
             made.set(part)
     assert caplog.text.count("it is paced instead") == 1

@@ -16,12 +16,12 @@ import torch
 import yaml
 from jsonargparse import _common, _typehints
 
-from lightning_core.launch import loading
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.configuration import AS_READ, as_read, build, check_config
-from lightning_core.launch.loading import MOST_NODES, load_yaml
-from lightning_core.launch.problems import MOST_SHOWN, BundleError, Findings, Source
-from lightning_core.launch.sharing import MOST_JOBS
+from lightning_core.bundle import yaml_loader
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.lightning_config import AS_READ, as_read, build, check_config
+from lightning_core.bundle.pool_section import MOST_JOBS
+from lightning_core.bundle.problems import MOST_SHOWN, BundleError, Findings, Source
+from lightning_core.bundle.yaml_loader import MOST_NODES, load_yaml
 
 AS_DURATION = "or write a duration such as 1h30m"
 JOB = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"loss": 0.1}}
@@ -84,7 +84,7 @@ def test_limits_are_where_they_are_said_to_be(tmp_path: Path) -> None:
     aliases = "a: &a 1\nb: [{}]"
     assert read(tmp_path, aliases.format(", ".join(["*a"] * 100)))[1] == []
     assert read(tmp_path, aliases.format(", ".join(["*a"] * 101)))[1] == [":2:405: too many aliases (limit 100)"]
-    largest = "# " + "x" * (loading.LARGEST - 4) + "\n1"
+    largest = "# " + "x" * (yaml_loader.LARGEST - 4) + "\n1"
     assert read(tmp_path, largest) == (1, [])
     assert read(tmp_path, f"#{largest}")[1] == [": larger than 1,048,576 bytes"]
     assert read(tmp_path, f"[{'1,' * (MOST_NODES - 1)}]")[1] == []
@@ -113,13 +113,13 @@ def test_random_text_is_read_or_refused(tmp_path: Path) -> None:
 def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Nodes that the loader has taken in, file by file."""
     done: list[int] = []
-    dispose = loading._StrictLoader.dispose
+    dispose = yaml_loader._StrictLoader.dispose
 
-    def count(loader: loading._StrictLoader) -> None:
+    def count(loader: yaml_loader._StrictLoader) -> None:
         done.append(loader.nodes)
         dispose(loader)
 
-    monkeypatch.setattr(loading._StrictLoader, "dispose", count)
+    monkeypatch.setattr(yaml_loader._StrictLoader, "dispose", count)
     return done
 
 
@@ -163,7 +163,7 @@ def test_what_is_too_large_is_not_parsed(tmp_path: Path, work: list[int]) -> Non
 @pytest.mark.promise("S12")
 def test_too_many_jobs_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
-    monkeypatch.setattr("lightning_core.launch.bundle.read_job", lambda *given: looked.append(given))
+    monkeypatch.setattr("lightning_core.bundle.bundle_file.read_job", lambda *given: looked.append(given))
     with pytest.raises(BundleError, match="bundle: jobs: must be at most 1000 jobs, got 10000"):
         Bundle.from_dict({"jobs": {f"j{n}": JOB for n in range(10_000)}})
     with pytest.raises(BundleError, match=r"pool.devices: must be a whole number from 1 to 64, got 1000000000"):
@@ -359,7 +359,7 @@ def test_the_parser_is_left_as_it_was() -> None:
 @pytest.mark.promise("S5")
 def test_every_file_comes_in_by_this_door(tmp_path: Path, work: list[int]) -> None:
     """Bundles, files of one job, configs that they name, and those that a simulation reads."""
-    from lightning_core.launch.recordings import read_bundle
+    from lightning_core.simulation.bundle_curves import read_bundle
 
     (tmp_path / "c.yaml").write_text("model: a.B\n")
     (tmp_path / "b.yaml").write_text("jobs: {a: {config: c.yaml, deadline: 9s, target: {loss: 1}}}\n")

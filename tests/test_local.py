@@ -8,27 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.drivers.host import Host
-from lightning_core.drivers.local import LocalClient
-from lightning_core.journal import Journal, replay
-from lightning_core.protocols import Client, JoinRefused
-from lightning_core.scheduler import Settings
-from lightning_core.types import (
-    BatchTarget,
-    Cause,
-    Cell,
-    End,
-    Grant,
-    Job,
-    Notice,
-    OnMiss,
-    Outlook,
-    Report,
-    Submit,
-    Tick,
-    Verdict,
-    WorkerLeft,
-)
+from lightning_core.core.answers import End, Grant, Notice, Outlook, Verdict
+from lightning_core.core.events import Cause, Cell, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.protocols import Client, JoinRefused
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.host import Host
+from lightning_core.server.local import LocalClient
+from lightning_core.storage.journal import Journal, replay
 
 
 def job(name: str, deadline: float = 60.0) -> Job:

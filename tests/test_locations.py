@@ -10,26 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.codec import decode_event, encode_event
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    Amend,
-    Answer,
-    BatchTarget,
-    Can,
-    Cause,
-    DevicesGone,
-    End,
-    Event,
-    Grant,
-    Job,
-    Report,
-    Submit,
-    Tick,
-    Unready,
-    Verdict,
-    WorkerLeft,
-)
+from lightning_core.core.answers import Answer, End, Grant, Verdict
+from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.core.events import Amend, Cause, DevicesGone, Event, Report, Submit, Tick, Unready, WorkerLeft
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 
 EDGE = Settings(policy="fifo", devices=4, stay=10.0, locations=("a", "a", "b", "cloud"))
 

@@ -13,35 +13,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.market import (
-    Ahanp,
-    Ahap,
-    AllOrNothing,
     Arima,
     Autoregressive,
     Batch,
-    Chain,
     Foreseen,
     LastValue,
     Ledger,
     Market,
-    MaxSpot,
-    NextLifetime,
     Noisy,
-    OnDemand,
     Perfect,
     Seasonal,
     SpotJob,
-    UniformProgress,
     play,
 )
 from lightning_core.market.choices import Choices
 from lightning_core.market.optimum import by_labels, optimum
-from lightning_core.market.playing import Forecast, Seen, SpotPolicy
+from lightning_core.market.play import Forecast, Seen, SpotPolicy
+from lightning_core.market.policies import (
+    Ahanp,
+    Ahap,
+    AllOrNothing,
+    Chain,
+    MaxSpot,
+    NextLifetime,
+    OnDemand,
+    UniformProgress,
+)
 from lightning_core.market.policies.chain import transitions
 from lightning_core.market.windows import grid_of
-from lightning_core.market_jobs import on_demand_alone
 from lightning_core.placement.predictor import PREDICTORS
-from lightning_core.series import errors
+from lightning_core.planning.series import errors
+from lightning_core.scheduler.market_jobs import on_demand_alone
 
 PAPER = SpotJob(work=80.0, deadline=10)
 LAST, PERFECT = Foreseen(LastValue()), Foreseen(Perfect())

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.drivers.simulation import SimulatedJob, Simulation
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.problems import BundleError
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.problems import BundleError
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.market.traces import read
-from lightning_core.settings import Settings
-from lightning_core.types import BatchTarget, Can, Job, LossTarget
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import SimulatedJob, Simulation
 from tests.test_cli import Said
 
 CALM = "available,price\n" + "8,0.5\n" * 60

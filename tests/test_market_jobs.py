@@ -11,15 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_core.drivers.ray_actor import SchedulerActor
-from lightning_core.drivers.simulation import SimulatedJob, Simulation
-from lightning_core.journal import Journal, replay
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.events import Cancel, Lesson, Report, Submit
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.market import Market, SpotJob
-from lightning_core.market.terms import MarketTerms
-from lightning_core.market_jobs import Lecture, Lessons, coarser, speed_table, work_left
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.speedup import SpeedUp
-from lightning_core.types import BatchTarget, Can, Cancel, Job, JobStatus, Lesson, LossTarget, Report, Submit, Target
+from lightning_core.scheduler.market_jobs import Lecture, Lessons, coarser, speed_table, work_left
+from lightning_core.scheduler.market_terms import MarketTerms
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.ray_actor import SchedulerActor
+from lightning_core.simulation.simulation import SimulatedJob, Simulation
+from lightning_core.storage.journal import Journal, replay
 
 POLICIES = ["chain", "max-spot", "on-demand"]
 # A slot of ten seconds, and plenty of cheap spot instances but for now and then.

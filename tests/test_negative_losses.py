@@ -8,18 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_core.drivers.simulation import SimulatedJob, Simulation
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.problems import BundleError
+from lightning_core.core.answers import End, Verdict
+from lightning_core.core.arrays import LEVELS, FloatArray
+from lightning_core.core.events import Amend, Cell, Report, Submit
+from lightning_core.core.jobs import Job
+from lightning_core.core.protocols import JoinRefused
+from lightning_core.core.targets import LossTarget
 from lightning_core.estimators import ESTIMATORS, Posterior
 from lightning_core.estimators.above_floor import MOST_CELLS, AboveFloor
-from lightning_core.journal import Journal, replay
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.problems import BundleError
+from lightning_core.history.history import History
 from lightning_core.policies import POLICIES
-from lightning_core.protocols import JoinRefused
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import LEVELS, Amend, Cell, End, FloatArray, Job, LossTarget, Report, Submit, Verdict
-from lightning_core.view.history import History
-from lightning_core.view.report import page
+from lightning_core.report.page import page
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import SimulatedJob, Simulation
+from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 
 NLL = LossTarget("nll", -3.0)
@@ -115,7 +120,7 @@ def test_a_bundle_is_refused_before_anything_starts(tmp_path: Path) -> None:
 
 
 def test_a_script_is_refused_by_the_pool_with_the_reason() -> None:
-    from lightning_core.drivers.local import LocalClient
+    from lightning_core.server.local import LocalClient
 
     with pytest.raises(JoinRefused, match="a: the policy laira reckons with ratios of losses"):
         LocalClient(Settings("laira")).join(Job("a", 60.0, NLL), "cpu")
@@ -140,7 +145,7 @@ def shown(bank: AboveFloor, row: int, position: FloatArray, loss: FloatArray) ->
 def medians(moved: float, part: float) -> tuple[FloatArray, FloatArray]:
     """Forecast of the work left to a later loss, and the truth; of all recordings with so much seen, moved down."""
     from benchmarks.bundles import recordings
-    from lightning_core.curves import load_curves
+    from lightning_core.simulation.recorded_curves import load_curves
 
     bank, said, true = AboveFloor(Posterior), [], []
     pool = [one for one in recordings(load_curves(ROOT / "lightning_core" / "recorded")) if len(one.loss) >= 100]
@@ -261,7 +266,7 @@ def test_a_long_curve_is_kept_short() -> None:
 
 
 def test_a_run_below_zero_can_be_looked_at(tmp_path: Path) -> None:
-    from lightning_core.view.picture import draw
+    from lightning_core.report.picture import draw
 
     position, loss = curve()
     jobs = [

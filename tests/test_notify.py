@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.drivers import notify
-from lightning_core.drivers.notify import Notifier
-from lightning_core.reasons import Reason
-from lightning_core.types import End, Grant, Notice, Verdict
+from lightning_core.core.answers import End, Grant, Notice, Verdict
+from lightning_core.core.reasons import Reason
+from lightning_core.server import notifications
+from lightning_core.server.notifications import Notifier
 
 AT_RISK = Notice("a", Verdict.AT_RISK, Reason("late", (3.0,)))
 MET = End("a", 4, Verdict.MET, Reason("target_met", (51.0,)))
@@ -115,8 +115,8 @@ def test_a_command_that_fails_is_logged_and_the_next_is_told(
 def test_a_slow_command_is_given_up_and_nobody_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notify, "PATIENCE", 0.3)
-    monkeypatch.setattr(notify, "MOST", 2)
+    monkeypatch.setattr(notifications, "PATIENCE", 0.3)
+    monkeypatch.setattr(notifications, "MOST", 2)
     notifier = Notifier({"command": [sys.executable, "-c", "import time; time.sleep(60)"]})
     start = time.monotonic()
     for _ in range(5):

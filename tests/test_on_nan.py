@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lightning_core.journal import Journal, replay
-from lightning_core.launch.bundle import Bundle
-from lightning_core.types import Verdict
-from lightning_core.view.history import History
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.core.answers import Verdict
+from lightning_core.history.history import History
+from lightning_core.storage.journal import Journal, replay
 from lightning_core.view.why import why
 from tests.conftest import ROOT
 from tests.tiny import Line
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -14,9 +14,9 @@ import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 
-from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.own_lines import inform, logger
+from lightning_core.callbacks.console_lines import inform, logger
+from lightning_core.core.targets import BatchTarget
 from lightning_core.view.log_lines import LogLines
 from tests.tiny import Line, Points
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightning_core.launch.demands import read_demands
-from lightning_core.launch.problems import BundleError
+from lightning_core.bundle.demands import read_demands
+from lightning_core.bundle.problems import BundleError
 from tests.conftest import ROOT
 from tests.test_cli import Said
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.plan import plan_bundle
-from lightning_core.planning import UNKNOWN, Fit, Wish, ends, fit
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.bundle_plan import plan_bundle
+from lightning_core.planning.feasibility import UNKNOWN, Fit, Wish, ends, fit
 
 
 def wishes(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[Wish]]:

@@ -11,6 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.core.arrays import LEVELS
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.protocols import Policy
+from lightning_core.core.reasons import CODES, Reason
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.planning.sequencing import ends_in_order
 from lightning_core.policies import (
     POLICIES,
     Decor,
@@ -29,11 +35,6 @@ from lightning_core.policies import (
     Uniform,
     summaries,
 )
-from lightning_core.policies.in_order import ends_in_order
-from lightning_core.protocols import Policy
-from lightning_core.reasons import CODES, Reason
-from lightning_core.speedup import SpeedUp
-from lightning_core.types import LEVELS, JobView, Plan
 from tests.views import view
 
 MEMBERS: dict[str, Callable[[], Policy]] = {

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from lightning_core.drivers.connect import is_alive, read_head
-from lightning_core.drivers.wire import SocketClient
-from lightning_core.types import JobStatus, State, Verdict
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.server.client import SocketClient
+from lightning_core.server.discovery import is_alive, read_head
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.cluster
@@ -45,7 +45,7 @@ class Shell:
 
     def command(self, *words: str, code: int = 0, **env: str) -> str:
         """What ``lightning-core`` answers."""
-        done = self.python("-m", "lightning_core.cli", *words, **env)
+        done = self.python("-m", "lightning_core.cli.main", *words, **env)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -152,7 +152,7 @@ def test_whoever_submits_does_not_import_torch(shell: Shell) -> None:
     path = shell.home / "wrong.yaml"
     path.write_text(json.dumps({"jobs": {"wrong": job}}))
     code = (
-        "import sys; from lightning_core.cli import main; code = main(['submit', sys.argv[1]]);"
+        "import sys; from lightning_core.cli.main import main; code = main(['submit', sys.argv[1]]);"
         "print('torch' in sys.modules); sys.exit(code)"
     )
     done = shell.python("-c", code, str(path))

@@ -17,18 +17,20 @@ from typing import Any
 
 import pytest
 
-from lightning_core import pool_run, steering
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.differences import differences
+from lightning_core.bundle.problems import BundleError
 from lightning_core.callbacks import joining
-from lightning_core.excerpt import at_work, compare, find, write
-from lightning_core.journal import Journal, JournalError, PartOf, replay
-from lightning_core.launch import run_folder
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.differences import differences
-from lightning_core.launch.in_pool import InPool
-from lightning_core.launch.problems import BundleError
-from lightning_core.launch.run_folder import keep_origin, read_origin
-from lightning_core.types import BatchTarget, Cancel, Job, Report, Save, Submit, Tick, WorkerLeft
-from lightning_core.view.history import History
+from lightning_core.cli import pool_commands, pool_run
+from lightning_core.cluster import run_folder
+from lightning_core.cluster.in_pool import InPool
+from lightning_core.cluster.run_folder import keep_origin, read_origin
+from lightning_core.core.events import Cancel, Report, Save, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.history.history import History
+from lightning_core.storage.excerpt import at_work, compare, find, write
+from lightning_core.storage.journal import Journal, JournalError, PartOf, replay
 from tests.doors import Pool, until
 from tests.test_cli import SCRIPT, Said, note
 
@@ -95,7 +97,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's pool, and no long waiting."""
     monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
-    monkeypatch.setattr(steering, "PATIENCE", 0.5)
+    monkeypatch.setattr(pool_commands, "PATIENCE", 0.5)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pool_run, "GRACE", 5.0)
     monkeypatch.setattr(pool_run, "POLL", 0.05)
@@ -163,7 +165,7 @@ pool_run_follows = threading.Event()
 @pytest.fixture
 def left(pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Said:
     """A run of two jobs, left by Ctrl-C when one of them had ended."""
-    from lightning_core.launch import follow
+    from lightning_core.cluster import follow
 
     whole = follow.follow
     pool_run_follows.clear()
@@ -348,8 +350,8 @@ def test_a_run_is_resumed_by_run_and_a_job_by_resume(
 
 def journalled(folder: Path) -> PartOf:
     """A pool of two devices in which others come and go; jobs a and b are submitted at 10 s."""
-    from lightning_core.drivers.host import Host
-    from lightning_core.settings import Settings
+    from lightning_core.scheduler.settings import Settings
+    from lightning_core.server.host import Host
 
     now = [0.0]
     host = Host(Settings(policy="uniform", devices=2), folder / "journal.db", clock=lambda: now[0])

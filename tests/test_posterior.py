@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.estimators.posterior import EXPONENTS, LEAST_MISFIT, POWERS, SHIFTS, Posterior
-from lightning_core.types import FloatArray, IntArray
 
 ROW = np.array([0])
 

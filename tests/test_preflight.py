@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_core.launch import preflight
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.jobs import JobSpec
-from lightning_core.launch.problems import BundleError, Findings, Source
-from lightning_core.types import BatchTarget, Job
+from lightning_core.bundle import preflight
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.job_spec import JobSpec
+from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
 
 # ------------------------------------------------------------------------------------------ Python objects
 
@@ -185,7 +186,7 @@ def test_a_run_s_folder_must_take_files(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_before_the_run(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from lightning_core.launch.preflight import check_folder\n"
+        "from lightning_core.bundle.preflight import check_folder\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
         "check_folder(Path(sys.argv[1]))"
     )

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from lightning_core.callbacks import joining
-from lightning_core.cli import main
-from lightning_core.drivers import connect, probe
-from lightning_core.types import BatchTarget, Job
+from lightning_core.cli.main import main
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.server import discovery, probe
 from tests.conftest import ROOT
 
 TOKEN = {"RAY_AUTH_TOKEN": "0" * 64}
@@ -80,7 +81,7 @@ def test_an_address_where_nobody_listens(
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     assert main(["status", "--pool", address]) == 2
     assert capsys.readouterr().err.startswith(f"error: {address}: {words}")
-    assert not connect._bridges
+    assert not discovery._bridges
 
 
 def test_no_token_to_show(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_a_wrong_token_is_told_before_ray_gives_up(local_ray: None) -> None:
     address = ray.get_runtime_context().gcs_address
     with tempfile.TemporaryDirectory(prefix="lc-") as home:
         env = os.environ | TOKEN | {"RAY_AUTH_MODE": "token", "LIGHTNING_CORE_HOME": home, "PYTHONPATH": str(ROOT)}
-        line = [sys.executable, "-m", "lightning_core.cli", "status", "--pool", address]
+        line = [sys.executable, "-m", "lightning_core.cli.main", "status", "--pool", address]
         began = time.monotonic()
         done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
         print(f"told after {time.monotonic() - began:.1f} s")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.launch.quotes import Quote, Quotes
+from lightning_core.cloud.quotes import Quote, Quotes
 from tests.test_spot_live import World, elastic, spot_run
 
 

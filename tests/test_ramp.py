@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.policies.ramp import Controller, Ramp, Rule, State
-from lightning_core.speedup import SpeedUp
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.planning.ramp import Controller, Ramp, Rule, State
 
 
 def follow(

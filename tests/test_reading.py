@@ -13,10 +13,10 @@ import torch
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks.meter import LossMeter
 from lightning_core.callbacks.reading import Reading
-from lightning_core.types import Cell, Target
+from lightning_core.core.events import Cell
+from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from tests.test_callback import Script, fit, grant, steered
 from tests.tiny import Batch, Line, ValidatedPoints
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.drivers.connect import is_alive, read_head
-from lightning_core.journal import Journal
-from lightning_core.view.history import History
+from lightning_core.history.history import History
+from lightning_core.server.discovery import is_alive, read_head
+from lightning_core.storage.journal import Journal
 from tests.conftest import ROOT
 from tests.test_pool import Shell, batches, until
 
@@ -67,7 +67,7 @@ def test_the_commands_on_a_bundle(shell: Shell) -> None:
     run_dir = shell.home / "runs" / "monday"
 
     assert "its work is unknown and not counted; say `work: 40m`" in shell.command(*plan)
-    command = [sys.executable, "-m", "lightning_core.cli", *run]
+    command = [sys.executable, "-m", "lightning_core.cli.main", *run]
     begun = subprocess.Popen(
         command, env=shell.env, cwd=shell.home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

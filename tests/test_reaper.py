@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.drivers.connect import started
+from lightning_core.server.discovery import started
 from tests.conftest import ROOT
 from tests.doors import until
 
 PARENT = """
 import os, subprocess, sys
-from lightning_core.launch.reaper import ended_with_us
+from lightning_core.node.orphan_guard import ended_with_us
 
 os.environ["MARK"] = sys.argv[1]
 with ended_with_us("MARK", sys.argv[1]):

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_core.reasons import CODES
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    Answer,
-    BatchTarget,
-    Cell,
-    Job,
-    LossTarget,
-    Notice,
-    Pause,
-    Report,
-    Resume,
-    Submit,
-    Tick,
-    Verdict,
-)
+from lightning_core.core.answers import Answer, Notice, Verdict
+from lightning_core.core.events import Cell, Pause, Report, Resume, Submit, Tick
+from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import CODES
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 
 
 def notices(answers: list[Answer]) -> list[tuple[Verdict, str]]:

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.record_curves import COLUMNS, chosen, record_into
 from benchmarks.recording import RUNS
 from benchmarks.recording.packages import Package
-from lightning_core.curves import SHIPPED as CURVES
+from lightning_core.simulation.recorded_curves import SHIPPED as CURVES
 
 
 def read(folder: Path) -> dict[str, tuple[dict[str, str], list[int], list[float]]]:

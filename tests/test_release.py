@@ -15,11 +15,11 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, Released
-from lightning_core.callbacks.saving import RARELY, Saver
-from lightning_core.reasons import Reason
-from lightning_core.types import Grant
+from lightning_core.callbacks.checkpointing.resumable import RARELY, Saver
+from lightning_core.core.answers import Grant
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
 from tests.test_callback import Script, grant, until
 from tests.tiny import QUIET, Net, NoisyPoints
 

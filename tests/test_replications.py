@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.cli import main
-from lightning_core.replications import Experiment, Figures, Mean, Replication, sums
+from lightning_core.cli.main import main
+from lightning_core.simulation.replications import Experiment, Figures, Mean, Replication, sums
 
 BUNDLE = """
 period: 1s

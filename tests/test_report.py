@@ -14,29 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.journal import Journal
-from lightning_core.reasons import Reason
-from lightning_core.scheduler import Settings
-from lightning_core.types import (
-    BatchTarget,
-    Cause,
-    Cell,
-    End,
-    Job,
-    LossTarget,
-    Report,
-    Submit,
-    Verdict,
-    WorkerLeft,
-)
+from lightning_core.core.answers import End, Verdict
+from lightning_core.core.events import Cause, Cell, Report, Submit, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.history.forecasts import fill_in
+from lightning_core.history.history import History
+from lightning_core.report.gantt import lanes, use
+from lightning_core.report.page import MOST_GRANTS, page, write
+from lightning_core.report.picture import draw
+from lightning_core.report.style import STYLE
+from lightning_core.report.svg import steps, thin, time_ticks
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journal import Journal
 from lightning_core.view import tensorboard
-from lightning_core.view.forecasts import fill_in
-from lightning_core.view.gantt import lanes, use
-from lightning_core.view.history import History
-from lightning_core.view.picture import draw
-from lightning_core.view.report import MOST_GRANTS, page, write
-from lightning_core.view.style import STYLE
-from lightning_core.view.svg import steps, thin, time_ticks
 from tests.driven import HOSTILE, Curve, drive, grant, lived
 
 

@@ -10,24 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.drivers.host import Host
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    BatchTarget,
-    Cause,
-    Cell,
-    Event,
-    Job,
-    JobStatus,
-    LossTarget,
-    OnMiss,
-    Pause,
-    Report,
-    Submit,
-    Tick,
-    Verdict,
-    WorkerLeft,
-)
+from lightning_core.core.answers import JobStatus, Verdict
+from lightning_core.core.events import Cause, Cell, Event, Pause, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.host import Host
 
 RUN = 12  # reports
 
@@ -109,7 +98,7 @@ def test_a_deadline_that_passes_ends_or_keeps_the_job_as_it_wanted(where: str, o
 
 @pytest.mark.promise("F15")
 def test_a_deadline_that_passes_while_nobody_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_core.drivers import host as hosts
+    from lightning_core.server import host as hosts
 
     host = Host(Settings("edf"), tmp_path / "j.db", lambda: 0.0)
     host.handle(Submit((Job("late", 10.0, BatchTarget(9), on_miss=OnMiss.STOP), Job("other", 1e6, BatchTarget(9)))))

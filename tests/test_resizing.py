@@ -15,15 +15,16 @@ import ray
 
 from benchmarks.resize import LOOSE, SAMPLES, TIGHT
 from benchmarks.resize import _seen as seen
-from lightning_core.codec import decode_answers, decode_event
-from lightning_core.journal import Journal, replay
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.quota import open_quota
-from lightning_core.types import Amend, Cancel, Grant, JobStatus, Pause, Verdict
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.core.answers import Grant, JobStatus, Verdict
+from lightning_core.core.codec import decode_answers, decode_event
+from lightning_core.core.events import Amend, Cancel, Pause
+from lightning_core.node.cpu_quota import open_quota
+from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from lightning_core.codec import decode_event
-from lightning_core.journal import Journal
-from lightning_core.types import Report
+from lightning_core.core.codec import decode_event
+from lightning_core.core.events import Report
+from lightning_core.storage.journal import Journal
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]  # three cold starts of Ray: a minute and a half
 
 
 def command(folder: Path, *words: str) -> subprocess.Popen[str]:
-    line = [sys.executable, "-m", "lightning_core.cli", *words]
+    line = [sys.executable, "-m", "lightning_core.cli.main", *words]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "LIGHTNING_CORE_HOME": str(folder)}
     return subprocess.Popen(line, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -8,8 +8,8 @@ from math import e, exp, log, sqrt
 import numpy as np
 import pytest
 
+from lightning_core.core.protocols import Estimator
 from lightning_core.estimators.ridge import Ridge
-from lightning_core.protocols import Estimator
 
 ROW = np.array([0])
 

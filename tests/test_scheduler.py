@@ -8,32 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.core.answers import Alert, Answer, Directive, End, Grant, Notice, State, Verdict
+from lightning_core.core.events import Cancel, Cause, Cell, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.names import listed
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
-from lightning_core.reasons import Reason
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    Alert,
-    Answer,
-    BatchTarget,
-    Cancel,
-    Cause,
-    Cell,
-    Directive,
-    End,
-    Grant,
-    Job,
-    LossTarget,
-    Notice,
-    OnMiss,
-    Report,
-    State,
-    Submit,
-    Tick,
-    Verdict,
-    WorkerLeft,
-)
-from lightning_core.words import listed
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 
 
 @pytest.fixture

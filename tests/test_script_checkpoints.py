@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks import CoreCallback, mailbox
 from lightning_core.callbacks.record import KEY, MOST, NEWEST, Curve, Point, Record
-from lightning_core.drivers import connect as connecting
-from lightning_core.drivers.local import LocalClient
-from lightning_core.reasons import Reason
-from lightning_core.types import Grant, Job, Report, Target, Verdict
+from lightning_core.core.answers import Grant, Verdict
+from lightning_core.core.events import Report
+from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget, Target
+from lightning_core.server import discovery as connecting
+from lightning_core.server.local import LocalClient
 from tests.faults.test_joining import Pool, training
 from tests.test_callback import fit
 from tests.tiny import Line, ValidatedPoints

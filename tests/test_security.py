@@ -20,25 +20,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_core.drivers.private import owner_only, private_folder
-from lightning_core.journal import Journal
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.configuration import check_config
-from lightning_core.launch.differences import differences
-from lightning_core.launch.preflight import check_folder
-from lightning_core.launch.problems import BundleError, Findings, Source
-from lightning_core.scheduler import Scheduler
-from lightning_core.settings import Settings
-from lightning_core.summary import Summary
-from lightning_core.types import Cause, Cell, Job, LossTarget, Report, Submit, WorkerLeft
-from lightning_core.view.history import History
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.differences import differences
+from lightning_core.bundle.lightning_config import check_config
+from lightning_core.bundle.preflight import check_folder
+from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.core.events import Cause, Cell, Report, Submit, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.names import check_name, is_name
+from lightning_core.core.targets import LossTarget
+from lightning_core.history.history import History
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import Summary
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.private_files import owner_only, private_folder
 from lightning_core.view.text import clean_lines
-from lightning_core.words import check_name, is_name
 from tests.conftest import ROOT
 from tests.test_report import harmless
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 # ------------------------------------------------------------------------------------------------ our own code
 
@@ -201,8 +203,8 @@ def test_a_terminal_gets_words_alone(words: str, tmp_path: Path) -> None:
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("words", WORDS)
 def test_a_report_and_a_picture_get_words_alone(words: str, tmp_path: Path) -> None:
-    from lightning_core.view.picture import draw
-    from lightning_core.view.report import page
+    from lightning_core.report.page import page
+    from lightning_core.report.picture import draw
 
     _, history = told(words)
     text = page(history, words)
@@ -232,7 +234,7 @@ def test_the_lines_of_a_log_steer_no_terminal(words: str) -> None:
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("words", WORDS)
 def test_an_error_is_one_line_of_words(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from lightning_core.cli import main
+    from lightning_core.cli.main import main
 
     with pytest.raises(BundleError) as caught:
         Bundle.from_dict({"jobs": {words: {}}, words: words}, source=words)
@@ -332,7 +334,7 @@ def test_what_is_made_is_the_user_s_alone(tmp_path: Path) -> None:
 @pytest.mark.promise("S2")
 @pytest.mark.usefixtures("open_to_all")
 def test_the_spec_of_a_run_is_the_user_s_alone(tmp_path: Path) -> None:
-    from lightning_core.launch.run_folder import keep_spec, new_run_dir
+    from lightning_core.cluster.run_folder import keep_spec, new_run_dir
 
     job = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}
     folder = new_run_dir(tmp_path / "run")
@@ -430,7 +432,7 @@ except Exception as error:
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("mode", ["disabled", "DISABLED", "none"])
 def test_no_ray_of_ours_is_without_a_token(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_core.launch import cluster
+    from lightning_core.cluster import cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     monkeypatch.setattr("ray.init", lambda **given: pytest.fail("it was started"))
@@ -441,7 +443,7 @@ def test_no_ray_of_ours_is_without_a_token(mode: str, tmp_path: Path, monkeypatc
 @pytest.mark.promise("S1")
 def test_a_ray_that_asks_for_no_token_is_taken_down_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray looks at its mode once, when it is imported."""
-    from lightning_core.launch import cluster
+    from lightning_core.cluster import cluster
 
     done: list[str] = []
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
@@ -457,7 +459,7 @@ def test_a_ray_that_asks_for_no_token_is_taken_down_again(tmp_path: Path, monkey
 def test_a_cluster_without_a_token_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from lightning_core.launch import cluster
+    from lightning_core.cluster import cluster
 
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     for token, warned in ((False, True), (True, False)):
@@ -475,7 +477,7 @@ def test_strangers_are_kept_out(local_ray: None, record_property: Callable[[str,
     import psutil
     import ray
 
-    from lightning_core.launch.cluster import has_token
+    from lightning_core.cluster.cluster import has_token
 
     assert has_token()
     address = ray.get_runtime_context().gcs_address

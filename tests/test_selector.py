@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.core.arrays import FloatArray
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
-from lightning_core.market.pool import distinct, paper_pool
+from lightning_core.market.policies.paper_pool import distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
-from lightning_core.types import FloatArray
 
 Sequence = Callable[[Selector, int], FloatArray]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.cli import main
-from lightning_core.curves import SHIPPED
-from lightning_core.drivers.simulation import Delays
-from lightning_core.journal import Journal
-from lightning_core.launch.recordings import PlayedBundle, read_bundle
-from lightning_core.simulate import parse_delays, parse_policies
+from lightning_core.cli.main import main
+from lightning_core.cli.simulate import parse_delays, parse_policies
+from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
+from lightning_core.simulation.recorded_curves import SHIPPED
+from lightning_core.simulation.simulation import Delays
+from lightning_core.storage.journal import Journal
 
 # A loss of 10 / s after s batches, and the same a hundred times as high and ten times as slow, with its speed.
 ROWS = "step,loss\n" + "".join(f"{s},{10 / s}\n" for s in range(1, 201))
@@ -254,7 +254,7 @@ def test_all_met_is_0() -> None:
 def test_nothing_that_trains_is_imported() -> None:
     Path("bundle.yaml").write_text(BUNDLE)
     program = (
-        "import sys; from lightning_core.cli import main\n"
+        "import sys; from lightning_core.cli.main import main\n"
         "main(['simulate', 'bundle.yaml', '--curves', 'curves', '--policy', 'edf,triage'])\n"
         "sys.exit(' '.join({'ray', 'torch', 'lightning', 'jsonargparse'} & set(sys.modules)) or None)"
     )

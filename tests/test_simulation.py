@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.drivers.simulation import Delays, Outcome, SimulatedJob, Simulation
-from lightning_core.journal import Journal, JournalError, replay
+from lightning_core.core.answers import Verdict
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler import Settings
-from lightning_core.types import BatchTarget, Can, Job, LossTarget, OnMiss, Verdict
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import Delays, Outcome, SimulatedJob, Simulation
+from lightning_core.storage.journal import Journal, JournalError, replay
 
 SPEED = 100.0
 SCRIPT = frozenset({Can.TURNS, Can.HOLD})

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, slurm
 from lightning_core.callbacks.record import KEY
 from lightning_core.callbacks.slurm import SaveBeforeEnd, SlurmEnd, end_of
-from lightning_core.drivers import connect as connecting
-from lightning_core.drivers.generations import check
-from lightning_core.reasons import Reason
-from lightning_core.types import Grant
+from lightning_core.core.answers import Grant
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
+from lightning_core.server import discovery as connecting
+from lightning_core.storage.generations import check
 from tests.conftest import ROOT
 from tests.faults.test_joining import Pool, training
 from tests.test_callback import fit, until
@@ -165,7 +165,7 @@ def test_one_that_is_held_when_the_end_comes_is_saved_too(tmp_path: Path, monkey
     until((tmp_path / "job-last.ckpt.json").exists)
     pool.say(Grant("job", 3, 1.0, (0,), Reason("fixed_share")))
     until(lambda: pool.reports[-1].version == 3)
-    from lightning_core.types import End, Verdict
+    from lightning_core.core.answers import End, Verdict
 
     pool.say(End("job", 4, Verdict.MET, Reason("target_met", (1.0,))))
     thread.join(30)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.speedup import SpeedUp
+from lightning_core.core.speedup import SpeedUp
 
 
 def seen(sizes: tuple[int, ...], *observations: tuple[float, int, float]) -> SpeedUp:

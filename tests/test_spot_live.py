@@ -15,18 +15,21 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.launch import provision
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.differences import differences
-from lightning_core.launch.market_run import OnMarket, draw, read_books, write_books
-from lightning_core.launch.problems import BundleError
-from lightning_core.launch.provision import Command
-from lightning_core.launch.spot import Books, MarketAt, SpotRun
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.differences import differences
+from lightning_core.bundle.problems import BundleError
+from lightning_core.cli.market_run import OnMarket, draw, read_books, write_books
+from lightning_core.cloud import provisioners
+from lightning_core.cloud.provisioners import Command
+from lightning_core.cluster.spot_watcher import Books, MarketAt, SpotRun
+from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.events import Amend, Event
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
-from lightning_core.market.live import LivePlan, Nodes
+from lightning_core.market.live_plan import LivePlan, Nodes
 from lightning_core.market.policies import SPOT_POLICIES
-from lightning_core.reasons import Reason
-from lightning_core.types import Amend, BatchTarget, Can, Event, Job, JobStatus, State
 from tests.test_cli import Said
 
 PAPER = SpotJob(work=80.0, deadline=10)
@@ -443,7 +446,7 @@ def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
 def test_a_command_that_fails_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(provision, "AGAIN", 0.02)
+    monkeypatch.setattr(provisioners, "AGAIN", 0.02)
     path = tmp_path / "wishes"
     script = f"test -e {path} || exit 7; echo $LIGHTNING_CORE_SPOT >> {path}"
     command = Command(["sh", "-c", script, "s3cret"])

@@ -8,33 +8,26 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_core.codec import status_from_dict, status_to_dict
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
+from lightning_core.core.answers import End, Grant, Notice, Placement, State, Verdict
+from lightning_core.core.codec import status_from_dict, status_to_dict
+from lightning_core.core.events import (
     Amend,
-    BatchTarget,
-    Can,
     Cancel,
     Cause,
     Cell,
     Close,
-    End,
-    Grant,
-    Job,
-    LossTarget,
-    Notice,
-    OnMiss,
     Pause,
-    Placement,
     Report,
     Resume,
-    State,
     Submit,
     Tick,
-    Verdict,
     WorkerLeft,
     WorkersLost,
 )
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 from tests.test_scheduler import directives, notices
 
 SCRIPT = frozenset({Can.TURNS, Can.HOLD})

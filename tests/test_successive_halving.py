@@ -8,12 +8,15 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from lightning_core.drivers.simulation import SimulatedJob, Simulation
+from lightning_core.core.arrays import FloatArray
+from lightning_core.core.jobs import Job
+from lightning_core.core.plans import JobView
+from lightning_core.core.reasons import CODES, Reason
+from lightning_core.core.targets import LossTarget
 from lightning_core.policies import SuccessiveHalving
 from lightning_core.policies.successive_halving import distances
-from lightning_core.reasons import CODES, Reason
-from lightning_core.scheduler import Settings
-from lightning_core.types import FloatArray, Job, JobView, LossTarget
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import SimulatedJob, Simulation
 from tests.views import view
 
 

@@ -12,17 +12,20 @@ import numpy as np
 import pytest
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.codec import status_from_dict, status_to_dict
-from lightning_core.drivers.host import Host
-from lightning_core.journal import Journal
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.steering import _plain
-from lightning_core.summary import Summary
-from lightning_core.targets import BatchTarget, LossTarget, Target, as_target, parse_target, target_from_dict
-from lightning_core.types import Amend, Cell, End, Event, Grant, Job, Report, Submit, Verdict
-from lightning_core.view.history import History
+from lightning_core.cli.pool_commands import _plain
+from lightning_core.core.answers import End, Grant, Verdict
+from lightning_core.core.codec import status_from_dict, status_to_dict
+from lightning_core.core.events import Amend, Cell, Event, Report, Submit
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget, LossTarget, Target, as_target, parse_target, target_from_dict
+from lightning_core.history.history import History
+from lightning_core.report.page import page
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import Summary
+from lightning_core.server.host import Host
+from lightning_core.storage.journal import Journal
 from lightning_core.view.progress import line, print_summary
-from lightning_core.view.report import page
 from tests.test_journal import Clock
 
 ACCURACY = LossTarget("val_acc", at_least=0.8)

@@ -8,10 +8,10 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from lightning_core.core.plans import JobView
+from lightning_core.core.reasons import CODES
+from lightning_core.planning.chance import USUAL_CELLS, usual_work
 from lightning_core.policies import IndexEdf, Triage
-from lightning_core.policies.chance import USUAL_CELLS, usual_work
-from lightning_core.reasons import CODES
-from lightning_core.types import JobView
 from tests.views import view
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.launch.turnstile import Turnstile, TurnstileClient
-from lightning_core.protocols import Turns
+from lightning_core.core.protocols import Turns
+from lightning_core.node.device_arbiter import Turnstile, TurnstileClient
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_turns_are_in_proportion_to_duties(turnstile: Turnstile, duties: tuple[f
 HOLD = """
 import sys, time
 from pathlib import Path
-from lightning_core.launch.turnstile import TurnstileClient
+from lightning_core.node.device_arbiter import TurnstileClient
 client = TurnstileClient(Path(sys.argv[1]))
 client.take(0.5, 5.0)
 print("held", flush=True)

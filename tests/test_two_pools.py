@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.drivers.connect import is_alive, read_head
-from lightning_core.launch.core_claims import CoreClaim, free_cores
-from lightning_core.launch.turnstile import CORES, cores_of, note_first_core
+from lightning_core.node.core_claims import CoreClaim, free_cores
+from lightning_core.node.device_arbiter import CORES, cores_of, note_first_core
+from lightning_core.server.discovery import is_alive, read_head
 from tests.test_pool import Shell, until
 
 

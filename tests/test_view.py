@@ -12,24 +12,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from lightning_core.durations import format_duration
-from lightning_core.reasons import WORDS, Reason
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.summary import Summary
-from lightning_core.types import (
-    BatchTarget,
-    Cause,
-    Cell,
-    Job,
-    JobStatus,
-    LossTarget,
-    Report,
-    State,
-    Submit,
-    Tick,
-    Verdict,
-    WorkerLeft,
-)
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.durations import format_duration
+from lightning_core.core.events import Cause, Cell, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import WORDS, Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import Summary
 from lightning_core.view.board import Board, bar_of
 from lightning_core.view.progress import COLUMNS, LiveView, PlainView, print_summary, view_for
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lightning_core.view.warming import WarmingView
+from lightning_core.view.warm_up import WarmingView
 from tests.conftest import ROOT
 
 
@@ -34,7 +34,7 @@ def test_run_says_what_it_does_before_torch_is_imported(tmp_path: Path) -> None:
     path.write_text(json.dumps({"jobs": {"a": job}}))
     (tmp_path / "torch.py").write_text("raise ImportError('this is not torch')\n")
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    line = [sys.executable, "-m", "lightning_core.cli", "run", str(path), "--own"]
+    line = [sys.executable, "-m", "lightning_core.cli.main", "run", str(path), "--own"]
     done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stdout == "1 job under triage; importing torch and Lightning to check the configs ...\n"
     assert done.returncode != 0

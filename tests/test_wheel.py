@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from lightning_core import autojoin
-from lightning_core.drivers.connect import started
-from lightning_core.types import State, Verdict
+from lightning_core.core.answers import State, Verdict
+from lightning_core.server.discovery import started
 from lightning_core.variables import KNOWN, PREFIX, unknown
 from tests.conftest import ROOT
 from tests.doors import Pool
@@ -164,7 +164,7 @@ jobs:
 )
 def test_commands_without_extras_work_or_name_the_extra(words: str, code: int, told: str, python: Python) -> None:
     (python.here / "bundle.yaml").write_text(BUNDLE)
-    done = python("-m", "lightning_core.cli", *words.split(), without=EXTRAS)
+    done = python("-m", "lightning_core.cli.main", *words.split(), without=EXTRAS)
     assert done.returncode == code, done.stderr
     assert told in done.stderr
     assert done.stderr.count("\n") == (code == 2)
@@ -184,7 +184,7 @@ def test_the_other_project_of_that_import_name_is_told(python: Python) -> None:
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.2\nName: lightning-core\nVersion: 0.5.7\n")
     words = "the package lightning-core 0.5.7 is installed too: another project, whose module is called lightning_core"
-    done = python("-m", "lightning_core.cli", "policies")
+    done = python("-m", "lightning_core.cli.main", "policies")
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     assert done.stderr.startswith(f"warning: {words} as well; which of the two")
     assert words in python("-c", "import lightning_core.callbacks", without=EXTRAS).stderr
@@ -196,13 +196,13 @@ NEXT = re.compile(r"  (lightning-core|python) (.*)")
 
 
 def test_init_writes_an_example_that_runs_as_it_says(python: Python) -> None:
-    done = python("-m", "lightning_core.cli", "init", "my example", without=EXTRAS)
+    done = python("-m", "lightning_core.cli.main", "init", "my example", without=EXTRAS)
     assert (done.returncode, done.stderr) == (0, "")
     assert "The last two need torch" in done.stdout
     (simulate, script) = [
         shlex.split(words) for program, words in NEXT.findall(done.stdout) if program == "python" or "simulate" in words
     ]
-    done = python("-m", "lightning_core.cli", *simulate, "--json", "all.json", without=EXTRAS)
+    done = python("-m", "lightning_core.cli.main", *simulate, "--json", "all.json", without=EXTRAS)
     assert done.returncode == 3, done.stderr
     met = {name: told["met"] for name, told in json.loads((python.here / "all.json").read_text())["policies"].items()}
     assert met["fifo"] < met["triage"] == 4  # what the example is to show
@@ -210,7 +210,7 @@ def test_init_writes_an_example_that_runs_as_it_says(python: Python) -> None:
     assert done.returncode == 0, done.stderr
     assert "script: target met" in done.stderr
 
-    again = python("-m", "lightning_core.cli", "init", "my example", without=EXTRAS)
+    again = python("-m", "lightning_core.cli.main", "init", "my example", without=EXTRAS)
     assert again.returncode == 2
     assert again.stderr == "error: my example: is not an empty folder, and nothing is overwritten; name a new one\n"
 
@@ -218,13 +218,13 @@ def test_init_writes_an_example_that_runs_as_it_says(python: Python) -> None:
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_the_example_s_bundle_runs_as_init_says(python: Python) -> None:
-    done = python("-m", "lightning_core.cli", "init", "my example")
+    done = python("-m", "lightning_core.cli.main", "init", "my example")
     assert "The last two need" not in done.stdout
     [run] = [shlex.split(words) for _, words in NEXT.findall(done.stdout) if words.startswith("run ")]
     bundle = python.here / "my example" / "bundle.yaml"
     bundle.write_text(re.sub(r"deadline: .*", "deadline: 20s", bundle.read_text()))  # it ends, whatever is met
     bundle.write_text(re.sub(r"target: .*", "target: {batches: 20}", bundle.read_text()))
-    done = python("-m", "lightning_core.cli", *run)
+    done = python("-m", "lightning_core.cli.main", *run)
     assert "5 of 5 met" in done.stdout, done.stdout + done.stderr
 
 
@@ -236,7 +236,7 @@ def test_a_misspelt_variable_is_named_by_a_script_and_by_a_command(python: Pytho
     wrong = {"LIGHTNING_CORE_DEADLIN": "2h"}
     script = "from lightning_core.autojoin import callbacks; callbacks(); callbacks()"  # as a Trainer that is made
     assert python("-c", script, more=wrong).stderr.count(words) == 1
-    done = python("-m", "lightning_core.cli", "policies", more=wrong)
+    done = python("-m", "lightning_core.cli.main", "policies", more=wrong)
     assert done.stderr == f"warning: {words}\n"
 
 

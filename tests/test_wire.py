@@ -20,33 +20,28 @@ from typing import Any
 
 import pytest
 
-from lightning_core.drivers import door, ray_actor, scripts
-from lightning_core.drivers.ray_actor import SchedulerActor
-from lightning_core.drivers.wire import PROTOCOL, SocketClient
-from lightning_core.journal import Journal, replay
-from lightning_core.protocols import DeviceNotShared, JoinRefused, NameTaken
-from lightning_core.types import (
+from lightning_core.core.answers import End, Grant, Verdict
+from lightning_core.core.events import (
     Amend,
-    BatchTarget,
-    Can,
     Cancel,
     Cause,
     Cell,
-    End,
     Event,
-    Grant,
-    Job,
-    LossTarget,
-    OnMiss,
     Pause,
     Report,
     Resume,
     Submit,
     Tick,
-    Verdict,
     WorkerLeft,
     WorkersLost,
 )
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.server import ray_actor, server, sessions
+from lightning_core.server.client import PROTOCOL, SocketClient
+from lightning_core.server.ray_actor import SchedulerActor
+from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 from tests.doors import Pool, until
 
@@ -140,7 +135,7 @@ def test_news_end_a_wait(client: SocketClient, pool: Pool) -> None:
 
 
 def test_another_protocol_is_told_to_be_upgraded(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr(server, "PROTOCOL", PROTOCOL + 1)
     [answer] = say(pool.path, request("join"))
     assert answer["refused"] == f"scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade the older one"
     client = SocketClient(pool.path)
@@ -332,7 +327,7 @@ def test_a_half_line_is_no_request(pool: Pool, client: SocketClient) -> None:
 
 
 def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "BACK_WITHIN", 0.3)
+    monkeypatch.setattr(sessions, "BACK_WITHIN", 0.3)
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
     client.report(report())
@@ -351,7 +346,7 @@ def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatc
 
 
 def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "BACK_WITHIN", 0.3)
+    monkeypatch.setattr(sessions, "BACK_WITHIN", 0.3)
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
     client.close()
@@ -364,7 +359,7 @@ def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch:
 
 
 def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "BACK_AFTER_RESTART", 1.0)
+    monkeypatch.setattr(sessions, "BACK_AFTER_RESTART", 1.0)
     back, gone = SocketClient(pool.path), SocketClient(pool.path)
     back.join(JOB, "cpu")
     gone.join(replace(JOB, name="gone"), "cpu")
@@ -384,8 +379,9 @@ def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: py
 FORKED = """
 import os, sys, time
 from pathlib import Path
-from lightning_core.drivers.wire import SocketClient
-from lightning_core.types import BatchTarget, Can, Job
+from lightning_core.server.client import SocketClient
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget
 client = SocketClient(Path(sys.argv[1]))
 client.join(Job("forked", 600.0, BatchTarget(1000), can=frozenset({Can.TURNS, Can.HOLD})), "cpu")
 child = os.fork()
@@ -414,8 +410,8 @@ def test_a_killed_script_is_gone_though_its_child_keeps_the_connection(pool: Poo
 
 
 def test_a_bridge_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "BRIDGE_SILENT", 0.5)
-    monkeypatch.setattr(scripts, "BACK_WITHIN", 0.1)
+    monkeypatch.setattr(sessions, "BRIDGE_SILENT", 0.5)
+    monkeypatch.setattr(sessions, "BACK_WITHIN", 0.1)
     first = 7 << 32
     pool.do(pool.actor.here(first))
     pool.do(pool.actor.join(JOB, "cpu", None, first + 1))

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.speedup import SpeedUp
-from lightning_core.types import NORMAL, JobView
+from lightning_core.core.arrays import NORMAL
+from lightning_core.core.plans import JobView
+from lightning_core.core.speedup import SpeedUp
 
 
 def view(

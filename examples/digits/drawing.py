@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_core.curves import Curve
-from lightning_core.policies.moore_hodgson import largest_feasible_set
-from lightning_core.settings import Settings
+from lightning_core.planning.moore_hodgson import largest_feasible_set
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.recorded_curves import Curve
 
 # The time there is, unless told.
 SECONDS = 25.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from lightning_core.core.protocols import Estimator
 from lightning_core.estimators.kalman import Kalman
 from lightning_core.estimators.least_squares import LeastSquares
 from lightning_core.estimators.posterior import Posterior
-from lightning_core.protocols import Estimator
 
 ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "least_squares": partial(LeastSquares, gamma=1.0),

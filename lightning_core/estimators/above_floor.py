@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lightning_core.protocols import Estimator
-from lightning_core.types import LEVELS, FloatArray, IntArray
+from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
+from lightning_core.core.protocols import Estimator
 
 # The part of the run so far after which its height counts: an untrained network's first losses may be spikes.
 EARLY = 1 / 32
@@ -82,7 +82,7 @@ class AboveFloor:
             self.bank.observe(np.array([row]), np.array([position]), np.array([loss]))
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        """As :meth:`lightning_core.protocols.Estimator.first_passage`, of the thresholds that the rows aim at."""
+        """As :meth:`lightning_core.core.protocols.Estimator.first_passage`, of the thresholds that the rows aim at."""
         if not self._raised:
             return self.bank.first_passage(rows, threshold)
         raised = [self._raised.get(row) for row in rows.tolist()]

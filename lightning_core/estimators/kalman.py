@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_core.types import NORMAL, BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
 
 # Beyond e^40 batches a curve does not get there in anybody's life; losses themselves stay within e^+-50.
 FARTHEST = 40.0

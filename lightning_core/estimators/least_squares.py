@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.types import NORMAL, FloatArray, IntArray
+from lightning_core.core.arrays import NORMAL, FloatArray, IntArray
 
 # Beyond e^40 batches from now a curve does not get there in anybody's life: no overflow, no false hope.
 FARTHEST = 40.0

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.types import LEVELS, NORMAL, FloatArray, IntArray
+from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray, IntArray
 
 # Beyond e^40 times the first cell a curve does not get there in anybody's life: no overflow, no false hope.
 FARTHEST = 40.0

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
 from lightning_core.estimators.least_squares import FARTHEST, LeastSquares
-from lightning_core.types import NORMAL, BoolArray, FloatArray, IntArray
 
 
 class Ridge(LeastSquares):

@@ -2,7 +2,7 @@
 
 from lightning_core.market.forecasters import Arima, Autoregressive, Foreseen, LastValue, Noisy, Perfect, Seasonal
 from lightning_core.market.model import Batch, Ledger, Market, SpotJob
-from lightning_core.market.playing import play
+from lightning_core.market.play import play
 from lightning_core.market.policies import (
     Ahanp,
     Ahap,

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.market.model import EXACT, Batch, Overhead
-from lightning_core.types import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from lightning_core.market.playing import Seen
+    from lightning_core.market.play import Seen
 
 Pair = tuple[IntArray, IntArray]
 """Spot and on-demand instances, each of shape ``(B,)``."""

@@ -1,6 +1,6 @@
 """What the prices and counts of the next slots will be.
 
-Those of :mod:`lightning_core.series`, ARIMA, and futures that were made wrong on purpose.
+Those of :mod:`lightning_core.planning.series`, ARIMA, and futures that were made wrong on purpose.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from lightning_core.core.arrays import FloatArray
 from lightning_core.market.model import Batch, Market
-from lightning_core.market.playing import Forecast
-from lightning_core.series import (
+from lightning_core.market.play import Forecast
+from lightning_core.planning.series import (
     REFIT,
     WINDOW,
     Autoregressive,
@@ -24,7 +25,6 @@ from lightning_core.series import (
     Seasonal,
     errors,
 )
-from lightning_core.types import FloatArray
 
 __all__ = [
     "FORECASTERS", "Arima", "Autoregressive", "Forecaster", "Foreseen", "LastValue", "Noisy", "Perfect", "Seasonal",

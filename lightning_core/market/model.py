@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_core.types import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
 # What counts as equal, in money and in work, of which one instance does about 1 in a slot (:class:`Batch`).
 EXACT = 1e-9

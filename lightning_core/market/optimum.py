@@ -11,10 +11,10 @@ import math
 
 import numpy as np
 
+from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.model import EXACT, Batch, SpotJob
-from lightning_core.market.playing import Forecast, Seen
+from lightning_core.market.play import Forecast, Seen
 from lightning_core.market.windows import Windows, exact_grid
-from lightning_core.types import FloatArray, IntArray
 
 # Labels that differ by less are one.
 ONE = 1e-12

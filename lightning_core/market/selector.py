@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lightning_core.core.arrays import FloatArray
 from lightning_core.market.model import SpotJob
-from lightning_core.types import FloatArray
 
 
 def normalised(utility: FloatArray, job: SpotJob, on_demand: float = 1.0) -> FloatArray:

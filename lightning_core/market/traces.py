@@ -19,8 +19,8 @@ from typing import TextIO
 
 import numpy as np
 
+from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.model import Market
-from lightning_core.types import FloatArray, IntArray
 
 SLOT = 1800.0
 # Names that columns have in the recordings that are about.

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.model import Choice, Demands
 from lightning_core.placement.plan import Placed
 from lightning_core.placement.reconfigurer import Limits, Reconfigurer
-from lightning_core.series import Forecaster
-from lightning_core.types import FloatArray
+from lightning_core.planning.series import Forecaster
 
 
 class Lived(NamedTuple):

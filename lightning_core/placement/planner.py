@@ -21,9 +21,9 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_array
 
+from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.model import EXACT, Choice, Demands, PlacedJob
 from lightning_core.placement.plan import Placed, Ranges, Task, Weights, taken, width
-from lightning_core.types import FloatArray
 
 # What is left when a solution counts as the best, and how many nodes of the search are looked at, at most.
 GAP, NODES = 1e-3, 100_000

@@ -1,6 +1,6 @@
 """How much will come in within the next steps of a quarter of an hour: from three or four of them, two or three ahead.
 
-Each is told beside persistence, which is the one to beat (:func:`~lightning_core.series.errors`).
+Each is told beside persistence, which is the one to beat (:func:`~lightning_core.planning.series.errors`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from lightning_core.series import Autoregressive, Forecaster, LastValue, Trend, errors
-from lightning_core.types import FloatArray
+from lightning_core.core.arrays import FloatArray
+from lightning_core.planning.series import Autoregressive, Forecaster, LastValue, Trend, errors
 
 PREDICTORS: Mapping[str, Forecaster] = MappingProxyType(
     {"persistence": LastValue(), "autoregression": Autoregressive(order=4, window=192), "trend": Trend(4)}

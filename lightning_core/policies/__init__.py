@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
+from lightning_core.core.protocols import Policy
 from lightning_core.policies.classic import Edf, Fifo, Fixed, Uniform
 from lightning_core.policies.decor import Decor
 from lightning_core.policies.greedy import EasiestFirst, LeastResourcesFirst
@@ -15,7 +16,6 @@ from lightning_core.policies.lara import Lara
 from lightning_core.policies.round_robin import RoundRobin
 from lightning_core.policies.successive_halving import SuccessiveHalving
 from lightning_core.policies.triage import Triage
-from lightning_core.protocols import Policy
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "fifo": Fifo,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.policies.in_order import one_by_one, side_by_side
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
+from lightning_core.planning.sequencing import one_by_one, side_by_side
 from lightning_core.policies.round_robin import RoundRobin
-from lightning_core.reasons import index
-from lightning_core.types import JobView, Plan
 
 
 class Fifo:

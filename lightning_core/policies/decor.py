@@ -29,14 +29,14 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_core.durations import FARTHEST
-from lightning_core.policies.filling import fill
-from lightning_core.policies.laying import EXACT, Laid, Need, hoped, next_change
-from lightning_core.policies.ramp import Controller, Mode, RampKind, Rule, State
-from lightning_core.policies.rows import JobRow, rows_of
-from lightning_core.policies.spending import ends_on, spend
-from lightning_core.reasons import index
-from lightning_core.types import JobView, Plan
+from lightning_core.core.durations import FARTHEST
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
+from lightning_core.planning.admission import fill
+from lightning_core.planning.backfill import ends_on, spend
+from lightning_core.planning.ramp import Controller, Mode, RampKind, Rule, State
+from lightning_core.planning.reservations import EXACT, Laid, Need, hoped, next_change
+from lightning_core.planning.rows import JobRow, rows_of
 
 # Part of a job's time that it may end late, where a change of devices would cost more.
 BEARABLE = 0.002

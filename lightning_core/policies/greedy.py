@@ -11,10 +11,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lightning_core.policies.exploring import Exploration
-from lightning_core.policies.in_order import one_by_one
-from lightning_core.reasons import index
-from lightning_core.types import FloatArray, JobView, Plan
+from lightning_core.core.arrays import FloatArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
+from lightning_core.planning.exploration import Exploration
+from lightning_core.planning.sequencing import one_by_one
 
 Count = Literal["seconds", "data"]
 

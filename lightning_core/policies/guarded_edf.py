@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.policies.chance import Judge, Judgement, served_in_order
-from lightning_core.policies.moore_hodgson import largest_feasible_set
-from lightning_core.types import BoolArray, FloatArray, JobView, Plan
+from lightning_core.core.arrays import BoolArray, FloatArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.planning.chance import Judge, Judgement, served_in_order
+from lightning_core.planning.moore_hodgson import largest_feasible_set
 
 
 class GuardedEdf:
     """Earliest deadline first among the jobs that have a chance; the others get what nobody else needs.
 
-    Who is given up for now, :class:`~lightning_core.policies.chance.Judge` says. If no job passes, the likeliest go
+    Who is given up for now, :class:`~lightning_core.planning.chance.Judge` says. If no job passes, the likeliest go
     first.
 
-    If weights differ, those of the :func:`~lightning_core.policies.moore_hodgson.largest_feasible_set` go first, by
+    If weights differ, those of the :func:`~lightning_core.planning.moore_hodgson.largest_feasible_set` go first, by
     deadline, and after them the others that pass: else a light job that is urgent would push out a heavy one.
 
     Args:

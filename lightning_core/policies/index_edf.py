@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.policies.chance import Judge, served_in_order
-from lightning_core.policies.in_order import ends_in_order
-from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.planning.chance import Judge, served_in_order
+from lightning_core.planning.sequencing import ends_in_order
 
 # Of those that do not fit in, how many are tried before the set is taken as full: each try costs O(n).
 MISFITS = 50
@@ -17,7 +18,7 @@ class IndexEdf:
 
     A job's index is its weight times its chance over the seconds that it is expected to occupy devices, to its target
     or to its deadline. Jobs are taken in by index, each if all that were taken in still end in time, earliest deadline
-    first. Who is given up for now, :class:`~lightning_core.policies.chance.Judge` says.
+    first. Who is given up for now, :class:`~lightning_core.planning.chance.Judge` says.
 
     A decision costs O(n^2): 10,000 jobs take seconds.
 

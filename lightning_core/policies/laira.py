@@ -29,14 +29,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.protocols import Estimator
+from lightning_core.core.reasons import index
 from lightning_core.estimators.kalman import Kalman
 from lightning_core.estimators.ridge import Ridge
-from lightning_core.policies.exploring import PATIENCE
-from lightning_core.policies.in_order import ends_in_order
-from lightning_core.policies.slices import SliceLaw, Turns
-from lightning_core.protocols import Estimator
-from lightning_core.reasons import index
-from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
+from lightning_core.planning.exploration import PATIENCE
+from lightning_core.planning.sequencing import ends_in_order
+from lightning_core.planning.time_slices import SliceLaw, Turns
 
 # Distances in ln s are not taken to be shorter: at its deadline a job has none left.
 SHORTEST = 1e-9

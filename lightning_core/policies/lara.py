@@ -9,11 +9,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lightning_core.policies.exploring import Exploration
-from lightning_core.policies.in_order import ends_in_order, side_by_side
-from lightning_core.policies.moore_hodgson import largest_feasible_set
-from lightning_core.reasons import index
-from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
+from lightning_core.planning.exploration import Exploration
+from lightning_core.planning.moore_hodgson import largest_feasible_set
+from lightning_core.planning.sequencing import ends_in_order, side_by_side
 
 Order = Literal["share", "edf"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.reasons import index
-from lightning_core.types import JobView, Plan
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
 
 
 class RoundRobin:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
 from lightning_core.policies.round_robin import RoundRobin
-from lightning_core.reasons import index
-from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
 
 # Reasons speak of no greater distance.
 FARTHEST = 99.0

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.policies.chance import Judge, Judgement, served_in_order
-from lightning_core.policies.moore_hodgson import largest_feasible_set
-from lightning_core.types import BoolArray, FloatArray, IntArray, JobView, Plan
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.planning.chance import Judge, Judgement, served_in_order
+from lightning_core.planning.moore_hodgson import largest_feasible_set
 
 
 class Triage:
     """The most jobs that may still make it, by a hopeful forecast; the most urgent of them first.
 
-    Who is given up for now, :class:`~lightning_core.policies.chance.Judge` says; if no job passes, the likeliest go
+    Who is given up for now, :class:`~lightning_core.planning.chance.Judge` says; if no job passes, the likeliest go
     first. Those who pass and are not kept come after the kept ones, by deadline.
 
     Args:

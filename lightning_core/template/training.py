@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_core import LossTarget
 from lightning_core.callbacks import CoreCallback
+from lightning_core.core.targets import LossTarget
 
 SIDE = 16
 

@@ -1,1 +1,1 @@
-"""What people look at: progress in the terminal, the summary, pictures."""
+"""What people look at in a terminal: the live board, tables, the reasons of a job."""

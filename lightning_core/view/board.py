@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions, Group
 from rich.segment import Segment
 from rich.text import Text
 
-from lightning_core.durations import format_duration
-from lightning_core.types import JobStatus, State, Verdict
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.durations import format_duration
 from lightning_core.view.progress import COLUMNS, SYMBOLS, line
 from lightning_core.view.text import clean
 

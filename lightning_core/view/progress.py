@@ -7,10 +7,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from lightning_core.durations import format_duration
-from lightning_core.summary import Summary
-from lightning_core.types import BatchTarget, JobStatus, State, Verdict
-from lightning_core.view.faults import now_words
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.durations import format_duration
+from lightning_core.core.targets import BatchTarget
+from lightning_core.history.faults import now_words
+from lightning_core.scheduler.summary import Summary
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from lightning_core.journal import Journal
-from lightning_core.types import LossTarget, Verdict
-from lightning_core.view.forecasts import fill_in
-from lightning_core.view.history import History
-from lightning_core.view.job_history import JobHistory
+from lightning_core.core.answers import Verdict
+from lightning_core.core.targets import LossTarget
+from lightning_core.history.forecasts import fill_in
+from lightning_core.history.history import History
+from lightning_core.history.job_history import JobHistory
+from lightning_core.storage.journal import Journal
 
 # The higher, the better for the job; below zero it is over without its target.
 NUMBERS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lightning_core.durations import format_duration
-from lightning_core.view.faults import in_all
-from lightning_core.view.history import History
-from lightning_core.view.job_history import JobHistory
+from lightning_core.core.durations import format_duration
+from lightning_core.history.faults import in_all
+from lightning_core.history.history import History
+from lightning_core.history.job_history import JobHistory
 from lightning_core.view.text import clean
 
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import ray
 
-from lightning_core.launch.cluster import Cluster, join_ray
-from lightning_core.launch.gang import free_port
-from lightning_core.launch.machines import HEALTH, MEMORY
-from lightning_core.launch.provision import MARKET, Autoscaled, nodes_there
-from lightning_core.launch.signals import below, end
-from lightning_core.market.live import Nodes
+from lightning_core.cloud.provisioners import MARKET, Autoscaled, nodes_there
+from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
+from lightning_core.cluster.cluster import Cluster, join_ray
+from lightning_core.cluster.gang import free_port
+from lightning_core.market.live_plan import Nodes
+from lightning_core.node.signals import below, end
 
 HEAD = "f" * 51 + "00000"
 # Known to Ray as "fake_multinode", whose defaults its package lacks.

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster as Nodes
 
-from lightning_core.drivers.ray_settings import NAMESPACE
+from lightning_core.server.ray_settings import NAMESPACE
 from tests.faults.nodes import live_through, node_of
 from tests.faults.test_workers import Story, Told, begun
 

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 import ray
 from ray.cluster_utils import Cluster as Nodes
 
-from lightning_core.drivers.ray_settings import NAMESPACE
-from lightning_core.launch import cluster as clusters
-from lightning_core.launch.keeper import start_keeper
-from lightning_core.launch.provision import drain
+from lightning_core.cloud.provisioners import drain
+from lightning_core.cluster import cluster as clusters
+from lightning_core.cluster.pool_manager import start_keeper
+from lightning_core.server.ray_settings import NAMESPACE
 from tests.faults.test_workers import Story, Told, job, process_of, story_free, told
 
 # Instead of a minute.

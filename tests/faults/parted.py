@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 import torch.distributed
 
-from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback
-from lightning_core.launch import gang
-from lightning_core.launch.gang import Rank, together
-from lightning_core.launch.worker import Assignment, fit
-from lightning_core.reasons import Reason
-from lightning_core.types import Grant
+from lightning_core.cluster import gang
+from lightning_core.cluster.gang import Rank, together
+from lightning_core.cluster.worker import Assignment, fit
+from lightning_core.core.answers import Grant
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
 from tests.test_callback import Script
 from tests.tiny import Batch, Line
 

@@ -1,6 +1,6 @@
 """What must hold of every prefix of a journal, whoever wrote it: the scheduler is asked after each event.
 
->>> from lightning_core.types import BatchTarget, Job, Submit, Tick
+>>> from lightning_core.core.types import BatchTarget, Job, Submit, Tick
 >>> history = History(Settings("fifo"), [(0.0, Submit((Job("a", 60.0, BatchTarget(100)),))), (30.0, Tick())])
 >>> first_broken(history) is None
 True
@@ -15,24 +15,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lightning_core.codec import decode_event
-from lightning_core.faults import JITTER, MOST_PAUSE
-from lightning_core.journal import Journal
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import (
-    Alert,
-    Answer,
-    Can,
-    End,
-    Event,
-    Grant,
-    JobStatus,
-    Notice,
-    Report,
-    Save,
-    State,
-    WorkerLeft,
-)
+from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, Notice, State
+from lightning_core.core.codec import decode_event
+from lightning_core.core.events import Event, Report, Save, WorkerLeft
+from lightning_core.core.jobs import Can
+from lightning_core.scheduler.retry_budgets import JITTER, MOST_PAUSE
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journal import Journal
 
 # Seconds between two events; longer, and nobody was there.
 LONGEST_GAP = 30.0

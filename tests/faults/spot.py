@@ -17,15 +17,15 @@ import numpy as np
 
 from benchmarks.resize import _seen as seen
 from benchmarks.spot_live import moments
-from lightning_core.launch.bundle import Bundle
-from lightning_core.launch.cluster import Cluster
-from lightning_core.launch.machines import local_machines
-from lightning_core.launch.provision import SPOT, LocalNodes
-from lightning_core.launch.spot import MadeUp, SpotRun
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cloud.provisioners import SPOT, LocalNodes
+from lightning_core.cloud.simulated_cloud import local_machines
+from lightning_core.cluster.cluster import Cluster
+from lightning_core.cluster.spot_watcher import MadeUp, SpotRun
+from lightning_core.core.answers import JobStatus, State
 from lightning_core.market import Market
-from lightning_core.market.live import Nodes
+from lightning_core.market.live_plan import Nodes
 from lightning_core.market.policies import SPOT_POLICIES
-from lightning_core.types import JobStatus, State
 from tests.conftest import ROOT
 
 SLOT, NOTICE, MOST = 20.0, 10.0, 2

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lightning_core.launch.bundle import Bundle
-from lightning_core.types import JobStatus, Verdict
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.core.answers import JobStatus, Verdict
 from tests.conftest import ROOT
 from tests.faults.killer import Deed, Killer, kill, stop
 from tests.faults.prefixes import Limits, first_broken, history_of
@@ -61,7 +61,7 @@ def chaos(
     folder: Path, seed: int, batches: int, pause: tuple[float, float], most: int
 ) -> tuple[list[JobStatus], Trace, float]:
     """Runs four jobs on two devices while a killer is about; the jobs as they ended, what was done, and seconds."""
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
     names = ("a", "b", "c", "d")
     bundle = Bundle.from_dict(

@@ -27,12 +27,12 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
-from lightning_core.callbacks import Released, saving
-from lightning_core.drivers import generations
-from lightning_core.drivers.generations import newest, sound
-from lightning_core.launch import SafeCheckpointIO
-from lightning_core.launch.checkpoints import FILE, adopt, checkpoint_folder, find
-from lightning_core.launch.gang import Rank, free_port, together
+from lightning_core.callbacks import Released, SafeCheckpointIO
+from lightning_core.callbacks.checkpointing import resumable
+from lightning_core.cluster.gang import Rank, free_port, together
+from lightning_core.storage import generations
+from lightning_core.storage.generations import newest, sound
+from lightning_core.storage.job_checkpoints import FILE, adopt, checkpoint_folder, find
 from tests.faults.test_checkpoints import Broken, cut, flip, state
 from tests.test_callback import Script, grant
 from tests.test_release import launched, release
@@ -405,7 +405,7 @@ class Tell(pl.Callback):
 
 def train_for_ever(folder: Path, every: float, pipe: int) -> None:
     """Batches of a hundredth of a second; saved as often as is said, however long that takes."""
-    setattr(saving, "RARELY", 0.0)  # noqa: B010
+    setattr(resumable, "RARELY", 0.0)  # noqa: B010
     model = Net()
     model.pause = 0.01
     callbacks = [launched(folder, save_every=every), Tell(pipe)]
@@ -459,10 +459,10 @@ def train_as_a_rank(folder: Path, rank: Rank) -> None:
     said: list[str] = []
     listener = logging.Handler()
     listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    saving.log.addHandler(listener)
+    resumable.log.addHandler(listener)
     with pytest.MonkeyPatch.context() as patch, together(rank):
         disk = Broken(patch)
-        patch.setattr(saving, "AGAIN", 0.05)
+        patch.setattr(resumable, "AGAIN", 0.05)
         script = Script(grant(1, 1.0))
 
         class Repair(pl.Callback):

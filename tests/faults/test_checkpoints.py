@@ -21,15 +21,15 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from lightning_core.callbacks import Released, checkpoint_io, saving
-from lightning_core.callbacks.checkpoint_io import CheckpointError
-from lightning_core.callbacks.later import to_host
-from lightning_core.callbacks.writing import NotSaved
-from lightning_core.drivers import generations
-from lightning_core.drivers.generations import Generations, Unsound, check, newest, sound
-from lightning_core.launch import SafeCheckpointIO
-from lightning_core.launch.checkpoints import FILE, OutOfReach, adopt, checkpoint_folder, find
-from lightning_core.types import Save
+from lightning_core.callbacks import Released, SafeCheckpointIO
+from lightning_core.callbacks.checkpointing import checkpoint_io, resumable
+from lightning_core.callbacks.checkpointing.async_writer import to_host
+from lightning_core.callbacks.checkpointing.checkpoint_io import CheckpointError
+from lightning_core.callbacks.checkpointing.job_writer import NotSaved
+from lightning_core.core.events import Save
+from lightning_core.storage import generations
+from lightning_core.storage.generations import Generations, Unsound, check, newest, sound
+from lightning_core.storage.job_checkpoints import FILE, OutOfReach, adopt, checkpoint_folder, find
 from tests.test_callback import Script, grant, until
 from tests.test_preflight import problems_of
 from tests.test_release import fit, launched, release
@@ -478,7 +478,7 @@ class Broken:
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(os, "fsync", fail)
-        monkeypatch.setattr(saving, "AGAIN", 0.1)
+        monkeypatch.setattr(resumable, "AGAIN", 0.1)
 
 
 @pytest.mark.promise("F7", "F8")
@@ -539,7 +539,7 @@ def test_the_newest_save_of_a_job_is_known_with_its_manifest(tmp_path: Path) -> 
 def test_batches_of_manual_optimisation_are_calls_of_its_step(tmp_path: Path) -> None:
     trainer = pl.Trainer(**{**QUIET, "max_epochs": 1})
     trainer.fit(Net(manual=True), datamodule=NoisyPoints())
-    assert saving.write(trainer, tmp_path / FILE).batches == 10
+    assert resumable.write(trainer, tmp_path / FILE).batches == 10
 
 
 def test_a_user_s_own_plugin_keeps_the_user_s_own_checkpoints(tmp_path: Path) -> None:
@@ -592,7 +592,7 @@ def test_a_job_does_not_leave_with_what_it_could_not_come_back_from(
             if trainer.global_step < 15:
                 checkpoint["odd"] = Mine()
 
-    monkeypatch.setattr(saving, "AGAIN", 0.001)
+    monkeypatch.setattr(resumable, "AGAIN", 0.001)
     core = launched(tmp_path, Script(grant(1, 1.0)))
     with pytest.raises(Released):
         fit(core, callbacks=[Odd(), ReleasedAtOnce(core)])
@@ -629,12 +629,12 @@ def test_what_cannot_be_pickled_is_its_user_s_error(tmp_path: Path) -> None:
     trainer = pl.Trainer(**{**QUIET, "max_epochs": 1}, callbacks=[Unpicklable()])
     trainer.fit(Net(), datamodule=NoisyPoints())
     with pytest.raises(TypeError, match="cannot pickle"):
-        saving.write(trainer, tmp_path / FILE)
+        resumable.write(trainer, tmp_path / FILE)
     assert os.listdir(tmp_path) == []
     trainer.callbacks = []  # type: ignore[attr-defined]
     (tmp_path / "file").touch()
     with pytest.raises(NotSaved, match=r"file/last.ckpt cannot be saved: File exists"):
-        saving.write(trainer, tmp_path / "file" / FILE)
+        resumable.write(trainer, tmp_path / "file" / FILE)
 
 
 class Unpicklable(pl.Callback):
@@ -834,11 +834,9 @@ def test_a_file_is_hashed_again_only_if_somebody_else_was_there(
 
 
 def test_errors_and_names_are_those_of_the_package() -> None:
-    import lightning_core.launch as launch
+    from lightning_core import callbacks
 
-    assert launch.SafeCheckpointIO is checkpoint_io.SafeCheckpointIO
-    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
-        _ = launch.Nothing
+    assert callbacks.SafeCheckpointIO is checkpoint_io.SafeCheckpointIO
     with pytest.raises(Unsound, match="has no manifest"):
         check(Path(__file__))
     assert newest(Path(__file__)) is None

@@ -17,28 +17,17 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_core import BatchTarget, LossTarget
 from lightning_core.callbacks import CoreCallback, joining, mailbox, steering
 from lightning_core.callbacks.joining import Connection
 from lightning_core.callbacks.mailbox import Mailbox
-from lightning_core.drivers import connect as connecting
-from lightning_core.launch.turnstile import Turnstile, TurnstileClient
-from lightning_core.protocols import DeviceNotShared, JoinRefused, NameTaken
-from lightning_core.reasons import Reason
-from lightning_core.types import (
-    Can,
-    Cause,
-    Cell,
-    Directive,
-    End,
-    Grant,
-    Job,
-    OnMiss,
-    Outlook,
-    Verdict,
-    Welcome,
-    WorkerLeft,
-)
+from lightning_core.core.answers import Directive, End, Grant, Outlook, Verdict, Welcome
+from lightning_core.core.events import Cause, Cell, WorkerLeft
+from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.node.device_arbiter import Turnstile, TurnstileClient
+from lightning_core.server import discovery as connecting
 from tests.test_callback import Script, fit, grant, until
 from tests.tiny import Line, Points, ValidatedPoints
 

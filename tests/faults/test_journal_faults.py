@@ -9,33 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core import failpoints
-from lightning_core.drivers import host as hosts
-from lightning_core.drivers.host import Host
-from lightning_core.failpoints import FailpointError
-from lightning_core.journal import Journal, replay
-from lightning_core.settings import Settings
-from lightning_core.types import (
+from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.events import (
     Amend,
-    BatchTarget,
     Cancel,
     Cause,
     Cell,
     Event,
-    Job,
-    JobStatus,
-    LossTarget,
-    OnMiss,
     Pause,
     Report,
     Resume,
     Save,
-    State,
     Submit,
     Tick,
     Unready,
     WorkerLeft,
 )
+from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server import host as hosts
+from lightning_core.server.host import Host
+from lightning_core.storage import failpoints
+from lightning_core.storage.failpoints import FailpointError
+from lightning_core.storage.journal import Journal, replay
 from tests.faults.prefixes import first_broken, history_of
 
 POOL = Settings("edf", devices=2, resident=4)

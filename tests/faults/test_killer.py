@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.settings import Settings
-from lightning_core.types import BatchTarget, Cause, Event, Job, Report, Save, Submit, Tick, WorkerLeft
+from lightning_core.core.events import Cause, Event, Report, Save, Submit, Tick, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.settings import Settings
 from tests.faults.killer import Deed, Killer, kill, stop
 from tests.faults.prefixes import History, Limits, Watch, Witness, first_broken
 from tests.faults.trace import Action, Trace, main
@@ -77,7 +79,7 @@ def test_the_time_in_which_nobody_was_there_does_not_count() -> None:
 
 
 def test_a_save_of_another_life_is_found() -> None:
-    from lightning_core.scheduler import Scheduler
+    from lightning_core.scheduler.scheduler import Scheduler
 
     scheduler = Scheduler(POOL)
     watch = Watch(scheduler)
@@ -88,8 +90,8 @@ def test_a_save_of_another_life_is_found() -> None:
 
 
 def test_two_owners_are_found() -> None:
-    from lightning_core.reasons import Reason
-    from lightning_core.types import Grant
+    from lightning_core.core.answers import Grant
+    from lightning_core.core.reasons import Reason
 
     witness = Witness(2)
     witness.hear([Grant("a", 1, 1.0, (0,), Reason("submitted")), Grant("b", 1, 1.0, (1,), Reason("submitted"))])

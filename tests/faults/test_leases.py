@@ -11,14 +11,15 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 
-from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, Fenced, mailbox, steering
 from lightning_core.callbacks.joining import Connection
 from lightning_core.callbacks.mailbox import Mailbox
 from lightning_core.callbacks.ranks import Also, Word
 from lightning_core.callbacks.steering import Steering
-from lightning_core.reasons import Reason
-from lightning_core.types import Directive, End, Grant, Report, Save, Verdict
+from lightning_core.core.answers import Directive, End, Grant, Verdict
+from lightning_core.core.events import Report, Save
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
 from tests.test_callback import Script, grant, until
 from tests.tiny import QUIET, Net, NoisyPoints
 

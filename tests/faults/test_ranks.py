@@ -18,12 +18,13 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
-from lightning_core import BatchTarget
 from lightning_core.callbacks import CoreCallback, JobOver, Released
 from lightning_core.callbacks.ranks import COST, REACT, batches_between
-from lightning_core.launch.gang import Rank, free_port, trainer_arguments
-from lightning_core.reasons import Reason
-from lightning_core.types import Cause, Directive, End, Grant, Verdict
+from lightning_core.cluster.gang import Rank, free_port, trainer_arguments
+from lightning_core.core.answers import Directive, End, Grant, Verdict
+from lightning_core.core.events import Cause
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
 from tests.conftest import ROOT
 from tests.faults import parted
 from tests.test_callback import Script, grant, until

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
-from lightning_core.journal import Journal, replay
-from lightning_core.scheduler import Scheduler, Settings
-from lightning_core.types import BatchTarget, Cell, Job, Report
+from lightning_core.core.events import Cell, Report
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journal import Journal, replay
 from tests.faults.prefixes import Limits, first_broken, history_of
 
 KILLS, EVENTS = 5, 1000
@@ -54,7 +57,7 @@ def test_a_thousand_reports_over_five_kills(
     """None is lost, none counts twice; each time it is back in seconds, as its journal says, without torch."""
     import ray
 
-    from lightning_core.drivers.ray_actor import RayClient, start_scheduler
+    from lightning_core.server.ray_actor import RayClient, start_scheduler
 
     called = f"killed-{secrets.token_hex(4)}"
     scheduler = start_scheduler(called, Settings("uniform", resident=len(NAMES)), tmp_path)

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from lightning_core.codec import decode_event
-from lightning_core.drivers.connect import started
-from lightning_core.journal import Journal, replay
-from lightning_core.launch.cluster import GRACE
-from lightning_core.launch.signals import SAME_WISH
-from lightning_core.types import Cause, Event, Report, WorkerLeft
+from lightning_core.cluster.cluster import GRACE
+from lightning_core.core.codec import decode_event
+from lightning_core.core.events import Cause, Event, Report, WorkerLeft
+from lightning_core.node.signals import SAME_WISH
+from lightning_core.server.discovery import started
+from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 
 # Beyond the time that jobs have to save, for all that is left to end.
@@ -50,7 +50,7 @@ class Started:
         self.folder = folder
         self.mark = f"LC_TEST_MARK={uuid.uuid4().hex}"
         key, _, value = self.mark.partition("=")
-        line = [sys.executable, "-m", "lightning_core.cli", *words]
+        line = [sys.executable, "-m", "lightning_core.cli.main", *words]
         env = {
             **os.environ, key: value, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
             "LIGHTNING_CORE_HOME": str(folder / "home"), "HOME": str(folder), **environment,
@@ -209,7 +209,7 @@ def test_a_simulation_leaves_at_sigterm_with_its_journal_whole(start: Start) -> 
 
 SLEEPER = """
 import signal, subprocess, sys, time
-from lightning_core.launch.signals import signals
+from lightning_core.node.signals import signals
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print(child.pid, flush=True)
 with signals(at_once=True) as received:

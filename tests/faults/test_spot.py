@@ -99,7 +99,7 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
         "--spot-policy",
         "max-spot",
     ]
-    command = [sys.executable, "-m", "lightning_core.cli", "run", str(path), "--run-dir", str(run), *flags]
+    command = [sys.executable, "-m", "lightning_core.cli.main", "run", str(path), "--run-dir", str(run), *flags]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command += ["--picture", str(tmp_path / "slots.png")]
     ran: dict[str, Any] = {"cwd": ROOT, "env": environment, "stderr": subprocess.STDOUT, "text": True}
@@ -114,7 +114,7 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
     assert left.returncode == 130, words
     before = json.loads((run / "ledger.json").read_text())["slots"]
     assert f"run --resume {run}" in words
-    command = [sys.executable, "-m", "lightning_core.cli", "run", "--resume", str(run)]
+    command = [sys.executable, "-m", "lightning_core.cli.main", "run", "--resume", str(run)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=300, **ran)
     assert done.returncode == 0, done.stdout
     ledger = json.loads((run / "ledger.json").read_text())

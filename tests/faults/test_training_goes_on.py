@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.settings import Settings
-from lightning_core.types import BatchTarget, Job
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.settings import Settings
 from tests.faults.test_scheduler_faults import pid_of
 from tests.tiny import QUIET, Line, Points
 
@@ -78,7 +79,7 @@ def beside(tmp_path: Path, seconds: float, alternations: int) -> tuple[float, fl
     """
     import ray
 
-    from lightning_core.drivers.ray_actor import RayClient, start_scheduler
+    from lightning_core.server.ray_actor import RayClient, start_scheduler
 
     name = f"silent-{secrets.token_hex(4)}"
     scheduler = start_scheduler(name, Settings("edf"), tmp_path)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_core.launch.bundle import Bundle
-from lightning_core.types import Cancel, JobStatus, Pause, Resume, Verdict
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.core.answers import JobStatus, Verdict
+from lightning_core.core.events import Cancel, Pause, Resume
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -33,7 +34,7 @@ Told = Generator[None, Jobs, None]
 @pytest.fixture(scope="module")
 def three(local_ray: None) -> Iterator[Cluster]:
     """Three logical devices, one warm worker on each."""
-    from lightning_core.launch.cluster import Cluster
+    from lightning_core.cluster.cluster import Cluster
 
     with Cluster(workers=3, devices=3) as made:
         yield made
@@ -78,7 +79,7 @@ class Story:
         """Of the worker that has a job."""
         import ray
 
-        from lightning_core.drivers.ray_settings import NAMESPACE
+        from lightning_core.server.ray_settings import NAMESPACE
 
         for at in range(self.cluster.devices) if device is None else [device]:
             worker = ray.get_actor(f"{self.cluster._name}-worker-{at}-0", namespace=NAMESPACE)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from lightning_core.codec import decode_event, encode_event
-from lightning_core.scheduler import Settings
+from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.scheduler.settings import Settings
 from tests.faults.prefixes import Broken, History, Limits, first_broken
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from lightning_core.market.playing import SpotPolicy
+from lightning_core.market.play import SpotPolicy
 from lightning_core.market.policies.ahanp import Ahanp
 from lightning_core.market.policies.ahap import Ahap
 from lightning_core.market.policies.chain import Chain

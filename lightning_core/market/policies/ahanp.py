@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
+from lightning_core.core.arrays import IntArray
 from lightning_core.market.choices import Choices
-from lightning_core.market.playing import Seen
-from lightning_core.types import IntArray
+from lightning_core.market.play import Seen
 
 
 class Ahanp:

@@ -6,10 +6,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from lightning_core.core.arrays import IntArray
 from lightning_core.market.model import EXACT
-from lightning_core.market.playing import Seen
+from lightning_core.market.play import Seen
 from lightning_core.market.windows import End, Windows
-from lightning_core.types import IntArray
 
 Ahead = Literal["window_end", "now"]
 Mode = Literal["default", "paper"]

@@ -12,11 +12,11 @@ import math
 
 import numpy as np
 
+from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.choices import Choices
 from lightning_core.market.model import EXACT, SpotJob, slots_after, value_at
-from lightning_core.market.playing import Seen
+from lightning_core.market.play import Seen
 from lightning_core.market.windows import CELLS, Group, group_of, step_back
-from lightning_core.types import FloatArray, IntArray
 
 
 def transitions(counts: IntArray, most: int, *, stays: float = 0.9, belief: float = 4.0) -> FloatArray:

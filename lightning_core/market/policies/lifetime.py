@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.market.playing import Seen
-from lightning_core.types import IntArray
+from lightning_core.core.arrays import IntArray
+from lightning_core.market.play import Seen
 
 
 class NextLifetime:

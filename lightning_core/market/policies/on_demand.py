@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lightning_core.core.arrays import IntArray
 from lightning_core.market.model import EXACT, Batch
-from lightning_core.market.playing import Seen
-from lightning_core.types import IntArray
+from lightning_core.market.play import Seen
 
 
 def fewest_in_time(batch: Batch) -> IntArray:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lightning_core.core.arrays import BoolArray, IntArray
 from lightning_core.market.model import EXACT
-from lightning_core.market.playing import Seen
-from lightning_core.types import BoolArray, IntArray
+from lightning_core.market.play import Seen
 
 
 class UniformProgress:

@@ -1,0 +1,1 @@
+"""How the checkpoints of a training are written and read."""

@@ -1,0 +1,131 @@
+"""Writing checkpoints while training goes on: a copy in host memory, and a thread that writes in order."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+
+from ..console_lines import logger
+
+log = logger(__name__)
+T = TypeVar("T")
+
+# One checkpoint that is being written, one that waits.
+UNDER_WAY = 2
+
+
+class Later:
+    """A thread that writes checkpoints in the order in which they were saved."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._room = threading.BoundedSemaphore(UNDER_WAY)
+        self._failed: dict[Path, Exception] = {}
+        self._last_failed = False
+
+    def save(self, copied: Callable[[], T], write: Callable[[T], object], path: Path) -> None:
+        """Copies now and writes later."""
+        self._room.acquire()  # before the copy: no more than these are in memory
+        try:
+            held = copied()
+        except BaseException:
+            self._room.release()
+            raise
+        self._thread.submit(self._write, lambda: write(held), path)
+
+    def remove(self, remove: Callable[[], None], path: Path) -> None:
+        """Removes a file once what was saved before is written."""
+        self._thread.submit(self._remove, remove, path)
+
+    def wait(self) -> None:
+        """Until all is done that was asked for."""
+        self._thread.submit(int).result()
+
+    def close(self) -> Exception | None:
+        """Waits, and ends the thread; the error of a place whose newest checkpoint could not be written."""
+        self._thread.shutdown()
+        return next(iter(self._failed.values()), None)
+
+    def _write(self, write: Callable[[], object], path: Path) -> None:
+        try:
+            write()
+            self._last_failed = False
+            self._failed.pop(path, None)
+        except Exception as error:  # it is raised where the training can be told
+            self._last_failed = True
+            self._failed[path] = error
+            log.warning("%s", error)
+        finally:
+            self._room.release()
+
+    def _remove(self, remove: Callable[[], None], path: Path) -> None:
+        if self._last_failed:
+            log.warning("checkpoint %s stays: the one that was to replace it could not be saved", path)
+            return
+        try:
+            remove()
+        except OSError as error:
+            log.warning("checkpoint %s cannot be removed: %s", path, error)
+
+
+def to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """A copy in host memory that training does not change; tensors that share memory still do.
+
+    Example::
+
+        >>> weight = torch.ones(4)
+        >>> copied = to_host({"a": weight, "b": weight[1:]})
+        >>> _ = weight.zero_()
+        >>> copied["b"].sum().item(), copied["a"].data_ptr() + 4 == copied["b"].data_ptr()
+        (3.0, True)
+    """
+    memo: dict[int, Any] = {}
+    storages: dict[Any, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        copied = tensor.detach()
+        if _is_plain(tensor):
+            storage: Any = tensor.untyped_storage()
+            key = (tensor.device, storage.data_ptr(), storage.nbytes())
+            if key not in storages:
+                flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+                # Not torch's own copy: of bytes it would be one of many threads, slow where the cores are busy.
+                host = torch.from_numpy(flat.numpy().copy()) if tensor.device.type == "cpu" else flat.cpu()
+                storages[key] = host.untyped_storage()
+            copied = torch.empty(0, dtype=tensor.dtype).set_(
+                storages[key], tensor.storage_offset(), tensor.size(), tensor.stride()
+            )
+        else:
+            copied = copied.to("cpu", copy=True)
+        memo[id(tensor)] = copied
+        return tensor
+
+    apply_to_collection(checkpoint, torch.Tensor, keep)
+    return copy.deepcopy(checkpoint, memo)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view of its storage and nothing else."""
+    simple = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    return simple and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def size_of(checkpoint: dict[str, Any]) -> int:
+    """Bytes of all tensors, those that share memory once: about the size of the file."""
+    storages: dict[Any, int] = {}
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            storages[tensor.device, storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    apply_to_collection(checkpoint, torch.Tensor, count)
+    return sum(storages.values())

@@ -1,0 +1,1 @@
+"""Bundle files, read and checked; nothing is started here."""

@@ -1,0 +1,157 @@
+"""What all commands share on the command line: values with a rule, help with typing mistakes, completion."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lightning_core.core.names import closest, listed
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors name the word that was meant."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._negative_number_matcher = re.compile(r"-\d")  # -5m is a value that is wrong, and no option
+        self._negative_number_matcher = re.compile(r"-\d")  # -5m is a value that is wrong, and no option
+        self.set_defaults(parser=self)  # the innermost one of a command remains
+        self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS,
+                          help="show tracebacks of this program's own errors")  # fmt: skip
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse, and exit with usage and the reason if there is a mistake."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            command: Parser = found.parser
+            options = [word for word in rest if word.startswith("-") and word != "--"]
+            known = [option for action in command._actions for option in action.option_strings]
+            close = closest(options[0].partition("=")[0], known) if options else None
+            hint = f"; did you mean {close}?" if close else ""
+            command.error(f"unknown {'option' if options else 'argument'}: {' '.join(options or rest)}{hint}")
+        if not hasattr(found, "run"):
+            self.error("a command is missing; --help lists them")
+        return found
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if "" in (arg_strings[:1] if isinstance(action, argparse._SubParsersAction) else arg_strings):
+            raise argparse.ArgumentError(action, "must not be empty, got ''")
+        return super()._get_values(action, arg_strings)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = list(action.choices or [])
+        if choices and value not in choices:
+            close = closest(value, map(str, choices))
+            hint = f"did you mean {close}?" if close else f"expected one of {listed(map(str, choices), 30)}"
+            raise argparse.ArgumentError(action, f"unknown: {str(value)!r}; {hint}")
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with usage and the reason; control characters are shown as what they are."""
+        super().error("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return what reads a whole number within these limits."""
+    rule = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"must be {rule}, got {_shown(text)}")
+        return number
+
+    return read
+
+
+def new_file(text: str) -> Path:
+    """Return the path of a file to be written.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is a folder, or in none that is there.
+    """
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file, got the folder {_shown(text)}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be in a folder that is there, got {_shown(text)}")
+    return path
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+# ---------------------------------------------------------------------------------------------------- completion
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks for completions, if argcomplete is installed; else do nothing."""
+    try:
+        import argcomplete
+    except ModuleNotFoundError:
+        return
+    add_completers(parser)
+    argcomplete.autocomplete(parser)
+
+
+def add_completers(parser: argparse.ArgumentParser) -> None:
+    """Say of each argument, by its name, what completes it; of the others argcomplete knows it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                add_completers(command)
+        elif action.dest in COMPLETERS:
+            action.completer = COMPLETERS[action.dest]  # type: ignore[attr-defined]  # where argcomplete looks for it
+
+
+def names_of_jobs(prefix: str = "", parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
+    """Return the names of the jobs of the run folder or the pool that is meant; none if it cannot be asked."""
+    from lightning_core.server.discovery import AUTO, connect
+
+    try:
+        if (folder := getattr(parsed_args, "run_dir", None)) is not None:
+            return sorted(path.name for path in (folder / "jobs").iterdir())
+        client = connect(getattr(parsed_args, "pool", None) or AUTO)
+        return [] if client is None else [job.name for job in client.status()[1]]
+    except Exception:  # whoever presses Tab wants no traceback
+        return []
+
+
+def names_of_policies(**_: Any) -> list[str]:
+    """Return the names of all policies."""
+    from lightning_core.policies import POLICIES
+
+    return sorted(POLICIES)
+
+
+def run_folders(prefix: str = "", **_: Any) -> list[str]:
+    """Return folders that hold a journal, and others on the way there."""
+    parent = Path(prefix) if prefix.endswith("/") or not prefix else Path(prefix).parent
+    try:
+        folders = [path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    except OSError:
+        return []
+    return [f"{path}" if (path / "journal.db").exists() else f"{path}/" for path in folders]
+
+
+def run_folders_or_jobs(prefix: str = "", **more: Any) -> list[str]:
+    """Return what may come next after ``why``: a folder, or a job of the pool, or of the folder that came before."""
+    parsed = more.get("parsed_args")
+    folder = Path(getattr(parsed, "job", None) or "")
+    if folder.name and folder.is_dir():
+        return names_of_jobs(prefix, parsed_args=argparse.Namespace(run_dir=folder))
+    return [*names_of_jobs(prefix, **more), *run_folders(prefix)]
+
+
+COMPLETERS: dict[str, Callable[..., list[str]]] = {
+    "job": names_of_jobs,
+    "policy": names_of_policies,
+    "run_dir": run_folders_or_jobs,
+    "resume": run_folders,
+}

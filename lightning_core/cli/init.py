@@ -1,0 +1,48 @@
+"""``lightning-core init``: an example that runs anywhere, to begin from."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from lightning_core.bundle.preflight import check_folder
+from lightning_core.scheduler.summary import EXIT_MET
+
+TEMPLATE = Path(__file__).parent / "template"
+DEFAULT = Path("lightning-core-example")
+
+
+def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The command with its argument."""
+    made = command("init", _init, "write an example to begin from: five trainings with deadlines, and a script")
+    made.add_argument(
+        "folder", type=Path, nargs="?", default=DEFAULT, metavar="DIR", help=f"new or empty (default {DEFAULT})"
+    )
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    folder: Path = arguments.folder
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder}: is not an empty folder, and nothing is overwritten; name a new one")
+    check_folder(folder)
+    for source in sorted(TEMPLATE.rglob("*")):
+        if source.suffix in (".py", ".yaml", ".csv"):
+            copy = folder / source.relative_to(TEMPLATE)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(source.read_bytes())
+    bundle, script = shlex.quote(str(folder / "bundle.yaml")), shlex.quote(str(folder / "training.py"))
+    print(f"{folder}: a bundle of five trainings with deadlines, their models, and a script with the callback; next:\n")
+    print("  # played on recordings of the five, in seconds")
+    print(f"  lightning-core simulate {bundle} --policy fifo,edf,triage")
+    print("  # trained for real on one core, in a minute or two")
+    print(f"  lightning-core run {bundle}")
+    print("  # a script of your own: one callback")
+    print(f"  python {script}")
+    if missing := [name for name in ("torch", "lightning", "ray", "jsonargparse") if find_spec(name) is None]:
+        are = "is" if len(missing) == 1 else "are"
+        print(f"\nThe last two need {', '.join(missing)}, which {are} not installed; run\n"
+              "  pip install 'lightning-core-learning[launch,view]'")  # fmt: skip
+    return EXIT_MET

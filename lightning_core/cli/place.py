@@ -1,0 +1,200 @@
+"""``lightning-core place``: where the tasks of a day train, at the edge or in the cloud. Nothing is launched."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.cli.arguments import new_file
+from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.view.tables import print_table
+from lightning_core.view.text import clean
+
+if TYPE_CHECKING:  # solvers take longer to import than most commands to run
+    from lightning_core.core.arrays import FloatArray
+    from lightning_core.placement import Placed, Solved, Weights
+    from lightning_core.placement.day import Lived
+
+# As the planner's own.
+GAP = 1e-3
+
+
+def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The command with its own commands."""
+    words = "edge and cloud: where tasks train over the day"
+    commands = command("place", print, words).add_subparsers(required=True, metavar="WHAT")
+    words = "the best plan of a day: tasks by place and period, and what it costs"
+    made = commands.add_parser("plan", help=words, description=words)
+    made.set_defaults(run=_plan)
+    _add_plan(made)
+    made.add_argument(
+        "--baselines", action="store_true", help="one task after the other, and one period planned, beside it"
+    )
+    made.add_argument("--picture", type=new_file, metavar="FILE", help="PNG, SVG or PDF")
+    made.add_argument("--json", type=new_file, metavar="FILE", help="write where each task is here")
+    words = "a planned day with surges: what is foreseen, what moves, and what could be served"
+    played = commands.add_parser("simulate", help=words, description=words)
+    played.set_defaults(run=_simulate)
+    _add_plan(played)
+    played.add_argument("--steps", type=int, default=32, metavar="N", help="of each period (default 32: quarter hours)")
+    played.add_argument(
+        "--surge", type=float, default=0.2, metavar="PART", help="that comes in more in an event (default 0.2)"
+    )
+    played.add_argument("--events", type=float, default=1.0, metavar="N", help="for each job and period (default 1)")
+    played.add_argument("--noise", type=float, default=0.02, metavar="PART", help="of what comes in (default 0.02)")
+    played.add_argument("--seed", type=int, default=0, metavar="N", help="of events and noise (default 0)")
+    played.add_argument(
+        "--arrivals", type=Path, metavar="FILE.csv", help="instead: a column a job, a row a step, samples/s of a task"
+    )
+    played.add_argument(
+        "--most", type=float, default=0.5, metavar="PART", help="that a move may cost more than planned (default 0.5)"
+    )
+    played.add_argument("--picture", type=new_file, metavar="FILE", help="loads by place and step: PNG, SVG or PDF")
+    played.add_argument("--json", type=new_file, metavar="FILE", help="write the figures here")
+
+
+def _add_plan(made: argparse.ArgumentParser) -> None:
+    """Of what a plan is made."""
+    made.add_argument("demands", type=Path, metavar="DEMANDS.yaml", help="nodes, GPUs, levels and jobs")
+    made.add_argument("--cost", type=float, default=0.5, metavar="W", help="weight of money (default 0.5)")
+    made.add_argument(
+        "--accuracy", type=float, default=0.5, metavar="W", help="weight of the mean accuracy (default 0.5)"
+    )
+    made.add_argument("--moves", type=float, default=0.01, metavar="W", help="weight of tasks that move (default 0.01)")
+    made.add_argument("--mean-accuracy", type=float, metavar="A", help="that must be reached at least")
+    made.add_argument(
+        "--gap", type=float, default=GAP, metavar="PART", help=f"that may be left to the best (default {GAP:g})"
+    )
+    made.add_argument(
+        "--seconds", type=float, metavar="S", help="at most; with a limit the plan depends on the machine"
+    )
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from lightning_core.bundle.demands import read_demands
+    from lightning_core.placement import Infeasible, Weights, plan
+
+    demands = read_demands(arguments.demands)
+    weights = Weights(arguments.cost, arguments.accuracy, arguments.moves)
+    accuracy, solved, code = arguments.mean_accuracy, None, EXIT_MET
+    try:
+        solved = plan(demands, weights, accuracy=accuracy, gap=arguments.gap, seconds=arguments.seconds)
+        placed = solved.placed
+    except Infeasible as error:
+        print(f"not all can be served: {error}; this is the most:")
+        placed, code = error.largest, EXIT_NOT_MET
+    _show(placed)
+    if solved is not None:
+        _compare(solved, weights, accuracy, baselines=arguments.baselines)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(_body(placed), indent=2, allow_nan=False) + "\n")
+    if arguments.picture:
+        from lightning_core.report.placement_plots import draw
+
+        draw(placed, arguments.picture)
+        print(arguments.picture)
+    return code
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from lightning_core.bundle.demands import read_arrivals, read_demands
+    from lightning_core.placement import Weights, plan
+    from lightning_core.placement.day import Surges, live
+    from lightning_core.placement.predictor import PREDICTORS
+    from lightning_core.placement.reconfigurer import Limits
+    from lightning_core.planning.series import Perfect
+
+    if arguments.steps < 1:
+        raise ValueError(f"--steps must be at least 1, got {arguments.steps}")
+    demands = read_demands(arguments.demands)
+    surges = Surges(arguments.surge, arguments.events, noise=arguments.noise, seed=arguments.seed)
+    if arguments.arrivals is None:
+        arrivals = surges.draw(demands, arguments.steps)
+    else:
+        arrivals = read_arrivals(arguments.arrivals, demands)
+    limits, weights = Limits(arguments.most), Weights(arguments.cost, arguments.accuracy, arguments.moves)
+    found = plan(demands, weights, accuracy=arguments.mean_accuracy, gap=arguments.gap, seconds=arguments.seconds)
+    foreseers = {"as planned": None, **PREDICTORS, "perfect": Perfect()}
+    lived = {name: live(found.placed, arrivals, foreseer, limits) for name, foreseer in foreseers.items()}
+    _tell(lived, arrivals)
+    if arguments.json:
+        body = {name: {key: value for key, value in one._asdict().items() if key != "loads"}
+                for name, one in lived.items()}  # fmt: skip
+        arguments.json.write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
+    if arguments.picture:
+        from lightning_core.report.placement_plots import draw_day
+
+        draw_day(
+            found.placed, {name: lived[name] for name in ("perfect", "persistence", "as planned")}, arguments.picture
+        )
+        print(arguments.picture)
+    return EXIT_MET
+
+
+def _tell(lived: Mapping[str, Lived], arrivals: Mapping[str, FloatArray]) -> None:
+    """What became of the day, by who foresaw it, and how wrong that was."""
+    from lightning_core.placement.predictor import PREDICTORS, beside_persistence
+
+    wrong = beside_persistence(list(arrivals.values()))
+    rows = [
+        [name, f"{one.served:.2%}", f"{one.cost:.4g}", str(one.moves), str(one.left),
+         *([f"{error:.2f}" for error in wrong[name]] if name in PREDICTORS else ["-"] * 3)]
+        for name, one in lived.items()
+    ]  # fmt: skip
+    words = "errors of what is foreseen 1, 2 and 3 steps ahead are in those of persistence: all goes on as it is"
+    header = ["foreseen by", "served", "cost", "moves", "left", "1 ahead", "2 ahead", "3 ahead"]
+    print_table(header, rows, words)
+
+
+def _show(placed: Placed) -> None:
+    """GPUs by place and period, of those that there are, and the tasks that hold them."""
+    from lightning_core.placement.planner import room_of
+
+    demands = placed.demands
+    rows = []
+    for place in demands.places:
+        row = [clean(place)]
+        for period in range(len(demands.periods)):
+            held = placed.held(place, period)
+            tasks = sum(
+                (choice := choices[period]) is not None and choice.place == place for choices in placed.served.values()
+            )
+            parts = []
+            for gpu in demands.gpus:
+                room = room_of(demands, place, gpu)
+                if held[gpu] or (room and place in demands.nodes):
+                    parts.append(f"{held[gpu]:g}{f'/{room:g}' if place in demands.nodes else ''} {clean(gpu)}")
+            row.append(f"{tasks} tasks: {', '.join(parts)}" if tasks else "-")
+        rows.append(row)
+    print_table(["place", *map(clean, demands.periods)], rows)
+
+
+def _compare(solved: Solved, weights: Weights, accuracy: float | None, *, baselines: bool) -> None:
+    """What the plan costs and reaches, beside what others would."""
+    from lightning_core.placement.baselines import incremental, one_period
+
+    placed = solved.placed
+    named = {"plan": placed}
+    if baselines:
+        named["one period planned"] = one_period(placed.demands, weights, solved.ranges, accuracy)
+        named["one after the other"] = incremental(placed.demands, weights, solved.ranges, accuracy)
+    rows = [
+        [name, f"{one.cost:.4g}", f"{one.accuracy:.4f}", f"{one.units:g}", str(one.moves), str(len(one.unserved)),
+         f"{solved.ranges.objective(weights, one.cost, one.accuracy, one.moves):.4f}"]
+        for name, one in named.items()
+    ]  # fmt: skip
+    words = f"no plan has an objective below {solved.bound:.4f}; costs are of a window, all periods together"
+    print_table(["", "cost", "accuracy", "GPUs", "moves", "unserved", "objective"], rows, words)
+
+
+def _body(placed: Placed) -> dict[str, Any]:
+    tasks = [
+        {"job": task.job, "task": task.number,
+         "served": {placed.demands.periods[period]: None if choice is None else choice._asdict()
+                    for period, choice in enumerate(choices)}}
+        for task, choices in placed.served.items()
+    ]  # fmt: skip
+    return {"cost": placed.cost, "accuracy": placed.accuracy, "moves": placed.moves, "tasks": tasks}

@@ -1,0 +1,232 @@
+"""``lightning-core run`` in a pool that is up: the run's folder, the board, and coming back to a run that was left."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_core.cli.pool_commands import Failed, check_for, launch, name_of, patiently
+from lightning_core.cluster.in_pool import JOURNAL, InPool, take
+from lightning_core.core.answers import JobStatus, State
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import EXIT_MET, PoolLost, Summary
+from lightning_core.server.client import SocketClient
+from lightning_core.server.discovery import AUTO, connect, home, is_address
+from lightning_core.storage.excerpt import at_work, find
+from lightning_core.storage.journal import Journal, JournalError, replay
+from lightning_core.storage.private_files import owner_only
+from lightning_core.view.text import clean
+
+if TYPE_CHECKING:
+    from lightning_core.bundle.bundle_file import Bundle
+
+# How long jobs that have ended may take to save, and how often it is looked whether they have, seconds.
+GRACE, POLL = 30.0, 0.5
+
+
+def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namespace) -> int:
+    """Submit a bundle to a pool that is up and follow it; interrupted, the jobs go on without an audience."""
+    check_for(client, bundle)
+    from lightning_core.cluster.run_folder import keep_origin, keep_spec, new_run_dir
+
+    run_dir = new_run_dir(arguments.run_dir)
+    keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
+    bundle = bundle.submitted(datetime.now())
+    keep_spec(bundle, run_dir)
+    folder = patiently(client.about)["folder"]
+    note = InPool(_where(arguments.pool, folder), folder, tuple(spec.job.name for spec in bundle.jobs))
+    note.keep(run_dir)
+    return _submit(client, bundle, run_dir, note, arguments)
+
+
+def resume_in_pool(run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+    """Come back to a run in a pool: follow its jobs to their end, or write down how they have ended.
+
+    Raises:
+        Failed: if its pool is down and its jobs have not ended, or its pool is gone.
+        BundleError: if its bundle has been edited.
+    """
+    if note.ended:
+        print(f"{run_dir}: all its jobs have ended")
+        return EXIT_MET
+    bundle = _unchanged(run_dir, note)
+    try:
+        client = connect(note.pool)
+    except ConnectionError as error:
+        if is_address(note.pool):
+            raise Failed(f"{run_dir}: its jobs are in the pool at {note.pool}: {error}") from None
+        client = None
+    if client is None:
+        return _after(run_dir, note, arguments, up=False)
+    if note.submitted_at is None and (known := _submitted(client, bundle)) is not None:
+        note = replace(note, submitted_at=known)
+        note.keep(run_dir)
+    if note.submitted_at is None:
+        check_for(client, bundle)
+        return _submit(client, bundle, run_dir, note, arguments)
+    if not note.mine(patiently(client.status)[1]):
+        return _after(run_dir, note, arguments, up=True)
+    return _follow(client, run_dir, note, arguments)
+
+
+def _where(pool: str, folder: str) -> str:
+    """Says where the pool is, so that it is found again from any folder."""
+    pool = os.environ.get("LIGHTNING_CORE_POOL", AUTO) if pool == AUTO else pool
+    return pool if is_address(pool) else folder
+
+
+def _unchanged(run_dir: Path, note: InPool) -> Bundle:
+    """The bundle as it was submitted, or would be.
+
+    Raises:
+        BundleError: if it is another one now.
+    """
+    from lightning_core.bundle.bundle_file import Bundle
+    from lightning_core.bundle.differences import differences
+    from lightning_core.bundle.pool_section import There
+    from lightning_core.bundle.problems import BundleError
+    from lightning_core.cluster.run_folder import read_origin
+
+    before = Bundle.from_file(run_dir / "bundle.yaml")
+    there = There(before.settings.devices, before.kind, f"the pool at {note.folder}")
+    now = read_origin(run_dir, before, there)
+    if changes := differences(before, now):
+        raise BundleError([
+            *(f"bundle changed since the run started: {change}" for change in changes),
+            "a run in a pool goes on as it was submitted: change it back, and steer its jobs with `lightning-core "
+            "deadline`, `cancel` and `submit`",
+        ])  # fmt: skip
+    return now
+
+
+def _submitted(client: SocketClient, bundle: Bundle) -> float | None:
+    """When the jobs were submitted, if whoever did so left before it was noted."""
+    newest = {job.name: job for job in patiently(client.status)[1] if job.state is not State.ENDED}
+    if not all((told := newest.get(spec.job.name)) and told.target == spec.job.target for spec in bundle.jobs):
+        return None
+    times = {newest[spec.job.name].submitted_at for spec in bundle.jobs}
+    return times.pop() if len(times) == 1 else None
+
+
+def _submit(client: SocketClient, bundle: Bundle, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+    launch(client, bundle)
+    newest = {job.name: job for job in patiently(client.status)[1]}  # a name may have been used before
+    note = replace(note, submitted_at=newest[note.jobs[0]].submitted_at)
+    note.keep(run_dir)
+    return _follow(client, run_dir, note, arguments)
+
+
+def _follow(client: SocketClient, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+    from lightning_core.cluster.follow import follow
+    from lightning_core.node.signals import signals
+    from lightning_core.view.progress import print_summary, view_for
+
+    settings = Settings(**patiently(client.about)["settings"])
+    again = f"lightning-core run --resume {run_dir}"
+    jobs_in = f"{len(note.jobs)} job{'s' * (len(note.jobs) > 1)} in {name_of(client)}"
+    print(f"{jobs_in}; with --own they would have one of their own", flush=True)
+    watcher = view_for(sys.stdout, settings.policy, settings.devices)
+
+    def look() -> tuple[float, list[JobStatus]]:
+        now, jobs = patiently(client.status)
+        return now, note.mine(jobs)
+
+    try:
+        with signals() as received:
+            now, jobs = follow(look, lambda: received, watcher)
+            newest = patiently(client.status)[1]
+    except ConnectionError as error:
+        up = "`lightning-core down` or a fault ended it" if not is_address(note.pool) else "it cannot be reached"
+        raise PoolLost(f"{error}: {up}; {_up(note)}; then {again}") from None
+    finally:
+        watcher.close()
+    number = received[0] if received else None
+    if number is not None and all(job.state is State.ENDED for job in jobs):
+        number = None
+    summary = _write(run_dir, note, settings, now, jobs, newest, number)
+    print_summary(summary, sys.stdout)
+    if arguments.json:
+        summary.write(arguments.json)
+    if number is not None:
+        names = ", ".join(job.name for job in jobs if job.state is not State.ENDED)
+        print(f"the jobs go on in the pool: {names}; `lightning-core status` shows them, `cancel` ends them\n"
+              f"come back to them with: {again}")  # fmt: skip
+    return summary.exit_code
+
+
+def _after(run_dir: Path, note: InPool, arguments: argparse.Namespace, *, up: bool) -> int:
+    """Write down how the jobs of a pool have ended that is down, or up again without them."""
+    from lightning_core.view.progress import print_summary
+
+    with suppress(JournalError):
+        if (path := find(note.part)) is not None:
+            with Journal.open(path, read_only=True) as journal:
+                again = replay(journal)
+            jobs = note.mine(status := again.scheduler.status())
+            if all(job.state is State.ENDED for job in jobs):
+                summary = _write(run_dir, note, again.scheduler.settings, again.now, jobs, status, None)
+                print_summary(summary, sys.stdout)
+                if arguments.json:
+                    summary.write(arguments.json)
+                return summary.exit_code
+    if up:
+        raise Failed(f"{run_dir}: its jobs are not in the pool at {note.pool} any more")
+    raise Failed(f"{run_dir}: its jobs are in the pool at {note.folder}, which is down: {_up(note)}; then "
+                 f"lightning-core run --resume {run_dir}")  # fmt: skip
+
+
+def _up(note: InPool) -> str:
+    folder = "" if Path(note.folder) == home().expanduser().resolve() else f" --folder {note.folder}"
+    return f"`lightning-core up{folder}` brings it up and goes on with its jobs"
+
+
+def _wait_for_workers(note: InPool) -> None:
+    """A job has ended when its target is met; its worker saves its last state after that."""
+    until = time.monotonic() + GRACE
+    with suppress(JournalError):  # it is on another machine: nothing will be taken
+        while at_work(note.part) and time.monotonic() < until:
+            time.sleep(POLL)
+
+
+def _write(
+    run_dir: Path,
+    note: InPool,
+    settings: Settings,
+    now: float,
+    jobs: list[JobStatus],
+    everybody: Sequence[JobStatus],
+    number: int | None,
+) -> Summary:
+    """Writes all that the folder of a run holds: of jobs that have ended for good, of others as they are now."""
+    from lightning_core.report.page import write
+
+    newest = {job.name: job for job in everybody}
+    if number is None:
+        _wait_for_workers(note)
+    problems = take(run_dir, note, jobs, [newest[name] for name in note.jobs])
+    down = 0.0
+    if not (missing := not (run_dir / JOURNAL).exists()):
+        with Journal.open(run_dir / JOURNAL, read_only=True) as journal:
+            down = journal.seconds_down()
+            if number is None:
+                with owner_only():
+                    write(journal, run_dir / "report.html", run_dir.name)
+    summary = Summary.of(settings, now, jobs, run_dir, number, down=down)
+    with owner_only():
+        summary.write(run_dir / "summary.json")
+    if number is None and not missing:
+        replace(note, ended=True).keep(run_dir)
+    for problem in problems:
+        print(f"warning: {clean(problem)}", file=sys.stderr)
+    what = "spec and summary" if missing else "journal, spec and summary"
+    what = what if number is not None or missing else "journal, spec, summary and report.html"
+    print(f"{what}: {run_dir}")
+    return summary

@@ -1,0 +1,313 @@
+"""``lightning-core simulate``: what would become of a bundle, under one policy or several, played on recorded curves.
+
+Each policy gets a folder like that of a live run: journal, summary, report. Nothing is trained, and neither Ray nor
+torch nor Lightning is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lightning_core.bundle.preflight import check_folder
+from lightning_core.cli.arguments import new_file
+from lightning_core.core.answers import Verdict
+from lightning_core.core.durations import format_duration, parse_duration
+from lightning_core.core.names import did_you_mean
+from lightning_core.report.page import write as write_report
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
+from lightning_core.simulation.recorded_curves import SHIPPED
+from lightning_core.simulation.replications import Experiment, print_seeds, sums, to_dict
+from lightning_core.simulation.simulation import Delays, Outcome, Simulation
+from lightning_core.storage.journal import Journal
+from lightning_core.view.progress import SYMBOLS, print_summary
+
+# Beside the folder of live runs, not in it: `plan` learns from those how long jobs take.
+FOLDER = Path("simulations")
+MOST_DEVICES = 64
+MOST_SEEDS = 10_000
+DELAYS = tuple(field.name for field in fields(Delays))
+
+
+def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The command with its arguments."""
+    made = command(
+        "simulate", _simulate, "what would become of a bundle: played on recorded loss curves, under policies"
+    )
+    made.add_argument(
+        "bundle", type=Path, metavar="BUNDLE.yaml", help="as for run; a job may name its recording, curve: FILE"
+    )
+    made.add_argument("--curves", type=Path, metavar="DIR", help="recordings step,loss for the jobs "
+                      "that name none (default: 36 trainings that come with the package)")  # fmt: skip
+    made.add_argument("--policy", action="append", metavar="NAME", help="instead of the bundle's; several to compare, "
+                      "such as edf,lara:order=edf")  # fmt: skip
+    made.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
+    made.add_argument("--seeds", type=int, metavar="N", help="play so many seeds, from --seed on; prints means with "
+                      "standard errors, and writes --json alone")  # fmt: skip
+    made.add_argument(
+        "--shuffle", action="store_true", help="jobs come in an order that the seed draws, not the file's"
+    )
+    made.add_argument("--devices", type=int, metavar="N", help="instead of the bundle's")
+    made.add_argument("--delays", default="", metavar="NAME=SECONDS,...", help=f"of {', '.join(DELAYS)}")
+    made.add_argument("--lose", default="", metavar="JOB=TIME,...", help="when a job's worker dies, such as vit=20m")
+    made.add_argument("--save-every", type=int, default=0, metavar="N", help="batches from one checkpoint to the next "
+                      "(default: a job is saved only where it leaves)")  # fmt: skip
+    made.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journals, summaries and reports")
+    made.add_argument(
+        "--json", type=new_file, metavar="FILE", help="write what became of the jobs under each policy here too"
+    )
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    if arguments.devices is not None and not 1 <= arguments.devices <= MOST_DEVICES:
+        raise ValueError(f"--devices must be 1 to {MOST_DEVICES}, got {arguments.devices}")
+    if arguments.seed < 0:
+        raise ValueError(f"--seed must be at least 0, got {arguments.seed}")
+    if arguments.seeds is not None and not 1 <= arguments.seeds <= MOST_SEEDS:
+        raise ValueError(f"--seeds must be 1 to {MOST_SEEDS}, got {arguments.seeds}")
+    if arguments.seeds is not None and arguments.run_dir is not None:
+        raise ValueError("--run-dir is for one seed; look at one of them with --seed N --run-dir DIR")
+    if arguments.save_every < 0:
+        raise ValueError(f"--save-every must be at least 0, got {arguments.save_every}")
+    delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
+    curves = arguments.curves or SHIPPED
+    bundle = read_bundle(arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle)
+    names = [played.given.job.name for played in bundle.jobs]
+    if strangers := [name for name in losses if name not in names]:
+        raise ValueError(f"--lose: no job {strangers[0]!r}{did_you_mean(strangers[0], names)}")
+    policies = parse_policies(arguments.policy or [])
+    settings = bundle.under(policies)
+    if arguments.seeds is not None:
+        experiment = Experiment(
+            arguments.bundle, curves, policies, arguments.devices, delays, losses, arguments.save_every,
+            arguments.shuffle,
+        )  # fmt: skip
+        return _replicate(arguments, experiment, bundle)
+    folder = _new_folder(arguments.run_dir)
+    _introduce(bundle)
+    outcomes = {}
+    for name, one in settings.items():
+        place = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
+        outcomes[name] = play(bundle, one, delays, place, losses, arguments.save_every)
+    if len(outcomes) == 1:
+        [outcome] = outcomes.values()
+        print_summary(outcome.summary, sys.stdout)
+        print(f"switches: {outcome.switches}")
+        print(f"journal, summary and report.html: {folder}")
+    else:
+        print("\n".join(compare(bundle, outcomes)))
+        print(f"journal, summary and report.html of each policy: {folder}")
+    if arguments.json:
+        _write(arguments.json, bundle, outcomes, arguments.seed, delays)
+    return EXIT_MET if any(outcome.met == len(bundle.jobs) for outcome in outcomes.values()) else EXIT_NOT_MET
+
+
+def parse_policies(given: Sequence[str]) -> list[str]:
+    """Names with their arguments, of options that hold one or several each.
+
+    Raises:
+        ValueError: if one is there twice.
+
+    Example::
+
+        >>> parse_policies(["fifo,lara:order=edf,explore=5,edf", "rr"])
+        ['fifo', 'lara:order=edf,explore=5', 'edf', 'rr']
+    """
+    policies: list[str] = []
+    for text in given:
+        own: list[str] = []
+        for part in text.split(","):
+            if own and "=" in part and ":" not in part:  # another argument of the policy before it
+                own[-1] += f",{part}"
+            else:
+                own.append(part)
+        policies += own
+    if twice := [policy for policy in policies if policies.count(policy) > 1]:
+        raise ValueError(f"--policy: {twice[0]!r} is there twice")
+    return policies
+
+
+def parse_delays(text: str) -> Delays:
+    """``switch=0.2,report=100ms`` style: names of :class:`Delays`, seconds or durations.
+
+    Raises:
+        ValueError: if a name is unknown or a number out of its range.
+
+    Example::
+
+        >>> parse_delays("switch=0.2,release=3s").switch
+        0.2
+    """
+    values: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in DELAYS:
+            raise ValueError(f"--delays: unknown delay {name!r}{did_you_mean(name, DELAYS)}")
+        try:
+            values[name] = float(value) if value[-1:].isdigit() else parse_duration(value)
+        except ValueError:
+            raise ValueError(f"--delays: {name} must be seconds, such as {name}=0.2, got {value!r}") from None
+    return Delays(**values)
+
+
+def parse_losses(text: str) -> dict[str, list[float]]:
+    """``vit=20m,vit=90s`` style: when workers of jobs die, seconds by job.
+
+    Raises:
+        ValueError: if a time is none.
+
+    Example::
+
+        >>> parse_losses("vit=20m,cnn=90s,vit=1h")
+        {'vit': [1200.0, 3600.0], 'cnn': [90.0]}
+    """
+    losses: dict[str, list[float]] = {}
+    for part in filter(None, text.split(",")):
+        name, _, time = part.rpartition("=")
+        try:
+            losses.setdefault(name, []).append(parse_duration(time))
+        except ValueError as error:
+            raise ValueError(f"--lose: {part!r}: {error}") from None
+    return losses
+
+
+def play(
+    bundle: PlayedBundle,
+    settings: Settings,
+    delays: Delays,
+    folder: Path,
+    losses: Mapping[str, Sequence[float]] | None = None,
+    save_every: int = 0,
+) -> Outcome:
+    """One policy's run, with journal, summary and report in a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = [job.given for job in bundle.jobs]
+    simulation = Simulation(settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every)
+    outcome = simulation.run()
+    outcome.summary.write(folder / "summary.json")
+    with Journal.open(folder / "journal.db") as journal:
+        write_report(journal, folder / "report.html", folder.name)
+    return outcome
+
+
+def _replicate(arguments: argparse.Namespace, experiment: Experiment, first: PlayedBundle) -> int:
+    """Many seeds: a row for each policy."""
+    if not experiment.shuffle and not any(played.drawn for played in first.jobs):
+        raise ValueError("--seeds: every job names its recording, so that each seed is the same; add --shuffle to draw "
+                         "the order in which the jobs come")  # fmt: skip
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    done = experiment.replicate(seeds, _progress(len(seeds)))
+    print_seeds(done, len(first.jobs))
+    if arguments.json:
+        _write_json(arguments.json, {"delays": asdict(experiment.delays), **to_dict(done)})
+    all_met = any(row.met.value == len(first.jobs) for row in sums(done).values())
+    return EXIT_MET if all_met else EXIT_NOT_MET
+
+
+def _progress(seeds: int) -> Callable[[int], None]:
+    """Tells a terminal how many seeds are done."""
+
+    def told(done: int) -> None:
+        if sys.stderr.isatty():
+            text = f"seed {done} of {seeds}" if done < seeds else ""
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    return told
+
+
+def _introduce(bundle: PlayedBundle) -> None:
+    rows = [("job", "recording", "batches/s", "needs", "has", "")]
+    for played in bundle.jobs:
+        job = played.given.job
+        has = format_duration(job.deadline - job.begin)
+        drawn = "drawn, scaled to its target" if played.drawn else ""
+        rows.append(
+            (job.name, played.recording, f"{played.given.throughput:.3g}", format_duration(played.needs), has, drawn)
+        )
+    print("\n".join(_table(rows)))
+    if bundle.ceiling is not None:
+        print(f"known in advance, at most {bundle.ceiling} of {len(bundle.jobs)} could be met")
+
+
+def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
+    """A line for each job, with its end under each policy; then what they come to."""
+    ends = []
+    for number, played in enumerate(bundle.jobs):
+        job = played.given.job
+        row = [job.name, format_duration(job.deadline)]
+        for outcome in outcomes.values():
+            told = outcome.jobs[number]
+            assert told.verdict is not None  # it was played to its end
+            symbol = SYMBOLS[told.verdict]
+            row.append(
+                f"{symbol} {format_duration(told.finished_at or 0.0) if told.verdict is Verdict.MET else told.verdict}"
+            )
+        ends.append(row)
+    sums: dict[str, Callable[[Outcome], str]] = {
+        "met": lambda outcome: f"{outcome.met} of {len(outcome.jobs)}",
+        "switches": lambda outcome: str(outcome.switches),
+        "all over after": lambda outcome: format_duration(outcome.summary.wall),
+        "device busy": lambda outcome: f"{100 * outcome.summary.figures['device_use']:.0f} %",
+    }
+    if len({played.given.job.weight for played in bundle.jobs}) > 1:
+        sums = {"met, by weight": lambda outcome: f"{_weight_met(outcome):.4g}", **sums}
+    return _table(
+        [
+            ["job", "deadline", *outcomes],
+            *ends,
+            ["" for _ in range(2 + len(outcomes))],
+            *([name, "", *map(say, outcomes.values())] for name, say in sums.items()),
+        ]
+    )
+
+
+def _weight_met(outcome: Outcome) -> float:
+    return sum(job.weight for job in outcome.summary.jobs if job.verdict is Verdict.MET)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _new_folder(wanted: Path | None) -> Path:
+    folder = wanted or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder}: is not an empty folder; name another one for this simulation")
+    check_folder(folder)
+    return folder.resolve()
+
+
+def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], seed: int, delays: Delays) -> None:
+    body: dict[str, Any] = {
+        "seed": seed,
+        "delays": asdict(delays),
+        "jobs": {
+            played.given.job.name: {
+                "recording": played.recording,
+                "drawn": played.drawn,
+                "throughput": played.given.throughput,
+                "needs_s": played.needs if played.needs < float("inf") else None,
+            }
+            for played in bundle.jobs
+        },
+        "policies": {
+            name: outcome.summary.to_dict() | {"switches": outcome.switches} for name, outcome in outcomes.items()
+        },
+    }
+    _write_json(path, body)
+
+
+def _write_json(path: Path, body: Mapping[str, Any]) -> None:
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
+    os.replace(beside, path)

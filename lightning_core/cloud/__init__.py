@@ -1,0 +1,1 @@
+"""Who brings nodes and takes them away, and what a market offers."""

@@ -1,0 +1,96 @@
+"""The folder of a run: made anew, with the spec of what is run, so that the run can be gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.pool_section import There
+from lightning_core.bundle.preflight import check_folder
+from lightning_core.bundle.problems import BundleError
+from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.private_files import owner_only
+
+
+def new_run_dir(wanted: Path | str | None) -> Path:
+    """Make a folder for a run.
+
+    Args:
+        wanted: The folder; None for one in ``runs`` that is named for the time, and numbered where two runs begin in
+            the same second.
+
+    Raises:
+        BundleError: If it is there and not empty: a run is never written over another.
+    """
+    if wanted is None:
+        return _dated(datetime.now())
+    folder = Path(wanted)
+    if folder.exists() and any(folder.iterdir()):
+        raise BundleError([f"{folder}: is not empty; name another folder for this run"])
+    check_folder(folder)
+    return folder.resolve()
+
+
+def _dated(now: datetime) -> Path:
+    runs = Path("runs")
+    try:
+        runs.mkdir(exist_ok=True)
+        for number in count(1):
+            folder = runs / (f"{now:%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                break
+    except OSError as error:
+        raise BundleError([f"{runs}: cannot be written to: {error.strerror}"]) from None
+    check_folder(folder)
+    return folder.resolve()
+
+
+def keep_spec(bundle: Bundle, run_dir: Path) -> None:
+    """Notes what is run, whole or not at all: the folder can be gone on with from now on."""
+    with owner_only():
+        write_whole(run_dir / "bundle.yaml", yaml.dump(bundle.to_dict(), Dumper=_WithoutAliases, sort_keys=False))
+
+
+def keep_origin(run_dir: Path, source: Path, policy: str | None, allow_import: Sequence[str]) -> None:
+    """Note where a run's bundle is from, and what the command line said of it."""
+    with owner_only():
+        (run_dir / "origin").write_text(str(source.resolve()))
+        if policy or allow_import:
+            (run_dir / "said.json").write_text(json.dumps({"policy": policy, "allow_import": list(allow_import)}))
+
+
+def read_origin(run_dir: Path, before: Bundle, there: There | None = None) -> Bundle:
+    """Return the bundle that a run was begun with, as its file is now; as it was if the file is gone.
+
+    Args:
+        run_dir: folder of the run.
+        before: as it was.
+        there: the pool that it was read for, if it was there already.
+
+    Raises:
+        BundleError: with every problem found.
+    """
+    origin, said = run_dir / "origin", run_dir / "said.json"
+    if not origin.exists() or not (source := Path(origin.read_text())).exists():
+        return before
+    bundle = before.read_again(source, there)
+    options = json.loads(said.read_text()) if said.exists() else {}
+    if options.get("allow_import"):
+        bundle = bundle.importing_only(options["allow_import"])
+    return bundle.with_policy(options["policy"]) if options.get("policy") else bundle
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    """Writes what is there twice twice: our own loader takes no more than so many aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

@@ -1,0 +1,170 @@
+"""Events and directives as JSON text, and back: exact for every finite float, one line each, no pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, Notice, State, Verdict
+from lightning_core.core.events import (
+    Amend,
+    BadLosses,
+    Cancel,
+    Cause,
+    Cell,
+    Close,
+    DevicesGone,
+    Event,
+    Horizon,
+    Lesson,
+    Pause,
+    Report,
+    Resume,
+    Save,
+    Submit,
+    Tick,
+    Unready,
+    WorkerLeft,
+    WorkersLost,
+)
+from lightning_core.core.jobs import Can, Job, OnMiss, OnNan
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import target_from_dict
+
+_PLAIN: dict[str, type[Any]] = {
+    "report": Report,
+    "worker_left": WorkerLeft,
+    "unready": Unready,
+    "devices_gone": DevicesGone,
+    "workers_lost": WorkersLost,
+    "close": Close,
+    "cancel": Cancel,
+    "pause": Pause,
+    "resume": Resume,
+    "lesson": Lesson,
+    "tick": Tick,
+}
+_KIND = {kind: name for name, kind in _PLAIN.items()}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def job_to_dict(job: Job) -> dict[str, Any]:
+    body = {f.name: getattr(job, f.name) for f in fields(job)}
+    return body | {"target": job.target.to_dict(), "can": sorted(job.can)}
+
+
+def job_from_dict(value: dict[str, Any]) -> Job:
+    """The job that was written.
+
+    Raises:
+        ValueError: if a value is out of its range.
+        KeyError: if one is missing.
+        TypeError: if one is unknown.
+    """
+    body = dict(value)
+    target, on_miss, can = target_from_dict(body["target"]), OnMiss(body["on_miss"]), map(Can, body["can"])
+    sizes, rates = (tuple(body.get(key, ())) for key in ("sizes", "rates"))
+    body |= {"target": target, "on_miss": on_miss, "can": frozenset(can), "sizes": sizes, "rates": rates}
+    return Job(**body | {"on_nan": OnNan(body.get("on_nan", OnNan.CONTINUE))})
+
+
+def encode_event(event: Event) -> str:
+    """One line of JSON.
+
+    Raises:
+        ValueError: if a number is not finite: no event that we make has one.
+    """
+    if isinstance(event, Submit):
+        return _text({"kind": "submit", "jobs": [job_to_dict(job) for job in event.jobs]})
+    if isinstance(event, Amend):
+        return _text({"kind": "amend", "job": job_to_dict(event.job), "deadline": event.deadline,
+                      "devices": event.devices})  # fmt: skip
+    body = {f.name: getattr(event, f.name) for f in fields(event)}
+    return _text({"kind": _KIND[type(event)], **body})
+
+
+def decode_event(text: str) -> Event:
+    """The event that was encoded, equal to it."""
+    body = json.loads(text)
+    kind = body.pop("kind")
+    if kind == "submit":
+        return Submit(tuple(map(job_from_dict, body["jobs"])))
+    if kind == "amend":
+        return Amend(job_from_dict(body["job"]), body["deadline"], body.get("devices"))
+    if kind == "report":
+        body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
+        if body.get("horizon") is not None:
+            body["horizon"] = Horizon(*body["horizon"])
+        if body.get("bad") is not None:
+            body["bad"] = BadLosses(*body["bad"])
+    if kind == "devices_gone":
+        body["devices"] = tuple(body["devices"])
+    if kind == "lesson":
+        body["utilities"] = tuple(body["utilities"])
+    if kind == "worker_left":
+        body["cause"] = Cause(body["cause"])
+    if body.get("saved") is not None:
+        body["saved"] = Save(*body["saved"])
+    event: Event = _PLAIN[kind](**body)
+    return event
+
+
+def encode_answers(answers: Sequence[Answer]) -> str:
+    """One line of JSON: a list."""
+    return _text([answer_to_dict(answer) for answer in answers])
+
+
+def decode_answers(text: str) -> list[Answer]:
+    """The answers that were encoded, equal to them."""
+    return [answer_from_dict(body) for body in json.loads(text)]
+
+
+def answer_to_dict(answer: Answer) -> dict[str, Any]:
+    return answer._asdict() | {"reason": list(answer.reason)}
+
+
+def answer_from_dict(value: dict[str, Any]) -> Answer:
+    body = value | {"reason": _reason(value["reason"])}
+    if "duty" in body:
+        return Grant(**body | {"devices": tuple(body["devices"])})
+    if "verdict" not in body:
+        return Alert(**body)
+    kind = End if "version" in body else Notice
+    return kind(**body | {"verdict": Verdict(body["verdict"])})
+
+
+def status_to_dict(status: JobStatus) -> dict[str, Any]:
+    body = {f.name: getattr(status, f.name) for f in fields(status)}
+    fault = None if status.fault is None else list(status.fault)
+    spot = None if status.spot is None else list(status.spot)
+    alert = None if status.alert is None else list(status.alert)
+    reasons = {"reason": list(status.reason), "why": list(status.why), "fault": fault, "spot": spot, "alert": alert}
+    return body | {"target": status.target.to_dict()} | reasons
+
+
+def status_from_dict(value: dict[str, Any]) -> JobStatus:
+    return JobStatus(
+        **value
+        | {
+            "state": State(value["state"]),
+            "verdict": None if value["verdict"] is None else Verdict(value["verdict"]),
+            "target": target_from_dict(value["target"]),
+            "reason": _reason(value["reason"]),
+            "why": _reason(value["why"]),
+            "fault": None if value["fault"] is None else _reason(value["fault"]),
+            "alert": None if value["alert"] is None else _reason(value["alert"]),
+            "spot": None if value["spot"] is None else _reason(value["spot"]),
+            "finish": None if value["finish"] is None else tuple(value["finish"]),
+            "devices": tuple(value["devices"]),
+        }
+    )
+
+
+def _reason(value: list[Any]) -> Reason:
+    code, numbers, words = value
+    return Reason(code, tuple(numbers), words)

@@ -1,1 +1,0 @@
-"""Who drives the scheduler: it lives in a Ray actor (ray_actor) or beside one Trainer (local)."""

@@ -1,0 +1,1 @@
+"""A journal read as series, one set a job: what views and reports are made from."""

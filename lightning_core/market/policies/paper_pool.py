@@ -1,0 +1,33 @@
+"""The paper's pool of policies, and how many of a pool really differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_core.market.model import Ledger
+from lightning_core.market.play import SpotPolicy
+from lightning_core.market.policies import Ahanp, Ahap
+from lightning_core.market.windows import Windows
+
+SIGMAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+LONGEST = 5
+
+
+def paper_pool() -> dict[str, SpotPolicy]:
+    """105 of :class:`Ahap`, by window, commitment and price, and 7 of :class:`Ahanp`, by name.
+
+    They share the tables of their windows, so they must be played together or one after another, not at once.
+    """
+    windows = Windows()
+    pool: dict[str, SpotPolicy] = {
+        f"ahap-{omega}-{commitment}-{sigma}": Ahap(omega, commitment, sigma, windows=windows)
+        for omega in range(1, LONGEST + 1)
+        for commitment in range(1, omega + 1)
+        for sigma in SIGMAS
+    }
+    return pool | {f"ahanp-{sigma}": Ahanp(sigma) for sigma in SIGMAS}
+
+
+def distinct(ledgers: Sequence[Ledger]) -> int:
+    """How many of the policies that left these ledgers have decided something else than all the others."""
+    return len({(ledger.spot.tobytes(), ledger.on_demand.tobytes()) for ledger in ledgers})

@@ -1,0 +1,82 @@
+"""A plan acts: each of its tasks is a job of a pool, and is told where it trains, and on how many devices.
+
+The pool's devices are at the places of the plan; a unit is a device. A task that is not there in a period is paused and
+its memory freed. What moves saves, leaves and comes back, as with any other change of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from lightning_core.core.events import Amend, Event, Pause, Resume
+from lightning_core.core.jobs import Job
+from lightning_core.placement.model import Choice, Demands
+from lightning_core.placement.plan import Placed, Task
+from lightning_core.placement.reconfigurer import Change, Limits, Reconfigurer
+
+
+def job_name(demands: Demands, task: Task) -> str:
+    """Of the pool's job that a task is: its job's, with a number if that has several tasks.
+
+    Example::
+
+        >>> from lightning_core.placement import Demands, Gpu, Level, Node, PlacedJob, Task
+        >>> jobs = {"cars": PlacedJob((2,), rate=15.0, sample=0.4), "bus": PlacedJob((1,), rate=15.0, sample=0.4)}
+        >>> demands = Demands(("day",), {"v100": Gpu(2.0)}, {"fp32": Level(0.9, {"v100": 150.0})}, {}, jobs)
+        >>> job_name(demands, Task("cars", 1)), job_name(demands, Task("bus", 0))
+        ('cars-1', 'bus')
+    """
+    return f"{task.job}-{task.number}" if max(demands.jobs[task.job].tasks) > 1 else task.job
+
+
+class Acting:
+    """Holds the jobs of a pool to a plan, period after period, and moves them where more comes in than was planned.
+
+    Args:
+        placed: the plan.
+        job: a job of the pool by its name, with its terms as they are now.
+        tell: hands an event to the pool's scheduler.
+        limits: what a change within a period may cost.
+    """
+
+    def __init__(
+        self, placed: Placed, job: Callable[[str], Job], tell: Callable[[Event], object], limits: Limits | None = None
+    ) -> None:
+        self.placed = placed
+        self.now: Reconfigurer | None = None
+        """The period that has begun, as it is changed."""
+        self._job, self._tell, self._limits = job, tell, limits
+        self._told: dict[Task, Choice] = {}
+
+    def begin(self, period: int) -> None:
+        """A period begins: everybody goes where the plan has it."""
+        self.now = Reconfigurer(self.placed, period, self._limits)
+        for task in self.placed.served:
+            choice, before = self.now.now.get(task), self._told.pop(task, None)
+            name = job_name(self.placed.demands, task)
+            if choice is None:
+                self._tell(Pause(name, release=True))
+                continue
+            self._send(task, choice)
+            if before is None:
+                self._tell(Resume(name))
+
+    def meet(self, rates: Mapping[str, float]) -> list[Change]:
+        """Serves what is expected now, as :meth:`Reconfigurer.meet`, and moves the jobs.
+
+        Raises:
+            ValueError: if no period has begun, there is no such job, or a rate is not positive.
+        """
+        if self.now is None:
+            raise ValueError("a period must have begun, got none")
+        changes = self.now.meet(rates)
+        for change in changes:
+            if change.after != change.before:
+                self._send(change.task, change.after)
+        return changes
+
+    def _send(self, task: Task, choice: Choice) -> None:
+        self._told[task] = choice
+        job = self._job(job_name(self.placed.demands, task))
+        self._tell(Amend(replace(job, location=choice.place), devices=max(round(choice.units), 1)))

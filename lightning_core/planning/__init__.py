@@ -1,0 +1,1 @@
+"""What several policies and planners stand on: who fits, who is kept, when it would end. Pure."""

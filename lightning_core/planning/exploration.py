@@ -1,0 +1,45 @@
+"""LARA's exploration: every job is tried until its curve has shown enough to be judged.
+
+Liu et al., "Learning with Adaptive Resource Allocation", ICML 2024, section 4.1 and Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
+from lightning_core.planning.sequencing import side_by_side
+
+# Batches for each cell of the exploration threshold after which a job is explored, whatever it has shown.
+PATIENCE = 100
+
+
+class Exploration:
+    """Equal shares for the jobs that have not been seen enough of; nothing for the others meanwhile.
+
+    Args:
+        cells: loss cells that a job must have shown before it is judged (the exploration threshold H).
+
+    Raises:
+        ValueError: if the threshold is negative.
+    """
+
+    def __init__(self, cells: int) -> None:
+        if cells < 0:
+            raise ValueError(f"explore must be at least 0 cells, got {cells}")
+        self.cells = cells
+
+    def plan(self, jobs: JobView, now: float) -> Plan | None:
+        """The plan while there is a job to explore, None when all are."""
+        # A job without a measured speed or a forecast cannot be judged, whatever the threshold. But one that has had
+        # its batches and shown no usable loss must not keep all others waiting: it is judged as it is.
+        unseen = np.isnan(jobs.work) | (~jobs.exact & (jobs.cells < self.cells))
+        unexplored = unseen & (jobs.batches <= PATIENCE * max(self.cells, 1))
+        if not unexplored.any():
+            return None
+        plan = side_by_side(jobs, np.flatnonzero(unexplored), now, "explore")
+        plan.codes[~unexplored] = plan.waiting[~unexplored] = index("explored")
+        plan.numbers[:, 0] = jobs.cells
+        plan.numbers[:, 1] = self.cells
+        return plan

@@ -1,0 +1,57 @@
+"""The jobs of a view one by one: for policies that look at each by itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.core.arrays import LEVELS
+from lightning_core.core.plans import JobView
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.planning.ramp import KNOWN_AFTER
+
+
+class JobRow(NamedTuple):
+    """A row of a :class:`~lightning_core.core.plans.JobView`.
+
+    Args:
+        left: batches, by its last report, or by forecast; NaN while that is unknown.
+    """
+
+    place: int
+    speed: SpeedUp
+    deadline: float
+    submitted: float
+    batches: int
+    left: float
+    exact: bool
+    heard: float
+    holds: float
+    stint: float
+    resize: float
+    fixed: int
+    obeys: bool
+    goes_on: bool
+    weight: float
+
+    @property
+    def tried(self) -> bool:
+        """Whether its speed has been seen for long enough to plan with it."""
+        return self.speed.seconds >= KNOWN_AFTER
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether it was sent to other devices and has not been heard of since."""
+        return self.holds > 0 and self.batches > 0 and self.heard <= self.stint
+
+
+def rows_of(jobs: JobView, level: float) -> list[JobRow]:
+    """All of a view for a policy that chooses sizes; forecast work is this quantile of it."""
+    forecast = jobs.quantiles[:, int(np.searchsorted(LEVELS, level))] * jobs.throughput
+    left = np.where(jobs.exact, jobs.remaining, forecast)
+    columns = (
+        jobs.place, jobs.speedup, jobs.deadline, jobs.submitted, jobs.batches, left, jobs.exact, jobs.heard,
+        jobs.holds, jobs.stint, jobs.resize, jobs.fixed, jobs.obeys, jobs.goes_on, jobs.weight,
+    )  # fmt: skip
+    return [JobRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

@@ -1,0 +1,234 @@
+"""One job as a chart: its loss on the way to its target with what had been forecast, what was believed, its share."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lightning_core.core.answers import Verdict
+from lightning_core.core.durations import format_duration
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.history.job_history import JobHistory
+from lightning_core.history.moments import Forecast
+from lightning_core.report.svg import Scale, boxes, escape, line, number, steps, thin, time_ticks, time_words
+from lightning_core.view.progress import SYMBOLS
+
+# The chart is as wide as a narrow phone, so that its text is never scaled down much.
+WIDTH, HEIGHT = 400, 262
+LEFT, RIGHT = 54, 392
+TOP, BOTTOM = 26, 158
+STRIP, STRIP_HEIGHT = 174, 12
+SHARE_TOP, SHARE_BOTTOM = 196, 230
+TITLE = 96
+CURVE_POINTS, RAW_POINTS, FAN_POINTS = 300, 240, 14
+
+# Classes of the style sheet.
+CLASSES = {verdict: str(verdict).replace(" ", "-") for verdict in Verdict}
+
+
+def chart(job: JobHistory, label: str, last: float, key: int) -> str:
+    """An inline SVG.
+
+    Args:
+        job: to draw.
+        label: what it is called on the page.
+        last: time of the last event; of a job that has not ended, its line ends here.
+        key: unique on the page.
+    """
+    return _Chart(job, label, last, key).draw()
+
+
+class _Chart:
+    def __init__(self, job: JobHistory, label: str, last: float, key: int) -> None:
+        self.job, self.label, self.key = job, label, key
+        self.start = job.submitted
+        self.end = max((last if job.ended is None else job.ended) - self.start, 1e-3)
+        deadline = job.deadline - self.start
+        # A deadline far behind the end would squeeze all else: then it is only pointed at.
+        self.x = Scale(0.0, max(1.04 * self.end, min(1.05 * deadline, 1.8 * self.end)), LEFT, RIGHT)
+        self.raw, self.curve = job.seen(), job.curve()
+        if not len(self.curve):  # fewer cells than the window
+            self.curve = self.raw
+        self.y = self._y_scale()
+
+    def draw(self) -> str:
+        job = self.job
+        desc = f"{len(self.raw)} observations, {len(job.forecasts)} forecasts, {len(job.beliefs)} verdicts"
+        parts = [
+            f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="t{self.key} d{self.key}">',
+            f'<title id="t{self.key}">{escape(self.label)}: {self._axis_title()} over time</title>',
+            f'<desc id="d{self.key}">{escape(desc)}. {escape(job.reason)}.</desc>',
+            *self._axes(),
+            # A box of its own cuts off what leaves it.
+            f'<svg x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}" '
+            f'viewBox="{LEFT} {TOP} {RIGHT - LEFT} {BOTTOM - TOP}">',
+            *self._fans(),
+            *self._lines(),
+            "</svg>",
+            *self._deadlines(),
+            *self._strip(),
+            *self._share(),
+            "</svg>",
+        ]
+        return "".join(parts)
+
+    def _axis_title(self) -> str:
+        target = self.job.job.target
+        return "batches done" if isinstance(target, BatchTarget) else escape(target.metric)
+
+    def _y_scale(self) -> Scale:
+        goal = self.job.goal
+        values = np.append(self.curve[:, 1], goal) if len(self.curve) else np.array([goal])
+        low, high = float(values.min()), float(values.max())
+        if isinstance(self.job.job.target, BatchTarget):
+            return Scale(0.0, 1.08 * high, BOTTOM, TOP)
+        if low > 0 and isinstance(self.job.job.target, LossTarget) and self.job.job.target.at_least is None:
+            room = max(high / low, 1.2) ** 0.1
+            return Scale(low / room, high * room, BOTTOM, TOP, log=True)
+        room = 0.1 * (high - low) or 0.1
+        return Scale(low - room, high + room, BOTTOM, TOP)
+
+    def _axes(self) -> list[str]:
+        found = []
+        for value in self.y.ticks():
+            y = number(self.y(value))
+            found.append(f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>')
+            found.append(f'<text class="tick" x="{LEFT - 5}" y="{y}" dy="4" text-anchor="end">{value:.4g}</text>')
+        for value in time_ticks(self.x.high):
+            x = number(self.x(value))
+            found.append(f'<path class="grid" d="M{x} {TOP}V{SHARE_BOTTOM}"/>')
+            anchor = "start" if value == 0 else "middle" if self.x(value) < RIGHT - 16 else "end"
+            found.append(
+                f'<text class="tick" x="{x}" y="{SHARE_BOTTOM + 16}" text-anchor="{anchor}">{time_words(value)}</text>'
+            )
+        found.append(f'<text class="tick" x="{LEFT}" y="{TOP - 10}">{self._axis_title()}</text>')
+        return found
+
+    def _lines(self) -> list[str]:
+        goal = number(self.y(self.job.goal))
+        found = [f'<path class="goal" d="M{LEFT} {goal}H{RIGHT}"/>']
+        if len(self.raw) > len(self.curve):
+            found.append(f'<path class="raw" d="{self._path(self.raw, RAW_POINTS)}"/>')
+        if len(self.curve):
+            found.append(f'<path class="curve" d="{self._path(self.curve, CURVE_POINTS)}"/>')
+        for held in self.job.deadlines[:-1]:
+            found.append(f'<path class="deadline old" d="M{number(self.x(held[1] - self.start))} {TOP}V{BOTTOM}"/>')
+        return found
+
+    def _path(self, points: np.ndarray[tuple[int, ...], np.dtype[np.float64]], most: int) -> str:
+        kept = thin(points, most)
+        if len(kept) == 1:
+            kept = np.vstack([kept, kept])
+        return line((self.x(t - self.start), self.y(v)) for t, v in kept.tolist())
+
+    def _deadlines(self) -> list[str]:
+        at = self.job.deadline - self.start
+        words = f"deadline {format_duration(at)}"
+        if at > self.x.high:
+            return [f'<text class="mark" x="{RIGHT}" y="{TOP - 10}" text-anchor="end">{words} →</text>']
+        x = self.x(at)
+        anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"
+        beside = x if anchor == "end" else max(x, LEFT + TITLE)  # of the axis' title
+        return [
+            f'<path class="deadline" d="M{number(x)} {TOP - 6}V{SHARE_BOTTOM}"/>',
+            f'<text class="mark" x="{number(beside)}" y="{TOP - 10}" text-anchor="{anchor}">{words}</text>',
+        ]
+
+    def _fans(self) -> list[str]:
+        if not len(self.curve):
+            return []
+        found = []
+        for k, made in enumerate(self.job.forecasts):
+            value = float(np.interp(made.time, self.curve[:, 0], self.curve[:, 1]))
+            edges = [self._way(made.time, value, end) for end in (made.early, made.late)]
+            # The newest stands out.
+            shade = 0.05 + 0.13 * (k + 1) / len(self.job.forecasts)
+            words = f"forecast after {format_duration(made.time - self.start)}: {_ends(made, self.start)}"
+            found.append(
+                f'<path class="fan" fill-opacity="{shade:.2f}" d="{line([*edges[0], *reversed(edges[1])])}z">'
+                f"<title>{escape(words)}</title></path>"
+            )
+            if made.likely < math.inf:
+                found.append(f'<path class="likely" d="{line(self._way(made.time, value, made.likely))}"/>')
+            found.append(f'<circle class="asked" cx="{number(self.x(made.time - self.start))}" '
+                         f'cy="{number(self.y(value))}" r="2"/>')  # fmt: skip
+        return found
+
+    def _way(self, time: float, value: float, end: float) -> list[tuple[float, float]]:
+        """From a value to the goal, which is forecast to be reached at ``end``: pixels.
+
+        A loss goes by the power law of the time trained that passes through both, which is how the estimators think; a
+        target that is not above zero is approached in a straight line.
+        """
+        job, target = self.job, self.job.job.target
+        origin = job.progress[0].time if job.progress else self.start
+        until = min(max(end, time + 1e-3), self.start + 1.05 * self.x.high)
+        times = np.linspace(time, max(until, time + 1e-3), FAN_POINTS)
+        if isinstance(target, LossTarget) and end == math.inf:
+            values = np.full(len(times), value)
+        elif isinstance(target, LossTarget) and target.falling(value) > target.threshold > 0 and time > origin:
+            here, there = target.falling(value), target.threshold
+            slope = math.log(here / there) / math.log(max(end - origin, time - origin + 1e-3) / (time - origin))
+            falling = np.maximum(here * ((times - origin) / (time - origin)) ** -slope, there)
+            values = np.array([target.logged(v) for v in falling.tolist()])
+        else:
+            part = np.clip((times - time) / max(end - time, 1e-3), 0.0, 1.0)
+            values = value + part * (job.goal - value)
+        return [(self.x(t - self.start), self.y(v)) for t, v in zip(times.tolist(), values.tolist(), strict=True)]
+
+    def _strip(self) -> list[str]:
+        """What was believed, as a band in colours and symbols; below it, marks of what people and workers did."""
+        found = [f'<text class="tick" x="{LEFT - 5}" y="{STRIP + 10}" text-anchor="end">verdict</text>']
+        job = self.job
+        untils = [*(belief.time for belief in job.beliefs), self.start + self.end][1:]
+        for belief, until in zip(job.beliefs, untils, strict=True):
+            left, right = self.x(belief.time - self.start), self.x(until - self.start)
+            last = belief is job.beliefs[-1] and job.ended is not None
+            width = max(STRIP_HEIGHT + 4.0 if last else 1.0, right - left)
+            left = min(left, RIGHT - width)
+            words = f"{belief.verdict} after {format_duration(belief.time - self.start)}: {belief.reason}"
+            found.append(
+                f'<g class="{CLASSES[belief.verdict]}"><rect x="{number(left)}" y="{STRIP}" width="{number(width)}" '
+                f'height="{STRIP_HEIGHT}"/><title>{escape(words)}</title>'
+            )
+            if width >= STRIP_HEIGHT:
+                found.append(f'<text x="{number(left + width / 2)}" y="{STRIP + 10}">{SYMBOLS[belief.verdict]}</text>')
+            found.append("</g>")
+        for remark in job.remarks:
+            x = self.x(remark.time - self.start)
+            words = f"{remark.who}, after {format_duration(remark.time - self.start)}: {remark.words}"
+            found.append(f'<path class="remark" d="M{number(x)} {STRIP - 2}l-4.5 -8h9z">'
+                         f"<title>{escape(words)}</title></path>")  # fmt: skip
+        for fault in job.faults:
+            x = self.x(fault.time - self.start)
+            words = f"fault, after {format_duration(fault.time - self.start)}: {fault}"
+            found.append(f'<path class="fault" d="M{number(x - 4)} {STRIP - 10}l8 8m0 -8l-8 8">'
+                         f"<title>{escape(words)}</title></path>")  # fmt: skip
+        return found
+
+    def _share(self) -> list[str]:
+        """What it held, 0 to 1, and where."""
+        end = self.start + self.end
+        level = Scale(0.0, 1.0, SHARE_BOTTOM, SHARE_TOP)
+        held = steps([(held.time, held.duty) for held in self.job.grants], end)
+        areas = [
+            (
+                self.x(a - self.start),
+                level(duty),
+                self.x(b - self.start) - self.x(a - self.start),
+                SHARE_BOTTOM - level(duty),
+            )
+            for a, b, duty in held
+            if duty > 0
+        ]
+        return [
+            f'<text class="tick" x="{LEFT - 5}" y="{SHARE_BOTTOM - 12}" text-anchor="end">share</text>',
+            f'<path class="share" d="{boxes(areas)}"/>' if areas else "",
+            f'<path class="axis" d="M{LEFT} {SHARE_BOTTOM}H{RIGHT}"/>',
+        ]
+
+
+def _ends(made: Forecast, start: float) -> str:
+    early, likely, late = (format_duration(end - start) for end in (made.early, made.likely, made.late))
+    return f"reaches its target after {likely} (early {early}, late {late})"

@@ -1,0 +1,154 @@
+"""What a chart is drawn with: scales, their ticks, and paths. Coordinates are rounded, so that a page stays small."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from lightning_core.core.arrays import FloatArray
+from lightning_core.view.text import clean
+
+# Steps between ticks of a time axis, in seconds, that people find round.
+_ROUND = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+class Scale:
+    """From a range of values to a range of pixels, straight or by the logarithm.
+
+    Example::
+
+        >>> Scale(1.0, 100.0, 0.0, 50.0, log=True)(10.0)
+        25.0
+    """
+
+    def __init__(self, low: float, high: float, start: float, end: float, *, log: bool = False) -> None:
+        self.low, self.high, self.log = low, high, log
+        self._start, self._end = start, end
+
+    def __call__(self, value: float) -> float:
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, self.low * 1e-3))
+        part = (value - low) / (high - low) if high > low else 0.5
+        return self._start + part * (self._end - self._start)
+
+    def ticks(self, most: int = 4) -> list[float]:
+        """Round values within the range."""
+        if self.log:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            for digits in ((1, 2, 5), (1, 3), (1,)):
+                found = [d * 10.0**e for e in range(first, last + 1) for d in digits]
+                found = [value for value in found if self.low <= value <= self.high]
+                if len(found) <= most:
+                    break
+            if len(found) >= 2:
+                return found[:: math.ceil(len(found) / most)]
+        span = self.high - self.low
+        if not span > 0:
+            return [self.low]
+        size = 10.0 ** math.floor(math.log10(span / most))
+        step = next(k * size for k in (1, 2, 5, 10) if span / (k * size) <= most)
+        first = math.ceil(self.low / step - 1e-9)
+        return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def time_ticks(end: float, most: int = 5) -> list[float]:
+    """Round times from 0 to ``end`` seconds.
+
+    Example::
+
+        >>> time_ticks(100.0)
+        [0, 30, 60, 90]
+    """
+    step = next((s for s in _ROUND if end / s < most), 86400 * math.ceil(end / 86400 / most))
+    if end < 1:
+        return [0]
+    return list(range(0, math.floor(end) + 1, step))
+
+
+def time_words(seconds: float) -> str:
+    """A tick of a time axis.
+
+    Example::
+
+        >>> [time_words(s) for s in (0, 45, 90, 3600, 93600)]
+        ['0', '45s', '1m30s', '1h', '1d2h']
+    """
+    parts, rest = [], round(seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0"
+
+
+def escape(text: object) -> str:
+    """Text from anywhere, safe between tags and in a quoted attribute.
+
+    Example::
+
+        >>> escape('<script>"\\x1b[2J')
+        '&lt;script&gt;&quot;[2J'
+    """
+    return html.escape(clean(str(text)), quote=True)
+
+
+def number(value: float) -> str:
+    """A coordinate, to a tenth of a pixel.
+
+    Example::
+
+        >>> number(3.0), number(0.25), number(-0.01)
+        ('3', '0.2', '0')
+    """
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
+
+
+def line(points: Iterable[tuple[float, float]]) -> str:
+    """The ``d`` of a path through points."""
+    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
+
+
+def boxes(boxes: Iterable[tuple[float, float, float, float]]) -> str:
+    """The ``d`` of a path of boxes, each ``(x, y, width, height)``."""
+    return "".join(f"M{number(x)} {number(y)}h{number(w)}v{number(h)}h{number(-w)}z" for x, y, w, h in boxes)
+
+
+def thin(points: FloatArray, most: int) -> FloatArray:
+    """Fewer points for the eye: of each stretch its lowest and its highest, in their order; the last one stays.
+
+    Args:
+        points: shape ``(n, 2)``, ordered by the first column.
+        most: about so many are kept.
+    """
+    if len(points) <= most:
+        return points
+    edges = np.linspace(0, len(points), most // 2 + 1).astype(int)
+    keep: set[int] = {len(points) - 1}
+    for start, end in pairwise(edges.tolist()):
+        values = points[start:end, 1]
+        keep |= {int(start + values.argmin()), int(start + values.argmax())}
+    return points[sorted(keep)]
+
+
+def steps(levels: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float, float]]:
+    """Levels as stretches ``(from, to, level)`` up to ``end``; equal neighbours are one.
+
+    Example::
+
+        >>> steps([(0.0, 1.0), (2.0, 1.0), (3.0, 0.5)], end=5.0)
+        [(0.0, 3.0, 1.0), (3.0, 5.0, 0.5)]
+    """
+    found: list[tuple[float, float, float]] = []
+    for (time, level), until in zip(levels, [*(time for time, _ in levels), end][1:], strict=True):
+        until = min(until, end)
+        if found and found[-1][2] == level and found[-1][1] == time:
+            found[-1] = (found[-1][0], until, level)
+        elif until > time:
+            found.append((time, until, level))
+    return found

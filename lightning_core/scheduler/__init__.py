@@ -1,0 +1,1 @@
+"""The scheduler: events in, answers out. Pure."""

@@ -1,0 +1,161 @@
+"""Jobs of a pool as the market sees them: their measured speed, slot by slot, and the lessons of those that are over.
+
+A job that has ended tells what each spot policy would have made of it: it is played again through the prices that came,
+at the speed that was measured, up to its deadline (counterfactual replay, Kong et al., algorithm 2). The market must
+have come that far, so it teaches once its deadline has passed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.core.answers import Verdict
+from lightning_core.core.events import Lesson
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.targets import BatchTarget
+from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
+from lightning_core.market.policies import OnDemand
+from lightning_core.market.selector import normalised
+from lightning_core.scheduler.market_terms import MarketTerms
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+
+
+def speed_table(speed: SpeedUp, slot: float, most: int | None = None) -> tuple[int, tuple[float, ...]]:
+    """A job's measured speed as the market's table H(n).
+
+    Args:
+        speed: what was learned of it.
+        slot: seconds.
+        most: instances to tell of; none: the largest of its sizes.
+
+    Returns:
+        The fewest instances that it needs, and batches in a slot on 0, 1, .. of them; on a number between two of its
+        sizes as many as on the smaller.
+
+    Raises:
+        ValueError: if nothing is known of its speed.
+
+    Example::
+
+        >>> speed_table(SpeedUp((1, 2, 4), (1.0, 1.8, 3.0)), slot=100.0)
+        (1, (0.0, 100.0, 180.0, 180.0, 300.0))
+    """
+    if not speed.known:
+        raise ValueError("a job's speed must be known, nothing has been seen of it")
+    least, most = speed.sizes[0], most or speed.sizes[-1]
+    table = [0.0]
+    for number in range(1, most + 1):
+        size = max((one for one in speed.sizes if one <= number), default=None)
+        table.append(0.0 if size is None else max(table[-1], slot * speed.rate(size)))
+    return least, tuple(table)
+
+
+def work_left(scheduler: Scheduler, name: str) -> float:
+    """Batches that a job has still to do.
+
+    Raises:
+        ValueError: if its target is a loss: nobody knows.
+    """
+    target = scheduler.job(name).target
+    if not isinstance(target, BatchTarget):
+        raise ValueError(f"job {name!r}: its target is a loss: say how much work is left")
+    return float(max(target.batches - scheduler.last(name).batches, 1))
+
+
+# Slots in which a job is played again at most; of a longer one several are taken for one.
+MOST_SLOTS = 32
+
+
+class Lecture(NamedTuple):
+    """A job that can teach.
+
+    Args:
+        name: of the job.
+        job: what the market sees of it; None if it teaches nothing, for its speed or its work is not known, or it lived
+            beyond the recording.
+        start: the slot in which it began.
+    """
+
+    name: str
+    job: SpotJob | None
+    start: int
+
+
+class Lessons:
+    """Makes lessons of a pool's jobs, once their deadlines have passed.
+
+    Args:
+        terms: of the market.
+        market: its recording.
+    """
+
+    def __init__(self, terms: MarketTerms, market: Market) -> None:
+        self.terms, self.market = terms, market
+
+    @classmethod
+    def of(cls, settings: Settings) -> Lessons | None:
+        """Of a pool, if it has a market."""
+        terms = settings.market_terms()
+        return None if terms is None else cls(terms, terms.market())
+
+    def due(self, scheduler: Scheduler, now: float) -> list[Lecture]:
+        """Jobs that can teach now."""
+        names = [name for name, over in scheduler.untaught.items() if over <= now]
+        return [Lecture(name, *self._seen(scheduler, name)) for name in names]
+
+    def next(self, scheduler: Scheduler) -> float | None:
+        """When a job can teach next, scheduler time."""
+        return min(scheduler.untaught.values(), default=None)
+
+    def lesson(self, lecture: Lecture) -> Lesson:
+        """What each policy would have made of a job; up to a second or two for one of many slots and devices."""
+        name, job, start = lecture
+        if job is None:
+            return Lesson(name, ())
+        job = replace(job, value=self.terms.value * on_demand_alone(job, self.market.on_demand))
+        times = math.ceil(job.deadline / MOST_SLOTS)
+        if times > 1:
+            market = coarser(self.market, start, times)
+            speed = tuple(times * one for one in job.speed)
+            job, start = replace(job, deadline=job.deadline // times, speed=speed), 0
+        else:
+            market = self.market
+        policies = list(self.terms.make().values())
+        ledgers = play(policies, Batch([job], market, [start]), Foreseen(LastValue()))
+        worth = (normalised(ledger.utility, job, market.on_demand) for ledger in ledgers)
+        return Lesson(name, tuple(float(one[0]) for one in worth))
+
+    def _seen(self, scheduler: Scheduler, name: str) -> tuple[SpotJob | None, int]:
+        status, given, speed = scheduler.last(name), scheduler.job(name), scheduler.speedup(name)
+        slot = self.market.seconds
+        start = math.ceil((status.submitted_at + given.begin) / slot)
+        deadline = math.floor(status.deadline / slot) - start
+        # What a job has done that did not reach its loss tells nothing of what it would have had to do.
+        met = status.batches if status.verdict is Verdict.MET else 0
+        work = given.target.batches if isinstance(given.target, BatchTarget) else met
+        if deadline < 1 or start + deadline > len(self.market) or not work or not speed.known:
+            return None, start
+        least, table = speed_table(speed, slot)
+        kept, grace = self.terms.kept, self.terms.grace
+        return SpotJob(float(work), deadline, least, len(table) - 1, table, kept, kept, 0.0, grace), start
+
+
+def coarser(market: Market, start: int, times: int) -> Market:
+    """From a slot on, so many slots as one: the fewest instances in them, and the highest price."""
+    slots = (len(market) - start) // times
+    available, price = (
+        column[start : start + slots * times].reshape(slots, times) for column in (market.available, market.price)
+    )
+    return Market(price.max(1) * times, available.min(1), market.on_demand * times, market.seconds * times, market.name)
+
+
+def on_demand_alone(job: SpotJob, price: float) -> float:
+    """What a job costs on the fewest on-demand instances that end it in time."""
+    none = Market(np.full(job.deadline, price), np.zeros(job.deadline, np.int64), price)
+    [ledger] = play([OnDemand()], Batch([job], none, [0]), Foreseen(LastValue()))
+    return float(ledger.cost[0])

@@ -1,0 +1,90 @@
+"""What a pool is told of its market: where prices come from, and which policies there are to choose from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_core.market.model import Market
+from lightning_core.market.play import SpotPolicy
+from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.traces import SLOT, read, shipped
+
+# As different from each other as they are: what plans, what waits, what keeps to the clock, what trusts nothing.
+USUAL = ("chain", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
+
+
+@dataclass(frozen=True, slots=True)
+class MarketTerms:
+    """A pool's market.
+
+    Args:
+        trace: file of a recording (:func:`~lightning_core.market.traces.read`), whose first slot is the pool's first;
+            empty: the one that is shipped.
+        price: of a spot instance for a slot: where none is recorded, or instead of what was.
+        on_demand: price of an on-demand instance.
+        slot: seconds of a slot; none: as it was recorded.
+        pool: of a recording of SpotLake's, ``INSTANCE@ZONE``.
+        policies: names in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of which each job gets one.
+        seed: of the draws among them.
+        value: of a job that ends in time, in what it costs on on-demand instances alone.
+        grace: after so many times its deadline its end is worth nothing.
+        kept: part of a slot that is left if the number of instances changes in it.
+
+    Raises:
+        ValueError: if one is out of its range.
+    """
+
+    trace: str = ""
+    price: float | None = None
+    on_demand: float = 1.0
+    slot: float | None = None
+    pool: str = ""
+    policies: tuple[str, ...] = USUAL
+    seed: int = 0
+    value: float = 1.5
+    grace: float = 1.5
+    kept: float = 0.9
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policies", tuple(self.policies))  # a list, as it comes from a file
+        if not self.policies or len(set(self.policies)) < len(self.policies):
+            got = ", ".join(self.policies) or "none"
+            raise ValueError(f"market policies must be at least one, each once, got {got}")
+        for name in self.policies:
+            if name not in SPOT_POLICIES:
+                raise ValueError(f"market policies must be of {', '.join(SPOT_POLICIES)}, got {name!r}")
+        if type(self.seed) is not int or self.seed < 0:
+            raise ValueError(f"market seed must be whole and at least 0, got {self.seed!r}")
+        for rule in ("trace", "pool"):
+            if not isinstance(text := getattr(self, rule), str):
+                raise ValueError(f"market {rule} must be text, got {text!r}")
+        for rule in ("price", "on_demand", "slot", "value", "grace", "kept"):
+            if isinstance(number := getattr(self, rule), bool | str):
+                raise ValueError(f"market {rule} must be a number, got {number!r}")
+        if self.price is not None and not 0 <= self.price < math.inf:
+            raise ValueError(f"market price must be at least 0 and finite, got {self.price}")
+        positive = {"on_demand": self.on_demand, "value": self.value, "slot": SLOT if self.slot is None else self.slot}
+        for rule, number in positive.items():
+            if not 0 < number < math.inf:
+                raise ValueError(f"market {rule} must be positive and finite, got {number}")
+        if not 1 < self.grace < math.inf:
+            raise ValueError(f"market grace must be above 1 and finite, got {self.grace}")
+        if not 0 < self.kept <= 1:
+            raise ValueError(f"market kept must be above 0 and at most 1, got {self.kept}")
+
+    def market(self) -> Market:
+        """The recording.
+
+        Raises:
+            ValueError: if it cannot be read.
+            OSError: if it is not there.
+        """
+        if not self.trace:
+            return shipped(self.price, self.on_demand, self.slot)
+        return read(Path(self.trace), self.price, self.on_demand, self.slot, self.pool)
+
+    def make(self) -> dict[str, SpotPolicy]:
+        """The policies, by name."""
+        return {name: SPOT_POLICIES[name]() for name in self.policies}

@@ -1,0 +1,158 @@
+"""All that decides how a scheduler behaves."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from lightning_core.core.names import closest, did_you_mean, listed
+from lightning_core.core.protocols import Estimator, Policy
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import LossTarget, Target
+from lightning_core.estimators import ESTIMATORS
+from lightning_core.policies import POLICIES
+from lightning_core.scheduler.market_terms import MarketTerms
+
+# Of policies that name none of their own.
+USUAL_ESTIMATOR = "posterior"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that decides how a scheduler behaves; written to the journal, so that a replay builds the same one.
+
+    Args:
+        policy: a name in :data:`lightning_core.policies.POLICIES`.
+        policy_args: its arguments.
+        estimator: a name in :data:`lightning_core.estimators.ESTIMATORS`; the policy's own if none is given.
+        estimator_args: its arguments.
+        period: seconds between two rounds.
+        window: cells whose mean must come down to a target loss.
+        judge_after: cells that a loss curve must have shown before its job is given a verdict.
+        devices: of the pool.
+        resident: launched jobs that stay warm in memory at most, over all devices; None for all.
+        stay: seconds that a job trains where it is before it may be moved: a move costs some, so a stay must be long
+            against it.
+        cores: of each device, in a pool of CPUs.
+        quantum: the least part of a device that can be metered out; 1 if devices are given whole.
+        resize: seconds that a resize is taken to cost until one has been measured.
+        locations: where each device is, by name, as many as there are devices; empty if that makes no difference.
+        stall: seconds without a batch, at least, after which people are told that a training stands still; None: never.
+        market: arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, for a spot policy to be
+            chosen for each job; None if there is no market.
+
+    Raises:
+        ValueError: if a name is unknown or an argument out of its range.
+    """
+
+    policy: str = "triage"
+    policy_args: Mapping[str, Any] = field(default_factory=dict)
+    estimator: str = ""
+    estimator_args: Mapping[str, Any] = field(default_factory=dict)
+    period: float = 1.0
+    window: int = 5
+    judge_after: int = 10
+    devices: int = 1
+    resident: int | None = None
+    stay: float = 10.0
+    cores: int = 1
+    quantum: float = 1.0
+    resize: float = 1.0
+    locations: tuple[str, ...] = ()
+    stall: float | None = 60.0
+    market: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.period > 0:
+            raise ValueError(f"period must be positive, got {self.period}")
+        if self.window < 1:
+            raise ValueError(f"window must be at least 1 cell, got {self.window}")
+        if self.judge_after < 0:
+            raise ValueError(f"judge_after must be at least 0 cells, got {self.judge_after}")
+        if self.devices < 1:
+            raise ValueError(f"devices must be at least 1, got {self.devices}")
+        object.__setattr__(self, "locations", tuple(self.locations))
+        if self.locations and not (len(self.locations) == self.devices and all(self.locations)):
+            raise ValueError(f"locations must be a name for each of {self.devices} devices, got {self.locations}")
+        if self.resident is not None and self.resident < self.devices:
+            raise ValueError(f"resident must be at least one job a device ({self.devices}), got {self.resident}")
+        if not self.stay >= 0:
+            raise ValueError(f"stay must be at least 0 seconds, got {self.stay}")
+        if self.cores < 1:
+            raise ValueError(f"cores must be at least 1 a device, got {self.cores}")
+        if not 0 < self.quantum <= 1:
+            raise ValueError(f"quantum must be above 0 and at most 1 device, got {self.quantum}")
+        if not 0 <= self.resize < math.inf:
+            raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
+        if self.stall is not None and not 0 < self.stall < math.inf:
+            raise ValueError(f"stall must be positive and finite, got {self.stall}")
+        self.make_policy()
+        self.make_estimator()
+        self.market_terms()
+
+    def make_policy(self) -> Policy:
+        policy: Policy = _make("policy", POLICIES, self.policy, self.policy_args)
+        return policy
+
+    def make_estimator(self) -> Estimator:
+        estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator_used, self.estimator_args)
+        return estimator
+
+    def market_terms(self) -> MarketTerms | None:
+        """Of the market, if there is one."""
+        if self.market is None:
+            return None
+        try:
+            return MarketTerms(**self.market)
+        except TypeError as error:
+            raise ValueError(f"market: {error}") from None
+
+    def refusal(self, target: Target) -> Reason | None:
+        """Return why a job with this target cannot be run so; None if it can.
+
+        Estimators and policies as published are of positive losses: those that can do without say so.
+        """
+        if not isinstance(target, LossTarget) or target.threshold > 0:
+            return None
+        if getattr(POLICIES[self.policy], "positive_losses", False):
+            return Reason("positive_losses", (target.threshold,), f"the policy {self.policy}")
+        if not getattr(self.make_estimator(), "any_loss", False):
+            return Reason("positive_losses", (target.threshold,), f"the estimator {self.estimator_used}")
+        return None
+
+    @property
+    def estimator_used(self) -> str:
+        """The estimator's name, also where none is given."""
+        return self.estimator or getattr(POLICIES[self.policy], "estimator", USUAL_ESTIMATOR)
+
+    @property
+    def slots(self) -> int | None:
+        """Launched jobs that may be warm on one device."""
+        return None if self.resident is None else self.resident // self.devices
+
+    def devices_at(self, location: str) -> tuple[int, ...]:
+        """Those of a location; all for an empty name."""
+        return tuple(k for k in range(self.devices) if not location or self.locations[k : k + 1] == (location,))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, the estimator by name: a journal is replayed with the one that it was made with."""
+        body = {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
+        return body | {"estimator": self.estimator_used}
+
+
+def _make(kind: str, known: Mapping[str, Callable[..., Any]], name: str, args: Mapping[str, Any]) -> Any:
+    if name not in known:
+        close = closest(name, known)
+        hint = "" if close is None else f"; did you mean {close!r}?"
+        raise ValueError(f"{kind} must be one of {listed(sorted(known))}, got {name!r}{hint}")
+    try:
+        return known[name](**args)
+    except TypeError as error:
+        takes = list(inspect.signature(known[name]).parameters)
+        if strangers := [argument for argument in args if argument not in takes]:
+            hint = did_you_mean(strangers[0], takes) if takes else "; it takes none"
+            raise ValueError(f"{kind} {name}: unknown argument {strangers[0]!r}{hint}") from None
+        raise ValueError(f"{kind} {name}: {error}") from None

@@ -1,0 +1,147 @@
+"""What became of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from lightning_core.core.answers import JobStatus, Verdict
+from lightning_core.scheduler.settings import Settings
+
+EXIT_MET, EXIT_CRASHED, EXIT_BAD_INPUT, EXIT_NOT_MET, EXIT_POOL_LOST = 0, 1, 2, 3, 70
+
+
+class PoolLost(RuntimeError):
+    """What the jobs ran on is gone; what they saved, and the journal, are not."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The end of a run.
+
+    Args:
+        policy: its name.
+        jobs: as they ended.
+        wall: seconds of scheduler time from the first submission to the end of the run.
+        run_dir: folder with the journal, the spec and the summary.
+        interrupted: the signal that ended it, if one did.
+        devices: of the pool.
+        lost: whether it ended because the pool did.
+        down: seconds of ``wall`` in which it was left, and nothing ran.
+    """
+
+    policy: str
+    jobs: tuple[JobStatus, ...]
+    wall: float
+    run_dir: Path
+    interrupted: int | None = None
+    devices: int = 1
+    lost: bool = False
+    down: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        now: float,
+        jobs: list[JobStatus],
+        run_dir: Path,
+        interrupted: int | None = None,
+        *,
+        lost: bool = False,
+        down: float = 0.0,
+    ) -> Self:
+        """Sum up a run.
+
+        Args:
+            settings: of the scheduler.
+            now: scheduler time: the end of the run if not all of its jobs have ended.
+            jobs: as they are now.
+            run_dir: folder of the run.
+            interrupted: the signal that ended it, if one did.
+            lost: whether it ended because the pool did.
+            down: seconds in which it was left, and nothing ran.
+        """
+        args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
+        policy = settings.policy + (f":{args}" if args else "")
+        start = min((job.submitted_at for job in jobs), default=0.0)
+        end = max((now if job.finished_at is None else job.finished_at for job in jobs), default=now)
+        return cls(policy, tuple(jobs), max(end - start, 0.0), run_dir, interrupted, settings.devices, lost, down)
+
+    @property
+    def met(self) -> int:
+        """How many jobs met their target in time."""
+        return sum(job.verdict is Verdict.MET for job in self.jobs)
+
+    @property
+    def exit_code(self) -> int:
+        """For the shell: 0 all met, 3 some not, 1 one crashed, 128 + signal if interrupted, 70 if the pool died."""
+        if self.interrupted is not None:
+            return 128 + self.interrupted
+        if self.lost:
+            return EXIT_POOL_LOST
+        if any(job.verdict is Verdict.CRASHED for job in self.jobs):
+            return EXIT_CRASHED
+        return EXIT_MET if self.met == len(self.jobs) else EXIT_NOT_MET
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Numbers of the whole run: how long, and what part of the devices' time was spent training."""
+        busy = sum(job.busy for job in self.jobs)
+        could = (self.wall - self.down) * self.devices
+        return {
+            "jobs": len(self.jobs),
+            "met": self.met,
+            "wall_s": self.wall,
+            "busy_s": busy,
+            "down_s": self.down,
+            "device_use": min(busy / could, 1.0) if could > 0 else 0.0,
+            "rejected_losses": sum(job.rejected for job in self.jobs),
+            "restarts": sum(job.restarts for job in self.jobs),
+            "lost_batches": sum(job.lost for job in self.jobs),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As written to ``summary.json``."""
+        return {
+            "policy": self.policy,
+            "met": self.met,
+            "jobs": {job.name: _job(job) | best_model(self.run_dir, job.name) for job in self.jobs},
+            "figures": self.figures,
+        }
+
+    def write(self, path: Path) -> None:
+        """Writes it as JSON, whole or not at all."""
+        beside = path.with_name(path.name + ".new")
+        beside.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
+        os.replace(beside, path)
+
+
+def best_model(folder: Path, job: str) -> dict[str, str]:
+    """Return where the best model of a launched job lies, as ``best_model``; nothing if none is kept there."""
+    path = folder.absolute() / "jobs" / job / "best.ckpt"
+    return {"best_model": str(path)} if path.exists() else {}
+
+
+def _job(job: JobStatus) -> dict[str, Any]:
+    body = {
+        "verdict": job.verdict,
+        "finished_at": job.finished_at,
+        "metric": job.target.metric,
+        "value": job.value,
+        "best": job.best,
+        "loss": job.loss,
+        "batches": job.batches,
+        "reason": str(job.reason),
+        "target": str(job.target),
+        "deadline": job.deadline - job.submitted_at,
+        "busy": job.busy,
+        "rejected_losses": job.rejected,
+        "restarts": job.restarts,
+        "lost_batches": job.lost,
+        "fault": None if job.fault is None else str(job.fault),
+    }
+    return body | {"traceback": job.detail} if job.detail else body

@@ -1,0 +1,1 @@
+"""The scheduler's process, and the ways to it: Ray actor, socket server, clients, sessions, discovery."""

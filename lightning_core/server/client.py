@@ -1,0 +1,161 @@
+"""The client's end of the pool's door (:mod:`lightning_core.server.server`): JSON lines over a Unix socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lightning_core.core.answers import Directive, End, Grant, JobStatus, Outlook, Verdict, Welcome
+from lightning_core.core.codec import answer_from_dict, encode_event, job_from_dict, job_to_dict, status_from_dict
+from lightning_core.core.events import Event, Report, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
+
+PROTOCOL = 4
+CALL_TIMEOUT = 10.0
+# What a refusal says of itself beside its words.
+REFUSALS: dict[str, type[JoinRefused]] = {"name": NameTaken, "device": DeviceNotShared}
+# By process, pool and job, the incarnation it has: so that a process that comes back is known again.
+_joined: dict[tuple[int, str, str], int] = {}
+
+
+class SocketClient:
+    """Speaks with a pool through its door; implements :class:`lightning_core.core.protocols.Client`.
+
+    Args:
+        path: of the socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        """Path of the pool's socket."""
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._answers: BinaryIO | None = None
+        self._number = 0
+
+    def join(self, job: Job, device: str) -> Welcome:
+        key = (os.getpid(), str(self.path), job.name)
+        before = _joined.get(key)
+        welcome = Welcome(*self.call("join", job=job_to_dict(job), device=device, incarnation=before))
+        _joined[key] = welcome.incarnation
+        return welcome._replace(turnstiles=tuple(welcome.turnstiles))
+
+    def report(self, report: Report) -> Directive | None:
+        return self.event(report)
+
+    def event(self, event: Event) -> Directive | None:
+        """Hands over any event; the newest directive of its job if that is news to it.
+
+        Raises:
+            ValueError: if the pool refuses it, with its words.
+        """
+        return _directive_from_dict(self.call("event", event=encode_event(event)))
+
+    def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+        patience = timeout + CALL_TIMEOUT
+        return _directive_from_dict(self.call("wait", patience, job=job, version=version, timeout=timeout))
+
+    def outlook(self, job: str) -> Outlook | None:
+        value = self.call("outlook", job=job)
+        if value is None:
+            return None
+        verdict, *rest = value
+        return Outlook(None if verdict is None else Verdict(verdict), *rest)
+
+    def left(self, event: WorkerLeft) -> None:
+        self.event(event)
+
+    def status(self) -> tuple[float, list[JobStatus]]:
+        """Scheduler time, and every job."""
+        now, jobs = self.call("status")
+        return now, [status_from_dict(job) for job in jobs]
+
+    def launch(self, specs: list[dict[str, Any]]) -> None:
+        """Submits jobs that the pool is to launch."""
+        self.call("launch", specs=specs)
+
+    def job(self, name: str) -> Job:
+        """A job with its terms as they are now."""
+        return job_from_dict(self.call("job", job=name))
+
+    def about(self) -> dict[str, Any]:
+        """The pool: its policy, devices, folder."""
+        body: dict[str, Any] = self.call("about")
+        return body
+
+    def close(self) -> None:
+        with self._lock:
+            self._hang_up()
+
+    def call(self, call: str, patience: float = CALL_TIMEOUT, **args: Any) -> Any:
+        """One question, one answer.
+
+        Raises:
+            ConnectionError: if there is none; that does not mean that nothing was done.
+            JoinRefused: if the pool refuses, with its words.
+        """
+        with self._lock:
+            self._number += 1
+            request = {"id": self._number, "protocol": PROTOCOL, "call": call, "args": args}
+            try:
+                connection, answers = self._connected()
+                connection.settimeout(patience)
+                connection.sendall(json.dumps(request, separators=(",", ":")).encode() + b"\n")
+                text = answers.readline()
+                if not text.endswith(b"\n"):
+                    raise OSError("it hung up")
+                answer = json.loads(text)
+            except (OSError, ValueError) as error:
+                self._hang_up()
+                raise ConnectionError(f"the pool at {self.path} does not answer: {error}") from error
+            except BaseException:  # Ctrl-C: the next question must not get the answer to this one
+                self._hang_up()
+                raise
+        if "refused" in answer:
+            raise REFUSALS.get(answer.get("because", ""), JoinRefused)(answer["refused"])
+        if "failed" in answer:
+            raise ConnectionError(answer["failed"])
+        return answer["value"]
+
+    def _connected(self) -> tuple[socket.socket, BinaryIO]:
+        if self._socket is None or self._answers is None:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(CALL_TIMEOUT)
+                connection.connect(str(self.path))
+            except BaseException:
+                connection.close()
+                raise
+            self._socket, self._answers = connection, connection.makefile("rb")
+        return self._socket, self._answers
+
+    def _hang_up(self) -> None:
+        if self._socket is not None and self._answers is not None:
+            self._answers.close()
+            self._socket.close()
+        self._socket = self._answers = None
+
+
+def process_watch(connection: Any) -> int:
+    """A descriptor that can be read once the process at the other end of a Unix socket has ended; close it.
+
+    Raises:
+        OSError: if that process cannot be seen from here.
+    """
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return os.pidfd_open(struct.unpack("3i", credentials)[0])
+
+
+def _directive_from_dict(value: dict[str, Any] | None) -> Directive | None:
+    if value is None:
+        return None
+    directive = answer_from_dict(value)
+    if not isinstance(directive, Grant | End):
+        raise ConnectionError(f"the pool answered with what is no directive: {directive}")
+    return directive

@@ -1,0 +1,117 @@
+"""What every driver of a live scheduler shares: the journal before the answer, the clock, and recovery.
+
+A host is not thread-safe; its driver sees to it that one call at a time comes in.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning_core.core.answers import Answer, Directive
+from lightning_core.core.events import Event, Tick
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.failpoints import reach
+from lightning_core.storage.journal import Journal, replay
+
+Clock = Callable[[], float]
+# A disk that is full is full for the next event too. Each one that fails costs a replay, so the next is tried after so
+# many seconds at least, and so many times what the replay took: meanwhile there is time to answer questions.
+REFUSE, RARELY = 1.0, 10.0
+
+
+class NotKeptError(RuntimeError):
+    """An event has not been taken in, for it could not be kept; whoever sent it tries again."""
+
+
+class Host:
+    """A scheduler with a clock and, if wanted, a journal.
+
+    Args:
+        settings: of the scheduler; a journal that exists already has its own, which win.
+        journal: file to keep or to go on with; None keeps nothing.
+        clock: seconds, monotone.
+    """
+
+    def __init__(self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._trouble = ""
+        self._refuses_until = -math.inf
+        self._journal: Journal | None = None
+        past = 0.0
+        if journal is not None and journal.exists():
+            written = _last_written(journal)  # opening it writes
+            self._journal = Journal.open(journal)
+            recovered = replay(self._journal)
+            self.scheduler = recovered.scheduler
+            # The time while nobody was here has passed for the deadlines too: the file says when it was last written.
+            away = max(0.0, time.time() - written) if recovered.events else 0.0
+            past = recovered.now + away
+        else:
+            self.scheduler = Scheduler(settings)
+            if journal is not None:
+                self._journal = Journal.create(journal, settings)
+        self._origin = clock() - past
+
+    def now(self) -> float:
+        """Scheduler time."""
+        return self._clock() - self._origin
+
+    def handle(self, event: Event) -> list[Answer]:
+        """Catches up with the time, hands over the event, and commits both before anybody hears the answer."""
+        answers = self.catch_up()
+        return answers + self._handle(event, self.now())
+
+    def catch_up(self) -> list[Answer]:
+        """Wakes the scheduler if it wanted to be woken by now."""
+        wakeup = self.scheduler.wakeup()
+        return self._handle(Tick(), now) if wakeup is not None and (now := self.now()) >= wakeup else []
+
+    def seconds_to_wakeup(self) -> float | None:
+        """How long until :meth:`catch_up` has something to do; None: until the next event."""
+        wakeup = self.scheduler.wakeup()
+        return None if wakeup is None else max(0.0, wakeup - self.now())
+
+    def newer(self, job: str, version: int) -> Directive | None:
+        """The directive that holds for a job if it is newer than ``version``."""
+        directive = self.scheduler.directive(job)
+        return directive if directive is not None and directive.version > version else None
+
+    def close(self) -> None:
+        """Closes the journal."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _handle(self, event: Event, now: float) -> list[Answer]:
+        if (left := self._refuses_until - self._clock()) > 0:
+            raise NotKeptError(f"{self._trouble}; nothing is taken in for {left:.0f} s")
+        try:
+            answers = self.scheduler.handle(event, now)
+            reach("host.decided")
+            if self._journal is not None:
+                self._journal.append(event, now, answers)
+        except (sqlite3.Error, OSError) as error:
+            began = self._clock()
+            self._go_back()
+            self._trouble = f"the journal cannot be written: {error}"
+            self._refuses_until = self._clock() + max(REFUSE, RARELY * (self._clock() - began))
+            raise NotKeptError(self._trouble) from error
+        except Exception:
+            self._go_back()
+            raise
+        return answers
+
+    def _go_back(self) -> None:
+        """What is not in the journal has not happened."""
+        if self._journal is not None:
+            self.scheduler = replay(self._journal).scheduler
+
+
+def _last_written(journal: Path) -> float:
+    files = (journal, journal.with_name(journal.name + "-wal"))
+    return max(file.stat().st_mtime for file in files if file.exists())

@@ -1,0 +1,79 @@
+"""The scheduler beside one Trainer, in its own process: no Ray, no cluster, the same forecasts and verdicts."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from lightning_core.core.answers import Directive, End, JobStatus, Outlook, Welcome
+from lightning_core.core.events import Event, Report, Submit, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.core.protocols import JoinRefused
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.host import Host
+
+
+class LocalClient:
+    """A client that is its own driver.
+
+    Args:
+        settings: of the scheduler.
+        journal: file to keep; None keeps nothing.
+
+    Example::
+
+        >>> from lightning_core.core.types import BatchTarget
+        >>> client = LocalClient()
+        >>> client.join(Job("a", deadline=60.0, target=BatchTarget(2)), device="cpu").incarnation
+        1
+        >>> client.report(Report("a", 1, number=1, version=0, batches=2, busy=0.1)).verdict
+        <Verdict.MET: 'met'>
+    """
+
+    def __init__(self, settings: Settings | None = None, journal: Path | None = None) -> None:
+        self._host = Host(settings or Settings(), journal)
+        self._news = threading.Condition()
+
+    def join(self, job: Job, device: str) -> Welcome:
+        """Adds a job, alone on the device; its deadline counts from now."""
+        self._handle(Submit((job,)))
+        with self._news:
+            if isinstance(word := self._host.scheduler.directive(job.name), End):
+                raise JoinRefused(f"{job.name}: {word.reason}")
+            return Welcome(self._host.scheduler.incarnation(job.name), ())
+
+    def report(self, report: Report) -> Directive | None:
+        self._handle(report)
+        return self._host.newer(report.job, report.version)
+
+    def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+        with self._news:
+            until = self._host.now() + timeout
+            while (directive := self._host.newer(job, version)) is None and (left := until - self._host.now()) > 0:
+                wakeup = self._host.seconds_to_wakeup()
+                self._news.wait(left if wakeup is None else min(left, wakeup))
+                self._host.catch_up()
+            return directive
+
+    def outlook(self, job: str) -> Outlook | None:
+        with self._news:
+            return self._host.scheduler.outlook(job)
+
+    def left(self, event: WorkerLeft) -> None:
+        self._handle(event)
+
+    def status(self) -> list[JobStatus]:
+        """Every job as of now."""
+        with self._news:
+            self._host.catch_up()
+            return self._host.scheduler.status()
+
+    def close(self) -> None:
+        """Closes the journal, if one is kept."""
+        with self._news:
+            self._host.close()
+
+    def _handle(self, event: Event) -> None:
+        with self._news:
+            if self._host.handle(event):
+                self._news.notify_all()

@@ -1,0 +1,215 @@
+"""The pool's door for processes that have not joined Ray: JSON lines over a Unix socket.
+
+Rules
+
+1. A script that trains, and every command of a person, speaks through this door: it needs no Ray, so a lost head
+   cannot kill it, and to ask for the status takes milliseconds.
+2. The socket lies in a folder that is private to its user. JSON only: nothing that comes in is executed, and nothing
+   of another type than it should be gets through: a line that cannot be understood is refused and changes nothing.
+3. Both sides say their protocol first. If they differ, the client is told to be upgraded, and nothing is done.
+4. A connection that speaks for a job speaks for the life of its process: when it closes, the process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from lightning_core.core.answers import Directive, JobStatus, Outlook, Welcome
+from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
+from lightning_core.core.events import Amend, Cancel, Close, Event, Pause, Report, Resume, WorkerLeft
+from lightning_core.core.jobs import Job
+from lightning_core.server.client import PROTOCOL, REFUSALS, process_watch
+from lightning_core.server.validation import checked
+
+# What may come in from outside: never the scheduler's own events.
+EVENTS = (Report, WorkerLeft, Close, Cancel, Pause, Resume, Amend)
+LONGEST_LINE = 16 * 2**20
+# A client asks one thing at a time; one that asks so much and does not listen is hung up on.
+MOST_AT_ONCE = 16
+LONGEST_WAIT = 60.0
+
+
+class Pool(Protocol):
+    """What stands behind the door: a scheduler's actor, or a way to one."""
+
+    async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> Welcome:
+        """As :meth:`lightning_core.core.protocols.Client.join`; ``line`` is the connection that speaks for the job."""
+
+    async def event(self, event: Event, line: int) -> Directive | None:
+        """Takes in an event; the newest directive of its job if that is news to it."""
+
+    async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+        """The next directive of the job."""
+
+    async def outlook(self, job: str) -> Outlook | None:
+        """What is forecast for the job."""
+
+    async def status(self) -> tuple[float, list[JobStatus]]:
+        """Scheduler time, and all jobs."""
+
+    async def launch(self, specs: list[Any]) -> None:
+        """Submits jobs that the pool is to launch."""
+
+    async def job(self, name: str) -> Job:
+        """A job with its terms as they are now."""
+
+    async def about(self) -> dict[str, Any]:
+        """The pool: its policy, devices, folder."""
+
+    async def hung_up(self, line: int) -> None:
+        """A connection has closed."""
+
+
+class Door:
+    """Serves a pool on a socket.
+
+    Args:
+        pool: that stands behind it.
+        path: of the socket, at most 107 characters; made with permissions for its user alone.
+    """
+
+    def __init__(self, pool: Pool, path: Path) -> None:
+        self._pool = pool
+        self._path = path
+        self._lines = 0
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.WriteTransport] = set()
+
+    async def open(self) -> None:
+        """Begins to listen; a socket that a process before this one left is replaced.
+
+        Raises:
+            OSError: if the path is too long, or its folder cannot be written.
+        """
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(self._path))
+        except OSError:
+            listener.close()
+            raise
+        finally:
+            os.umask(before)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=LONGEST_LINE)
+
+    async def close(self) -> None:
+        """Takes the socket away and hangs up on whoever is connected."""
+        if self._server is not None:
+            self._server.close()
+            self._path.unlink(missing_ok=True)
+        for transport in self._open:
+            transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._lines += 1
+        line = self._lines
+        calls: set[asyncio.Task[None]] = set()
+        watch = _watch_process(writer)
+        self._open.add(writer.transport)
+        try:
+            while (text := await reader.readline()).endswith(b"\n") and len(calls) < MOST_AT_ONCE:
+                call = asyncio.create_task(self._answer(text, line, writer))
+                calls.add(call)
+                call.add_done_callback(calls.discard)
+        except (OSError, ValueError):  # it died in the middle of a line, or sent one without end
+            pass
+        finally:
+            for call in calls:
+                call.cancel()
+            if watch is not None:
+                asyncio.get_running_loop().remove_reader(watch)
+                os.close(watch)
+            writer.transport.abort()
+            self._open.discard(writer.transport)
+            await self._pool.hung_up(line)
+
+    async def _answer(self, text: bytes, line: int, writer: asyncio.StreamWriter) -> None:
+        number = None
+        try:
+            request = json.loads(text, parse_constant=_refuse)
+            number = request["id"]
+            if request["protocol"] != PROTOCOL:
+                raise ValueError(f"scheduler protocol {PROTOCOL}, client {request['protocol']}: upgrade the older one")
+            asked = self._understood(request["call"], request["args"], line)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            # A scheduler's refusal is words; what Python says of a missing key is not.
+            words = str(error) if type(error) is ValueError else f"not understood: {type(error).__name__}: {error}"
+            answer: dict[str, Any] = {"id": number, "refused": words}
+        else:
+            try:
+                answer = {"id": number, "value": await asked()}
+            except ValueError as error:  # JoinRefused is one
+                because = [name for name, kind in REFUSALS.items() if isinstance(error, kind)]
+                answer = {"id": number, "refused": str(error)} | ({"because": because[0]} if because else {})
+            except Exception as error:  # the pool is in trouble; whoever asked may ask again
+                answer = {"id": number, "failed": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(OSError):  # nobody listens any more
+            writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+            await writer.drain()
+
+    def _understood(self, call: str, args: Mapping[str, Any], line: int) -> Callable[[], Awaitable[Any]]:
+        """What is to be done; nothing has been yet."""
+        pool = self._pool
+        match call:
+            case "join":
+                job, device = job_from_dict(args["job"]), checked(args["device"], str)
+                incarnation = checked(args["incarnation"], int | None)
+                return partial(pool.join, checked(job, Job), device, incarnation, line)
+            case "event":
+                event = decode_event(args["event"])
+                if not isinstance(event, EVENTS):
+                    raise ValueError(f"{type(event).__name__} is not for clients to send")
+                return partial(_directive, pool.event, checked(event, type(event)), line)
+            case "wait":
+                name, version = checked(args["job"], str), checked(args["version"], int)
+                timeout = min(checked(args["timeout"], float), LONGEST_WAIT)
+                return partial(_directive, pool.wait, name, version, timeout)
+            case "outlook":
+                return partial(pool.outlook, checked(args["job"], str))
+            case "status":
+                return partial(_status, pool)
+            case "launch":
+                return partial(pool.launch, checked(args["specs"], list))
+            case "job":
+                return partial(_terms, pool, checked(args["job"], str))
+            case "about":
+                return pool.about
+            case _:
+                raise ValueError(f"unknown call {call!r}")
+
+
+async def _directive(ask: Callable[..., Awaitable[Directive | None]], *args: Any) -> dict[str, Any] | None:
+    directive = await ask(*args)
+    return None if directive is None else answer_to_dict(directive)
+
+
+async def _status(pool: Pool) -> list[Any]:
+    now, jobs = await pool.status()
+    return [now, [status_to_dict(job) for job in jobs]]
+
+
+async def _terms(pool: Pool, name: str) -> dict[str, Any]:
+    return job_to_dict(await pool.job(name))
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def _watch_process(writer: asyncio.StreamWriter) -> int | None:
+    """Closes the connection when the process that opened it ends: a child that it forked may keep the socket open."""
+    try:
+        watch = process_watch(writer.get_extra_info("socket"))
+    except OSError:  # of another machine's or container's processes nothing can be known: the socket has to tell
+        return None
+    asyncio.get_running_loop().add_reader(watch, writer.transport.abort)
+    return watch

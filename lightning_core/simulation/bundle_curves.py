@@ -1,0 +1,277 @@
+"""A bundle file as a simulation reads it: the jobs' terms, and which recorded loss curve stands in for each training.
+
+What would be trained is not looked at. Beside its terms a job may say::
+
+    vit:
+      deadline: 1h30m
+      target: {loss: 0.35}
+      curve: vit-before.csv            # a recording step,loss; beside this file or in the folder of recordings
+      throughput: 12.5                 # batches a second alone on its devices
+
+Rules
+
+1. A recording that is named is played as it is. Its speed is the job's ``throughput``, else what the recording's index
+   says, else such that the target is reached after the job's ``work``.
+2. A job that names none borrows the shape of one that the seed draws for its name: losses are scaled so that the target
+   is reached at some place of the curve, batches so that this takes the job's ``work``. It would say nothing to hold a
+   target against losses of another task.
+3. Where nobody says how long a job takes, it is taken to need 0.8 of its fair part of the pool's time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_core.bundle.job_spec import JOB_KEYS, TERMS, number, read_job
+from lightning_core.bundle.pool_section import There, parse_policy, read_parts, with_policy
+from lightning_core.bundle.problems import BundleError, Findings, require
+from lightning_core.core.arrays import FloatArray
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.planning.moore_hodgson import largest_feasible_set
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.recorded_curves import Curve, load_curve, load_curves, read_recording
+from lightning_core.simulation.scenario import SimulatedJob
+
+# A file of a job has hundreds of cells, as a live one; not as many as its log has lines.
+MOST_CELLS = 1000
+# A target that is drawn a place for is reached between these parts of its recording, evenly on a log scale.
+EARLIEST, LATEST = 0.06, 0.7
+LOAD = 0.8
+# What is scaled to reach a target reaches it.
+ROUNDING = 1e-9
+# Read in place of what would be trained.
+NOTHING = {"model": {"class_path": "simulated.Training"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A job of a bundle with its training to be.
+
+    Args:
+        given: to the simulation.
+        recording: name of the recording.
+        needs: seconds alone on its devices until its target is reached; inf if never.
+        drawn: whether it only lends its shape.
+    """
+
+    given: SimulatedJob
+    recording: str
+    needs: float
+    drawn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedBundle:
+    """A bundle to be simulated.
+
+    Args:
+        jobs: in their order in the file.
+        settings: of the scheduler.
+    """
+
+    jobs: tuple[Played, ...]
+    settings: Settings
+
+    @property
+    def ceiling(self) -> int | None:
+        """The most jobs that could be met with all the work known in advance; None on several devices.
+
+        By Moore and Hodgson's algorithm; begin times and weights do not count here.
+        """
+        if self.settings.devices != 1:
+            return None
+        needs = np.array([played.needs for played in self.jobs])
+        deadline = np.array([played.given.job.deadline for played in self.jobs])
+        return int(largest_feasible_set(needs, deadline, 0.0).sum())
+
+    def under(self, policies: Sequence[str]) -> dict[str, Settings]:
+        """The settings of each policy, by its text; those of the bundle's own if none is asked for.
+
+        Raises:
+            ValueError: if a policy is unknown or an argument out of its range.
+        """
+        if not policies:
+            args = ",".join(f"{key}={value}" for key, value in self.settings.policy_args.items())
+            return {self.settings.policy + (f":{args}" if args else ""): self.settings}
+        return {text: with_policy(self.settings, parse_policy(text)) for text in policies}
+
+
+def read_bundle(
+    path: Path, folder: Path | None, seed: int = 0, devices: int | None = None, *, shuffle: bool = False
+) -> PlayedBundle:
+    """Reads a bundle file, or a file of one job, and gives each job its recording.
+
+    Args:
+        path: of the file.
+        folder: of recordings; None if every job names its own.
+        seed: of what is drawn.
+        devices: instead of the file's.
+        shuffle: whether the jobs come in an order that the seed draws, not in the file's.
+
+    Raises:
+        BundleError: with every problem found in the file.
+        ValueError: if a recording of the folder is not as it should be.
+    """
+    require("yaml")
+    from lightning_core.bundle.yaml_loader import load_yaml
+
+    content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
+    parts = read_parts(content, path.parent, found, None if devices is None else There(devices))
+    curves = [] if folder is None else load_curves(folder)
+    part = parts.devices / max(len(parts.jobs), 1)
+    reader = _Reader(path.parent, folder, curves, seed, parts.settings or Settings(), part)
+    played = [reader.read(name, value, at, parts.devices) for name, value, at in parts.jobs]
+    if found.problems or parts.settings is None:
+        raise BundleError(found.problems)
+    jobs = [job for job in played if job is not None]
+    if shuffle:
+        jobs = [jobs[at] for at in np.random.default_rng(seed).permutation(len(jobs)).tolist()]
+    return PlayedBundle(tuple(jobs), parts.settings)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads jobs.
+
+    Args:
+        beside: folder of the bundle file.
+        folder: of recordings.
+        curves: all that are in it.
+        seed: of what is drawn.
+        settings: of the scheduler.
+        part: of the pool's devices that is each job's, if all had the same.
+    """
+
+    beside: Path
+    folder: Path | None
+    curves: list[Curve]
+    seed: int
+    settings: Settings
+    part: float
+
+    def read(self, name: Any, value: Any, found: Findings, devices: int) -> Played | None:
+        """None, with its problems in ``found``, if anything is wrong."""
+        if not isinstance(value, Mapping):
+            read_job(name, value, self.beside, found, devices)  # says what is wrong with it
+            return None
+        before = len(found.problems)
+        found.keys(value, JOB_KEYS)
+        terms = {key: value[key] for key in TERMS if key in value}
+        spec = read_job(name, terms | NOTHING, self.beside, found, devices)
+        throughput = None
+        if value.get("throughput") is not None:
+            throughput = found.at("throughput").read(_speed, value["throughput"])
+        if spec is None or len(found.problems) > before:
+            return None
+        try:
+            if value.get("curve") is not None:
+                return self._named(spec.job, self._find(value["curve"]), throughput)
+            if not self.curves:
+                raise ValueError("names no recording; give it a curve: FILE, or name a folder of recordings (--curves)")
+            return self._drawn(spec.job, throughput)
+        except ValueError as error:
+            found.at(*(("curve",) if "curve" in value else ())).add(str(error))
+            return None
+
+    def _find(self, name: Any) -> Path:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"must be the path of a recording, got {name!r}")
+        places = [place / name for place in (self.beside, self.folder) if place is not None]
+        for place in places:
+            if place.is_file():
+                return place
+        raise ValueError(f"{name}: no such recording in {' or '.join(str(place.parent) for place in places)}")
+
+    def _named(self, job: Job, path: Path, throughput: float | None) -> Played:
+        curve = next((known for known in self.curves if self._is(known, path)), None)
+        if isinstance(job.target, LossTarget) and (job.target.grows or job.target.threshold <= 0):
+            position, logged = read_recording(path)
+            loss = np.array([job.target.falling(value) for value in logged.tolist()])
+            curve = Curve(path.stem, "", "", "", position, loss, None if curve is None else curve.seconds_per_batch)
+        elif curve is None:
+            curve = load_curve(path)
+        position, loss = curve.reports(MOST_CELLS)
+        passage = self._passage(job, position, loss)
+        if throughput is None and curve.seconds_per_batch is not None:
+            throughput = 1.0 / curve.seconds_per_batch
+        if throughput is None:
+            throughput = (passage if passage < math.inf else float(position[-1])) / self._expected(job)
+        return Played(SimulatedJob(job, position, loss, throughput), path.name, passage / throughput, False)
+
+    def _is(self, curve: Curve, path: Path) -> bool:
+        return self.folder is not None and path == self.folder / f"{curve.name}.csv"
+
+    def _drawn(self, job: Job, throughput: float | None) -> Played:
+        """A curve that comes down, of a run that was not started over; the same for a name whoever else is there."""
+        draw = np.random.default_rng([self.seed, *job.name.encode()])
+        falling = [curve for curve in self.curves if not curve.restarts and _falls(curve, self.settings.window)]
+        if not falling:
+            raise ValueError(f"{self.folder}: no recording there is of one run and comes down")
+        curve = falling[int(draw.integers(len(falling)))]
+        position, loss = curve.reports(MOST_CELLS)
+        if isinstance(job.target, LossTarget):
+            part = math.exp(draw.uniform(math.log(EARLIEST), math.log(LATEST)))
+            mean = _trailing(loss, self.settings.window)
+            lowest = float(mean[: max(int(part * len(mean)), 1)].min())
+            if (goal := job.target.threshold) > 0:
+                loss = loss * (goal / lowest * (1 - ROUNDING))
+            else:  # moved down, for no factor turns its sign
+                loss = loss + (goal - lowest - ROUNDING * (abs(goal) + lowest))
+        seconds = self._expected(job)
+        passage = self._passage(job, position, loss)
+        if isinstance(job.target, BatchTarget):
+            position = position * (passage / position[-1])
+            position, loss = _whole(position, loss)
+            throughput = throughput or passage / seconds
+        elif throughput is not None:
+            position, loss = _whole(position * (throughput * seconds / passage), loss)
+            passage = self._passage(job, position, loss)
+        else:
+            throughput = passage / seconds
+        return Played(SimulatedJob(job, position, loss, throughput), curve.name, passage / throughput, True)
+
+    def _passage(self, job: Job, position: FloatArray, loss: FloatArray) -> float:
+        """Batches after which the target is reached; inf if it is not within the recording."""
+        if isinstance(job.target, BatchTarget):
+            return float(job.target.batches)
+        mean = _trailing(loss, self.settings.window)
+        reached = np.flatnonzero(mean <= job.target.threshold)
+        return float(position[reached[0] + self.settings.window - 1]) if len(reached) else math.inf
+
+    def _expected(self, job: Job) -> float:
+        """Seconds of work alone on its devices."""
+        size = min(job.max_devices, self.settings.devices)
+        return job.work or LOAD * (job.deadline - job.begin) * min(self.part / size, 1.0)
+
+
+def _trailing(loss: FloatArray, window: int) -> FloatArray:
+    """Means over so many cells, shape ``(n - window + 1,)``; empty if there are fewer."""
+    if len(loss) < window:
+        return np.empty(0)
+    return np.convolve(loss, np.ones(window) / window, "valid")
+
+
+def _falls(curve: Curve, window: int) -> bool:
+    tenth = max(len(curve.loss) // 10, 1)
+    return len(curve.loss) >= window and float(curve.loss[-tenth:].mean()) < float(curve.loss[:tenth].mean())
+
+
+def _whole(position: FloatArray, loss: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Whole batches that grow: of cells that would close after the same batch the last one."""
+    whole = np.maximum(np.rint(position), 1.0)
+    last = np.append(np.diff(whole) > 0, True)
+    return whole[last], loss[last]
+
+
+def _speed(value: Any) -> float:
+    given = number(value)
+    if not 0 < given < math.inf:
+        raise ValueError(f"must be positive and finite batches a second, got {value!r}")
+    return given

@@ -1,0 +1,204 @@
+"""Recorded loss curves: what past runs logged, for simulations to play again.
+
+Rules
+
+1. A recording is a CSV with the header ``step,loss``. The step is the number of batches done; a log that counts from 0
+   is moved up by one, since no loss is observed before the first batch.
+2. Steps grow and all numbers are finite, or the file is refused. Losses of 0 or less are kept out one by one, as a live
+   worker keeps them out: forecasts work with logarithms.
+3. Recordings of one task under other names (another framework, a variant of the model) are one family. Whoever tunes
+   on some curves and tests on others parts them by family.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lightning_core.core.arrays import FloatArray
+
+HEADER = ["step", "loss"]
+INDEX = "index.csv"
+# The recordings that come with the package, of 36 trainings of nine tasks.
+SHIPPED = Path(__file__).parent / "recorded"
+# Fewer rows are no curve.
+LEAST = 2
+# How one task is called in other frameworks, with other layers, in other sizes, on other data of the same environment.
+_VARIANTS = re.compile(
+    r"_(?:jax|pytorch|layernorm|glu_tanh|tanh|model_size|embed_init|large_bn_init)$"
+    r"| \d+(?:\.\d+)?[MB] parameters$"
+    r"|-(?:random|medium|expert)(?:-[a-z]+)*-v\d+$"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """One recorded run.
+
+    Args:
+        name: of its file, without ending.
+        domain: such as ``cv`` or ``nlp``.
+        task: what was trained.
+        family: runs of one family are of the same task, whatever it is called.
+        position: batches done at each observation, growing and positive, shape ``(n,)``.
+        loss: observed there, positive, shape ``(n,)``.
+        seconds_per_batch: on the machine that it was recorded on; None if nobody knows.
+        restarts: how often the loss climbed back most of the way to its start.
+    """
+
+    name: str
+    domain: str
+    task: str
+    family: str
+    position: FloatArray
+    loss: FloatArray
+    seconds_per_batch: float | None = None
+    restarts: int = 0
+
+    def reports(self, most: int = 1000) -> tuple[FloatArray, FloatArray]:
+        """The curve in at most so many blocks of equally many rows; rows that fill no block are left out.
+
+        Args:
+            most: blocks.
+
+        Returns:
+            Position of each block's last row, and the mean loss over the block, both of shape ``(m,)``.
+
+        Raises:
+            ValueError: if ``most`` is not positive.
+
+        Example::
+
+            >>> rows = np.arange(1.0, 6.0)
+            >>> Curve("a", "cv", "a", "a", rows, 6.0 - rows).reports(most=2)
+            (array([3.]), array([4.]))
+        """
+        if most < 1:
+            raise ValueError(f"most must be at least 1 block, got {most}")
+        block = -(-len(self.loss) // most)
+        full = len(self.loss) // block * block
+        return self.position[block - 1 : full : block], self.loss[:full].reshape(-1, block).mean(axis=1)
+
+
+def family(task: str) -> str:
+    """The task without what tells its implementations and variants apart.
+
+    Example::
+
+        >>> [family(task) for task in ("wmt_glu_tanh_jax", "hopper-medium-replay-v0", "LM pretraining 25M parameters")]
+        ['wmt', 'hopper', 'LM pretraining']
+        >>> family("cifar10_3c3d"), family("atari-pong")
+        ('cifar10_3c3d', 'atari-pong')
+    """
+    while (shorter := _VARIANTS.sub("", task)) != task:
+        task = shorter
+    return task
+
+
+def load_curves(folder: Path | str) -> list[Curve]:
+    """Every recording of a folder, in the order of its ``index.csv``, or by name if it has none.
+
+    The index has a column ``file``, and may have ``domain``, ``task``, ``sec_per_step`` and ``jumps_back``; others are
+    for people. What it does not say of domain and task, the file's name does, up to the first ``__``.
+
+    Raises:
+        ValueError: with file and line, if a recording or the index is not as it should be, or there is none.
+    """
+    folder = Path(folder)
+    index = folder / INDEX
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: is not a folder of recordings")
+    if not index.exists():
+        files = sorted(folder.glob("*.csv"))
+        if not files:
+            raise ValueError(f"{folder}: no recordings here: no CSV with the columns step,loss")
+        return [_curve(path, {}, str(path)) for path in files]
+    with index.open(newline="", encoding="utf-8") as file:
+        lines = csv.DictReader(file)
+        if "file" not in (lines.fieldnames or ()):
+            raise ValueError(f"{index}:1: needs a column 'file', got {','.join(lines.fieldnames or ()) or 'nothing'}")
+        curves = [_curve(folder / row["file"], row, f"{index}:{lines.line_num}") for row in lines if row["file"]]
+    if not curves:
+        raise ValueError(f"{index}: lists no recordings")
+    return curves
+
+
+def load_curve(path: Path | str) -> Curve:
+    """One recording, of which nobody says more.
+
+    Raises:
+        ValueError: with file and line, if it is not as it should be.
+    """
+    return _curve(Path(path), {}, str(path))
+
+
+def _curve(path: Path, row: dict[str, str], place: str) -> Curve:
+    prefix = path.stem.partition("__")[0]
+    task = row.get("task") or prefix
+    seconds, restarts = (_number(row.get(key), key, place) for key in ("sec_per_step", "jumps_back"))
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"{place}: sec_per_step must be positive, got {row['sec_per_step']}")
+    position, loss = read_recording(path)
+    good = loss > 0
+    if np.count_nonzero(good) < LEAST:
+        raise ValueError(f"{path}: needs at least {LEAST} positive losses, got {np.count_nonzero(good)}")
+    return Curve(
+        path.stem, row.get("domain") or prefix, task, family(task), position[good], loss[good], seconds,
+        int(restarts or 0),
+    )  # fmt: skip
+
+
+def _number(text: str | None, key: str, place: str) -> float | None:
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{place}: {key} must be a number, got {text!r}")
+    return value
+
+
+def read_recording(path: Path) -> tuple[FloatArray, FloatArray]:
+    """Batches done and what was logged then, whatever its sign, both of shape ``(n,)``.
+
+    Raises:
+        ValueError: with file and line, if it is not as it should be.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: not found") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from None
+    header = lines[0].strip() if lines else ""
+    if header.split(",") != HEADER:
+        raise ValueError(f"{path}:1: the header must be step,loss, got {header[:80]!r}")
+    try:
+        rows = np.array([line.split(",") for line in lines[1:]], dtype=np.float64).reshape(-1, 2)
+    except ValueError:
+        rows = np.array([_row(line, f"{path}:{number}") for number, line in enumerate(lines[1:], start=2)])
+    if len(rows) < LEAST:
+        raise ValueError(f"{path}: needs at least {LEAST} rows, got {len(rows)}")
+    step, loss = rows[:, 0].copy(), rows[:, 1].copy()
+    if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
+        raise ValueError(f"{path}:{bad[0] + 2}: step and loss must be finite, got {lines[bad[0] + 1]}")
+    if len(back := np.flatnonzero(np.diff(step) <= 0)):
+        raise ValueError(f"{path}:{back[0] + 3}: steps must grow, got {step[back[0] + 1]:g} after {step[back[0]]:g}")
+    if step[0] < 0:
+        raise ValueError(f"{path}:2: steps must be at least 0, got {step[0]:g}")
+    return step + (step[0] == 0), loss
+
+
+def _row(line: str, place: str) -> tuple[float, float]:
+    try:
+        step, loss = map(float, line.split(","))
+    except ValueError:
+        raise ValueError(f"{place}: expected step,loss, got {line[:80]!r}") from None
+    return step, loss

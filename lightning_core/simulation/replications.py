@@ -1,0 +1,232 @@
+"""A bundle that is simulated with one seed after another: what each policy meets in the mean, and how sure that is.
+
+Seeds are played side by side, in as many processes as there are cores. Every policy plays each seed's draw, so that two
+policies are compared seed by seed: their difference is far surer than either mean.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lightning_core.core.answers import Verdict
+from lightning_core.core.arrays import FloatArray
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.bundle_curves import read_bundle
+from lightning_core.simulation.simulation import Delays, Simulation
+from lightning_core.view.tables import print_table
+
+DEFAULT = Settings().policy
+
+
+class Figures(NamedTuple):
+    """What one policy made of one seed's draw.
+
+    Args:
+        met: jobs that met their targets in time.
+        weight: of these jobs together.
+        switches: of devices from one job to another.
+    """
+
+    met: int
+    weight: float
+    switches: int
+
+
+class Replication(NamedTuple):
+    """One seed.
+
+    Args:
+        seed: of the draw.
+        ceiling: the most jobs that could be met with all the work known in advance; None on several devices.
+        figures: of each policy.
+    """
+
+    seed: int
+    ceiling: int | None
+    figures: Mapping[str, Figures]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is played with each seed.
+
+    Args:
+        bundle: its file.
+        curves: folder of recordings, if there is one.
+        policies: texts such as ``lara:order=edf``; none for the bundle's own.
+        devices: instead of the bundle's.
+        delays: what takes time beside training.
+        losses: by job, when its process dies, seconds.
+        save_every: batches between two checkpoints; 0: a job is saved only where it leaves.
+        shuffle: whether each seed draws the order in which the jobs come, too.
+    """
+
+    bundle: Path
+    curves: Path | None
+    policies: Sequence[str] = ()
+    devices: int | None = None
+    delays: Delays = field(default_factory=Delays)
+    losses: Mapping[str, Sequence[float]] | None = None
+    save_every: int = 0
+    shuffle: bool = False
+
+    def replicate(self, seeds: Sequence[int], told: Callable[[int], None] = lambda done: None) -> list[Replication]:
+        """Play all seeds.
+
+        Args:
+            seeds: one or several.
+            told: is called with the number of seeds that are done, after each.
+        """
+        cores = len(os.sched_getaffinity(0))
+        context = get_context("forkserver")  # a fork of a process with threads, such as NumPy's, is no safe thing
+        with context.Pool(min(cores, len(seeds)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+            done = []
+            for one in pool.imap(self.play, seeds):
+                done.append(one)
+                told(len(done))
+        return done
+
+    def play(self, seed: int) -> Replication:
+        """Play one seed under every policy."""
+        bundle = read_bundle(self.bundle, self.curves, seed, self.devices, shuffle=self.shuffle)
+        jobs = [played.given for played in bundle.jobs]
+        # After the last deadline nothing is met any more.
+        over = max(given.submitted + given.job.deadline for given in jobs) + 2 * self.delays.report
+        figures = {}
+        for name, settings in bundle.under(self.policies).items():
+            simulation = Simulation(settings, jobs, self.delays, losses=self.losses, save_every=self.save_every)
+            outcome = simulation.run(until=over)
+            weight = sum(job.weight for job in outcome.summary.jobs if job.verdict is Verdict.MET)
+            figures[name] = Figures(outcome.met, weight, outcome.switches)
+        return Replication(seed, bundle.ceiling, figures)
+
+
+class Mean(NamedTuple):
+    """A mean with its standard error (0 for one value)."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Sequence[float] | FloatArray) -> Mean:
+        """The mean of values.
+
+        Example::
+
+            >>> Mean.of([1.0, 2.0, 3.0])
+            Mean(value=2.0, error=0.577...)
+        """
+        x = np.asarray(values, float)
+        return cls(float(x.mean()), float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else 0.0)
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ± {self.error:.2f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a policy comes to over all seeds.
+
+    Args:
+        met: jobs met.
+        weight: of the jobs met.
+        switches: of devices from one job to another.
+        of_ceiling: jobs met in those that could be met; None on several devices.
+        ahead: jobs met more than by the policy that all are compared with, seed by seed.
+    """
+
+    met: Mean
+    weight: Mean
+    switches: Mean
+    of_ceiling: float | None
+    ahead: Mean
+
+
+def compared_with(names: Sequence[str]) -> str:
+    """The policy that the others are compared with: the default if it is among them, else the first.
+
+    Example::
+
+        >>> compared_with(["fifo", "triage", "edf"]), compared_with(["fifo", "edf"])
+        ('triage', 'fifo')
+    """
+    return DEFAULT if DEFAULT in names else names[0]
+
+
+def sums(done: Sequence[Replication]) -> dict[str, Row]:
+    """A row for each policy."""
+    names = list(done[0].figures)
+    met = {name: np.array([one.figures[name].met for one in done], float) for name in names}
+    other = met[compared_with(names)]
+    most = sum(one.ceiling or 0 for one in done)
+    return {
+        name: Row(
+            Mean.of(met[name]),
+            Mean.of([one.figures[name].weight for one in done]),
+            Mean.of([one.figures[name].switches for one in done]),
+            None if done[0].ceiling is None else float(met[name].sum() / max(most, 1)),
+            Mean.of(met[name] - other),
+        )
+        for name in names
+    }
+
+
+def print_seeds(done: Sequence[Replication], jobs: int) -> None:
+    """Print what the seeds came to, a row for each policy.
+
+    Args:
+        done: all seeds.
+        jobs: of the bundle.
+    """
+    rows = sums(done)
+    other = compared_with(list(rows))
+    title = f"{len(done)} seeds from {done[0].seed} on, mean ± standard error"
+    if done[0].ceiling is not None:
+        most = Mean.of([one.ceiling or 0 for one in done])
+        title += f"; known in advance, at most {most} of {jobs} could be met"
+    columns: dict[str, Callable[[Row], str]] = {"met": lambda row: str(row.met)}
+    if any(row.weight != row.met for row in rows.values()):
+        columns["met, by weight"] = lambda row: str(row.weight)
+    if done[0].ceiling is not None:
+        columns["of the most"] = lambda row: f"{100 * (row.of_ceiling or 0.0):.0f} %"
+    columns["switches"] = lambda row: f"{row.switches.value:.0f} ± {row.switches.error:.0f}"
+    if len(rows) > 1:
+        columns[f"more than {other}"] = lambda row: (
+            "" if row is rows[other] else f"{row.ahead.value:+.2f} ± {row.ahead.error:.2f}"
+        )
+    print_table(["policy", *columns], [[name, *(say(row) for say in columns.values())] for name, row in rows.items()],
+                title)  # fmt: skip
+
+
+def to_dict(done: Sequence[Replication]) -> dict[str, Any]:
+    """As JSON: each seed's figures, and the means of each policy."""
+    rows = sums(done)
+    return {
+        "seeds": [
+            {
+                "seed": one.seed,
+                "ceiling": one.ceiling,
+                "policies": {name: figures._asdict() for name, figures in one.figures.items()},
+            }
+            for one in done
+        ],
+        "compared_with": compared_with(list(rows)),
+        "policies": {
+            name: {
+                "met": row.met._asdict(),
+                "weight": row.weight._asdict(),
+                "switches": row.switches._asdict(),
+                "of_ceiling": row.of_ceiling,
+                "ahead": row.ahead._asdict(),
+            }
+            for name, row in rows.items()
+        },
+    }

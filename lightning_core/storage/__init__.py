@@ -1,0 +1,1 @@
+"""What survives: the journal, files that are written whole, checkpoints and their manifests."""

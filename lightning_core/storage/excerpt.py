@@ -1,0 +1,157 @@
+"""The part of a pool's journal that concerns some of its jobs: the journal of a run in a pool.
+
+Rules
+
+1. It is made from the pool's journal and can be made again: nobody writes it while jobs run.
+2. Entries keep number, time and digest of the pool's. What other jobs reported or were told is left out; where that led
+   to an answer for these jobs, a tick stands for it.
+3. It tells all that happened to its jobs and cannot be replayed alone, for what others did decides what these are
+   given: :func:`compare` replays the pool's journal, and holds every entry against it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lightning_core.core.codec import encode_event
+from lightning_core.core.events import Tick
+from lightning_core.storage.journal import Entry, Journal, JournalError, PartOf, Replay, replay
+
+TICK = encode_event(Tick())
+# Of the whole pool: they are told to whoever looks at any of its jobs.
+OF_ALL = ("tick", "close", "workers_lost", "devices_gone")
+
+
+def find(part: PartOf) -> Path | None:
+    """Return the journal in which the jobs of a part were submitted; None if it is not there.
+
+    A pool puts a journal away once all of its jobs have ended.
+    """
+    folder = Path(part.folder)
+    for path in (folder / "journal.db", *sorted(folder.glob("old/journal-*.db"), reverse=True)):
+        with suppress(JournalError), Journal.open(path, read_only=True) as journal:  # an older one may not be readable
+            if next(_entries(journal, part), None) is not None:
+                return path
+    return None
+
+
+def write(part: PartOf, path: Path) -> bool:
+    """Write the part as it is now, and return whether all of its jobs have ended.
+
+    Args:
+        part: which jobs of which pool.
+        path: of the file; what is there stands until it is whole.
+
+    Raises:
+        JournalError: if the pool's journal is not there, or damaged.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    running = set(part.jobs)
+    try:
+        with (
+            open_whole(part) as journal,
+            Journal.create(beside, journal.settings(), durable=False, part_of=part) as made,
+        ):
+            for entry in _entries(journal, part):
+                made.keep(entry)
+                running -= {answer["job"] for answer in json.loads(entry.answers) if _ends(answer)}
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return not running
+
+
+def at_work(part: PartOf) -> set[str]:
+    """Return the jobs of a part that have a worker, which may be saving though its job has ended.
+
+    Raises:
+        JournalError: if the pool's journal is not there, or damaged.
+    """
+    workers: dict[str, int] = {}
+    mine: set[str] = set()
+    begun = False
+    with open_whole(part) as journal:
+        for entry in journal.entries(part.submitted_at):
+            body = json.loads(entry.event)
+            match body["kind"]:
+                case "submit" if not begun:
+                    begun, mine = True, set(part.jobs)
+                case "submit":  # from here on a name means another job: it was free
+                    mine -= {job["name"] for job in body["jobs"]}
+                    workers = {job: incarnation for job, incarnation in workers.items() if job in mine}
+                case "report" if body["job"] in mine:
+                    workers[body["job"]] = body["incarnation"]
+                case "worker_left" if workers.get(body["job"]) == body["incarnation"]:
+                    del workers[body["job"]]
+                case "workers_lost":
+                    workers.clear()
+    return set(workers)
+
+
+def compare(journal: Journal, part: PartOf) -> Replay:
+    """Replay the journal that one is a part of, and hold each entry of the part against it.
+
+    Raises:
+        JournalError: if the pool's journal is not there or does not replay, or the part is none of it.
+    """
+    with open_whole(part) as whole:
+        again = replay(whole)
+        entries = _entries(whole, part)
+        for entry in journal.entries():
+            if entry != next(entries, None):
+                raise JournalError(f"{journal.path}: event {entry.number} is not as in {whole.path}")
+    return again
+
+
+def open_whole(part: PartOf) -> Journal:
+    """Open the journal that one is a part of, to read it.
+
+    Raises:
+        JournalError: if it is not there, or damaged.
+    """
+    path = find(part)
+    if path is None:
+        raise JournalError(f"{part.folder}: the journal in which {', '.join(part.jobs)} were submitted is not here")
+    return Journal.open(path, read_only=True)
+
+
+def _entries(journal: Journal, part: PartOf) -> Iterator[Entry]:
+    """The entries of a whole journal that concern the jobs, from their submission until the last of them has ended."""
+    running: set[str] = set()
+    for entry in journal.entries(part.submitted_at):
+        body = json.loads(entry.event)
+        if not running:
+            if entry.now > part.submitted_at:
+                return
+            if body["kind"] != "submit" or not set(part.jobs) <= {job["name"] for job in body["jobs"]}:
+                continue
+            running = set(part.jobs)
+            body["jobs"] = [job for job in body["jobs"] if job["name"] in running]
+            event = _text(body)
+        elif body["kind"] in OF_ALL or body.get("job") in running or _amends(body, running):
+            event = entry.event
+        else:
+            event = TICK
+        answers = [answer for answer in json.loads(entry.answers) if answer["job"] in running]
+        if event != TICK or entry.event == TICK or answers:
+            yield entry._replace(event=event, answers=_text(answers))
+        running -= {answer["job"] for answer in answers if _ends(answer)}
+        if not running:
+            return
+
+
+def _amends(body: dict[str, Any], running: set[str]) -> bool:
+    return body["kind"] == "amend" and body["job"]["name"] in running
+
+
+def _ends(answer: dict[str, Any]) -> bool:
+    return "verdict" in answer and "version" in answer
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
