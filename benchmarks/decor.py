@@ -30,7 +30,7 @@ import numpy as np
 import ray
 
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.events import Amend

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.workloads import job
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 
 WIDTH = 192

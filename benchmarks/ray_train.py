@@ -66,7 +66,7 @@ def measure(folder: Path) -> float:
     import ray.train
     from ray.train.torch import TorchTrainer
 
-    from lightning_core.cluster.cluster import start_local_ray
+    from lightning_core.cloud.ray_cluster import start_local_ray
 
     start_local_ray(folder / "ray", devices=2)
 

@@ -30,8 +30,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.callbacks import ElasticLoader
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.events import Amend, Cancel, Pause, Resume

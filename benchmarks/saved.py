@@ -17,7 +17,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus, Verdict
 

@@ -38,7 +38,6 @@ from lightning_core.market import (
 )
 from lightning_core.market.forecasters import Forecaster, Tails, errors
 from lightning_core.market.optimum import optimum
-from lightning_core.market.play import SpotPolicy
 from lightning_core.market.policies import (
     Ahanp,
     Ahap,
@@ -50,6 +49,7 @@ from lightning_core.market.policies import (
     UniformProgress,
 )
 from lightning_core.market.policies.paper_pool import distinct, paper_pool
+from lightning_core.market.views import SpotPolicy
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: Chain"

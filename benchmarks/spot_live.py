@@ -27,8 +27,8 @@ from lightning_core.cloud.simulated_cloud import local_machines, make_token
 
 make_token()  # Ray looks for it once, when it is imported
 
-from lightning_core.bundle.bundle_file import Bundle  # noqa: E402
 from lightning_core.cloud.provisioners import LocalNodes  # noqa: E402
+from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.cluster.spot_watcher import MadeUp, SpotRun  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402

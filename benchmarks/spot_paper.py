@@ -21,10 +21,10 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.market import Batch, Foreseen, LastValue, Ledger, Noisy, Perfect, SpotJob, play
 from lightning_core.market.forecasters import Tails
 from lightning_core.market.optimum import optimum
-from lightning_core.market.play import SpotPolicy
 from lightning_core.market.policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
 from lightning_core.market.policies.paper_pool import LONGEST, SIGMAS, distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
+from lightning_core.market.views import SpotPolicy
 from lightning_core.market.windows import Windows
 
 # AHAP over the others at a deadline of 10 slots, per cent (its section VI-B).

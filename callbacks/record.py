@@ -15,7 +15,7 @@ from lightning_core.core.answers import Outlook
 from lightning_core.core.durations import format_duration
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import STEP_LOSS, LossTarget, Target, target_from_dict
-from lightning_core.server.validation import checked
+from lightning_core.core.validation import checked
 
 from .console_lines import inform, logger
 from .joining import LEAST

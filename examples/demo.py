@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from examples.digits.drawing import SECONDS, DrawnJob, ceiling, draw  # noqa: E402
 from examples.digits.trainings import CURVES, TRAININGS  # noqa: E402
-from lightning_core.bundle.bundle_file import Bundle  # noqa: E402
+from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402

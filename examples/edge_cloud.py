@@ -37,8 +37,8 @@ import torch  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
-from lightning_core.bundle.bundle_file import Bundle  # noqa: E402
 from lightning_core.callbacks import ElasticLoader  # noqa: E402
+from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.cluster.worker_slots import LABEL  # noqa: E402
 from lightning_core.core.answers import JobStatus  # noqa: E402

@@ -33,10 +33,10 @@ make_token()  # Ray looks for it once, when it is imported
 import lightning.pytorch as pl  # noqa: E402
 import torch  # noqa: E402
 
-from lightning_core.bundle.bundle_file import Bundle  # noqa: E402
 from lightning_core.bundle.problems import require  # noqa: E402
 from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
 from lightning_core.cli.market_run import LEDGER, OnMarket  # noqa: E402
+from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.run_folder import new_run_dir  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
 from lightning_core.node.signals import signals  # noqa: E402

@@ -31,11 +31,11 @@ from lightning_core.core.events import BadLosses, Cause, Cell, Pause, Report, Sa
 from lightning_core.core.jobs import Job, OnNan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.core.validation import checked
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.notifications import Notifier
-from lightning_core.server.validation import checked
 from lightning_core.storage.journal import Journal, replay
 from lightning_core.view.why import why
 from tests.tiny import QUIET, Line, Points

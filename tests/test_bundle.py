@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from lightning_core.bundle import job_spec as jobs
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import There, parse_policy
 from lightning_core.bundle.problems import BundleError
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Can, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 

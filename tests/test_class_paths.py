@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.class_paths import HARMLESS, PLACES, REFUSED, check_imports, check_spelling, refusal
 from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.cluster.bundle import Bundle
 
 JOB = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.problems import BundleError
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.storage.generations import check
 from lightning_core.storage.journal import Journal, replay

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.config_check import Configs, Problem, check_configs
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster import config_checker
+from lightning_core.cluster.bundle import Bundle
 from tests.conftest import ROOT
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.cli import main
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES

@@ -25,10 +25,11 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, WeightedRandomSampler
 
+from lightning_core.bundle.device_counts import sizes, slots_of
 from lightning_core.callbacks import ElasticLoader, Released, elastic, ranks
 from lightning_core.callbacks.checkpointing import random_state
 from lightning_core.callbacks.checkpointing.resumable import Saver
-from lightning_core.cluster.gang import Rank, free_port, sizes, slots_of, together, trainer_arguments
+from lightning_core.cluster.gang import Rank, free_port, together, trainer_arguments
 from tests.test_callback import Script, grant
 from tests.test_release import launched, release
 from tests.tiny import QUIET, Batch, Net, NoisyPoints

@@ -20,10 +20,10 @@ from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.events import Cause, Cell, Horizon, Report, Submit, Tick, WorkerLeft
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.core.validation import checked
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.validation import checked
 from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 # ------------------------------------------------------------------------------------------------ the scheduler

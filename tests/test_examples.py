@@ -15,7 +15,7 @@ import torch
 
 from examples import demo, train
 from examples.digits import MODELS, Digits
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from tests.conftest import ROOT
 from tests.tiny import QUIET
 

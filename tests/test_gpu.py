@@ -13,8 +13,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.callbacks import CoreCallback
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget

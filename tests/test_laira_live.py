@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Answer, End, Grant
 from lightning_core.core.codec import decode_answers, decode_event
 from lightning_core.core.events import Event, Report

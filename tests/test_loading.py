@@ -17,11 +17,11 @@ import yaml
 from jsonargparse import _common, _typehints
 
 from lightning_core.bundle import yaml_loader
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.lightning_config import AS_READ, as_read, build, check_config
 from lightning_core.bundle.pool_section import MOST_JOBS
 from lightning_core.bundle.problems import MOST_SHOWN, BundleError, Findings, Source
 from lightning_core.bundle.yaml_loader import MOST_NODES, load_yaml
+from lightning_core.cluster.bundle import Bundle
 
 AS_DURATION = "or write a duration such as 1h30m"
 JOB = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"loss": 0.1}}

@@ -28,7 +28,6 @@ from lightning_core.market import (
 )
 from lightning_core.market.choices import Choices
 from lightning_core.market.optimum import by_labels, optimum
-from lightning_core.market.play import Forecast, Seen, SpotPolicy
 from lightning_core.market.policies import (
     Ahanp,
     Ahap,
@@ -40,6 +39,7 @@ from lightning_core.market.policies import (
     UniformProgress,
 )
 from lightning_core.market.policies.chain import transitions
+from lightning_core.market.views import Forecast, Seen, SpotPolicy
 from lightning_core.market.windows import grid_of
 from lightning_core.placement.predictor import PREDICTORS
 from lightning_core.planning.series import errors

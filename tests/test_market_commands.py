@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.problems import BundleError
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Can, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.market.traces import read

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.problems import BundleError
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import End, Verdict
 from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.events import Amend, Cell, Report, Submit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Verdict
 from lightning_core.history.history import History
 from lightning_core.storage.journal import Journal, replay

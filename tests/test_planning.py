@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.bundle_plan import plan_bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.planning.feasibility import UNKNOWN, Fit, Wish, ends, fit
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
 from lightning_core.callbacks import joining
 from lightning_core.cli import pool_commands, pool_run
 from lightning_core.cluster import run_folder
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.in_pool import InPool
 from lightning_core.cluster.run_folder import keep_origin, read_origin
 from lightning_core.core.events import Cancel, Report, Save, Submit, Tick, WorkerLeft

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from lightning_core.bundle import preflight
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 

@@ -15,7 +15,7 @@ import ray
 
 from benchmarks.resize import LOOSE, SAMPLES, TIGHT
 from benchmarks.resize import _seen as seen
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant, JobStatus, Verdict
 from lightning_core.core.codec import decode_answers, decode_event
 from lightning_core.core.events import Amend, Cancel, Pause

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.lightning_config import check_config
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.events import Cause, Cell, Report, Submit, WorkerLeft
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import check_name, is_name
@@ -432,26 +432,26 @@ except Exception as error:
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("mode", ["disabled", "DISABLED", "none"])
 def test_no_ray_of_ours_is_without_a_token(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_core.cluster import cluster
+    from lightning_core.cloud import ray_cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     monkeypatch.setattr("ray.init", lambda **given: pytest.fail("it was started"))
     with pytest.raises(BundleError, match=f"RAY_AUTH_MODE is '{mode}': a Ray that is started here has a token; unset"):
-        cluster.start_local_ray(tmp_path)
+        ray_cluster.start_local_ray(tmp_path)
 
 
 @pytest.mark.promise("S1")
 def test_a_ray_that_asks_for_no_token_is_taken_down_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray looks at its mode once, when it is imported."""
-    from lightning_core.cluster import cluster
+    from lightning_core.cloud import ray_cluster
 
     done: list[str] = []
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setattr("ray.init", lambda **given: done.append("init"))
     monkeypatch.setattr("ray.shutdown", lambda: done.append("shutdown"))
-    monkeypatch.setattr(cluster, "has_token", lambda: False)
+    monkeypatch.setattr(ray_cluster, "has_token", lambda: False)
     with pytest.raises(BundleError, match="this Ray came up without a token"):
-        cluster.start_local_ray(tmp_path)
+        ray_cluster.start_local_ray(tmp_path)
     assert done == ["init", "shutdown"]
 
 
@@ -477,7 +477,7 @@ def test_strangers_are_kept_out(local_ray: None, record_property: Callable[[str,
     import psutil
     import ray
 
-    from lightning_core.cluster.cluster import has_token
+    from lightning_core.cloud.ray_cluster import has_token
 
     assert has_token()
     address = ray.get_runtime_context().gcs_address

@@ -15,12 +15,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.market_run import OnMarket, draw, read_books, write_books
 from lightning_core.cloud import provisioners
 from lightning_core.cloud.provisioners import Command
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.spot_watcher import Books, MarketAt, SpotRun
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import Amend, Event

@@ -25,7 +25,8 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.server.host import Host
 from lightning_core.storage.journal import Journal
-from lightning_core.view.progress import line, print_summary
+from lightning_core.view.job_line import line
+from lightning_core.view.progress import print_summary
 from tests.test_journal import Clock
 
 ACCURACY = LossTarget("val_acc", at_least=0.8)

@@ -22,7 +22,8 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.view.board import Board, bar_of
-from lightning_core.view.progress import COLUMNS, LiveView, PlainView, print_summary, view_for
+from lightning_core.view.job_line import COLUMNS
+from lightning_core.view.progress import LiveView, PlainView, print_summary, view_for
 
 
 def some_jobs() -> list[JobStatus]:

@@ -44,7 +44,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from lightning_core.bundle.config_check import Configs, Problem, check_configs
 from lightning_core.bundle.job_spec import JobSpec, duration_text, is_file_name, read_job
@@ -63,19 +63,14 @@ from lightning_core.bundle.preflight import check_checkpoint_file, check_gpus, f
 from lightning_core.bundle.problems import BundleError, Findings, Source, require
 from lightning_core.scheduler.settings import Settings
 
-if TYPE_CHECKING:
-    from lightning_core.cluster.cluster import Cluster
-    from lightning_core.cluster.follow import Watcher
-    from lightning_core.scheduler.summary import Summary
-
-__all__ = ["Bundle", "JobSpec", "Kind"]
+__all__ = ["BundleSpec", "JobSpec", "Kind"]
 
 EMPTY = "file is empty; expected a mapping with 'jobs', or one job"
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """Jobs submitted together, and how they share the pool.
+class BundleSpec:
+    """Jobs submitted together, and how they share the pool; :class:`lightning_core.Bundle` also runs them.
 
     Args:
         jobs: in the order of submission.
@@ -276,40 +271,6 @@ class Bundle:
         """Files that jobs begin with, each with the first job that does."""
         named = [(spec.config.get("ckpt_path"), spec) for spec in reversed(self.jobs)]
         return {Path(path): spec for path, spec in named if path is not None and is_file_name(path)}
-
-    def run(
-        self,
-        policy: str | None = None,
-        run_dir: Path | str | None = None,
-        *,
-        cluster: Cluster | None = None,
-        watcher: Watcher | None = None,
-    ) -> Summary:
-        """Runs all jobs to their ends.
-
-        Args:
-            policy: instead of the bundle's, as in :meth:`with_policy`.
-            run_dir: folder for the journal, the spec, the summary and what the jobs save; made anew.
-            cluster: warm workers to use; None brings up a local Ray for this run.
-            watcher: is shown the jobs while they run.
-
-        Returns:
-            What became of each job; also written to ``run_dir/summary.json``.
-
-        Raises:
-            BundleError: if a config is wrong, before anything has started.
-        """
-        bundle = self if policy is None else self.with_policy(policy)
-        bundle.check(local=cluster is None)
-
-        from lightning_core.cluster.cluster import Cluster  # Ray takes seconds to import
-        from lightning_core.cluster.run_folder import new_run_dir
-
-        folder = new_run_dir(run_dir)
-        if cluster is not None:
-            return cluster.run(bundle, folder, watcher)
-        with Cluster.of(bundle) as own:
-            return own.run(bundle, folder, watcher)
 
     def to_dict(self) -> dict[str, Any]:
         """As a bundle file with everything inline; :meth:`from_dict` reads it."""

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.planning.feasibility import Wish, fit
 
 
-def plan_bundle(bundle: Bundle, history: Path | None = None) -> tuple[list[str], bool]:
+def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[str], bool]:
     """What to tell a person, and whether all jobs of known work fit.
 
     Args:

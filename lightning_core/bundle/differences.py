@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import SUBMITTED
 from lightning_core.core.names import is_secret
 
 _ABSENT = object()
 
 
-def differences(old: Bundle, new: Bundle) -> list[str]:
+def differences(old: BundleSpec, new: BundleSpec) -> list[str]:
     """One line for each value that differs, such as ``jobs.a.model.init_args.lr: 0.1 -> 0.2`` or ``jobs.b: new``."""
     before, after = old.to_dict(), new.to_dict()
     jobs_before, jobs_after = before.pop("jobs"), after.pop("jobs")

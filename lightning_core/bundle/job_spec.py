@@ -12,9 +12,9 @@ from typing import Any, Self
 import numpy as np
 
 from lightning_core.bundle.class_paths import check_spelling
+from lightning_core.bundle.device_counts import sizes, slots_of
 from lightning_core.bundle.preflight import check_plain
 from lightning_core.bundle.problems import BundleError, Findings, Source, require
-from lightning_core.cluster.gang import sizes, slots_of
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import Moment, WallTime, parse_duration, parse_when, seconds_until
 from lightning_core.core.jobs import Can, Job, OnMiss, OnNan

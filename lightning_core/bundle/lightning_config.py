@@ -1,8 +1,8 @@
 """LightningCLI configs: parsed before anything starts, built in the worker.
 
 The parser is given what :mod:`lightning_core.bundle.yaml_loader` has read, and has no way round it: it would read any
-text as YAML once more, or as the path of a file to read, and import whatever a text for a callable names. Here a text is a
-text or a number, and what a class path may not name (:mod:`lightning_core.bundle.class_paths`), no text may.
+text as YAML once more, or as the path of a file to read, and import whatever a text for a callable names. Here a text
+is a text or a number, and what a class path may not name (:mod:`lightning_core.bundle.class_paths`), no text may.
 """
 
 from __future__ import annotations

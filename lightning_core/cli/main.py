@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.cli import init, market, place, pool_commands, pool_run, simulate
 from lightning_core.cli.arguments import Parser, complete, new_file
 from lightning_core.cluster.in_pool import InPool, journal_of
@@ -33,7 +34,6 @@ from lightning_core.variables import unknown
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
-    from lightning_core.bundle.bundle_file import Bundle
     from lightning_core.cli.market_run import OnMarket
 
 Command = Callable[[argparse.Namespace], int]
@@ -184,7 +184,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return _run_here(bundle, arguments, on_market)
 
 
-def _placed(on_market: OnMarket, bundle: Bundle) -> Bundle:
+def _placed(on_market: OnMarket, bundle: BundleSpec) -> BundleSpec:
     from lightning_core.cloud.simulated_cloud import make_token
 
     if not on_market.ray:
@@ -210,7 +210,7 @@ def _market_of(arguments: argparse.Namespace) -> OnMarket | None:
                     arguments.ray, arguments.provision, arguments.picture)  # fmt: skip
 
 
-def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket | None) -> int:
+def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, on_market: OnMarket | None) -> int:
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
@@ -225,19 +225,20 @@ def _run_here(bundle: Bundle, arguments: argparse.Namespace, on_market: OnMarket
     return _run_in(bundle, run_dir, arguments, on_market=on_market)
 
 
-def _say_check(bundle: Bundle) -> None:
+def _say_check(bundle: BundleSpec) -> None:
     jobs = f"{len(bundle.jobs)} job{'s' * (len(bundle.jobs) > 1)}"
     print(f"{jobs} under {bundle.settings.policy}; importing torch and Lightning to check the configs ...", flush=True)
 
 
 def _run_in(
-    bundle: Bundle,
+    bundle: BundleSpec,
     run_dir: Path,
     arguments: argparse.Namespace,
-    before: Bundle | None = None,
+    before: BundleSpec | None = None,
     on_market: OnMarket | None = None,
 ) -> int:
-    from lightning_core.cluster.cluster import Cluster, join_ray
+    from lightning_core.cloud.ray_cluster import join_ray
+    from lightning_core.cluster.cluster import Cluster
     from lightning_core.report.page import write
     from lightning_core.view.progress import print_summary, view_for
     from lightning_core.view.warm_up import WarmingView
@@ -276,7 +277,6 @@ def _run_in(
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from lightning_core.bundle.bundle_file import Bundle
     from lightning_core.bundle.differences import differences
     from lightning_core.bundle.problems import BundleError
     from lightning_core.cli.market_run import OnMarket
@@ -291,7 +291,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml")
     if (note := InPool.of(run_dir)) is not None:
         return pool_run.resume_in_pool(run_dir, note, arguments)
-    before = Bundle.from_file(run_dir / "bundle.yaml")
+    before = BundleSpec.from_file(run_dir / "bundle.yaml")
     if (run_dir / "journal.db").is_file():  # else it was left before anything was submitted
         with Journal.open(run_dir / "journal.db") as journal:
             scheduler = replay(journal).scheduler

@@ -19,9 +19,9 @@ from lightning_core.core.names import did_you_mean
 from lightning_core.market import Batch, Foreseen, LastValue, Ledger, Market, SpotJob, play
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
 from lightning_core.market.optimum import optimum
-from lightning_core.market.play import SpotPolicy
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.traces import read, shipped
+from lightning_core.market.views import SpotPolicy
 from lightning_core.scheduler.market_jobs import on_demand_alone, speed_table, work_left
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.view.tables import print_table

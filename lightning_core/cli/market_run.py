@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.pool_section import MOST_DEVICES, market_to_dict, read_market
 from lightning_core.bundle.problems import BundleError, require
 from lightning_core.cloud.quotes import Quotes
@@ -116,7 +116,7 @@ class OnMarket:
         with owner_only():  # a command may have a key in it
             write_whole(run_dir / TERMS, json.dumps(terms | paths, indent=2) + "\n")
 
-    def place(self, bundle: Bundle) -> Bundle:
+    def place(self, bundle: BundleSpec) -> BundleSpec:
         """The same jobs on a pool that has the market, with as many devices as they can use, twice.
 
         Who was not told how often to save does so some times in a slot: time is kept free for what is not saved.
@@ -164,7 +164,7 @@ class OnMarket:
             return terms.market().seconds
         return SLOT if self.slot is None else parse_duration(self.slot)
 
-    def run(self, bundle: Bundle, run_dir: Path, view: Watcher | None, was: Bundle | None = None) -> Summary:
+    def run(self, bundle: BundleSpec, run_dir: Path, view: Watcher | None, was: BundleSpec | None = None) -> Summary:
         """Runs it, or goes on with it; the ledger is printed, and written to ``ledger.json`` in the run's folder.
 
         Args:
@@ -199,7 +199,7 @@ class OnMarket:
             draw(spot, bundle, self.picture)
         return summary
 
-    def _market(self, bundle: Bundle, before: Books, over: ExitStack) -> tuple[Market | Quotes, float]:
+    def _market(self, bundle: BundleSpec, before: Books, over: ExitStack) -> tuple[Market | Quotes, float]:
         """The market, and what a change of nodes leaves of a slot in it."""
         terms = bundle.settings.market_terms()
         if terms is not None:
@@ -220,7 +220,7 @@ class OnMarket:
         return str(status.spot.text) if self.policy is None and status.spot is not None else str(self.policy)
 
 
-def draw(spot: SpotRun, bundle: Bundle, path: Path) -> None:
+def draw(spot: SpotRun, bundle: BundleSpec, path: Path) -> None:
     """Writes a picture of the slots of a run that is over.
 
     Args:
@@ -249,7 +249,7 @@ def draw(spot: SpotRun, bundle: Bundle, path: Path) -> None:
 
 @contextmanager
 def _nodes(
-    bundle: Bundle, ray: str | None, command: str | None
+    bundle: BundleSpec, ray: str | None, command: str | None
 ) -> Iterator[tuple[Provisioner, Callable[[], Nodes], LocalNodes | None]]:
     resource = "GPU" if bundle.kind == "gpu" else "device"
     if ray is None:
@@ -266,7 +266,7 @@ def _nodes(
                 local.close()
         return
     from lightning_core.cloud.provisioners import Autoscaled, Command, nodes_there
-    from lightning_core.cluster.cluster import join_ray
+    from lightning_core.cloud.ray_cluster import join_ray
 
     join_ray(ray)
     provisioner: Provisioner = Autoscaled(resource) if command is None else Command(command)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.cli.arguments import whole_number
 from lightning_core.cluster.in_pool import journal_of
 from lightning_core.core.answers import JobStatus, State
@@ -31,7 +32,7 @@ from lightning_core.view.log_lines import LogLines
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
-    from lightning_core.bundle.bundle_file import Bundle
+    pass
 
 
 class Failed(RuntimeError):
@@ -106,20 +107,19 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         add_pool(one)
 
 
-def read_bundle(path: Path, client: SocketClient | None, allow_import: list[str]) -> Bundle:
+def read_bundle(path: Path, client: SocketClient | None, allow_import: list[str]) -> BundleSpec:
     """Read a bundle for the pool that is up, or for one of its own if there is no client.
 
     Raises:
         BundleError: with every problem found, also of what the pool has not.
     """
-    from lightning_core.bundle.bundle_file import Bundle
     from lightning_core.bundle.pool_section import There
 
     there = None
     if client is not None:
         about = patiently(client.about)
         there = There(about["settings"]["devices"], kind_of(about), f"the pool at {about['folder']}")
-    bundle = Bundle.from_file(path, there)
+    bundle = BundleSpec.from_file(path, there)
     if client is not None:
         bundle.check_targets(Settings(**about["settings"]))
     return bundle.importing_only(allow_import) if allow_import else bundle
@@ -212,7 +212,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     return EXIT_MET
 
 
-def check_for(client: SocketClient, bundle: Bundle) -> None:
+def check_for(client: SocketClient, bundle: BundleSpec) -> None:
     """Find all that a pool would refuse, before anything is submitted.
 
     Raises:
@@ -227,7 +227,7 @@ def check_for(client: SocketClient, bundle: Bundle) -> None:
     job_specs.check([cast(job_specs.Spec, spec.for_worker(bundle.folder)) for spec in bundle.jobs], taken)
 
 
-def launch(client: SocketClient, bundle: Bundle) -> None:
+def launch(client: SocketClient, bundle: BundleSpec) -> None:
     """Submit a bundle that has been checked, with its points in time settled."""
     settings = Settings(**client.about()["settings"])
     if bundle.settings.policy not in (Settings().policy, settings.policy):
@@ -237,7 +237,7 @@ def launch(client: SocketClient, bundle: Bundle) -> None:
     client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
 
 
-def tell_moments(bundle: Bundle) -> None:
+def tell_moments(bundle: BundleSpec) -> None:
     """Say when the points in time are that a bundle names: in which time zone, and on which day."""
     for line in bundle.moments(datetime.now()):
         print(line, flush=True)

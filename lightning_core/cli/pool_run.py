@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.cli.pool_commands import Failed, check_for, launch, name_of, patiently
 from lightning_core.cluster.in_pool import JOURNAL, InPool, take
 from lightning_core.core.answers import JobStatus, State
@@ -26,13 +27,13 @@ from lightning_core.storage.private_files import owner_only
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
-    from lightning_core.bundle.bundle_file import Bundle
+    pass
 
 # How long jobs that have ended may take to save, and how often it is looked whether they have, seconds.
 GRACE, POLL = 30.0, 0.5
 
 
-def run_in_pool(client: SocketClient, bundle: Bundle, arguments: argparse.Namespace) -> int:
+def run_in_pool(client: SocketClient, bundle: BundleSpec, arguments: argparse.Namespace) -> int:
     """Submit a bundle to a pool that is up and follow it; interrupted, the jobs go on without an audience."""
     check_for(client, bundle)
     from lightning_core.cluster.run_folder import keep_origin, keep_spec, new_run_dir
@@ -83,19 +84,18 @@ def _where(pool: str, folder: str) -> str:
     return pool if is_address(pool) else folder
 
 
-def _unchanged(run_dir: Path, note: InPool) -> Bundle:
+def _unchanged(run_dir: Path, note: InPool) -> BundleSpec:
     """The bundle as it was submitted, or would be.
 
     Raises:
         BundleError: if it is another one now.
     """
-    from lightning_core.bundle.bundle_file import Bundle
     from lightning_core.bundle.differences import differences
     from lightning_core.bundle.pool_section import There
     from lightning_core.bundle.problems import BundleError
     from lightning_core.cluster.run_folder import read_origin
 
-    before = Bundle.from_file(run_dir / "bundle.yaml")
+    before = BundleSpec.from_file(run_dir / "bundle.yaml")
     there = There(before.settings.devices, before.kind, f"the pool at {note.folder}")
     now = read_origin(run_dir, before, there)
     if changes := differences(before, now):
@@ -107,7 +107,7 @@ def _unchanged(run_dir: Path, note: InPool) -> Bundle:
     return now
 
 
-def _submitted(client: SocketClient, bundle: Bundle) -> float | None:
+def _submitted(client: SocketClient, bundle: BundleSpec) -> float | None:
     """When the jobs were submitted, if whoever did so left before it was noted."""
     newest = {job.name: job for job in patiently(client.status)[1] if job.state is not State.ENDED}
     if not all((told := newest.get(spec.job.name)) and told.target == spec.job.target for spec in bundle.jobs):
@@ -116,7 +116,9 @@ def _submitted(client: SocketClient, bundle: Bundle) -> float | None:
     return times.pop() if len(times) == 1 else None
 
 
-def _submit(client: SocketClient, bundle: Bundle, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+def _submit(
+    client: SocketClient, bundle: BundleSpec, run_dir: Path, note: InPool, arguments: argparse.Namespace
+) -> int:
     launch(client, bundle)
     newest = {job.name: job for job in patiently(client.status)[1]}  # a name may have been used before
     note = replace(note, submitted_at=newest[note.jobs[0]].submitted_at)

@@ -29,7 +29,8 @@ from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.replications import Experiment, print_seeds, sums, to_dict
 from lightning_core.simulation.simulation import Delays, Outcome, Simulation
 from lightning_core.storage.journal import Journal
-from lightning_core.view.progress import SYMBOLS, print_summary
+from lightning_core.view.job_line import SYMBOLS
+from lightning_core.view.progress import print_summary
 
 # Beside the folder of live runs, not in it: `plan` learns from those how long jobs take.
 FOLDER = Path("simulations")

@@ -40,7 +40,7 @@ def local_machines() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster as Machines
 
-    from lightning_core.cluster.cluster import has_token, join_ray
+    from lightning_core.cloud.ray_cluster import has_token, join_ray
     from lightning_core.node.orphan_guard import ended_with_us
     from lightning_core.node.signals import kept_from_ray
     from lightning_core.server.ray_settings import NICE

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import shutil
 import socket
 import sqlite3
@@ -22,20 +21,20 @@ from typing import Any, Self
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
+from lightning_core.cloud.ray_cluster import has_token, start_local_ray
 from lightning_core.cluster.follow import POLL, Watcher, follow
 from lightning_core.cluster.pool_manager import start_keeper
 from lightning_core.cluster.run_folder import keep_spec
 from lightning_core.cluster.worker_slots import LABEL
 from lightning_core.core.events import Amend, Cancel, Close, Event, WorkersLost
 from lightning_core.core.jobs import Job
-from lightning_core.node.signals import Interrupted, below, end, kept_from_ray, signal_words, signals
+from lightning_core.node.signals import Interrupted, below, end, signal_words, signals
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import PoolLost, Summary
 from lightning_core.server.ray_actor import Actor, start_scheduler
-from lightning_core.server.ray_settings import NAMESPACE, NICE
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.storage.journal import Journal, JournalError
@@ -98,12 +97,12 @@ class Cluster:
         """Of the run that is going on."""
 
     @staticmethod
-    def workers_of(bundle: Bundle) -> int:
+    def workers_of(bundle: BundleSpec) -> int:
         """As many as a bundle wants to keep warm."""
         return bundle.settings.resident or max(len(bundle.jobs), bundle.settings.devices)
 
     @classmethod
-    def of(cls, bundle: Bundle, warming: Callable[[int, int], None] | None = None) -> Self:
+    def of(cls, bundle: BundleSpec, warming: Callable[[int, int], None] | None = None) -> Self:
         """As large as a bundle wants it."""
         settings = bundle.settings
         workers = cls.workers_of(bundle)
@@ -214,7 +213,7 @@ class Cluster:
             raise RuntimeError("no run is going on")
         return self.scheduler
 
-    def settings(self, bundle: Bundle) -> Settings:
+    def settings(self, bundle: BundleSpec) -> Settings:
         """The bundle's, with as many jobs in memory as this cluster has workers for.
 
         Raises:
@@ -232,7 +231,7 @@ class Cluster:
         return replace(bundle.settings, resident=slots * wanted, locations=self.locations[:wanted])
 
     def run(
-        self, bundle: Bundle, run_dir: Path, watcher: Watcher | None = None, before: Bundle | None = None
+        self, bundle: BundleSpec, run_dir: Path, watcher: Watcher | None = None, before: BundleSpec | None = None
     ) -> Summary:
         """Runs a bundle to its end; deadlines count from its submission.
 
@@ -279,7 +278,13 @@ class Cluster:
             self.scheduler, self._save_every = None, {}
 
     def _begin(
-        self, scheduler: Actor, name: str, bundle: Bundle, run_dir: Path, before: Bundle | None, received: list[int]
+        self,
+        scheduler: Actor,
+        name: str,
+        bundle: BundleSpec,
+        run_dir: Path,
+        before: BundleSpec | None,
+        received: list[int],
     ) -> None:
         """Hands the bundle over; what an interrupted beginning has handed over already is not handed over again."""
         _, known = answer(scheduler.status.remote(), received)
@@ -317,7 +322,7 @@ def _seconds_down(run_dir: Path) -> float:
         return 0.0
 
 
-def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:
+def _changes(before: BundleSpec, now: BundleSpec, run_dir: Path) -> list[Event]:
     """What brings a run that was left to the bundle as it is now; new jobs apart."""
     events: list[Event] = [WorkersLost()]
     old = {spec.job.name: spec for spec in before.jobs}
@@ -330,66 +335,6 @@ def _changes(before: Bundle, now: Bundle, run_dir: Path) -> list[Event]:
             with owner_only():
                 write_whole(run_dir / "jobs" / name / "spec.json", json.dumps(new[name].for_worker(now.folder)))
     return events
-
-
-def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
-    """A Ray of this process's own: with a token, without a dashboard, its files in ``temp / "ray"``.
-
-    Ray turns a loopback address for the node into the machine's own, so its ports can be reached from outside: the
-    token is the wall.
-
-    Raises:
-        BundleError: if the environment, or this Ray, wants none.
-    """
-    if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
-        raise BundleError([f"RAY_AUTH_MODE is {mode!r}: a Ray that is started here has a token; unset it"])
-    os.environ |= NICE
-    # Ray writes its token with the permissions of the process, and opens its own folder to everybody.
-    with owner_only(), kept_from_ray():
-        ray.init(
-            address="local",
-            namespace=NAMESPACE,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            resources={"device": devices} if kind == "cpu" else None,
-            object_store_memory=100 * 2**20,
-            _temp_dir=str(temp / "ray"),
-        )
-    if not has_token():  # a Ray that was imported before, and asks for none by itself
-        ray.shutdown()
-        raise BundleError(["this Ray came up without a token; set RAY_AUTH_MODE=token before Python starts"])
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
-    if token.exists():
-        token.chmod(0o600)
-
-
-def join_ray(address: str) -> None:
-    """Joins a Ray cluster that is there; a pool is made on its nodes, and its folder is one that they all see.
-
-    Args:
-        address: of its head, or ``"auto"`` for the one on this machine.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    try:
-        with kept_from_ray():
-            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RayError, RuntimeError, OSError) as error:
-        words = " ".join(str(error).split())
-        raise ValueError(f"--ray {address}: the cluster cannot be joined ({type(error).__name__}: {words})") from None
-
-
-def has_token() -> bool:
-    """Whether the Ray that this process has started or joined asks for a token.
-
-    What Ray goes by, not what the environment says: Ray looks there once, when it is imported.
-    """
-    from ray import _raylet
-
-    raylet: Any = _raylet
-    return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)
 
 
 def call(actor: Actor, method: str, *args: Any, until: float | None = None) -> Any:

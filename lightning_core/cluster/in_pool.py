@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.server.validation import checked
+from lightning_core.core.validation import checked
 from lightning_core.storage import excerpt
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import home_of

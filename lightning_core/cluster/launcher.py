@@ -24,7 +24,8 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from lightning_core.cluster.gang import Rank, slots_of
+from lightning_core.bundle.device_counts import slots_of
+from lightning_core.cluster.gang import Rank
 from lightning_core.cluster.monitor import Watch, tell
 from lightning_core.cluster.worker import Assignment, Life
 from lightning_core.cluster.worker_slots import SILENT, Place, Places

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.pool_section import There
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
@@ -54,7 +54,7 @@ def _dated(now: datetime) -> Path:
     return folder.resolve()
 
 
-def keep_spec(bundle: Bundle, run_dir: Path) -> None:
+def keep_spec(bundle: BundleSpec, run_dir: Path) -> None:
     """Notes what is run, whole or not at all: the folder can be gone on with from now on."""
     with owner_only():
         write_whole(run_dir / "bundle.yaml", yaml.dump(bundle.to_dict(), Dumper=_WithoutAliases, sort_keys=False))
@@ -68,7 +68,7 @@ def keep_origin(run_dir: Path, source: Path, policy: str | None, allow_import: S
             (run_dir / "said.json").write_text(json.dumps({"policy": policy, "allow_import": list(allow_import)}))
 
 
-def read_origin(run_dir: Path, before: Bundle, there: There | None = None) -> Bundle:
+def read_origin(run_dir: Path, before: BundleSpec, there: There | None = None) -> BundleSpec:
     """Return the bundle that a run was begun with, as its file is now; as it was if the file is gone.
 
     Args:

@@ -32,7 +32,7 @@ from lightning_core.market import Batch, Market, SpotJob
 from lightning_core.market.forecasters import Unchanged
 from lightning_core.market.live_plan import LivePlan, Nodes
 from lightning_core.market.optimum import optimum
-from lightning_core.market.play import SpotPolicy
+from lightning_core.market.views import SpotPolicy
 from lightning_core.scheduler.market_jobs import on_demand_alone, speed_table
 
 log = logging.getLogger(__name__)

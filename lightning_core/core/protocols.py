@@ -46,9 +46,8 @@ class Estimator(Protocol):
         """After how many batches since the run began the loss is forecast to come down to ``threshold``.
 
         Returns:
-            Quantiles at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``, growing along each row; inf where
-            the
-            curve does not get there, NaN where too little has been seen.
+            Quantiles at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``, growing along each row;
+            inf where the curve does not get there, NaN where too little has been seen.
         """
 
 

@@ -20,7 +20,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.market.model import EXACT, Batch, Overhead
 
 if TYPE_CHECKING:
-    from lightning_core.market.play import Seen
+    from lightning_core.market.views import Seen
 
 Pair = tuple[IntArray, IntArray]
 """Spot and on-demand instances, each of shape ``(B,)``."""

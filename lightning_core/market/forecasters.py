@@ -14,7 +14,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market.model import Batch, Market
-from lightning_core.market.play import Forecast
+from lightning_core.market.views import Forecast
 from lightning_core.planning.series import (
     REFIT,
     WINDOW,

@@ -12,7 +12,7 @@ import numpy as np
 
 from lightning_core.market.choices import Choices, Pair
 from lightning_core.market.model import EXACT, Batch, Market, SpotJob
-from lightning_core.market.play import Forecast, Foresight, Seen, SpotPolicy
+from lightning_core.market.views import Forecast, Foresight, Seen, SpotPolicy
 
 
 class Nodes(NamedTuple):

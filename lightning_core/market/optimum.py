@@ -13,7 +13,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.model import EXACT, Batch, SpotJob
-from lightning_core.market.play import Forecast, Seen
+from lightning_core.market.views import Forecast, Seen
 from lightning_core.market.windows import Windows, exact_grid
 
 # Labels that differ by less are one.

@@ -24,7 +24,7 @@ from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.model import EXACT, Batch, SpotJob, slots_after, value_at
 
 if TYPE_CHECKING:
-    from lightning_core.market.play import Forecast, Seen
+    from lightning_core.market.views import Forecast, Seen
 
 # Units of work that are tried for a grid, as parts of what one instance does; and how fine one is that is not exact.
 UNITS = (1.0, 0.5, 0.25, 0.2, 0.1, 0.05, 0.025, 0.02, 0.01)

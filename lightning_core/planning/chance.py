@@ -146,7 +146,7 @@ def usual_work(jobs: JobView, slack: FloatArray) -> FloatArray:
 
 
 def quantile(quantiles: FloatArray, level: float) -> FloatArray:
-    """One quantile of each row, shape ``(n,)``, between those at :data:`~lightning_core.core.arrays.LEVELS` by logarithm.
+    """One quantile of each row, shape ``(n,)``, between those of the forecast by logarithm.
 
     Example::
 

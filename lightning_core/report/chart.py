@@ -12,7 +12,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Forecast
 from lightning_core.report.svg import Scale, boxes, escape, line, number, steps, thin, time_ticks, time_words
-from lightning_core.view.progress import SYMBOLS
+from lightning_core.view.job_line import SYMBOLS
 
 # The chart is as wide as a narrow phone, so that its text is never scaled down much.
 WIDTH, HEIGHT = 400, 262

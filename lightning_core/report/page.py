@@ -23,7 +23,7 @@ from lightning_core.report.gantt import gantt, swatch, use
 from lightning_core.report.style import STYLE
 from lightning_core.report.svg import escape
 from lightning_core.storage.journal import Journal
-from lightning_core.view.progress import SYMBOLS
+from lightning_core.view.job_line import SYMBOLS
 from lightning_core.view.why import Row, rows
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

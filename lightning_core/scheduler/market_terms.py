@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_core.market.model import Market
-from lightning_core.market.play import SpotPolicy
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import SLOT, read, shipped
+from lightning_core.market.views import SpotPolicy
 
 # As different from each other as they are: what plans, what waits, what keeps to the clock, what trusts nothing.
 USUAL = ("chain", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")

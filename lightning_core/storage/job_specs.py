@@ -12,7 +12,7 @@ from lightning_core.core.codec import job_from_dict
 from lightning_core.core.jobs import Can, Job
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import NameTaken
-from lightning_core.server.validation import checked
+from lightning_core.core.validation import checked
 from lightning_core.storage.atomic_files import write_whole
 
 # A spec larger than this is no spec.

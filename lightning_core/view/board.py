@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.view.progress import COLUMNS, SYMBOLS, line
+from lightning_core.view.job_line import COLUMNS, SYMBOLS, line
 from lightning_core.view.text import clean
 
 # Okabe and Ito's colours, which the colour-blind tell apart.

@@ -20,8 +20,9 @@ from typing import Any
 import ray
 
 from lightning_core.cloud.provisioners import MARKET, Autoscaled, nodes_there
+from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
-from lightning_core.cluster.cluster import Cluster, join_ray
+from lightning_core.cluster.cluster import Cluster
 from lightning_core.cluster.gang import free_port
 from lightning_core.market.live_plan import Nodes
 from lightning_core.node.signals import below, end

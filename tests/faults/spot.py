@@ -17,9 +17,9 @@ import numpy as np
 
 from benchmarks.resize import _seen as seen
 from benchmarks.spot_live import moments
-from lightning_core.bundle.bundle_file import Bundle
 from lightning_core.cloud.provisioners import SPOT, LocalNodes
 from lightning_core.cloud.simulated_cloud import local_machines
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.cluster.spot_watcher import MadeUp, SpotRun
 from lightning_core.core.answers import JobStatus, State

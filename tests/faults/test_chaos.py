@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, Verdict
 from tests.conftest import ROOT
 from tests.faults.killer import Deed, Killer, kill, stop

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_core.bundle.bundle_file import Bundle
+from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, Verdict
 from lightning_core.core.events import Cancel, Pause, Resume
 from tests.conftest import ROOT

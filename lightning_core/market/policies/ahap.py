@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_core.core.arrays import IntArray
 from lightning_core.market.model import EXACT
-from lightning_core.market.play import Seen
+from lightning_core.market.views import Seen
 from lightning_core.market.windows import End, Windows
 
 Ahead = Literal["window_end", "now"]

@@ -15,7 +15,7 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.choices import Choices
 from lightning_core.market.model import EXACT, SpotJob, slots_after, value_at
-from lightning_core.market.play import Seen
+from lightning_core.market.views import Seen
 from lightning_core.market.windows import CELLS, Group, group_of, step_back
 
 

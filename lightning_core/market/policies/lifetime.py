@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
-from lightning_core.market.play import Seen
+from lightning_core.market.views import Seen
 
 
 class NextLifetime:

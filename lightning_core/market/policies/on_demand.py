@@ -6,7 +6,7 @@ import numpy as np
 
 from lightning_core.core.arrays import IntArray
 from lightning_core.market.model import EXACT, Batch
-from lightning_core.market.play import Seen
+from lightning_core.market.views import Seen
 
 
 def fewest_in_time(batch: Batch) -> IntArray:

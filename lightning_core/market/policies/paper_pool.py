@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_core.market.model import Ledger
-from lightning_core.market.play import SpotPolicy
 from lightning_core.market.policies import Ahanp, Ahap
+from lightning_core.market.views import SpotPolicy
 from lightning_core.market.windows import Windows
 
 SIGMAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

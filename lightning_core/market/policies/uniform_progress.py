@@ -6,7 +6,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, IntArray
 from lightning_core.market.model import EXACT
-from lightning_core.market.play import Seen
+from lightning_core.market.views import Seen
 
 
 class UniformProgress:

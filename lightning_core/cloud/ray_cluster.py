@@ -1,0 +1,76 @@
+"""Starting a Ray of our own, with a token, and joining one that is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from lightning_core.bundle.problems import BundleError
+from lightning_core.node.signals import kept_from_ray
+from lightning_core.server.ray_settings import NAMESPACE, NICE
+from lightning_core.storage.private_files import owner_only
+
+
+def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
+    """A Ray of this process's own: with a token, without a dashboard, its files in ``temp / "ray"``.
+
+    Ray turns a loopback address for the node into the machine's own, so its ports can be reached from outside: the
+    token is the wall.
+
+    Raises:
+        BundleError: if the environment, or this Ray, wants none.
+    """
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
+        raise BundleError([f"RAY_AUTH_MODE is {mode!r}: a Ray that is started here has a token; unset it"])
+    os.environ |= NICE
+    # Ray writes its token with the permissions of the process, and opens its own folder to everybody.
+    with owner_only(), kept_from_ray():
+        ray.init(
+            address="local",
+            namespace=NAMESPACE,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            resources={"device": devices} if kind == "cpu" else None,
+            object_store_memory=100 * 2**20,
+            _temp_dir=str(temp / "ray"),
+        )
+    if not has_token():  # a Ray that was imported before, and asks for none by itself
+        ray.shutdown()
+        raise BundleError(["this Ray came up without a token; set RAY_AUTH_MODE=token before Python starts"])
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
+    if token.exists():
+        token.chmod(0o600)
+
+
+def join_ray(address: str) -> None:
+    """Joins a Ray cluster that is there; a pool is made on its nodes, and its folder is one that they all see.
+
+    Args:
+        address: of its head, or ``"auto"`` for the one on this machine.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    try:
+        with kept_from_ray():
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RayError, RuntimeError, OSError) as error:
+        words = " ".join(str(error).split())
+        raise ValueError(f"--ray {address}: the cluster cannot be joined ({type(error).__name__}: {words})") from None
+
+
+def has_token() -> bool:
+    """Whether the Ray that this process has started or joined asks for a token.
+
+    What Ray goes by, not what the environment says: Ray looks there once, when it is imported.
+    """
+    from ray import _raylet
+
+    raylet: Any = _raylet
+    return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)

@@ -1,0 +1,94 @@
+"""One job as a line of cells, the same in the live view, the board and plain text."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.durations import format_duration
+from lightning_core.core.targets import BatchTarget
+from lightning_core.history.faults import now_words
+from lightning_core.view.text import clean
+
+if TYPE_CHECKING:
+    pass
+
+
+COLUMNS = (
+    "job",
+    "state",
+    "loss / target",
+    "time / deadline",
+    "share",
+    "device",
+    "batches/s",
+    "forecast end",
+    "verdict",
+    "reason",
+)
+
+
+SYMBOLS = {
+    Verdict.FEASIBLE: "✓",
+    Verdict.AT_RISK: "!",
+    Verdict.INFEASIBLE: "✕",
+    Verdict.MET: "✓",
+    Verdict.MISSED: "✕",
+    Verdict.CRASHED: "†",
+    Verdict.CANCELLED: "-",
+}
+
+
+def line(now: float, job: JobStatus) -> tuple[str, ...]:
+    """One job's cells, in the order of ``COLUMNS``."""
+    until = now if job.finished_at is None else job.finished_at
+    start = job.submitted_at
+    if job.finish is None:
+        end = "-"
+    else:
+        early, likely, late = (moment - start for moment in job.finish)
+        end = format_duration(likely)
+        if late - early >= 0.1:
+            end += f" ({format_duration(early)} to {'never' if math.isinf(late) else format_duration(late)})"
+    return (
+        clean(job.name),
+        "paused" if job.paused and job.state is not State.ENDED else str(job.state),
+        _progress(job),
+        f"{format_duration(until - start)} / {format_duration(job.deadline - start)}",
+        f"{job.share:.2f}",
+        ",".join(map(str, job.devices)) or "-",
+        "-" if job.throughput is None else f"{job.throughput:.0f}",
+        end,
+        "-" if job.verdict is None else str(job.verdict),
+        _reason(job),
+    )
+
+
+def _reason(job: JobStatus) -> str:
+    """What befell it, the verdict's, and the grant's while there still is one."""
+    faults = now_words(job)
+    if job.state is State.RECOVERING:
+        return clean("; ".join(faults or [str(job.why)]))
+    parts = [str(job.reason)] if job.verdict is not None else []
+    if job.state is not State.ENDED and str(job.why) != str(job.reason):
+        parts.append(str(job.why))
+    parts += faults
+    if job.rejected:
+        parts.append(f"{job.rejected} bad losses kept out")
+    return clean("; ".join(parts))
+
+
+def _ending(job: JobStatus) -> str:
+    return clean("; ".join([str(job.reason), *now_words(job)]))
+
+
+def _progress(job: JobStatus) -> str:
+    """How far it is, in the user's own numbers."""
+    if isinstance(job.target, BatchTarget):
+        return f"{job.batches} / {job.target.batches} batches"
+    return f"{_value(job)} / {job.target.show(job.target.goal)}"
+
+
+def _value(job: JobStatus) -> str:
+    return "-" if job.value is None else job.target.show(job.value)
