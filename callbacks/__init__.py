@@ -13,7 +13,7 @@ if (words := describe_namesake()) is not None:
 try:
     from .checkpointing.checkpoint_io import SafeCheckpointIO
     from .core import CoreCallback
-    from .elastic import ElasticLoader
+    from .elastic.loader import ElasticLoader
     from .steering import Fenced, JobOver, Released
 except ModuleNotFoundError as error:
     # Whatever is missing of ours is a mistake of ours, and told as it is.

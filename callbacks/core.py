@@ -25,10 +25,10 @@ from lightning_core.core.names import check_name
 from lightning_core.core.protocols import Client, Turns
 from lightning_core.core.targets import Target, as_target
 from lightning_core.scheduler.settings import Settings
+from lightning_core.view.console_lines import inform, logger
 
 from .checkpointing.resumable import Saver
-from .console_lines import inform, logger
-from .elastic import Share, slots
+from .elastic.steps import Share, slots
 from .fit import Fit, Options
 from .joining import LEAST
 from .meter import LossMeter

@@ -17,13 +17,13 @@ from lightning_core.core.events import BadLosses, Cause, Cell, WorkerLeft
 from lightning_core.core.jobs import Can, Job, OnRefused
 from lightning_core.core.protocols import Client, Turns
 from lightning_core.core.targets import STEP_LOSS, BatchTarget
+from lightning_core.view.console_lines import logger, watch_bar_of
 
 from .busy_timer import GpuPace, HostPace, Pace
 from .checkpointing.best import Best
 from .checkpointing.job_writer import batches_done, write
 from .checkpointing.resumable import Saver
-from .console_lines import logger, watch_bar_of
-from .elastic import slots
+from .elastic.steps import slots
 from .horizon import ended_by, horizon, is_sigterm, seconds_left
 from .joining import Connect, Connection, Join, name_of
 from .mailbox import Mailbox

@@ -20,8 +20,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.client import SocketClient
 from lightning_core.server.discovery import describe, is_found
 from lightning_core.server.local import LocalClient
-
-from .console_lines import inform, logger
+from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)
 

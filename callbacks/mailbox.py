@@ -18,8 +18,8 @@ from collections import deque
 from lightning_core.core.answers import Directive, End, Grant, Outlook, Verdict
 from lightning_core.core.events import BadLosses, Cell, Horizon, Report, Save, WorkerLeft
 from lightning_core.core.protocols import JoinRefused
+from lightning_core.view.console_lines import inform, logger
 
-from .console_lines import inform, logger
 from .joining import Connect, Connection, Refused
 
 log = logger(__name__)

@@ -16,8 +16,8 @@ from lightning_core.core.durations import format_duration
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import STEP_LOSS, LossTarget, Target, target_from_dict
 from lightning_core.core.validation import checked
+from lightning_core.view.console_lines import inform, logger
 
-from .console_lines import inform, logger
 from .joining import LEAST
 
 log = logger(__name__)

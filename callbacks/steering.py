@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.protocols import Turns
+from lightning_core.view.console_lines import inform, logger
 
 from .busy_timer import Pace
-from .console_lines import inform, logger
 from .joining import FORSAKEN
 from .mailbox import Mailbox
 from .ranks import Also, Ranks, Word

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .console_lines import logger
+from lightning_core.view.console_lines import logger
 
 if TYPE_CHECKING:
     from lightning_core.node.cpu_quota import Quota

@@ -20,8 +20,8 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.storage.journal import Journal
+from tests.callbacks.test_callback import Script, grant
 from tests.conftest import ROOT
-from tests.test_callback import Script, grant
 from tests.tiny import QUIET
 
 if TYPE_CHECKING:

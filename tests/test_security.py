@@ -37,7 +37,7 @@ from lightning_core.storage.journal import Journal
 from lightning_core.storage.private_files import owner_only, private_folder
 from lightning_core.view.text import clean_lines
 from tests.conftest import ROOT
-from tests.test_report import harmless
+from tests.view.test_report import harmless
 
 if TYPE_CHECKING:
     from lightning_core.cluster.cluster import Cluster
@@ -365,7 +365,7 @@ def test_a_secret_is_not_shown() -> None:
     found.at("model", "init_args", "api_key", "inner").add("expected int, got 'hunter2'")
     found.at("model", "init_args", "lr").add("expected int, got 'hunter2'")
     given = {"kind": 7, "token": "hunter2"}  # the parser says again all that it was given
-    check_config({"model": {"class_path": "tests.test_loading.Choosy", "init_args": given}}, found)
+    check_config({"model": {"class_path": "tests.bundle.test_yaml_loader.Choosy", "init_args": given}}, found)
     assert found.problems[:2] == [
         "b: model.init_args.api_key.inner: expected int, got what is not shown here",
         "b: model.init_args.lr: expected int, got 'hunter2'",

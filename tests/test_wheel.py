@@ -18,7 +18,7 @@ import pytest
 
 from lightning_core import autojoin
 from lightning_core.core.answers import State, Verdict
-from lightning_core.server.discovery import started
+from lightning_core.node.processes import started
 from lightning_core.variables import KNOWN, PREFIX, unknown
 from tests.conftest import ROOT
 from tests.doors import Pool

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 
-from ..console_lines import logger
+from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from typing_extensions import override
 
 from lightning_core.storage.generations import Generations, Manifest, Unsound, generations, opened, sweep
+from lightning_core.view.console_lines import logger
 
-from ..console_lines import logger
 from .async_writer import Later, size_of, to_host
 
 log = logger(__name__)

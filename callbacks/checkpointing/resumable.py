@@ -36,9 +36,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from lightning_core.core.events import Save
+from lightning_core.view.console_lines import logger
 
-from ..console_lines import logger
-from ..elastic import Share
+from ..elastic.steps import Share
 from . import random_state
 from .checkpoint_io import SafeCheckpointIO
 from .job_writer import ItsOwn, NotSaved, write

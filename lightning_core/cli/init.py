@@ -11,7 +11,7 @@ from pathlib import Path
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.scheduler.summary import EXIT_MET
 
-TEMPLATE = Path(__file__).parent / "template"
+TEMPLATE = Path(__file__).parents[1] / "template"
 DEFAULT = Path("lightning-core-example")
 
 

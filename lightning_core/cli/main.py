@@ -19,7 +19,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.cli import init, market, place, pool_commands, pool_run, simulate
 from lightning_core.cli.arguments import Parser, complete, new_file
 from lightning_core.cluster.in_pool import InPool, journal_of
@@ -34,6 +33,7 @@ from lightning_core.variables import unknown
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
+    from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.cli.market_run import OnMarket
 
 Command = Callable[[argparse.Namespace], int]
@@ -277,6 +277,7 @@ def _run_in(
 
 
 def _resume(arguments: argparse.Namespace) -> int:
+    from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.differences import differences
     from lightning_core.bundle.problems import BundleError
     from lightning_core.cli.market_run import OnMarket

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.cli.arguments import whole_number
 from lightning_core.cluster.in_pool import journal_of
 from lightning_core.core.answers import JobStatus, State
@@ -32,6 +31,8 @@ from lightning_core.view.log_lines import LogLines
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
+    from lightning_core.bundle.bundle_file import BundleSpec
+
     pass
 
 
@@ -113,6 +114,7 @@ def read_bundle(path: Path, client: SocketClient | None, allow_import: list[str]
     Raises:
         BundleError: with every problem found, also of what the pool has not.
     """
+    from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.pool_section import There
 
     there = None

@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.cli.pool_commands import Failed, check_for, launch, name_of, patiently
 from lightning_core.cluster.in_pool import JOURNAL, InPool, take
 from lightning_core.core.answers import JobStatus, State
@@ -27,6 +26,8 @@ from lightning_core.storage.private_files import owner_only
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
+    from lightning_core.bundle.bundle_file import BundleSpec
+
     pass
 
 # How long jobs that have ended may take to save, and how often it is looked whether they have, seconds.
@@ -90,6 +91,7 @@ def _unchanged(run_dir: Path, note: InPool) -> BundleSpec:
     Raises:
         BundleError: if it is another one now.
     """
+    from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.differences import differences
     from lightning_core.bundle.pool_section import There
     from lightning_core.bundle.problems import BundleError

@@ -64,7 +64,7 @@ def together(rank: Rank) -> Iterator[None]:
     """
     told = {}
     if rank.slots:
-        from lightning_core.callbacks.elastic import SLOTS
+        from lightning_core.callbacks.elastic.steps import SLOTS
 
         told[SLOTS] = str(rank.slots)
     if rank.of > 1:

@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.core.events import Close, WorkersLost
+from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import Interrupted, kept_from_ray, signals
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.client import SocketClient
-from lightning_core.server.discovery import is_alive, read_head, started
+from lightning_core.server.discovery import read_head
 from lightning_core.server.proxy import POOL
 from lightning_core.server.ray_settings import NICE
 from lightning_core.storage.journal import Journal, JournalError, replay

@@ -27,7 +27,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from lightning_core.server.client import process_watch
+from lightning_core.node.processes import process_watch
 
 log = logging.getLogger(__name__)
 

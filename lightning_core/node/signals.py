@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lightning_core.server.discovery import started
+from lightning_core.node.processes import started
 
 LEAVE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A terminal that is closed sends its signal twice, by the kernel and by the shell: that is one wish.

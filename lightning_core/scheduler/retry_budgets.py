@@ -35,7 +35,7 @@ def final(cause: Cause, job: Job, times: int, text: str) -> Reason | None:
 
     Example::
 
-        >>> from lightning_core.core.types import BatchTarget
+        >>> from lightning_core.core.targets import BatchTarget
         >>> job = Job("a", 60.0, BatchTarget(9), retries=1)
         >>> final(Cause.RAISED, job, 1, "ValueError: no"), str(final(Cause.RAISED, job, 2, "ValueError: no"))
         (None, 'ValueError: no (it has come back once, as often as it may)')

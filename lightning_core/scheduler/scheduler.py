@@ -82,7 +82,7 @@ class Scheduler:
 
     Example::
 
-        >>> from lightning_core.core.types import BatchTarget
+        >>> from lightning_core.core.targets import BatchTarget
         >>> scheduler = Scheduler(Settings(policy="fifo"))
         >>> [grant] = scheduler.handle(Submit((Job("a", deadline=60.0, target=BatchTarget(100)),)), now=0.0)
         >>> grant.duty, str(grant.reason)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 import threading
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -140,16 +139,6 @@ class SocketClient:
             self._answers.close()
             self._socket.close()
         self._socket = self._answers = None
-
-
-def process_watch(connection: Any) -> int:
-    """A descriptor that can be read once the process at the other end of a Unix socket has ended; close it.
-
-    Raises:
-        OSError: if that process cannot be seen from here.
-    """
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return os.pidfd_open(struct.unpack("3i", credentials)[0])
 
 
 def _directive_from_dict(value: dict[str, Any] | None) -> Directive | None:

@@ -20,10 +20,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from lightning_core.node.processes import is_alive
 from lightning_core.server.client import SocketClient
 from lightning_core.server.probe import UNUSABLE, PoolUnusable, check
 
-__all__ = ["AUTO", "LOCAL", "PoolUnusable", "connect", "home", "is_address", "is_alive", "read_head", "started"]
+__all__ = ["AUTO", "LOCAL", "PoolUnusable", "connect", "home", "is_address", "read_head"]
 
 log = logging.getLogger(__name__)
 
@@ -132,21 +133,6 @@ def read_head(folder: Path) -> dict[str, Any] | None:
     if not isinstance(head, dict) or not all(isinstance(head.get(key), kind) for key, kind in kinds.items()):
         raise ConnectionError(f"{note} is no note of a pool")
     return head
-
-
-def is_alive(head: Mapping[str, Any]) -> bool:
-    """Whether the head's process runs, and is the one that was started then."""
-    return started(head["pid"]) == int(head["started"])
-
-
-def started(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None if there is none. Process ids come again."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    state, *rest = stat.rpartition(")")[2].split()
-    return None if state == "Z" else int(rest[18])
 
 
 def _bridge(address: str) -> Path:

@@ -22,7 +22,7 @@ class LocalClient:
 
     Example::
 
-        >>> from lightning_core.core.types import BatchTarget
+        >>> from lightning_core.core.targets import BatchTarget
         >>> client = LocalClient()
         >>> client.join(Job("a", deadline=60.0, target=BatchTarget(2)), device="cpu").incarnation
         1

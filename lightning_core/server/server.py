@@ -27,7 +27,8 @@ from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dic
 from lightning_core.core.events import Amend, Cancel, Close, Event, Pause, Report, Resume, WorkerLeft
 from lightning_core.core.jobs import Job
 from lightning_core.core.validation import checked
-from lightning_core.server.client import PROTOCOL, REFUSALS, process_watch
+from lightning_core.node.processes import process_watch
+from lightning_core.server.client import PROTOCOL, REFUSALS
 
 # What may come in from outside: never the scheduler's own events.
 EVENTS = (Report, WorkerLeft, Close, Cancel, Pause, Resume, Amend)

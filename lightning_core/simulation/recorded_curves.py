@@ -25,7 +25,7 @@ from lightning_core.core.arrays import FloatArray
 HEADER = ["step", "loss"]
 INDEX = "index.csv"
 # The recordings that come with the package, of 36 trainings of nine tasks.
-SHIPPED = Path(__file__).parent / "recorded"
+SHIPPED = Path(__file__).parents[1] / "recorded"
 # Fewer rows are no curve.
 LEAST = 2
 # How one task is called in other frameworks, with other layers, in other sizes, on other data of the same environment.

@@ -55,7 +55,7 @@ class Simulation:
 
     Example::
 
-        >>> from lightning_core.core.types import LossTarget
+        >>> from lightning_core.core.targets import LossTarget
         >>> jobs = [
         ...     SimulatedJob(Job(name, deadline, LossTarget("loss", 0.5)), [10, 20, 30], [0.9, 0.6, 0.4], 10.0)
         ...     for name, deadline in (("later", 9.0), ("sooner", 4.0))

@@ -56,37 +56,37 @@ MUTANTS = (
         "            except Exception as error:  # whatever a client raises is no reason for training to stop\n"
         "                self._lose(error)",
         "            except JoinRefused as error:\n                self._lose(error)",
-        "tests/test_callback.py::test_training_goes_on_without_a_scheduler_and_nothing_is_lost",
+        "tests/callbacks/test_callback.py::test_training_goes_on_without_a_scheduler_and_nothing_is_lost",
     ),
     Mutant(
         "R4", "lightning_core/scheduler/allocation.py",
         "self._free[device] = max(0.0, self._free[device] - part)", "pass",
-        "tests/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
+        "tests/scheduler/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
     ),
     Mutant(
         "R5", "lightning_core/scheduler/scheduler.py",
         "if report.incarnation != table.incarnation[row]:", "if False:",
-        "tests/test_faults.py::test_a_life_that_is_over_is_refused_with_all_that_it_saved",
+        "tests/scheduler/test_retry_budgets.py::test_a_life_that_is_over_is_refused_with_all_that_it_saved",
     ),
     Mutant(
         "R8", "callbacks/checkpointing/resumable.py",
         "        loop._restarting = False\n", "",
-        "tests/test_release.py::test_a_stateful_loader_resumes_to_the_bit",
+        "tests/cluster/test_release.py::test_a_stateful_loader_resumes_to_the_bit",
     ),
     Mutant(
         "R9", "lightning_core/scheduler/table.py",
         "return np.maximum(self.begin[rows], self.back_at[rows])", "return self.begin[rows]",
-        "tests/test_reports.py::test_a_worker_that_dies_whenever_it_comes_is_not_launched_all_the_time",
+        "tests/scheduler/test_reports.py::test_a_worker_that_dies_whenever_it_comes_is_not_launched_all_the_time",
     ),
     Mutant(
         "R10", "lightning_core/scheduler/retry_budgets.py",
         "Cause.RAISED: job.retries,", "Cause.RAISED: None,",
-        "tests/test_faults.py::test_each_kind_of_fault_has_a_budget_of_its_own",
+        "tests/scheduler/test_retry_budgets.py::test_each_kind_of_fault_has_a_budget_of_its_own",
     ),
     Mutant(
         "R15", "lightning_core/scheduler/scheduler.py",
         "and _countable(report):", "and True:",
-        "tests/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
+        "tests/scheduler/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
     ),
     Mutant(
         "R6", "lightning_core/storage/generations.py",
@@ -101,13 +101,13 @@ MUTANTS = (
     Mutant(
         "R11", "lightning_core/cluster/monitor.py",
         "if place.silent > self._silent:", "if False:",
-        "tests/test_keeper.py::test_a_worker_that_hangs_is_given_up_before_ten_seconds",
+        "tests/cluster/test_pool_manager.py::test_a_worker_that_hangs_is_given_up_before_ten_seconds",
     ),
     Mutant(
         "R11", "lightning_core/cluster/monitor.py",
         "            if place.worker is None:\n                continue",
         "            assert place.worker is not None\n            if False:\n                continue",
-        "tests/test_keeper.py::test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on",
+        "tests/cluster/test_pool_manager.py::test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on",
     ),
     Mutant(
         "R6", "callbacks/checkpointing/checkpoint_io.py",
@@ -117,12 +117,12 @@ MUTANTS = (
     Mutant(
         "R12", "lightning_core/scheduler/allocation.py",
         "0 if device in gone else n if slots is None else slots", "n if slots is None else slots",
-        "tests/test_faults.py::test_on_a_device_that_is_gone_nobody_is_launched",
+        "tests/scheduler/test_retry_budgets.py::test_on_a_device_that_is_gone_nobody_is_launched",
     ),
     Mutant(
         "R12", "lightning_core/cluster/launcher.py",
         "if len(places) < len(found):", "if not places:",
-        "tests/test_keeper.py::test_all_ranks_or_none",
+        "tests/cluster/test_pool_manager.py::test_all_ranks_or_none",
     ),
     Mutant(
         "R13", "callbacks/checkpointing/job_writer.py",
@@ -157,22 +157,22 @@ MUTANTS = (
     Mutant(
         "S5", "lightning_core/bundle/yaml_loader.py",
         "if isinstance(key, str | int | float | bool | None) and key in seen:", "if False:",
-        "tests/test_bad_input.py::test_told_from_the_files_alone",
+        "tests/bundle/test_bad_input.py::test_told_from_the_files_alone",
     ),
     Mutant(
         "S6", "lightning_core/bundle/class_paths.py",
         "    if names[0] in REFUSED:", "    if False:",
-        "tests/test_bad_input.py::test_told_from_the_files_alone",
+        "tests/bundle/test_bad_input.py::test_told_from_the_files_alone",
     ),
     Mutant(
         "S7", "lightning_core/core/names.py",
         "if not isinstance(name, str) or not _NAME.fullmatch(name):", "if not isinstance(name, str):",
-        "tests/test_bad_input.py::test_told_from_the_files_alone",
+        "tests/bundle/test_bad_input.py::test_told_from_the_files_alone",
     ),
     Mutant(
         "S8", "lightning_core/report/svg.py",
         "return html.escape(clean(str(text)), quote=True)", "return str(text)",
-        "tests/test_report.py::test_words_from_outside_stay_words",
+        "tests/view/test_report.py::test_words_from_outside_stay_words",
     ),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from lightning_core.cluster.worker import Assignment, fit
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from tests.test_callback import Script
+from tests.callbacks.test_callback import Script
 from tests.tiny import Batch, Line
 
 # Instead of two minutes.

@@ -33,9 +33,9 @@ from lightning_core.cluster.gang import Rank, free_port, together
 from lightning_core.storage import generations
 from lightning_core.storage.generations import newest, sound
 from lightning_core.storage.job_checkpoints import FILE, adopt, checkpoint_folder, find
+from tests.callbacks.test_callback import Script, grant
+from tests.cluster.test_release import launched, release
 from tests.faults.test_checkpoints import Broken, cut, flip, state
-from tests.test_callback import Script, grant
-from tests.test_release import launched, release
 from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
 
 Figure = Callable[[str, object], None]

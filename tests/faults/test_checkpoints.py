@@ -30,9 +30,9 @@ from lightning_core.core.events import Save
 from lightning_core.storage import generations
 from lightning_core.storage.generations import Generations, Unsound, check, newest, sound
 from lightning_core.storage.job_checkpoints import FILE, OutOfReach, adopt, checkpoint_folder, find
-from tests.test_callback import Script, grant, until
-from tests.test_preflight import problems_of
-from tests.test_release import fit, launched, release
+from tests.bundle.test_preflight import problems_of
+from tests.callbacks.test_callback import Script, grant, until
+from tests.cluster.test_release import fit, launched, release
 from tests.tiny import QUIET, Net, NoisyPoints
 
 Damage = Callable[[Path], Any]

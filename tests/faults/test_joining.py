@@ -28,7 +28,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.node.device_arbiter import Turnstile, TurnstileClient
 from lightning_core.server import discovery as connecting
-from tests.test_callback import Script, fit, grant, until
+from tests.callbacks.test_callback import Script, fit, grant, until
 from tests.tiny import Line, Points, ValidatedPoints
 
 

@@ -20,7 +20,7 @@ from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import Report, Save
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from tests.test_callback import Script, grant, until
+from tests.callbacks.test_callback import Script, grant, until
 from tests.tiny import QUIET, Net, NoisyPoints
 
 SUPERSEDED = End("job", 0, Verdict.CANCELLED, Reason("superseded"))

@@ -25,9 +25,9 @@ from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import Cause
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
+from tests.callbacks.test_callback import Script, grant, until
 from tests.conftest import ROOT
 from tests.faults import parted
-from tests.test_callback import Script, grant, until
 from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
 
 SCENARIOS = ("hold", "over", "whole", "release", "return", "alone", "long")

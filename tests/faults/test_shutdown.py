@@ -20,8 +20,8 @@ import pytest
 from lightning_core.cluster.cluster import GRACE
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Cause, Event, Report, WorkerLeft
+from lightning_core.node.processes import started
 from lightning_core.node.signals import SAME_WISH
-from lightning_core.server.discovery import started
 from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 

@@ -1,0 +1,236 @@
+"""Which number is the loss: returned or logged, by batch, by evaluation or by epoch, good or bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+from lightning_core.callbacks.meter import LossMeter
+from lightning_core.callbacks.reading import Reading
+from lightning_core.core.events import Cell
+from lightning_core.core.targets import BatchTarget, LossTarget, Target
+from tests.callbacks.test_callback import Script, fit, grant, steered
+from tests.tiny import Batch, Line, ValidatedPoints
+
+
+def cells(script: Script) -> list[Cell]:
+    found = {cell.number: cell for report in script.reports for cell in report.cells}
+    assert sorted(found) == list(range(1, len(found) + 1))
+    return list(found.values())
+
+
+def run(model: Line, target: Target, launched: bool = True, **more: Any) -> tuple[Script, pl.Trainer]:
+    script = Script(grant(1, 1.0))
+    trainer = fit(steered(script, target, launched=launched), model, ValidatedPoints(), **{"max_epochs": 4, **more})
+    return script, trainer
+
+
+class Logging(Line):
+    """Logs what the test says, how it says."""
+
+    def __init__(self, log: Callable[[Logging, Any], None]) -> None:
+        super().__init__()
+        self.write = log
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.write(self, loss.detach())
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "at"),
+    [
+        (LossTarget("val_loss", 1e-9), {}, [16, 32, 48, 64]),
+        (LossTarget("val_loss", 1e-9), {"val_check_interval": 4, "max_epochs": 2}, [4, 8, 12, 16, 20, 24, 28, 32]),
+        (LossTarget("val_loss", 1e-9), {"check_val_every_n_epoch": 2}, [32, 64]),
+        (LossTarget("val_loss", 1e-9), {"accumulate_grad_batches": 4}, [4, 8, 12, 16]),
+    ],
+)
+def test_a_validation_metric_is_one_cell_an_evaluation(target: Target, options: dict[str, Any], at: list[int]) -> None:
+    script, _ = run(Line(), target, **options)
+    assert [cell.batches for cell in cells(script)] == at
+    assert all(report.evaluated for report in script.reports if report.cells)
+    losses = [cell.value for cell in cells(script)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_mean_over_the_epoch_is_one_cell_an_epoch() -> None:
+    def log(module: Logging, loss: Any) -> None:
+        module.log("mean", loss, on_step=False, on_epoch=True)
+
+    script, _ = run(Logging(log), LossTarget("mean", 1e-9))
+    assert [cell.batches for cell in cells(script)] == [16, 32, 48, 64]
+
+
+def test_a_metric_by_step_and_by_epoch_is_read_by_step() -> None:
+    def log(module: Logging, loss: Any) -> None:
+        module.log("both", loss, on_step=True, on_epoch=True)
+
+    script, _ = run(Logging(log), LossTarget("both", 1e-9))
+    assert [cell.batches for cell in cells(script)] == [10, 20, 30, 40, 50, 60]
+    assert not any(report.evaluated for report in script.reports)
+
+
+def test_a_metric_logged_now_and_then_counts_until_it_is_logged_again() -> None:
+    def log(module: Logging, loss: Any) -> None:
+        if module.steps % 5 == 1:
+            module.log("rare", torch.tensor(float(module.steps)))
+
+    script, _ = run(Logging(log), LossTarget("rare", 1e-9))
+    assert cells(script)[0] == Cell(1, 10, (5 * 1 + 5 * 6) / 10)
+
+
+def test_a_metric_of_torchmetrics_that_should_grow() -> None:
+    class Accurate(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.near = torchmetrics.MeanMetric()
+
+        def validation_step(self, batch: Batch, batch_idx: int) -> None:
+            x, y = batch
+            self.near(((self.layer(x) - y).abs() < 0.5).float())
+            self.log("val_acc", self.near)
+
+    script, trainer = run(Accurate(), LossTarget("val_acc", at_least=0.9))
+    found = cells(script)
+    assert len(found) == 4
+    assert found[-1].value == float(trainer.callback_metrics["val_acc"])
+
+
+def test_an_accuracy_by_step_is_read_as_it_was_logged() -> None:
+    model = Logging(lambda module, loss: module.log("acc", torch.tensor(0.75)))
+    script, _ = run(model, LossTarget("acc", at_least=0.9))
+    assert {cell.value for cell in cells(script)} == {0.75}
+    assert script.reports[-1].rejected == 0
+
+
+class Returning(Line):
+    """Does the optimiser's steps itself and returns what the test says."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        optimizers: Any = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in optimizers:
+            optimizer.step()
+        return {"loss": self.value(loss)} if callable(self.value) else self.value
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD([parameter], lr=0.05) for parameter in self.parameters()]
+
+
+@pytest.mark.promise("R15", "F10")
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (lambda loss: torch.ones(3), "expects a number, got a tensor of 3 elements"),
+        (lambda loss: torch.tensor(1j), "expects a number, got a complex tensor of 1 elements"),
+        (None, "training_step returned no loss"),
+    ],
+)
+def test_a_loss_that_is_no_number_is_told_once(value: Any, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    script, trainer = run(Returning(value), LossTarget("loss", 0.1), launched=False, max_epochs=2)
+    assert trainer.global_step == 64  # each optimiser's step counts for Lightning
+    assert script.reports[-1].batches == 32  # and each training_step for us
+    assert caplog.text.count(words) == 1
+    assert not cells(script)
+
+
+@pytest.mark.promise("F10")
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("0.3", "the loss expects a number, got str '0.3'"),
+        ([0.1, 0.2], "the loss expects a number, got list '[0.1, 0.2]'"),
+        (1j, "the loss expects a number, got complex '1j'"),
+        (torch.ones(2, 2), "the loss expects a number, got a tensor of 4 elements"),
+        (0.25, None),
+        (np.float32(0.25), None),
+        (torch.tensor(0.25), None),
+        (torch.tensor([0.25], dtype=torch.bfloat16), None),
+    ],
+)
+def test_whatever_reaches_the_hook(loss: Any, words: str | None) -> None:
+    found: list[Cell] = []
+    reading = Reading(LossTarget("loss", 0.1), LossMeter(found.append, every=1))
+    trainer = pl.Trainer(logger=False, accelerator="cpu")
+    assert reading.batch(trainer, {"loss": loss}, 1, 1) == words
+    assert reading.batch(trainer, {"loss": loss}, 1, 2) is None  # said once
+    assert [cell.value for cell in found] == ([] if words else [0.25, 0.25])
+
+
+@pytest.mark.parametrize("value", [lambda loss: loss, lambda loss: loss.reshape(1)])
+def test_with_manual_optimisation_the_loss_is_what_was_returned(value: Any) -> None:
+    script, _ = run(Returning(value), LossTarget("loss", 1e-9), max_epochs=2)
+    found = cells(script)
+    assert [cell.batches for cell in found] == [10, 20, 30]
+    assert found[0].value > found[-1].value
+
+
+def test_or_what_was_logged() -> None:
+    class Quiet(Returning):
+        def training_step(self, batch: Batch, batch_idx: int) -> Any:
+            super().training_step(batch, batch_idx)
+            self.log("loss", 0.5)
+
+    script, _ = run(Quiet(None), LossTarget("loss", 1e-9), max_epochs=2)
+    assert {cell.value for cell in cells(script)} == {0.5}
+
+
+def test_early_stopping_and_a_run_without_end_go_together() -> None:
+    stopping = EarlyStopping("val_loss", stopping_threshold=0.05)
+    script = Script(grant(1, 1.0))
+    callback = steered(script)
+    trainer = fit(callback, Line(), ValidatedPoints(), max_epochs=-1, callbacks=[stopping, callback])
+    assert script.reports[-1].batches == trainer.global_step < 2000
+
+
+def test_a_resumed_run_says_where_it_began(tmp_path: Path) -> None:
+    trainer = fit(steered(Script(grant(1, 1.0))), max_epochs=2)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    script = Script(grant(1, 1.0))
+    again = pl.Trainer(
+        max_epochs=4, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        callbacks=[steered(script)],
+    )  # fmt: skip
+    again.fit(Line(), datamodule=ValidatedPoints(), ckpt_path=tmp_path / "half.ckpt")
+    assert {report.began for report in script.reports} == {32}
+    assert script.reports[-1].batches == 64
+    assert [cell.batches for cell in cells(script)] == [42, 52, 62]
+
+
+def test_saving_counts_as_busy(tmp_path: Path) -> None:
+    class Slow(ModelCheckpoint):
+        def on_train_epoch_end(self, *arguments: Any) -> None:
+            import time
+
+            time.sleep(0.3)
+            super().on_train_epoch_end(*arguments)
+
+    script = Script(grant(1, 1.0))
+    callback = steered(script)
+    saving = Slow(tmp_path)
+    fit(callback, max_epochs=2, callbacks=[callback, saving], enable_checkpointing=True)
+    assert script.reports[-1].busy > 0.6
+    assert list(tmp_path.iterdir())
+
+
+def test_reduced_precision_is_no_matter() -> None:
+    script, _ = run(Line(), BatchTarget(10**9), precision="bf16-mixed", max_epochs=2)
+    assert len(cells(script)) == 3

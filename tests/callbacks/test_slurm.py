@@ -1,0 +1,233 @@
+"""The end of a Slurm job: a script is saved before it, and Lightning's auto-requeue goes on working."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_core.callbacks import CoreCallback, slurm
+from lightning_core.callbacks.record import KEY
+from lightning_core.callbacks.slurm import SaveBeforeEnd, SlurmEnd, end_of
+from lightning_core.core.answers import Grant
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
+from lightning_core.server import discovery as connecting
+from lightning_core.storage.generations import check
+from tests.callbacks.test_callback import fit, until
+from tests.conftest import ROOT
+from tests.faults.test_joining import Pool, training
+from tests.tiny import Line
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Puts a made-up command of Slurm on the path; its arguments are in the file that is returned."""
+
+    def make(name: str, body: str) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        said = tmp_path / f"{name}.said"
+        command = folder / name
+        command.write_text(f'#!/bin/sh\necho "$SLURM_TIME_FORMAT $@" >> {said}\n{body}\n')
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        return said
+
+    return make
+
+
+def script(folder: Path, **more: Any) -> CoreCallback:
+    options: dict[str, Any] = {"pool": "local", "save_to": folder, "save_before": "2s", **more}
+    return CoreCallback("job", "60s", BatchTarget(10**9), **options)
+
+
+def test_squeue_is_asked_for_the_end(tool: Callable[[str, str], Path]) -> None:
+    said = tool("squeue", "echo 2030-01-02T03:04:05")
+    assert end_of("7") == datetime(2030, 1, 2, 3, 4, 5).timestamp()
+    assert said.read_text().split() == ["standard", "-h", "-j", "7", "-o", "%e"]
+
+
+@pytest.mark.parametrize("answer", ["N/A", "", "Unknown"])
+def test_a_job_without_an_end_has_none(tool: Callable[[str, str], Path], answer: str) -> None:
+    tool("squeue", f"echo {answer}")
+    assert end_of("7") is None
+
+
+@pytest.mark.parametrize("body", ["exit 1", "echo soon", "sleep 30"])
+def test_a_squeue_that_is_of_no_use_is_told_of_and_waited_for_by_nobody(
+    tool: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    body: str,
+    tmp_path: Path,
+) -> None:
+    tool("squeue", body)
+    monkeypatch.setattr(slurm, "PATIENCE", 0.3)
+    monkeypatch.setattr(slurm, "TIMES", 2)
+    monkeypatch.setattr(slurm, "AGAIN", 0.1)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    trainer = fit(script(tmp_path / "saved"), max_epochs=1)
+    assert trainer.global_step == 16
+    until(lambda: "the end of Slurm job 7 is not known" in caplog.text)
+    assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("text", ["", "soon", "nan", "inf", "-7", "1e300"])
+def test_an_end_that_is_none_is_not_believed(text: str) -> None:
+    assert SlurmEnd({"SLURM_JOB_END_TIME": text}).at is None
+
+
+def test_a_job_id_that_is_none_is_not_handed_to_squeue(tool: Callable[[str, str], Path]) -> None:
+    said = tool("squeue", "echo 2030-01-02T03:04:05")
+    assert SlurmEnd({"SLURM_JOB_ID": "7; rm"}).at is None
+    time.sleep(0.2)
+    assert not said.exists()
+
+
+def test_the_longest_pause_between_batches_must_fit_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def time(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(slurm, "time", clock)
+    end = SlurmEnd({"SLURM_JOB_END_TIME": "1000"})
+    saver, due = SaveBeforeEnd(end, before=100.0), []
+    for clock.now in [*range(10), *range(300, 1000, 10)]:  # one pause of 291 s, a validation say
+        saver.batch()
+        if saver.due():
+            due.append(clock.now)
+    assert due[0] == 610  # 1000 - 100 - 291
+    saver.failed(5.0)
+    assert not saver.due()
+    clock.now += 6
+    assert saver.due()
+    saver.saved = True
+    assert not saver.due()
+
+
+@pytest.mark.parametrize("known_by", ["environment", "squeue"])
+def test_a_script_is_saved_once_before_the_end_and_goes_on_from_there(
+    tool: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    known_by: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+    ends = time.time() + 4
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    if known_by == "squeue":
+        tool("squeue", f"echo {datetime.fromtimestamp(ends).isoformat(timespec='seconds')}")
+    else:
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(ends)))
+    place = tmp_path / "saved" / "job-last.ckpt"
+    batches = 60
+    trainer = fit(script(tmp_path / "saved", save_before="3s"), Line(pause=0.05), max_steps=batches, max_epochs=-1)
+    assert trainer.global_step == batches  # it trained on
+    manifest = check(place)
+    assert manifest.batches is not None
+    assert 0 < manifest.batches < batches
+    assert caplog.text.count(f"it goes on from there with ckpt_path={str(place)!r}") == 1
+    assert not place.with_name("job-last.ckpt.1").exists()
+    monkeypatch.delenv("SLURM_JOB_ID")
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    caplog.clear()
+    again = fit(script(tmp_path / "saved"), max_steps=batches + 4, max_epochs=-1, ckpt_path=place)
+    assert again.global_step == batches + 4
+    assert "it goes on under its promise" in caplog.text
+
+
+def test_one_that_is_held_when_the_end_comes_is_saved_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
+    monkeypatch.setattr(connecting, "connect", lambda pool_: pool)
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time() + 5)))
+    held = script(tmp_path, pool="auto", save_before="2s")
+    thread = training(held, Line(pause=0.005), max_epochs=-1)
+    until(lambda: pool.reports and pool.reports[-1].batches > 3)
+    pool.say(Grant("job", 2, 0.0, (0,), Reason("fixed_share")))
+    until((tmp_path / "job-last.ckpt.json").exists)
+    pool.say(Grant("job", 3, 1.0, (0,), Reason("fixed_share")))
+    until(lambda: pool.reports[-1].version == 3)
+    from lightning_core.core.answers import End, Verdict
+
+    pool.say(End("job", 4, Verdict.MET, Reason("target_met", (1.0,))))
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+TRAIN = """
+import logging, sys, time
+import lightning.pytorch as pl
+from lightning_core import BatchTarget
+from lightning_core.callbacks import CoreCallback
+from tests.tiny import QUIET, Line, Points
+
+class Told(pl.Callback):
+    def on_train_batch_end(self, trainer, *_):
+        print("batch", trainer.global_step, flush=True)
+
+callback = CoreCallback("job", "60s", BatchTarget(10**9), pool="local")
+trainer = pl.Trainer(max_epochs=-1, callbacks=[callback, Told()], default_root_dir=sys.argv[1], **QUIET)
+trainer.fit(Line(pause=0.02), datamodule=Points())
+"""
+SLURM = {"JOB_ID": "7", "NTASKS": "1", "JOB_NAME": "train", "PROCID": "0", "LOCALID": "0", "NODEID": "0",
+         "NODELIST": "localhost"}  # fmt: skip
+
+
+def test_auto_requeue_goes_on_and_so_does_the_promise(tool: Callable[[str, str], Path], tmp_path: Path) -> None:
+    """A real signal, as Slurm sends it, a made-up scontrol, and the job that Slurm begins anew."""
+    requeued = tool("scontrol", "exit 0")
+    tool("squeue", "echo N/A")
+    (tmp_path / "train.py").write_text(TRAIN)
+    environment = {**os.environ, **{f"SLURM_{name}": value for name, value in SLURM.items()}}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path)]
+
+    def run(until_batch: int) -> tuple[subprocess.Popen[str], list[str]]:
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+        )
+        lines = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("batch") and int(line.split()[1]) >= until_batch:
+                break
+        return process, lines
+
+    first, lines = run(30)
+    try:
+        assert first.poll() is None, "".join(lines)
+        first.send_signal(signal.SIGUSR1)
+        until(requeued.exists, 60)
+    finally:
+        first.kill()
+        first.communicate()
+    assert requeued.read_text().split()[-2:] == ["requeue", "7"]
+    checkpoint = torch.load(tmp_path / "hpc_ckpt_1.ckpt", weights_only=True)
+    assert checkpoint[KEY]["job"] == "job"
+    assert checkpoint[KEY]["batches"][:2] == [10, 20]
+    second, lines = run(checkpoint["global_step"] + 5)
+    second.kill()
+    second.communicate()
+    said = "".join(lines)
+    assert "it goes on under its promise" in said
+    assert f"batch {checkpoint['global_step'] + 1}\n" in said
+    assert "batch 1\n" not in said

@@ -1,0 +1,527 @@
+"""The command line: what it takes, what it answers, and that whatever goes wrong is one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.cli import pool_commands
+from lightning_core.cli.main import main
+from lightning_core.cluster import head as heads
+from lightning_core.core.events import Cancel, Cause, Cell, Report, Submit, WorkerLeft
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.node.processes import started
+from lightning_core.policies import summaries
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server import server
+from lightning_core.server.client import PROTOCOL, SocketClient
+from lightning_core.server.host import Host
+from tests.conftest import ROOT
+from tests.doors import Pool
+
+SCRIPT = frozenset({Can.TURNS, Can.HOLD})
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's pool, and a token that is put back."""
+    monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
+    monkeypatch.setattr(pool_commands, "PATIENCE", 0.5)
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+
+def note(folder: Path, **changed: Any) -> None:
+    """As if a pool whose head is this process were in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    body = {"pid": os.getpid(), "started": started(os.getpid()), "temp": "/nowhere", "socket": "/nowhere/door",
+            "token": "/nowhere/token"} | changed  # fmt: skip
+    (folder / "head.json").write_text(json.dumps(body))
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    """A pool that the command line finds, with a script that trains."""
+    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
+        made = Pool(tmp_path / "home" / "pool", Path(folder) / "door")
+        note(made.folder, socket=str(made.path))
+        client = SocketClient(made.path)
+        client.join(Job("train", 600.0, BatchTarget(1000), can=SCRIPT), "cpu")
+        client.report(Report("train", 1, 1, 0, 50, 5.0, (Cell(1, 5, 0.5),)))
+        yield made
+        client.close()
+        made.close()
+
+
+class Said:
+    """What a command answered."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *words: str) -> None:
+        try:
+            self.code: int | str | None = main(words)
+        except SystemExit as stop:
+            self.code = stop.code
+        self.out, self.err = capsys.readouterr()
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of this test's own for temporary ones, short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run of two jobs, one of which met its target."""
+    now = [0.0]
+    folder = tmp_path / "a run"
+    host = Host(Settings(policy="uniform"), folder / "journal.db", clock=lambda: now[0])
+    jobs = tuple(Job(name, 60.0, BatchTarget(20)) for name in ("a", "b"))
+    host.handle(Submit(jobs))
+    for number in range(1, 5):
+        now[0] += 1.0
+        host.handle(Report("a", 1, number, 1, 5 * number, 0.5 * number, (Cell(number, 5 * number, 1 / number),)))
+    host.handle(WorkerLeft("b", 1, Cause.RAISED, detail="Traceback\nValueError: \x1b[2J no"))
+    host.close()
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize("words", [[], ["sing"], ["status", "--colour"], ["cancel"], ["deadline", "a"], ["up", "-n"]])
+def test_what_is_no_command_is_told_with_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "usage: lightning-core" in capsys.readouterr().err
+
+
+COMMANDS = ("init",
+            "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "pause", "resume",
+            "cancel", "simulate", "market", "place", "replay", "report", "picture")  # fmt: skip
+
+
+def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    listed = re.findall(r"^    ([a-z]+) +\S", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as stop:
+            main([command, "--help"])
+        assert stop.value.code == 0
+
+
+def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "policies")
+    assert said.code == 0
+    assert {line.split()[0] for line in said.out.splitlines()} == set(summaries())
+    assert f"{Settings().policy} (default)" in said.out
+
+
+# ---------------------------------------------------------------------------------------------------- no pool
+
+
+AT_A_POOL = [["submit", "b.yaml"], ["status"], ["why", "a"], ["logs", "a"], ["deadline", "a", "9s"], ["pause", "a"],
+             ["resume", "a"], ["cancel", "a"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", AT_A_POOL, ids=lambda words: str(words[0]))
+def test_without_a_pool(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, *words)
+    assert (said.code, said.err) == (2, "error: no pool is up; `lightning-core up` brings one up\n")
+    said = Said(capsys, *words, "--pool", "there")
+    assert (said.code, said.err) == (
+        2, "error: there: there is no pool; `lightning-core up --folder there` brings one up\n")  # fmt: skip
+    note(tmp_path / "there", started=1)
+    said = Said(capsys, *words, "--pool", "there")
+    assert (said.code, said.err) == (2, "error: there: its pool is down\n")
+
+
+def test_a_pool_whose_scheduler_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note(tmp_path / "home" / "pool")
+    said = Said(capsys, "status")
+    assert said.code == 2
+    assert re.fullmatch(r"error: the pool at /nowhere/door does not answer: .*No such file.*\n", said.err)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "cannot be read: Expecting value"),
+        ("\x00\x01", "cannot be read"),
+        ("[1]", "is no note of a pool"),
+        ('{"pid": "1"}', "is no note of a pool"),
+        ('{"pid": 1, "started": null, "temp": "", "socket": "", "token": ""}', "is no note of a pool"),
+    ],
+)
+def test_a_note_that_is_garbage(text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "home" / "pool"
+    folder.mkdir(parents=True)
+    (folder / "head.json").write_text(text)
+    for command in ("status", "down", "up"):
+        said = Said(capsys, command)
+        assert said.code == 2
+        assert words in said.err
+        assert "head.json" in said.err
+
+
+def test_a_pool_of_another_protocol(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "PROTOCOL", PROTOCOL + 1)
+    said = Said(capsys, "status")
+    assert (said.code, said.err) == (
+        2,
+        f"error: scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade the older one\n",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- up and down
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--devices", "0"], "--devices must be 1 to 64, got 0"),
+        (["--devices", "65"], "--devices must be 1 to 64, got 65"),
+        (["--resident", "0"], "resident"),
+        (["--policy", "magic"], "magic"),
+        (["--webhook", "ftp://x"], "must be an http or https address, got 'ftp://x'"),
+        (["--on-verdict", "say 'hi"], "cannot be split into words"),
+        (["--market", "nowhere.csv"], "nowhere.csv: No such file"),
+        (["--folder", "/proc/pool"], "/proc/pool: cannot be written"),
+        (["--folder", "file"], "file: cannot be written"),
+    ],
+)
+def test_up_says_what_is_wrong_and_starts_nothing(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(heads, "_start_ray", lambda *_: pytest.fail("Ray was started"))
+    said = Said(capsys, "up", *words)
+    assert said.code == 2
+    assert told in said.err
+    assert not (tmp_path / "home").exists()
+
+
+def test_up_over_a_damaged_journal_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "_start_ray", lambda *_: pytest.fail("Ray was started"))
+    folder = tmp_path / "home" / "pool"
+    host = Host(Settings(), folder / "journal.db")
+    for number in range(100):
+        host.handle(Submit((Job(f"job{number}", 600.0, BatchTarget(5)),)))
+    host.close()
+    whole = (folder / "journal.db").read_bytes()
+    for damaged in (b"no journal" * 1000, whole[:8192] + b"\xff" * 20000 + whole[28192:], whole[:9000]):
+        (folder / "journal.db").write_bytes(damaged)
+        said = Said(capsys, "up")
+        assert said.code == 2
+        assert "its jobs cannot go on: move it away to begin anew" in said.err
+        assert len((folder / "journal.db").read_bytes()) == len(damaged)
+
+
+def test_up_in_a_temporary_folder_too_deep_for_sockets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    said = Said(capsys, "up")
+    assert said.code == 2
+    assert "is too long a path for Ray's sockets; set TMPDIR" in said.err
+    assert not any(deep.iterdir())
+
+
+def test_a_half_brought_up_pool_is_none(
+    temporary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while Ray comes up: the head and its folder are gone, and the next `up` is free to begin."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: Path, head: dict[str, Any]) -> subprocess.Popen[bytes]:
+        begun.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True))
+        return begun[-1]
+
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(heads, "_start_ray", start)
+    monkeypatch.setattr(heads, "_address", interrupted)
+    said = Said(capsys, "up")
+    assert said.code == 130
+    assert "interrupted" in said.err
+    [process] = begun
+    assert process.wait(5) < 0
+    assert process.stdin is not None
+    process.stdin.close()
+    assert not any(temporary.iterdir())
+    assert "no pool is up" in Said(capsys, "status").err
+
+
+def test_one_at_a_time_brings_a_pool_up_or_takes_it_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "_start_ray", lambda *_: pytest.fail("Ray was started"))
+    with heads._alone(tmp_path / "home" / "pool"):
+        for command in ("up", "down"):
+            said = Said(capsys, command)
+            assert said.code == 2
+            assert "another `up` or `down` is at work here" in said.err
+    assert "no pool is up" in Said(capsys, "down").err
+
+
+# ---------------------------------------------------------------------------------------------------- at a pool
+
+
+def test_status_and_steering(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "train" in Said(capsys, "status").out
+    body = json.loads(Said(capsys, "status", "--json").out)
+    [job] = body["jobs"]
+    assert (job["name"], job["state"], job["batches"]) == ("train", "running", 50)
+    assert "paused, its memory kept" in Said(capsys, "pause", "train").out
+    assert "goes on" in Said(capsys, "resume", "train").out
+    assert "its deadline is in 45m" in Said(capsys, "deadline", "train", "45m").out
+    assert "its deadline is in 2h" in Said(capsys, "deadline", "train", "2", "hours").out
+    assert "its deadline is in 2h30m" in Said(capsys, "deadline", "train", "02:30:00").out
+    past = datetime.now() - timedelta(minutes=2)
+    said = Said(capsys, "deadline", "train", f"{past:%H:%M}")
+    assert re.search(rf"its deadline is {past:%H:%M} \S+ .*in 23h5\dm", said.out)
+    assert "today is past" in said.out or past.date() != datetime.now().date()  # just after midnight it is today's
+    assert Said(capsys, "deadline", "train", "2020-01-01T18:00").err.startswith(
+        "error: deadline: a time must be in the future, got '2020-01-01T18:00'")  # fmt: skip
+    assert "its deadline is in 45m" in Said(capsys, "deadline", "train", "45m").out
+    why = Said(capsys, "why", "train").out
+    assert "pause" in why
+    assert "45m" in why
+    said = Said(capsys, "logs", "train")
+    assert (said.code, said.err) == (
+        2, "error: train has printed nothing here: a script prints in its own shell\n")  # fmt: skip
+    assert "cancelled" in Said(capsys, "cancel", "train").out
+    assert Said(capsys, "cancel", "train").err == "error: train has ended\n"
+
+
+@pytest.mark.parametrize("command", [["why"], ["logs"], ["pause"], ["resume"], ["cancel"], ["deadline"]])
+def test_a_job_that_is_not_there(command: list[str], pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["9s"] if command == ["deadline"] else []
+    assert Said(capsys, *command, "trian", *more).err == "error: no job 'trian'; did you mean 'train'?\n"
+    said = Said(capsys, *command, "\x1b[2J\r", *more)
+    assert said.code == 2
+    assert "\x1b" not in said.err
+    assert "\r" not in said.err
+
+
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("command", [["submit"], ["run"], ["run", "--own"]])
+def test_imports_that_are_not_allowed(
+    pool: Pool, tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "jobs: {a: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {batches: 9}}}\n"
+    (tmp_path / "b.yaml").write_text(text)
+    said = Said(capsys, *command, str(tmp_path / "b.yaml"), "--allow-import", "torch", "--allow-import", "lightning")
+    assert said.code == 2
+    assert "'tests.tiny.Line' is not in allow_import, torch, lightning" in said.err
+
+
+REFUSED = {
+    "another kind": ("pool: {kind: gpu}", "x", "tests.tiny.Line", "devices of kind gpu, the pool at {pool} has cpu"),
+    "more devices": ("pool: {devices: 2}", "x", "tests.tiny.Line", "shares 2 devices, the pool at {pool} has 1"),
+    "locations": ("pool: {devices: {here: 1}}", "x", "tests.tiny.Line", "the pool at {pool} has no locations"),
+    "no class": ("policy: edf", "x", "tests.tiny.Lime", "module 'tests.tiny' has no 'Lime'; did you mean 'Line'?"),
+    "no policy": ("policy: efd", "x", "tests.tiny.Line", "'efd'"),
+    "a name that is taken": ("policy: edf", "train", "tests.tiny.Line", "the name 'train' is taken"),
+    "an argument": ("policy: edf", "x", "{class_path: tests.tiny.Line, init_args: {rl: 1}}", "rl"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_plan_refuses_what_submit_and_run_refuse(pool: Pool, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    head, name, model, words = REFUSED[case]
+    Path("b.yaml").write_text(f"{head}\njobs: {{{name}: {{model: {model}, deadline: 9s, target: {{batches: 9}}}}}}\n")
+    said = {command: Said(capsys, command, "b.yaml") for command in ("plan", "submit", "run")}
+    assert [one.code for one in said.values()] == [2, 2, 2]
+    errors = {line for one in said.values() for line in one.err.splitlines() if line.startswith("error: ")}
+    assert len(errors) == 1
+    assert words.format(pool=pool.folder) in errors.pop()
+    assert not Path("runs").exists()
+
+
+def test_plan_says_what_it_does_and_what_would_make_work_known(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("b.yaml").write_text("jobs: {x: {model: tests.tiny.Line, deadline: 9s, target: {batches: 9}}}\n")
+    said = Said(capsys, "plan", "b.yaml")
+    assert said.code == 0
+    assert f"the pool at {pool.folder} (1 cpu device, uniform); what else runs there is not counted" in said.err
+    assert "x: its work is unknown and not counted; say `work: 40m` in the bundle" in said.out
+    assert "--history: nowhere is not a folder" in Said(capsys, "plan", "b.yaml", "--history", "nowhere").err
+
+
+def test_a_deadline_that_is_none(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("soon", "-5s", "0s", "nan"):
+        said = Said(capsys, "deadline", "--", "train", words)
+        assert said.code == 2
+        assert re.match("error: deadline: (must be a )?duration", said.err)
+
+
+def test_what_a_job_printed(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = pool.folder / "jobs" / "train"
+    folder.mkdir(parents=True)
+    (folder / "log.txt").write_bytes(b"one\x1b[2J\ntwo\n\xff three\n")
+    assert Said(capsys, "logs", "train").out == "one\ntwo\n� three\n"
+    assert Said(capsys, "logs", "train", "-n", "1").out == "� three\n"
+    assert Said(capsys, "logs", "train", "-n", "0").out == ""
+    pool.do(pool.actor.event(Cancel("train")))
+    assert Said(capsys, "logs", "train", "-f").out.endswith("three\n")
+
+
+def test_a_run_shows_the_jobs_of_now_not_of_then(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name may be used again; the run before counts no more."""
+    bundle = {
+        "jobs": {
+            "x": {
+                "model": {"class_path": "tests.tiny.Line"},
+                "data": {"class_path": "tests.tiny.Points"},
+                "deadline": "9m",
+                "target": {"batches": 5},
+            }
+        }
+    }
+    Path("b.yaml").write_text(json.dumps(bundle))
+    assert Said(capsys, "submit", "b.yaml").code == 0
+    pool.do(pool.actor.event(WorkerLeft("x", 1, Cause.RAISED, detail="no")))
+
+    launch = pool.actor.launch
+
+    async def launch_and_meet(specs: list[Any]) -> None:
+        await launch(specs)
+        await pool.actor.event(Report("x", 2, 1, 0, 5, 1.0))
+
+    pool.actor.launch = launch_and_meet  # type: ignore[method-assign, assignment]
+    said = Said(capsys, "run", "b.yaml", "--json", "summary.json")
+    assert said.code == 0, said.err
+    assert json.loads(Path("summary.json").read_text())["figures"]["jobs"] == 1
+
+
+# ---------------------------------------------------------------------------------------------------- journals
+
+
+def test_replay_report_and_what_is_no_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "replay", str(run_dir))
+    assert said.code == 0
+    assert json.loads(said.out)["identical"] is True
+    assert Said(capsys, "replay", str(run_dir / "journal.db")).out == said.out
+    said = Said(capsys, "report", str(run_dir))
+    assert (said.code, said.out) == (0, f"{run_dir / 'report.html'}\n")
+    assert "\x1b" not in (run_dir / "report.html").read_text()
+    for command in ("replay", "report", "picture"):
+        said = Said(capsys, command, "nowhere")
+        assert said.code == 2
+        assert "nowhere: no journal here" in said.err
+    Path("empty").mkdir()
+    said = Said(capsys, "run", "--resume", "empty")
+    assert (said.code, said.err) == (2, "error: empty: no run was left here: no bundle.yaml\n")
+    (run_dir / "journal.db").write_bytes(b"no journal" * 1000)
+    for command in ("replay", "report", "picture"):
+        said = Said(capsys, command, str(run_dir))
+        assert said.code == 2
+        assert "damaged journal" in said.err
+
+
+def test_a_report_that_cannot_be_written(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "report", str(run_dir), "--out", "/proc/report.html")
+    assert said.code == 2
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("error: ")
+
+
+def test_run_needs_one_of_two(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["b.yaml", "--resume", "x"]):
+        assert Said(capsys, "run", *words).err == "error: run needs either a BUNDLE.yaml or --resume DIR\n"
+
+
+def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    job = "{model: tests.tiny.Line, deadline: %s, target: {batches: 100}, work: 60s}"
+    Path("b.yaml").write_text(f"jobs: {{a: {job % '2m'}, b: {job % '3m'}}}")
+    assert Said(capsys, "plan", "b.yaml").code == 0
+    Path("b.yaml").write_text(f"jobs: {{a: {job % '61s'}, b: {job % '62s'}}}")
+    said = Said(capsys, "plan", "b.yaml")
+    assert said.code == 3
+    assert "one more device" in said.out
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(ValueError, match="run needs either"):
+        main(["--debug", "run"])
+
+
+@pytest.mark.parametrize("command", ["policies", "replay"])
+def test_a_reader_who_has_enough(command: str, run_dir: Path) -> None:
+    words = [command, str(run_dir)] if command == "replay" else [command]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "lightning_core.cli.main", *words],
+            stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert done.returncode == 0
+    assert "Broken pipe" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("deadline", ["0s", "-5m", "2020-01-01T00:00:00Z", "1e9d", "nan"])
+@pytest.mark.promise("F15")
+def test_a_deadline_that_is_past_is_refused_at_once(deadline: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = f"{{model: tests.tiny.Line, deadline: {deadline!r}, target: {{batches: 5}}}}"
+    Path("b.yaml").write_text(f"jobs: {{a: {job}}}")
+    said = Said(capsys, "run", "b.yaml", "--own", "--run-dir", "run")
+    assert said.code == 2
+    assert re.search("jobs.a.deadline: .*must be .*, got", said.err)
+    assert not Path("run").exists()
+
+
+def test_status_shows_who_lives_first_and_ten_of_each(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "train" in Said(capsys, "status").out
+    pool.do(pool.actor.event(Submit(tuple(Job(f"old{k}", 600.0, BatchTarget(5)) for k in range(12)))))
+    for k in range(12):
+        pool.do(pool.actor.event(Cancel(f"old{k}")))
+    pool.do(pool.actor.event(Submit(tuple(Job(f"new{k}", 600.0, BatchTarget(5)) for k in range(13)))))
+    said = Said(capsys, "status").out
+    shown = re.findall(r"^(train|old\d+|new\d+) ", said, re.MULTILINE)
+    assert shown[0] == "train"
+    assert [name[:3] for name in shown] == ["tra", *["new"] * 9, *["old"] * 10]
+    assert (
+        said.splitlines()[-1]
+        == "and 4 more that go on and 2 more that have ended; `lightning-core status --all` shows them"
+    )
+    assert "12 cancelled" in said  # the first line counts all
+    assert len(re.findall(r"^(train|old\d+|new\d+) ", Said(capsys, "status", "--all").out, re.MULTILINE)) == 26
+    jobs = json.loads(Said(capsys, "status", "--json").out)["jobs"]
+    assert [job["name"] for job in jobs] == ["train", *(f"old{k}" for k in range(12)), *(f"new{k}" for k in range(13))]
+
+
+def test_status_of_an_empty_pool(
+    pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SocketClient, "status", lambda _: (1.0, []))
+    assert Said(capsys, "status").out == "no jobs; `lightning-core submit` hands some to the pool\n"

@@ -1,0 +1,201 @@
+"""``lightning-core market``: what it says, what it draws, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lightning_core.bundle.problems import BundleError
+from lightning_core.cluster.bundle import Bundle
+from lightning_core.core.jobs import Can, Job
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.market.traces import read
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.simulation import SimulatedJob, Simulation
+from tests.cli.test_cli import Said
+
+CALM = "available,price\n" + "8,0.5\n" * 60
+JOB = ("--work", "80", "--deadline", "10")
+
+
+@pytest.fixture
+def calm(tmp_path: Path) -> str:
+    path = tmp_path / "calm.csv"
+    path.write_text(CALM)
+    return str(path)
+
+
+def test_a_plan(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "plan.png"
+    said = Said(capsys, "market", "plan", "--trace", calm, *JOB, "--picture", str(picture))
+    assert said.code == 0
+    assert "recorded: 0.5 to 0.5" in said.out
+    assert "80 of work in 10 slots (5h) on 1 to 12 instances; worth 121.5" in said.out
+    slots = re.findall(r"^(\d) +8 +0\.500 +(\d+) +(\d+) ", said.out, re.MULTILINE)
+    assert [slot for slot, _, _ in slots] == list("0123456789")
+    now = re.search(r"now: hold (\d+) spot and (\d+) on-demand instances", said.out)
+    assert now is not None
+    assert now.groups() == slots[0][1:]
+    cost = re.search(r"ends in time and costs ([\d.]+); on-demand alone 81", said.out)
+    assert cost is not None
+    assert 40 < float(cost[1]) < 50  # eight at half the price do nearly all of it
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_job_that_cannot_end_in_time_is_told_so(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "market", "plan", "--trace", calm, "--work", "130", "--deadline", "10")
+    assert said.code == 3
+    assert "warning: it cannot end in time: 12 on-demand instances do 118.8 by then, 130 is to be done" in said.out
+
+
+def test_a_backtest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture, table = tmp_path / "back.png", tmp_path / "back.json"
+    said = Said(capsys, "market", "backtest", *JOB, "--starts", "12", "--picture", str(picture), "--json", str(table))
+    assert said.code == 0
+    body = json.loads(table.read_text())
+    assert list(body["policies"]) == ["on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap",
+                                      "chain"]  # fmt: skip
+    assert all(one["on_time"] == 1.0 for one in body["policies"].values())
+    assert body["policies"]["on-demand"]["gap_closed"] == pytest.approx(0.0)
+    assert 90 < body["policies"]["chain"]["gap_closed"] <= 100
+    assert body["optimum"] < body["policies"]["chain"]["cost"] < body["policies"]["on-demand"]["cost"] == 81
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_arguments_of_policies_and_a_price_that_is_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spot.json"
+    path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [4, 4, 3, 0, 0, 4] * 40}))
+    asked = ("market", "backtest", "--trace", str(path), *JOB, "--most", "4", "--work", "20")
+    said = Said(capsys, *asked, "--price", "0.3", "--policy", "ahap:omega=1", "--policy", "chain", "--starts", "5")
+    assert said.code == 0
+    assert "price assumed: 0.3" in said.out
+    assert "ahap:omega=1" in said.out
+    assert Said(capsys, *asked).err == f"error: {path}: has no prices: say what a spot instance costs (--price)\n"
+
+
+def test_forecasts(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "market", "forecast", "--trace", calm)
+    assert said.code == 0
+    assert "spot instances: always 8\nprice: always 0.5\n" in said.out
+    said = Said(capsys, "market", "forecast", "--horizon", "3")
+    assert len(re.findall(r"^last .*\(1\.00\)", said.out, re.MULTILINE)) == 2
+    assert len(re.findall(r"^(autoregressive|seasonal) ", said.out, re.MULTILINE)) == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("plan", "--deadline", "10"), "a job needs --work, or the --run-dir and the --job of a run"),
+        (("plan", *JOB, "--policy", "chains"), "must be one of chain, .*, got 'chains'; did you mean 'chain'"),
+        (("plan", *JOB, "--policy", "ahap:colour=1"), "--policy ahap: .*unexpected keyword argument 'colour'"),
+        (("plan", *JOB, "--policy", "ahap:omega=2.5"), "omega and commitment must be whole, got 2.5 and 1"),
+        (("plan", *JOB, "--policy", "ahap:windows=1"), "--policy ahap: "),
+        (("plan", *JOB, "--policy", "ahap:mode=Paper"), "mode, end and ahead must be of .* got 'Paper'"),
+        (("plan", *JOB, "--speed", "1,nan,3"), "speed must be finite"),
+        (("plan", *JOB, "--policy", "ahap:omega=0"), "omega must be at least 1 slot, got 0"),
+        (("plan", *JOB, "--speed", "1,two"), "--speed must be numbers with commas between, got '1,two'"),
+        (("plan", *JOB, "--trace", "/nowhere.csv"), "No such file"),
+        (("backtest", *JOB, "--starts", "0"), "--starts must be at least 1, got 0"),
+        (("backtest", "--work", "80", "--deadline", "2000"), "at most the 1316 slots of a100, got 2000"),
+        (("forecast", "--horizon", "0"), "--horizon must be at least 1 slot, got 0"),
+        (("forecast", "--horizon", "2000"), "--horizon must be below the 1316 slots of a100, got 2000"),
+    ],
+)
+def test_what_is_refused(asked: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "market", *asked)
+    assert said.code == 2
+    assert re.search(words, said.err)
+
+
+def test_the_speed_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    can = frozenset({Can.RELEASE, Can.RESIZE})
+    known = Job("vit", 3600.0, BatchTarget(90_000), can=can, max_devices=2, sizes=(1, 2), rates=(10.0, 18.0))
+    jobs = [SimulatedJob(known, [10], [0.9], 10.0, rates=(10.0, 18.0)),
+            SimulatedJob(Job("bert", 3600.0, LossTarget("loss", 0.1)), [10], [0.9], 10.0)]  # fmt: skip
+    run = tmp_path / "run"
+    run.mkdir()
+    Simulation(Settings(policy="edf", devices=2), jobs, journal=run / "journal.db").run(until=20.0)
+    said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "vit", "--deadline", "4")
+    assert "batches in a slot by instances: 1: 1.8e+04, 2: 3.24e+04" in said.out
+    assert said.code == 0
+    said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "bart", "--deadline", "4")
+    assert "has no job 'bart'; did you mean 'bert'" in said.err
+    said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "bert", "--deadline", "4")
+    assert said.code == 2
+
+
+def test_a_slot_is_as_long_as_the_market_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    can = frozenset({Can.RELEASE, Can.RESIZE})
+    known = Job("vit", 3600.0, BatchTarget(90_000), can=can, max_devices=2, sizes=(1, 2), rates=(10.0, 18.0))
+    (tmp_path / "run").mkdir()
+    given = SimulatedJob(known, [10], [0.9], 10.0, rates=(10.0, 18.0))
+    Simulation(Settings(policy="edf", devices=2), [given], journal=tmp_path / "run" / "journal.db").run(until=20.0)
+    hourly = tmp_path / "hourly.csv"
+    hourly.write_text("hour,avail,price\n" + "".join(f"{hour},8,0.5\n" for hour in range(20)))
+    asked = (
+        "market",
+        "plan",
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--job",
+        "vit",
+        "--deadline",
+        "4",
+        "--trace",
+        str(hourly),
+    )
+    assert "by instances: 1: 3.6e+04, 2: 6.48e+04" in Said(capsys, *asked).out
+
+
+def test_recordings_are_told_apart(tmp_path: Path) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text("time,change\n0,4\n3600,-2\n7200,1\n")
+    assert read(events, price=0.3).available.tolist() == [4, 4, 2, 2]
+    with pytest.raises(ValueError, match="has no prices"):
+        read(events)
+    lake = tmp_path / "lake.csv"
+    lake.write_text(
+        "Time,InstanceType,AZ,T3,SpotPrice,OndemandPrice\n2025-01-01 00:00:00,p4d.24xlarge,use1-az1,5,1,4\n"
+    )
+    with pytest.raises(ValueError, match="pool must be INSTANCE@ZONE, got ''"):
+        read(lake)
+
+
+# --------------------------------------------------------------------------------------------------- in a bundle
+
+CONTENT = {"jobs": {"a": {"deadline": "1h", "target": {"batches": 10}, "config": "a.yaml"}}}
+
+
+def test_a_bundle_with_a_market(calm: str, tmp_path: Path) -> None:
+    market = {"trace": "calm.csv", "slot": "10m", "policies": ["chain", "max-spot"], "seed": 4}
+    bundle = _bundle(tmp_path, market)
+    terms = bundle.settings.market_terms()
+    assert terms is not None
+    assert (terms.trace, terms.slot, terms.policies, terms.seed) == (calm, 600.0, ("chain", "max-spot"), 4)
+    assert Bundle.from_dict(bundle.to_dict(), tmp_path).settings == bundle.settings
+    short = _bundle(tmp_path, "calm.csv").settings.market_terms()
+    assert short is not None
+    assert short.trace == calm
+
+
+@pytest.mark.parametrize(
+    ("market", "words"),
+    [
+        ("nowhere.csv", "market: trace .*nowhere.csv: No such file"),
+        ({"trase": "calm.csv"}, "market: unknown key 'trase'; did you mean 'trace'"),
+        ({"slot": -30}, "market: duration must be positive, got -30"),
+        ({"policies": ["chains"]}, "market: market policies must be of chain"),
+        (3, "market: expected a recording or a mapping of trace, "),
+    ],
+)
+def test_markets_of_bundles_that_cannot_be(market: object, words: str, calm: str, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=words):
+        _bundle(tmp_path, market)
+
+
+def _bundle(folder: Path, market: object) -> Bundle:
+    (folder / "a.yaml").write_text("model:\n  class_path: tests.tiny.Tiny\n")
+    return Bundle.from_dict({**CONTENT, "market": market}, folder)

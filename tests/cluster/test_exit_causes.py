@@ -1,0 +1,109 @@
+"""What is said of a training that ended by an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from lightning_core.bundle.lightning_config import build
+from lightning_core.cluster.exit_causes import cause_of, origin, story
+from lightning_core.core.events import Cause
+from tests.tiny import Line
+
+DATA = {"class_path": "tests.tiny.Points", "init_args": {}}
+CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:41231"
+
+
+class NoFile(Line):
+    """Wants a file that is not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        Path("/nowhere/weights").read_bytes()
+
+
+class NoModule(Line):
+    """Wants a module that is not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import lc_nowhere  # type: ignore[import-not-found]  # noqa: F401
+
+
+@pytest.mark.promise("R10")
+@pytest.mark.parametrize(
+    ("config", "cause", "words"),
+    [
+        ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lrr": 1}}}, Cause.UNUSABLE, "lrr"),
+        ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lr": "fast"}}}, Cause.UNUSABLE, "fast"),
+        ({"model": {"class_path": "lc_nowhere.Net"}}, Cause.UNUSABLE, "lc_nowhere"),
+        ({"model": {"class_path": "tests.tiny.Nobody"}}, Cause.UNUSABLE, "Nobody"),
+        ({"model": {"class_path": "tests.tiny.Line"}, "trainer": {"precision": "odd"}}, Cause.UNUSABLE, "precision"),
+        ({"model": {"class_path": "tests.tiny.NoArguments"}}, Cause.RAISED, "cannot be built"),
+        ({"model": {"class_path": "tests.cluster.test_exit_causes.NoFile"}}, Cause.RAISED, "/nowhere/weights"),
+        ({"model": {"class_path": "tests.cluster.test_exit_causes.NoModule"}}, Cause.RAISED, "lc_nowhere"),
+    ],
+)
+def test_what_the_config_says_and_what_its_code_does(
+    config: dict[str, Any], cause: Cause, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((Exception, SystemExit)) as caught:
+        build({"data": DATA, **config}, "cpu", tmp_path, pl.Callback())
+    assert cause_of(caught.value, building=True) is cause
+    assert words in story(caught.value) + capsys.readouterr().err
+
+
+def test_an_error_that_is_its_own_cause_has_an_end() -> None:
+    def loop() -> None:
+        try:
+            raise ValueError("first")
+        except ValueError as error:
+            raise error from error
+
+    with pytest.raises(ValueError, match="first") as caught:
+        loop()
+    assert origin(caught.value) is caught.value
+    one, two = KeyError("one"), KeyError("two")
+    one.__cause__, two.__cause__ = two, one
+    assert origin(one) is two
+
+
+def raised(error: BaseException, context: BaseException | None = None) -> BaseException:
+    try:
+        if context is None:
+            raise error
+        try:
+            raise context
+        except BaseException:
+            raise error  # noqa: B904
+    except BaseException as caught:
+        return caught
+
+
+@pytest.mark.promise("R10", "R13", "F28", "F31")
+@pytest.mark.parametrize(
+    ("error", "context", "cause", "last"),
+    [
+        (ValueError("bad"), None, Cause.RAISED, "ValueError: bad"),
+        (SystemExit(3), None, Cause.RAISED, "SystemExit: 3"),
+        (KeyboardInterrupt(), None, Cause.RAISED, "KeyboardInterrupt: no message"),
+        (RuntimeError("a shape is wrong"), None, Cause.RAISED, "RuntimeError: a shape is wrong"),
+        (MemoryError(), None, Cause.LOST, "OOM: MemoryError: no message"),
+        (RuntimeError(CLOSED), None, Cause.LOST, f"its ranks fell apart, says rank 1 of 2: RuntimeError: {CLOSED}"),
+        (torch.distributed.DistBackendError("x"), None, Cause.LOST,
+         "its ranks fell apart, says rank 1 of 2: DistBackendError: x"),
+        # Its own error broke the collective in which it then cleaned up.
+        (RuntimeError(CLOSED), ValueError("bad"), Cause.RAISED, f"RuntimeError: {CLOSED}"),
+        # The others left it, and its code called that something else.
+        (ValueError("sync failed"), RuntimeError(CLOSED), Cause.LOST,
+         "its ranks fell apart, says rank 1 of 2: ValueError: sync failed"),
+    ],
+)  # fmt: skip
+def test_why_a_training_ended(error: BaseException, context: BaseException | None, cause: Cause, last: str) -> None:
+    caught = raised(error, context)
+    assert cause_of(caught, building=False) is cause
+    assert story(caught, 1, 2).splitlines()[-1] == last

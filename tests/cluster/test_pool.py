@@ -1,0 +1,254 @@
+"""A pool that outlives the shell: scripts join it, people steer it, it comes back, and nobody dies with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.node.processes import is_alive
+from lightning_core.server.client import SocketClient
+from lightning_core.server.discovery import read_head
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.cluster
+
+
+class Shell:
+    """A person at a terminal.
+
+    Args:
+        home: where this person's pool is.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "pool"
+        hidden = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"}
+        self.env = {key: value for key, value in os.environ.items() if key not in hidden}
+        self.env |= {"LIGHTNING_CORE_HOME": str(home), "PYTHONPATH": str(ROOT), "HOME": str(home)}
+        self.scripts: list[subprocess.Popen[str]] = []
+
+    def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """What Python answers."""
+        line = [sys.executable, *words]
+        return subprocess.run(line, env=self.env | env, cwd=self.home, capture_output=True, text=True, timeout=180)
+
+    def command(self, *words: str, code: int = 0, **env: str) -> str:
+        """What ``lightning-core`` answers."""
+        done = self.python("-m", "lightning_core.cli.main", *words, **env)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def script(self, name: str, batches: int = 10**6, deadline: str = "10m", **env: str) -> subprocess.Popen[str]:
+        """``python train.py`` in the background."""
+        line = [sys.executable, "-m", "tests.script", name, deadline, str(batches)]
+        process = subprocess.Popen(
+            line, env=self.env | env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.scripts.append(process)
+        return process
+
+    def jobs(self) -> dict[str, JobStatus]:
+        """Newest job of each name, as the pool's door tells it."""
+        head = read_head(self.folder)
+        assert head is not None
+        with closing(SocketClient(Path(head["socket"]))) as client:
+            return {job.name: job for job in client.status()[1]}
+
+    def submit(self, *names: str, **terms: Any) -> None:
+        """Hands launched jobs to the pool."""
+        job = {
+            "seed_everything": 1,
+            "model": {"class_path": "tests.script.Busy"},
+            "data": {"class_path": "tests.tiny.Points"},
+            "trainer": {"logger": False},
+            "deadline": "10m",
+            "target": {"batches": 10**6},
+            **terms,
+        }
+        path = self.home / "bundle.yaml"
+        path.write_text(json.dumps({"jobs": dict.fromkeys(names, job)}))
+        assert "submitted" in self.command("submit", str(path))
+
+
+def until(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
+    """The first true answer."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.1)
+    return answer
+
+
+def batches(shell: Shell, name: str) -> int:
+    """Done by a job so far; 0 if there is none."""
+    job = shell.jobs().get(name)
+    return 0 if job is None else job.batches
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    made = Shell(tmp_path_factory.mktemp("home"))
+    made.command("up", "--resident", "3", "--policy", "uniform")
+    yield made
+    for script in made.scripts:
+        script.kill()
+        script.wait()
+    head = read_head(made.folder)
+    if head is not None and is_alive(head):
+        made.command("down", "--now")
+
+
+def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: Shell) -> None:
+    one, two = shell.script("one"), shell.script("two")
+    shell.submit("x", "y", "z")
+    names = ("one", "two", "x", "y", "z")
+    until(lambda: all(batches(shell, name) > 5 for name in names), 90)
+    assert all(shell.jobs()[name].share == pytest.approx(0.2) for name in names)
+
+    def unevenness() -> float:
+        """Most over least batches that a job has done within some seconds."""
+        before = shell.jobs()
+        time.sleep(8)
+        after = shell.jobs()
+        done = [after[name].batches - before[name].batches for name in names]
+        return max(done) / max(min(done), 1)
+
+    # All do the same work a batch: equal grants are equal progress (how equal, benchmarks/shares.py measures). A busy
+    # machine falls upon one of them for some seconds, not again and again.
+    until(lambda: unevenness() <= 1.4)
+
+    one.kill()  # without a word
+    gone = time.monotonic()
+    until(lambda: shell.jobs()["two"].share == pytest.approx(0.25), 10)
+    assert time.monotonic() - gone < 2
+    assert shell.jobs()["one"].verdict is Verdict.CRASHED
+    assert "its process is gone" in shell.command("why", "one")
+
+    two.send_signal(signal.SIGINT)  # Ctrl-C: it leaves
+    gone = time.monotonic()
+    until(lambda: shell.jobs()["x"].share == pytest.approx(1 / 3), 10)
+    assert time.monotonic() - gone < 2
+    assert shell.jobs()["two"].verdict is Verdict.MISSED
+    two.wait(30)
+    for name in ("x", "y", "z"):
+        shell.command("cancel", name)
+    until(lambda: not any(job.devices for job in shell.jobs().values()))
+
+
+def test_whoever_submits_does_not_import_torch(shell: Shell) -> None:
+    """The pool has a process that has: what it finds has the file and the line of the bundle."""
+    job = {"model": {"class_path": "tests.script.Bsy"}, "deadline": "10m", "target": {"batches": 5}}
+    path = shell.home / "wrong.yaml"
+    path.write_text(json.dumps({"jobs": {"wrong": job}}))
+    code = (
+        "import sys; from lightning_core.cli.main import main; code = main(['submit', sys.argv[1]]);"
+        "print('torch' in sys.modules); sys.exit(code)"
+    )
+    done = shell.python("-c", code, str(path))
+    assert done.returncode == 2
+    assert "wrong.yaml:1" in done.stderr
+    assert "did you mean 'Busy'" in done.stderr
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.promise("F16")
+def test_people_steer(shell: Shell) -> None:
+    shell.submit("a", "b", target={"batches": 100000}, deadline="30m")
+    until(lambda: batches(shell, "a") > 20)
+    assert "paused" in shell.command("pause", "a")
+    held = until(lambda: (job := shell.jobs()["a"]).state is State.HELD and job)
+    assert (held.share, held.devices) == (0, (0,))
+    assert shell.jobs()["b"].share == 1
+    time.sleep(0.5)  # a report that was on its way
+    at = batches(shell, "a")
+    time.sleep(0.7)
+    assert batches(shell, "a") == at
+    shell.command("resume", "a")
+    until(lambda: batches(shell, "a") > at)
+
+    shell.command("pause", "a", "--release")
+    released = until(lambda: (job := shell.jobs()["a"]).incarnation == 2 and job)
+    assert released.state is State.RELEASED
+    shell.command("resume", "a")
+    until(lambda: batches(shell, "a") > released.batches + 5)
+
+    assert "infeasible" in until(lambda: "infeasible" in (said := shell.command("deadline", "a", "5s")) and said)
+    assert "its deadline is in 45m" in shell.command("deadline", "a", "45m")
+    told = shell.command("why", "a")
+    seen = json.loads(shell.command("status", "--json"))
+    assert [job["name"] for job in seen["jobs"]][-2:] == ["a", "b"]
+    assert all(words in told for words in ("paused", "resume", "deadline", "equal shares"))
+    assert "Seed set to 1" in shell.command("logs", "a")
+    assert "the name 'a' is taken" in shell.command("submit", str(shell.home / "bundle.yaml"), code=2)
+    assert "did you mean" not in shell.command("why", "nobody", code=2)
+    assert "no job 'nobody'" in shell.command("cancel", "nobody", code=2)
+    assert "a pool is up already" in shell.command("up", code=2)
+    for name in ("a", "b"):
+        shell.command("cancel", name)
+    assert "a has ended" in shell.command("pause", "a", code=2)
+
+
+def test_from_another_machine_by_the_address_of_its_ray(shell: Shell) -> None:
+    head = read_head(shell.folder)
+    assert head is not None
+    address, token = head["address"], {"RAY_AUTH_TOKEN_PATH": head["token"]}
+    elsewhere = {**token, "LIGHTNING_CORE_HOME": str(shell.home / "nowhere")}
+    assert "no pool is up" in shell.command("status", code=2, LIGHTNING_CORE_HOME=elsewhere["LIGHTNING_CORE_HOME"])
+    assert '"jobs"' in shell.command("status", "--json", "--pool", address, **elsewhere)
+    far = shell.script("far", LIGHTNING_CORE_POOL=address, **elsewhere)
+    until(lambda: batches(shell, "far") > 20)
+    assert shell.jobs()["far"].share == 1
+    far.kill()
+    until(lambda: shell.jobs()["far"].verdict is Verdict.CRASHED, 5)
+
+
+@pytest.mark.promise("S1")
+def test_a_wrong_token_is_told_in_words(shell: Shell) -> None:
+    head = read_head(shell.folder)
+    assert head is not None
+    address = head["address"]
+    told = shell.command("status", "--pool", address, code=2, RAY_AUTH_TOKEN="0" * 64)
+    assert "the pool there refuses the token in RAY_AUTH_TOKEN" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.promise("F22")
+def test_a_pool_that_was_down_goes_on(shell: Shell) -> None:
+    shell.submit("long", target={"batches": 100000})
+    before = until(lambda: (job := shell.jobs()["long"]).batches > 50 and job)
+    head = read_head(shell.folder)
+    assert head is not None
+    shell.command("down")
+    assert not is_alive(head)
+    assert not Path(head["temp"]).exists()
+    assert "no pool is up" in shell.command("status", code=2)
+    shell.command("up", "--resident", "3")
+    after = until(lambda: (job := shell.jobs()["long"]).batches > before.batches and job)
+    assert after.incarnation > before.incarnation
+    assert after.submitted_at == before.submitted_at
+    shell.command("cancel", "long")
+
+
+@pytest.mark.promise("R3", "F25")
+def test_a_script_outlives_the_head(shell: Shell) -> None:
+    script = shell.script("survivor", batches=3000)
+    until(lambda: batches(shell, "survivor") > 50)
+    head = read_head(shell.folder)
+    assert head is not None
+    os.killpg(head["pid"], signal.SIGKILL)
+    out, _ = script.communicate(timeout=120)
+    assert script.returncode == 0, out
+    assert "survivor ended after" in out
+    assert out.count("training goes on") >= 1

@@ -1,0 +1,113 @@
+"""What a market offers now, as a command says it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lightning_core.cloud.quotes import Quote, Quotes
+from tests.market.test_spot_live import World, elastic, spot_run
+
+
+@contextmanager
+def asked(path: Path, text: str, seconds: float = 0.08) -> Iterator[Quotes]:
+    """Quotes that are what a file says, which may change."""
+    path.write_text(text)
+    quotes = Quotes([sys.executable, "-S", "-c", f"print(open({str(path)!r}).read())"], seconds)
+    try:
+        yield quotes
+    finally:
+        quotes.close()
+
+
+def wait_for(quotes: Quotes, quote: Quote) -> None:
+    until = time.monotonic() + 30
+    while quotes.last != quote:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_what_was_asked_in_a_slot_stays_what_that_slot_offered(tmp_path: Path) -> None:
+    path = tmp_path / "quote"
+    with asked(path, '{"price": 0.4, "available": 3}') as quotes:
+        first = quotes(0)
+        assert (first.price[0], first.available[0], first.on_demand, first.seconds) == (0.4, 3, 1.0, 0.08)
+        assert set(first.price.tolist()) == {0.4}  # for all that is known
+        path.write_text('{"price": 1.5, "available": 0, "on_demand": 4}')
+        wait_for(quotes, Quote(1.5, 0, 4.0))
+        later = quotes(2)
+        # Nobody asked in slot 1: it was as the one before it.
+        assert later.price[:4].tolist() == [0.4, 0.4, 1.5, 1.5]
+        assert later.available[:4].tolist() == [3, 3, 0, 0]
+        assert later.on_demand == 4.0
+
+
+def test_where_the_command_fails_what_it_said_last_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "quote"
+    with asked(path, '{"price": 0.4, "available": 3}') as quotes:
+        path.write_text("out of order")
+        until = time.monotonic() + 30
+        while "no news of the market" not in caplog.text:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert quotes(5).available[5] == 3
+        path.write_text('{"price": 0.4, "available": 1}')
+        wait_for(quotes, Quote(0.4, 1))
+        assert caplog.text.count("no news of the market") == 1  # told once, not each time
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", 'must print {"price": P, "available": N}'),
+        ("3", 'must print {"price": P, "available": N}'),
+        ('{"price": 0.4}', 'must print {"price": P, "available": N}'),
+        ('{"price": 0.4, "available": 1, "zone": "a"}', 'must print {"price": P, "available": N}'),
+        ('{"price": -1, "available": 1}', "price must be a number, at least 0 and finite, got -1"),
+        ('{"price": NaN, "available": 1}', "price must be a number, at least 0 and finite, got nan"),
+        ('{"price": "0.4", "available": 1}', "price must be a number, at least 0 and finite, got '0.4'"),
+        ('{"price": 0.4, "available": true}', "available must be a number, at least 0 and finite, got True"),
+        ('{"price": 0.4, "available": 1.5}', "available must be whole and at most 1,000,000, got 1.5"),
+        ('{"price": 0.4, "available": 1e20}', "available must be whole and at most 1,000,000, got 1e+20"),
+        ('{"price": 0.4, "available": 1, "on_demand": 0}', "on_demand must be a number, positive and finite, got 0"),
+    ],
+)
+def test_what_is_no_quote_is_told_before_anything_starts(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^/") as caught, asked(tmp_path / "quote", text):
+        pass
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "a command must be named, got none"),
+        ("no-such-command-anywhere", "No such file or directory"),
+        ("sh -c 'echo broken >&2; exit 3'", "sh: exit code 3: broken"),
+    ],
+)
+def test_a_command_that_does_not_run_is_told(words: str, told: str) -> None:
+    with pytest.raises(ValueError, match=r"\S") as caught:
+        Quotes(words, 1.0)
+    assert told in str(caught.value)
+
+
+def test_a_run_holds_what_the_command_says_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "quote"
+    with asked(path, '{"price": 0.4, "available": 2}', seconds=10.0) as quotes:
+        world = World({"a": elastic("a", 100, 80.0)})
+        run = spot_run(world, quotes, first=1.0)
+        world.live(run, 12.0)
+        quotes.last = Quote(0.5, 1)
+        world.live(run, 10.0)
+        assert [(row.price, row.available, row.spot) for row in run.rows] == [(0.4, 2, 2), (0.4, 2, 2)]
+        world.live(run, 10.0)
+        assert (run.rows[2].price, run.rows[2].available, run.rows[2].spot) == (0.5, 1, 1)
+        others = run.beside_others()
+        assert others is not None
+        assert others[1] <= others[0]
