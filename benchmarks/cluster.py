@@ -27,7 +27,7 @@ from benchmarks.cluster_policies import ElasticFlowLike, Gavel
 from benchmarks.cluster_trace import HOUR, Wanted, find, made_up, read, repeated, share_as_asked, share_in_reach
 from benchmarks.common import Figures, Size, table
 from lightning_core.core.events import Report, Submit, Tick
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -155,7 +155,7 @@ def round_ms(count: int, devices: int, *, crowded: bool = False, comes: bool = F
             draw.uniform(0.5, 1.5) * hours * HOUR,
             BatchTarget(int(one * 4 * HOUR * draw.uniform(0.2, 1.8))),
             max_devices=64,
-            can=frozenset({Can.HOLD, Can.RELEASE, Can.RESIZE}),
+            can=frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE}),
             sizes=tuple(2**k for k in range(7)),
             rates=tuple(one * grows**k for k in range(7)),
             resize=60.0,

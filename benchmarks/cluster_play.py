@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.cluster_trace import HOUR, Wanted
 from lightning_core.core.answers import Answer, End, Grant, Verdict
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import Policy
 from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
@@ -83,7 +83,7 @@ class Counted(Simulation):
     def _hear(self, answers: list[Answer]) -> None:
         for answer in answers:
             if isinstance(answer, Grant):
-                self._count(answer.job, len(answer.devices) if answer.duty else 0)
+                self._count(answer.job, len(answer.devices) if answer.share else 0)
             elif isinstance(answer, End):
                 self._count(answer.job, 0)
         super()._hear(answers)
@@ -153,7 +153,7 @@ def _simulated(wanted: Wanted, devices: int, elastic: bool, reports: int) -> Sim
         min_devices=min(rates),
         max_devices=max(rates),
         on_miss=OnMiss.STOP,
-        can=frozenset({Can.HOLD, Can.RELEASE, Can.RESIZE}),
+        can=frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE}),
         work=wanted.alone(fixed),
         sizes=tuple(rates) if elastic else (),
         rates=tuple(rates.values()) if elastic else (),

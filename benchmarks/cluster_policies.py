@@ -74,7 +74,7 @@ def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float]) 
     n = len(size)
     return Plan(
         order=np.lexsort((jobs.deadline, rank)),
-        duty=(size > 0).astype(float),
+        share=(size > 0).astype(float),
         finish=np.array(finish),
         codes=np.full(n, index("on_ramp")),
         waiting=np.full(n, index("no_room")),
@@ -260,7 +260,7 @@ class Gavel:
         finish = np.where(chosen, ends_in_order(jobs.work, jobs.size, order_now, jobs.devices, now), np.nan)
         return Plan(
             order=order_now,
-            duty=chosen.astype(float),
+            share=chosen.astype(float),
             finish=finish,
             codes=np.full(n, index("first_in_line")),
             waiting=np.full(n, index("no_room")),

@@ -65,7 +65,7 @@ def round_ms(
     start_at = scheduler.settings.stay  # from then on every job may be moved, and the dealer has most to look at
     times, made = [], 0
     for k in range(repeats + 1):
-        scheduler._table.duty[:jobs] = -1.0  # whatever is planned is a change
+        scheduler._table.share[:jobs] = -1.0  # whatever is planned is a change
         if moved:
             _next_cell(scheduler, jobs, 13 + k)
         start = time.perf_counter()

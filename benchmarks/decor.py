@@ -248,8 +248,8 @@ def _granted(journal: Path, end: float) -> tuple[float, int]:
     with sqlite3.connect(journal) as database:
         for now, text in database.execute("SELECT now, answers FROM events ORDER BY number"):
             for answer in json.loads(text) if text else ():
-                if "duty" in answer:
-                    changes.append((now, answer["duty"] * len(answer["devices"])))
+                if "share" in answer:
+                    changes.append((now, answer["share"] * len(answer["devices"])))
     times = [*(now for now, _ in changes), end]
     area = sum(held * (until - now) for (now, held), until in zip(changes, times[1:], strict=True))
     wholes = [round(held) for _, held in changes if held >= 1]

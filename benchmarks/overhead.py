@@ -28,7 +28,7 @@ from lightning_core.cloud.ray_cluster import start_local_ray
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.node.device_arbiter import Turnstile, TurnstileClient
+from lightning_core.node.device_arbiter import ArbiterClient, DeviceArbiter
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_actor import RayClient, start_scheduler
 
@@ -80,13 +80,13 @@ def fit(callback: pl.Callback, batches: int) -> None:
 
 def ours(batches: int, folder: Path) -> np.ndarray:
     """Seconds a batch in the hooks of CoreCallback, shape ``(batches,)``."""
-    turnstile = Turnstile(folder / "turn")
-    turns = TurnstileClient(turnstile.path)
+    arbiter = DeviceArbiter(folder / "turn")
+    turns = ArbiterClient(arbiter.path)
     callback = CoreCallback("bench", target=BatchTarget(10**9), client=RayClient("bench"), turns=turns)
     spent = timed(callback)
     fit(callback, batches)
     turns.close()
-    turnstile.close()
+    arbiter.close()
     return np.array(spent[WARM:])
 
 

@@ -242,7 +242,7 @@ def _timed(journal: Path, stints: Path, offset: float) -> list[Timed]:
     with sqlite3.connect(journal) as database:
         for now, text in database.execute("SELECT now, answers FROM events ORDER BY number"):
             for answer in json.loads(text) if text else ():
-                if answer["job"] != "a" or not answer.get("duty") or len(answer["devices"]) == before:
+                if answer["job"] != "a" or not answer.get("share") or len(answer["devices"]) == before:
                     continue
                 first, before = not before, len(answer["devices"])
                 after = [when for when, ranks in starts if when > now + offset and ranks == before]

@@ -68,7 +68,7 @@ def _area(journal: Path) -> float:
                     continue  # only told to people
                 since, devices = held.get(answer["job"], (now, 0.0))
                 area += devices * (now - since)
-                held[answer["job"]] = now, answer.get("duty", 0.0) * len(answer.get("devices", ()))
+                held[answer["job"]] = now, answer.get("share", 0.0) * len(answer.get("devices", ()))
     return area
 
 

@@ -90,34 +90,34 @@ def alone(cluster: Cluster, jobs: int, seconds: float, folder: Path) -> Alone:
     return Alone(rates, max(reactions), used[0])
 
 
-def together(cluster: Cluster, duties: list[float], seconds: float, folder: Path) -> list[np.ndarray]:
+def together(cluster: Cluster, shares: list[float], seconds: float, folder: Path) -> list[np.ndarray]:
     """All jobs under fixed shares; the times at which each job's batches ended."""
-    specs = {f"job{k}": job(WIDTHS[k], folder / f"job{k}.npy", seconds) for k in range(len(duties))}
-    bundle = Bundle.from_dict({"policy": {"name": "fixed", "shares": duties}, "jobs": specs})
+    specs = {f"job{k}": job(WIDTHS[k], folder / f"job{k}.npy", seconds) for k in range(len(shares))}
+    bundle = Bundle.from_dict({"policy": {"name": "fixed", "shares": shares}, "jobs": specs})
     bundle.check()
     (folder / "run").mkdir(parents=True)
     cluster.run(bundle, folder / "run")
-    return [np.load(folder / f"job{k}.npy") for k in range(len(duties))]
+    return [np.load(folder / f"job{k}.npy") for k in range(len(shares))]
 
 
-def measure_duties(cluster: Cluster, duties: list[float], solo: float, shared: float) -> dict[str, float]:
+def measure_duties(cluster: Cluster, shares: list[float], solo: float, shared: float) -> dict[str, float]:
     """Worst share error over any ten seconds, device use, reaction and the cost of being held."""
     with tempfile.TemporaryDirectory() as temp:
         folder = Path(temp)
-        alone(cluster, len(duties), 0.5, folder / "warm")  # a process's first seconds are slower: thrown away
-        before = alone(cluster, len(duties), solo, folder / "before")
-        stamps = together(cluster, duties, shared, folder / "together")
-        after = alone(cluster, len(duties), solo, folder / "after")
+        alone(cluster, len(shares), 0.5, folder / "warm")  # a process's first seconds are slower: thrown away
+        before = alone(cluster, len(shares), solo, folder / "before")
+        stamps = together(cluster, shares, shared, folder / "together")
+        after = alone(cluster, len(shares), solo, folder / "after")
     rates = [(a + b) / 2 for a, b in zip(before.rates, after.rates, strict=True)]
     begin, end = max(s[0] for s in stamps) + 0.5, min(s[-1] for s in stamps)
     starts = np.linspace(begin, end - WINDOW, 20)
     done = np.array([[np.sum((s >= t) & (s < t + WINDOW)) / (r * WINDOW) for s, r in zip(stamps, rates, strict=True)]
                      for t in starts])  # fmt: skip
-    error = np.abs(done / np.array(duties) - 1)
-    print(f"\nduties {duties}: work done {np.round(done.mean(0), 3).tolist()}, device {done.sum(1).mean():.3f}")
+    error = np.abs(done / np.array(shares) - 1)
+    print(f"\nduties {shares}: work done {np.round(done.mean(0), 3).tolist()}, device {done.sum(1).mean():.3f}")
     drift = max(abs(a / b - 1) for a, b in zip(before.rates, after.rates, strict=True))
     return {
-        "jobs": len(duties),
+        "jobs": len(shares),
         "share_error": float(error.max()),
         "device_use": float(done.sum(1).min()),
         "reaction_s": max(before.reaction, after.reaction),
@@ -135,7 +135,7 @@ def measure(size: Size) -> Figures:
     }[size]  # fmt: skip
     solo, shared = {"quick": (1.4, 11.0), "default": (3.0, 16.0), "full": (5.0, 30.0)}[size]
     with Cluster(workers=max(map(len, mixes)) + 1) as cluster:
-        rows = [measure_duties(cluster, duties, solo, shared) for duties in mixes]
+        rows = [measure_duties(cluster, shares, solo, shared) for shares in mixes]
     print()
     table(list(rows[0]), [list(row.values()) for row in rows])
     return {

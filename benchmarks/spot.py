@@ -27,8 +27,8 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.market import (
     Arima,
     Autoregressive,
-    Batch,
     Foreseen,
+    JobBatch,
     LastValue,
     Ledger,
     Noisy,
@@ -264,7 +264,7 @@ def _own(name: str) -> SpotPolicy:
     return paper_pool()[name]
 
 
-def _timed(policies: list[SpotPolicy], batch: Batch, foresight: Foreseen) -> tuple[float, list[Ledger]]:
+def _timed(policies: list[SpotPolicy], batch: JobBatch, foresight: Foreseen) -> tuple[float, list[Ledger]]:
     began = time.perf_counter()
     ledgers = play(policies, batch, foresight)
     return time.perf_counter() - began, ledgers

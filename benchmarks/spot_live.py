@@ -34,8 +34,8 @@ from lightning_core.cluster.spot_watcher import MadeUp, SpotRun  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.arrays import FloatArray  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
-from lightning_core.core.events import Cause, Report, Save, WorkerLeft  # noqa: E402
-from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play  # noqa: E402
+from lightning_core.core.events import ExitCause, Report, Save, WorkerExited  # noqa: E402
+from lightning_core.market import Foreseen, JobBatch, LastValue, Market, SpotJob, play  # noqa: E402
 from lightning_core.market.live_plan import Nodes  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
@@ -100,7 +100,7 @@ def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> M
     left: float | None = None  # when the job's node went
     used = -math.inf  # the notice that has led to a checkpoint
     for now, event in story:
-        if not isinstance(event, Report | WorkerLeft) or event.incarnation != life:
+        if not isinstance(event, Report | WorkerExited) or event.incarnation != life:
             continue
         if isinstance(event.saved, Save):
             saves.add(event.saved.batches)
@@ -113,7 +113,7 @@ def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> M
             continue
         life += 1
         said, gone = (max((one for one in several if one <= now), default=-math.inf) for several in (notices, ends))
-        if event.cause is Cause.RELEASED:
+        if event.cause is ExitCause.RELEASED:
             if now - said <= KNOWN and said > max(gone, used):
                 found.safe.append(now - said)
                 used = said
@@ -185,7 +185,7 @@ def reckoned() -> None:
     for part in LOSSES:
         job = SpotJob(0.5 * MOST * slots, slots, most=MOST, speed=(0.0, 1.0, 1.55), up=1 - part, down=KEPT, value=0.0)
         for words, loss in (("yes", part), ("no", 0.0)):
-            batch = Batch([replace(job, loss=loss)] * DAYS, [market_of(seed, 1.0, slots) for seed in range(DAYS)],
+            batch = JobBatch([replace(job, loss=loss)] * DAYS, [market_of(seed, 1.0, slots) for seed in range(DAYS)],
                           [0] * DAYS)  # fmt: skip
             [ledger] = play([SPOT_POLICIES[POLICY]()], batch, Foreseen(LastValue()), gone=part)
             rows.append([part, words, int((~ledger.on_time).sum()), float(ledger.cost.mean())])
@@ -233,7 +233,7 @@ def lived(seed: int, slot: float, slots: int, batches: int) -> Day:
     simulated, lossless = (
         play(
             [SPOT_POLICIES[POLICY]()],
-            Batch([job], market, [1]),
+            JobBatch([job], market, [1]),
             Foreseen(LastValue()),
             gone=lost,
             held=(first.spot, first.on_demand),

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.common import Figures, Size, table
 from benchmarks.spot_traces import DEADLINE, VALUE, WORK, Trace, scaled
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import Batch, Foreseen, LastValue, Ledger, Noisy, Perfect, SpotJob, play
+from lightning_core.market import Foreseen, JobBatch, LastValue, Ledger, Noisy, Perfect, SpotJob, play
 from lightning_core.market.forecasters import Tails
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
@@ -80,7 +80,7 @@ def paper_s_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
     return {"selector_shortfall_ratio": ratio}
 
 
-def paper_jobs(trace: Trace, count: int, seed: int) -> Batch:
+def paper_jobs(trace: Trace, count: int, seed: int) -> JobBatch:
     """So many of the jobs that figures 9 and 10 are of, at random slots. A few cannot be ended in time."""
     draw = np.random.default_rng(seed)
     jobs = [
@@ -90,7 +90,7 @@ def paper_jobs(trace: Trace, count: int, seed: int) -> Batch:
         for _ in range(count)
     ]
     starts = draw.integers(0, len(trace.market) - DEADLINE + 1, count)
-    return Batch(jobs, trace.market, [int(start) for start in starts])
+    return JobBatch(jobs, trace.market, [int(start) for start in starts])
 
 
 # ----------------------------------------------------------------------------------------------------- figures 4 to 8
@@ -111,7 +111,7 @@ def figure_4(trace: Trace, starts: int) -> None:
     part = 20 / WORK
     job = SpotJob(20.0, 5, up=1.0, down=1.0, value=part * VALUE)
     begin = np.random.default_rng(4).integers(0, len(trace.market) - 4, starts)
-    batch = Batch([job] * starts, trace.market, begin.tolist())
+    batch = JobBatch([job] * starts, trace.market, begin.tolist())
     last, perfect, six = Foreseen(LastValue()), Foreseen(Perfect()), Foreseen(LastValue(), Constant(6.0))
     rows: dict[str, Ledger] = {
         "on-demand only": play([OnDemand()], batch, last)[0],
@@ -194,13 +194,13 @@ def _claim(words: str, holds: bool, figures: str = "") -> None:
 # ---------------------------------------------------------------------------------------------------- figures 9 and 10
 
 
-def utilities_of(batch: Batch, foresight: Foreseen, *, guarded: bool) -> tuple[FloatArray, int]:
+def utilities_of(batch: JobBatch, foresight: Foreseen, *, guarded: bool) -> tuple[FloatArray, int]:
     """Of each policy of the pool with each job, shape ``(M, K)``; and how many of them differ."""
     ledgers = play(list(paper_pool().values()), batch, foresight, guarded=guarded)
     return np.array([one.utility for one in ledgers]), distinct(ledgers)
 
 
-def selected(utilities: FloatArray, batch: Batch, jobs: int | None) -> tuple[FloatArray, FloatArray, Selector]:
+def selected(utilities: FloatArray, batch: JobBatch, jobs: int | None) -> tuple[FloatArray, FloatArray, Selector]:
     """What a selector has of them in the mean of its draws, shape ``(K,)``; its weights, shape ``(K, M)``; itself."""
     selector = Selector(list(paper_pool()), jobs)
     had, weights = [], []
@@ -238,7 +238,7 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> float:
     few = paper_jobs(trace, jobs, seed=9)
     rows: list[list[str | int | float]] = []
     ratios = []
-    asked: list[tuple[str, Foreseen, bool, Batch]] = [
+    asked: list[tuple[str, Foreseen, bool, JobBatch]] = [
         ("last value, with the net", Foreseen(LastValue()), True, batch),
         ("last value", Foreseen(LastValue()), False, few),
         *((name, one, False, few) for level in levels for name, one in noises(level).items()),
@@ -291,7 +291,7 @@ def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:
         several.append(batch)
         columns.append(utilities_of(batch, Foreseen(*fixed), guarded=False)[0])
     utilities, ends = np.concatenate(columns, axis=1), np.cumsum([len(one) for one in several])
-    whole = Batch(
+    whole = JobBatch(
         [job for one in several for job in one.jobs], trace.market, [int(s) for one in several for s in one.starts]
     )
     names = list(paper_pool())

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import Batch, Market, SpotJob
+from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.traces import PRICES, read_events, read_slots, read_spot_traces, shipped
 
 TRACES = Path(__file__).parents[1] / "../shared/data/spot"
@@ -45,10 +45,10 @@ class Trace:
         part = self.most / INSTANCES
         return SpotJob(part * WORK, deadline, 1, self.most, up=up, down=up, value=part * VALUE, grace=GRACE)
 
-    def jobs(self, count: int, seed: int = 0, deadline: int = DEADLINE, up: float = 0.9) -> Batch:
+    def jobs(self, count: int, seed: int = 0, deadline: int = DEADLINE, up: float = 0.9) -> JobBatch:
         """So many of them, at random slots."""
         starts = np.random.default_rng(seed).integers(0, len(self.market) - deadline + 1, count)
-        return Batch([self.job(deadline, up)] * count, self.market, [int(start) for start in starts])
+        return JobBatch([self.job(deadline, up)] * count, self.market, [int(start) for start in starts])
 
     @property
     def extreme(self) -> float:

@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
-from lightning_core.core.answers import Directive, Outlook, Verdict
+from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import WallTime, When, parse_duration, parse_when, seconds_until
 from lightning_core.core.events import Save
 from lightning_core.core.jobs import Job, OnMiss, OnNan, OnRefused
@@ -191,14 +191,14 @@ class CoreCallback(pl.Callback):
         return None if self._fit is None or self._fit.box is None else self._fit.box.directive
 
     @property
-    def forecast(self) -> Outlook | None:
+    def forecast(self) -> JobForecast | None:
         """The newest forecast and verdict: seconds to the early, likely and late end; after ``fit``, the last of them.
 
         None before there is any, and on any rank but the first.
         """
-        if self._fit is not None and self._fit.box is not None and self._fit.box.outlook is not None:
-            return self._fit.box.outlook
-        return None if self._record is None else self._record.outlook
+        if self._fit is not None and self._fit.box is not None and self._fit.box.job_forecast is not None:
+            return self._fit.box.job_forecast
+        return None if self._record is None else self._record.job_forecast
 
     @property
     def verdict(self) -> Verdict | None:
@@ -370,4 +370,4 @@ class CoreCallback(pl.Callback):
         if fit is not None:
             fit.close(trainer, error)
             if fit.box is not None and self._record is not None:
-                self._record.outlook = fit.box.last_word or fit.box.outlook or self._record.outlook
+                self._record.job_forecast = fit.box.last_word or fit.box.job_forecast or self._record.job_forecast

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_core.core.answers import End, Outlook
+from lightning_core.core.answers import End, JobForecast
 from lightning_core.core.durations import format_duration
-from lightning_core.core.events import BadLosses, Cause, Cell, WorkerLeft
-from lightning_core.core.jobs import Can, Job, OnRefused
+from lightning_core.core.events import BadLosses, Cell, ExitCause, WorkerExited
+from lightning_core.core.jobs import Capability, Job, OnRefused
 from lightning_core.core.protocols import Client, Turns
 from lightning_core.core.targets import STEP_LOSS, BatchTarget
 from lightning_core.view.console_lines import logger, watch_bar_of
@@ -93,7 +93,7 @@ class Fit:
         self._begun = False
         self._new_epoch, self._epoch_began = True, 0
         self._per_epoch: int | None = None
-        self._told: Outlook | None = None
+        self._told: JobForecast | None = None
         self.box: Mailbox | None = None
         if trainer.is_global_zero:
             connect = _connect(trainer, pl_module, options)
@@ -176,8 +176,8 @@ class Fit:
                     self._best.done(self._batches)
             if self._slurm is not None and self._slurm.at is not None:
                 box.ends_by = min(box.ends_by, time.monotonic() + self._slurm.at - time.time())
-            if box.outlook is not self._told:
-                self._told = box.outlook
+            if box.job_forecast is not self._told:
+                self._told = box.job_forecast
                 tell(trainer, self._told)  # type: ignore[arg-type]  # what was never known cannot be new
         also = Also.SAVE if self._is_to_be_saved() else Also.NOTHING
         if self._best is not None and self._best.wanted is not None:
@@ -340,7 +340,7 @@ def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Option
     if options.client is not None:
         given = Connection(options.client, options.incarnation)
         return lambda: given
-    can = frozenset({Can.HOLD}) if trainer.world_size > 1 else frozenset({Can.HOLD, Can.TURNS})
+    can = frozenset({Capability.HOLD}) if trainer.world_size > 1 else frozenset({Capability.HOLD, Capability.TURNS})
     size = trainer.world_size
     job = dataclasses.replace(options.job, can=can, min_devices=size, max_devices=size)
     return Join(job, options.pool, name_of(pl_module.device), options.on_refused)
@@ -366,9 +366,9 @@ def _best(trainer: pl.Trainer, options: Options, record: Record) -> Best | None:
     return Best(job.name, place.absolute(), job.target, resumed=resumed)
 
 
-def _parting(trainer: pl.Trainer, job: str, error: BaseException | None) -> WorkerLeft:
+def _parting(trainer: pl.Trainer, job: str, error: BaseException | None) -> WorkerExited:
     if error is None or is_sigterm(error) or isinstance(error, KeyboardInterrupt | JobOver | Released):
-        return WorkerLeft(job, 0, *ended_by(trainer, error))
+        return WorkerExited(job, 0, *ended_by(trainer, error))
     message = " ".join(str(error).split()) or "no message"
     story = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"
-    return WorkerLeft(job, 0, Cause.RAISED, detail=story)
+    return WorkerExited(job, 0, ExitCause.RAISED, detail=story)

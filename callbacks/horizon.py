@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from lightning_core.core.events import Cause, Horizon
+from lightning_core.core.events import ExitCause, Horizon
 
 
 def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None) -> Horizon:
@@ -47,7 +47,7 @@ def seconds_left(trainer: pl.Trainer) -> float:
     return min((seconds for seconds in left if seconds is not None), default=math.inf)
 
 
-def ended_by(trainer: pl.Trainer, error: BaseException | None = None) -> tuple[Cause, str]:
+def ended_by(trainer: pl.Trainer, error: BaseException | None = None) -> tuple[ExitCause, str]:
     """Return how a training ended that did not fail, and by what in words.
 
     Args:
@@ -55,10 +55,10 @@ def ended_by(trainer: pl.Trainer, error: BaseException | None = None) -> tuple[C
         error: that it left ``fit`` by; None if by none.
     """
     if isinstance(error, KeyboardInterrupt):
-        return Cause.INTERRUPTED, "Ctrl-C"
+        return ExitCause.INTERRUPTED, "Ctrl-C"
     if is_sigterm(error):
-        return Cause.INTERRUPTED, "SIGTERM"
-    return Cause.DONE, "" if error is not None else _limit(trainer)
+        return ExitCause.INTERRUPTED, "SIGTERM"
+    return ExitCause.DONE, "" if error is not None else _limit(trainer)
 
 
 def is_sigterm(error: BaseException | None) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from typing_extensions import override
 
-from lightning_core.core.answers import Directive, Welcome
+from lightning_core.core.answers import Directive, JoinReply
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job, OnRefused
 from lightning_core.core.names import LONGEST_NAME
@@ -42,7 +42,7 @@ class Connection(NamedTuple):
 
     client: Client
     incarnation: int
-    turnstiles: tuple[str, ...] = ()
+    arbiters: tuple[str, ...] = ()
     cores: int = 1
     knows: bool = True
     """Whether it knows what was reported over the connection before this one."""
@@ -129,7 +129,7 @@ class Join:
                     self._tell_pool(client)
                 self._answered = True
                 return Connection(
-                    client, welcome.incarnation, welcome.turnstiles, welcome.cores, welcome.again, job=self._job.name
+                    client, welcome.incarnation, welcome.arbiters, welcome.cores, welcome.again, job=self._job.name
                 )
             except JoinRefused as error:
                 client.close()
@@ -147,7 +147,7 @@ class Join:
                 inform(f"{self._job.name}: joined {describe(client.about())}; pool='local' or "
                                "LIGHTNING_CORE_POOL=local trains alone")  # fmt: skip
 
-    def _ask(self, client: Client) -> Welcome:
+    def _ask(self, client: Client) -> JoinReply:
         """Asks under its name, then, if told so, under others; the one that is free is its own from now on."""
         try:
             return client.join(self._as_of_now(), self._device)
@@ -178,7 +178,7 @@ class Join:
             client = self._connect()
             if client is None:
                 return False
-            client.outlook(self._job.name)  # any question that it can answer
+            client.job_forecast(self._job.name)  # any question that it can answer
             client.close()
         except ConnectionError:
             return False

@@ -15,8 +15,8 @@ import threading
 import time
 from collections import deque
 
-from lightning_core.core.answers import Directive, End, Grant, Outlook, Verdict
-from lightning_core.core.events import BadLosses, Cell, Horizon, Report, Save, WorkerLeft
+from lightning_core.core.answers import Directive, End, Grant, JobForecast, Verdict
+from lightning_core.core.events import BadLosses, Cell, Horizon, Report, Save, WorkerExited
 from lightning_core.core.protocols import JoinRefused
 from lightning_core.view.console_lines import inform, logger
 
@@ -69,15 +69,15 @@ class Mailbox:
         """Where the training ends by itself, without the seconds, which every report tells."""
         self.ends_by = math.inf
         """When a limit of time ends it, on this process's monotonic clock."""
-        self.outlook: Outlook | None = None
+        self.job_forecast: JobForecast | None = None
         """The newest forecast, if it is asked for."""
         self.bad: BadLosses | None = None
         """The newest run of losses that are NaN or infinite, which every report tells."""
         self.aside = True
         """Whether the training is at something else than its batches, which may take long."""
-        self.last_word: Outlook | None = None
+        self.last_word: JobForecast | None = None
         """What became of the job, once it has parted."""
-        self.turnstiles: tuple[str, ...] = ()
+        self.arbiters: tuple[str, ...] = ()
         """Of each device of the pool."""
         self.cores = 1
         """Of each of them, in a pool of CPUs."""
@@ -93,7 +93,7 @@ class Mailbox:
         self._cells: deque[Cell] = deque()
         self._news = threading.Condition()
         self._hurry = threading.Event()
-        self._parting: WorkerLeft | None = None
+        self._parting: WorkerExited | None = None
         self._closing = False
         self._until = 0.0
         self._began: tuple[int, float] | None = None
@@ -161,7 +161,7 @@ class Mailbox:
         lost_at = self._lost_at
         return 0.0 if lost_at is None else time.monotonic() - lost_at
 
-    def close(self, parting: WorkerLeft | None = None, timeout: float = 10.0) -> None:
+    def close(self, parting: WorkerExited | None = None, timeout: float = 10.0) -> None:
         """Delivers what is left, if the scheduler answers in time.
 
         Args:
@@ -233,7 +233,7 @@ class Mailbox:
         if known is not None and self._lost_at is None and not self.refused:
             return known
         self._connection = connection = self._connect()
-        self.turnstiles, self.cores = connection.turnstiles, connection.cores
+        self.arbiters, self.cores = connection.arbiters, connection.cores
         self._job = connection.job or self._job
         if self.refused:
             inform(f"{self._job}: it goes on" + (" by itself" if connection.stands_in else ": the pool takes it"))
@@ -304,9 +304,9 @@ class Mailbox:
     def _part(self, connection: Connection) -> None:
         if self._parting is not None:
             left = self._parting
-            connection.client.left(WorkerLeft(self._job, connection.incarnation, left.cause, left.detail))
+            connection.client.left(WorkerExited(self._job, connection.incarnation, left.cause, left.detail))
             with contextlib.suppress(Exception):  # whatever a client raises: it has heard the end, and that counts
-                self.last_word = connection.client.outlook(self._job)
+                self.last_word = connection.client.job_forecast(self._job)
             with contextlib.suppress(OSError):
                 connection.client.close()
 
@@ -319,19 +319,19 @@ class Mailbox:
 
     def _ask(self, connection: Connection, now: bool) -> None:
         if time.monotonic() >= (0.0 if now and self._ask_at < math.inf else self._ask_at):
-            before, self.outlook = self.outlook, connection.client.outlook(self._job)
+            before, self.job_forecast = self.job_forecast, connection.client.job_forecast(self._job)
             self._ask_at = time.monotonic() + ASK
-            alert = "" if self.outlook is None else self.outlook.alert
+            alert = "" if self.job_forecast is None else self.job_forecast.alert
             if alert and not (before is not None and before.alert) and self.bad is None:  # those it has told itself
                 log.warning("%s: %s", self._job, alert)
-            if self.outlook is not None and self.outlook.verdict is not None:
-                self._tell(self.outlook, None if before is None else before.verdict)
+            if self.job_forecast is not None and self.job_forecast.verdict is not None:
+                self._tell(self.job_forecast, None if before is None else before.verdict)
 
-    def _tell(self, outlook: Outlook, before: Verdict | None) -> None:
-        words = f"{self._job}: {outlook.verdict}: {outlook.reason}"
-        if outlook.verdict is not before and outlook.verdict in (Verdict.AT_RISK, Verdict.INFEASIBLE):
+    def _tell(self, job_forecast: JobForecast, before: Verdict | None) -> None:
+        words = f"{self._job}: {job_forecast.verdict}: {job_forecast.reason}"
+        if job_forecast.verdict is not before and job_forecast.verdict in (Verdict.AT_RISK, Verdict.INFEASIBLE):
             log.warning(words)
-        elif outlook.verdict is not before:
+        elif job_forecast.verdict is not before:
             inform(words)
 
     def _version(self) -> int:

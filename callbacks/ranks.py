@@ -18,7 +18,7 @@ REACT = 0.05
 COST = 0.01
 
 
-class Word(IntEnum):
+class Action(IntEnum):
     """What a training does next."""
 
     GO = 0
@@ -73,7 +73,7 @@ class Ranks:
         self._left -= 1
         return self._left <= 0
 
-    def agree(self, word: Word, also: int) -> tuple[Word, int]:
+    def agree(self, word: Action, also: int) -> tuple[Action, int]:
         """What rank 0 says, whatever the others say; all call it together.
 
         Args:
@@ -91,4 +91,4 @@ class Ranks:
         self._since = time.perf_counter()
         # The first broadcast sets up connections, others wait for a slow rank: neither is what one costs.
         self._cost = min(self._since - began, 1.1 * self._cost)
-        return Word(said), int(agreed)
+        return Action(said), int(agreed)

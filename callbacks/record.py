@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypedDict
 
-from lightning_core.core.answers import Outlook
+from lightning_core.core.answers import JobForecast
 from lightning_core.core.durations import format_duration
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import STEP_LOSS, LossTarget, Target, target_from_dict
@@ -96,7 +96,7 @@ class Record:
         ends_at: Wall-clock time of the deadline.
         place: Where a metric is evaluated, empty if it is none that is.
         curve: Values so far, as logged.
-        outlook: What was last believed of the job.
+        job_forecast: What was last believed of the job.
         resumed: Whether it goes on from a checkpoint of the same metric.
         best_model: Path of the best model, empty if none is kept.
     """
@@ -107,7 +107,7 @@ class Record:
     ends_at: float = 0.0
     place: str = ""
     curve: Curve = field(default_factory=Curve)
-    outlook: Outlook | None = None
+    job_forecast: JobForecast | None = None
     resumed: bool = False
     best_model: str = ""
 

@@ -13,7 +13,7 @@ from lightning_core.view.console_lines import inform, logger
 from .busy_timer import Pace
 from .joining import FORSAKEN
 from .mailbox import Mailbox
-from .ranks import Also, Ranks, Word
+from .ranks import Action, Also, Ranks
 from .throttle import Limit
 
 log = logger(__name__)
@@ -29,7 +29,7 @@ FIRST_ANSWER = 2.0
 # seconds.
 LEASE = 60.0
 # What weighs a turn before the first word, and of a job on its way to where it can leave.
-LEAST_DUTY = 0.1
+MIN_SHARE = 0.1
 
 
 class JobOver(Exception):
@@ -96,7 +96,7 @@ class Steering:
         self._told_to_end = told_to_end
         self._obeyed: Directive | None = None
         self._in_turn = False
-        self._duty = LEAST_DUTY
+        self._share = MIN_SHARE
         self._waits_for_word = False
 
     # ------------------------------------------------------------------------------------------------ called by hooks
@@ -124,7 +124,7 @@ class Steering:
         if turns is not None and self._in_turn and turns.spent():
             self._end_turn(again=True)
         if not self._in_turn:
-            while turns is not None and not turns.take(self._duty, LOOK):
+            while turns is not None and not turns.take(self._share, LOOK):
                 if self._has_news():
                     self.obey(also=Also.NOTHING)
                     turns = self._turns_now()
@@ -151,20 +151,20 @@ class Steering:
             JobOver: if a launched job is over, its target unmet.
             Fenced: if a launched job goes on elsewhere.
         """
-        while (word := self._decide(also)) is Word.HOLD:
+        while (word := self._decide(also)) is Action.HOLD:
             self._end_turn(again=False)
             if self._box is not None:
                 self._box.parked_at = self._obeyed
                 self._box.wait(self._obeyed, LOOK)
         if self._box is not None:
             self._box.parked_at = None  # it may have held without a word that says so
-        self.leaving = word is Word.LEAVE
-        if word is Word.STOP:
+        self.leaving = word is Action.LEAVE
+        if word is Action.STOP:
             self.stopping = True
-        elif word is Word.OVER:
+        elif word is Action.OVER:
             self._end_turn(again=False)
             raise JobOver(self._job, self._obeyed if isinstance(self._obeyed, End) else None)
-        elif word is Word.FENCED:
+        elif word is Action.FENCED:
             self._end_turn(again=False)
             raise Fenced(self._job, self._obeyed if isinstance(self._obeyed, End) else None)
 
@@ -179,16 +179,16 @@ class Steering:
 
     # ------------------------------------------------------------------------------------------------ how
 
-    def _decide(self, also: Also) -> Word:
-        word = Word.GO
+    def _decide(self, also: Also) -> Action:
+        word = Action.GO
         if self._box is not None:
             directive, known = self._box.directive, self._obeyed
             self._obeyed = directive
             word = self._word(directive)
-            if word in (Word.GO, Word.LEAVE) and (self._box.refused or self._must_wait_for_word()):
-                word = Word.HOLD
-            if word is Word.HOLD and self._must_go_on():
-                word = Word.GO
+            if word in (Action.GO, Action.LEAVE) and (self._box.refused or self._must_wait_for_word()):
+                word = Action.HOLD
+            if word is Action.HOLD and self._must_go_on():
+                word = Action.GO
             if directive is not known:
                 self._take_up(directive)
         if self._ranks is not None:
@@ -211,28 +211,28 @@ class Steering:
             log.warning("%s: no word of its scheduler for %.0f s: it holds until there is one", self._job, LEASE)
         return self._waits_for_word
 
-    def _word(self, directive: Directive | None) -> Word:
+    def _word(self, directive: Directive | None) -> Action:
         match directive:
             case End(version=0) if self._launched:
-                return Word.FENCED
+                return Action.FENCED
             case End(verdict=Verdict.MET) if self._launched or self._stop_when_met:
-                return Word.STOP
+                return Action.STOP
             case End() if self._launched:
-                return Word.OVER
+                return Action.OVER
             case End(reason=reason) if reason.code.startswith("diverged"):
-                return Word.STOP  # as its user wants it, who said what is to be done about losses that are none
+                return Action.STOP  # as its user wants it, who said what is to be done about losses that are none
             case Grant(devices=devices) if self._launched and sorted(devices) != self._devices:
-                return Word.LEAVE
-            case Grant(duty=0.0):
-                return Word.HOLD
-        return Word.GO
+                return Action.LEAVE
+            case Grant(share=0.0):
+                return Action.HOLD
+        return Action.GO
 
     def _take_up(self, directive: Directive | None) -> None:
         match directive:
             case Grant():
-                self._duty = directive.duty or self._duty
+                self._share = directive.share or self._share
                 if self._ranks is None:
-                    self._set_limit(directive.duty if directive.capped and directive.duty else None)
+                    self._set_limit(directive.share if directive.capped and directive.share else None)
                 if not self._launched and directive.devices and self._ranks is None:
                     self._go_to(directive.devices[0])
             case End(verdict=Verdict.MET):
@@ -268,16 +268,16 @@ class Steering:
     def _go_to(self, device: int) -> None:
         """Takes turns where the pool wants a script to: on the device that it found it on."""
         assert self._box is not None  # grants arrive there
-        known, paths = self._own_turns, self._box.turnstiles
+        known, paths = self._own_turns, self._box.arbiters
         if (known is None or known[0] != device) and device < len(paths) and paths[device]:
-            from lightning_core.node.device_arbiter import TurnstileClient, cores_of
+            from lightning_core.node.device_arbiter import ArbiterClient, cores_of
 
             self._end_turn(again=False)
             self._part_from_turns()
             if self._pace.on_host:
                 self._cores = os.sched_getaffinity(0)
             bound = cores_of(device, self._cores_of_device(), Path(paths[device])) if self._pace.on_host else None
-            self._turns = TurnstileClient(Path(paths[device]), cores=bound)
+            self._turns = ArbiterClient(Path(paths[device]), cores=bound)
             self._own_turns = device, self._turns
 
     def _part_from_turns(self) -> None:
@@ -298,4 +298,4 @@ class Steering:
             self._pace.end()
             self._limit.end()
         if self._turns is not None:
-            self._turns.give(again=again, duty=self._duty)
+            self._turns.give(again=again, share=self._share)

@@ -44,7 +44,7 @@ from lightning_core.cluster.worker_slots import LABEL  # noqa: E402
 from lightning_core.core.answers import JobStatus  # noqa: E402
 from lightning_core.core.events import Cancel  # noqa: E402
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan  # noqa: E402
-from lightning_core.placement.executor import Acting  # noqa: E402
+from lightning_core.placement.executor import PlanExecutor  # noqa: E402
 from lightning_core.placement.reconfigurer import Limits  # noqa: E402
 
 # Devices of each place; the cloud has as many as are needed.
@@ -103,7 +103,7 @@ class Whereabouts(pl.Callback):
 class Story:
     """What happens, step by step, as the jobs come on; shown them by the run."""
 
-    def __init__(self, cluster: Cluster, acting: Acting, notes: Path, names: dict[str, str]) -> None:
+    def __init__(self, cluster: Cluster, acting: PlanExecutor, notes: Path, names: dict[str, str]) -> None:
         self.cluster, self.acting, self.notes, self.names = cluster, acting, notes, names
         self.told: list[dict[str, Any]] = []
         self._steps, self._jobs = self._tell(), dict[str, JobStatus]()
@@ -227,7 +227,7 @@ def main(arguments: argparse.Namespace) -> None:
             "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
         }, ROOT)  # fmt: skip
         with Cluster.of(bundle) as cluster:
-            acting = Acting(placed, cluster.job, cluster.tell, Limits(cost=2.0))
+            acting = PlanExecutor(placed, cluster.job, cluster.tell, Limits(cost=2.0))
             story = Story(cluster, acting, notes, names)
             bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
     if arguments.json:

@@ -12,15 +12,15 @@ from lightning_core.core.answers import End, Grant
 from lightning_core.core.events import (
     Amend,
     Cancel,
-    Cause,
     Cell,
     Event,
+    ExitCause,
     Pause,
     Report,
     Resume,
     Submit,
     Tick,
-    WorkerLeft,
+    WorkerExited,
 )
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
@@ -53,7 +53,7 @@ class _Worker:
     cell: int = 0
     batches: float = 0.0
     busy: float = 0.0
-    duty: float = 0.0
+    share: float = 0.0
     devices: tuple[int, ...] = ()
     began: int = 0
     version: int = 0
@@ -108,9 +108,9 @@ def drive(
                     worker.over = True
                 else:
                     moved = worker.batches and answer.devices != worker.devices
-                    worker.duty, worker.devices = answer.duty, answer.devices
+                    worker.share, worker.devices = answer.share, answer.devices
                     if moved:
-                        handle(WorkerLeft(worker.job.name, worker.incarnation, Cause.RELEASED), now)
+                        handle(WorkerExited(worker.job.name, worker.incarnation, ExitCause.RELEASED), now)
                         worker.incarnation += 1
                         worker.number = worker.cell = 0
                         worker.busy, worker.began = 0.0, int(worker.batches)
@@ -130,15 +130,15 @@ def drive(
             if (wakeup := scheduler.wakeup()) is not None and wakeup <= at:
                 handle(Tick(), at)
             for worker in list(workers.values()):
-                if worker.over or not (worker.duty and worker.devices):
+                if worker.over or not (worker.share and worker.devices):
                     continue
                 done = int(worker.batches)
-                worker.batches += worker.curve.speed * worker.duty * step
-                worker.busy += worker.duty * step
+                worker.batches += worker.curve.speed * worker.share * step
+                worker.busy += worker.share * step
                 worker.number += 1
                 if worker.curve.crash_after is not None and worker.batches > worker.curve.crash_after:
                     trace = 'Traceback (most recent call last):\n  File "<train>.py"\nValueError: \x1b[2J<b>$\\foo$'
-                    handle(WorkerLeft(worker.job.name, worker.incarnation, Cause.RAISED, detail=trace), at)
+                    handle(WorkerExited(worker.job.name, worker.incarnation, ExitCause.RAISED, detail=trace), at)
                     continue
                 cells = []
                 for batches in range(done // EVERY * EVERY + EVERY, int(worker.batches) + 1, EVERY):
@@ -175,5 +175,5 @@ def lived(path: Path) -> Scheduler:
     return drive(path, Settings(policy="edf", devices=2), jobs, 120.0, step=0.5, events=events)
 
 
-def grant(version: int, duty: float, job: str = "a") -> Grant:
-    return Grant(job, version, duty, (0,), Reason("first_in_line"))
+def grant(version: int, share: float, job: str = "a") -> Grant:
+    return Grant(job, version, share, (0,), Reason("first_in_line"))

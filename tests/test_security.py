@@ -25,7 +25,7 @@ from lightning_core.bundle.lightning_config import check_config
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError, Findings, Source
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.core.events import Cause, Cell, Report, Submit, WorkerLeft
+from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import check_name, is_name
 from lightning_core.core.targets import LossTarget
@@ -166,12 +166,12 @@ def told(words: str) -> tuple[Scheduler, History]:
     """A pool in which every word from outside is this one."""
     scheduler, history = Scheduler(Settings()), History(Settings())
 
-    def take(event: Submit | Report | WorkerLeft, now: float) -> None:
+    def take(event: Submit | Report | WorkerExited, now: float) -> None:
         history.take(event, now, scheduler.handle(event, now))
 
     take(Submit((Job(words, 50.0, LossTarget(words, 0.5)), Job("b", 50.0, LossTarget("loss", 0.5)))), 0.0)
     take(Report(words, 1, 1, 1, 20, 1.0, (Cell(1, 10, 1.0), Cell(2, 20, 0.9))), 5.0)
-    take(WorkerLeft(words, 1, Cause.RAISED, detail=f"Traceback\n  {words}\nValueError: {words}"), 6.0)
+    take(WorkerExited(words, 1, ExitCause.RAISED, detail=f"Traceback\n  {words}\nValueError: {words}"), 6.0)
     return scheduler, history
 
 
@@ -465,7 +465,7 @@ def test_a_cluster_without_a_token_is_warned_of(
     for token, warned in ((False, True), (True, False)):
         caplog.clear()
         monkeypatch.setattr(cluster, "has_token", lambda token=token: token)
-        monkeypatch.setattr(cluster, "start_keeper", lambda *given: pytest.fail("far enough"))
+        monkeypatch.setattr(cluster, "start_pool_manager", lambda *given: pytest.fail("far enough"))
         with pytest.raises(pytest.fail.Exception):
             cluster.Cluster(workers=1).__enter__()
         assert ("this Ray asks for no token" in caplog.text) == warned

@@ -23,7 +23,7 @@ import lightning.pytorch as pl
 
 from lightning_core.core.targets import STEP_LOSS, BatchTarget, LossTarget, Target
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.generations import Manifest, Unsound, newest, read_manifest
+from lightning_core.storage.generations import CorruptCheckpointError, Manifest, newest, read_manifest
 
 from .checkpoint_io import SafeCheckpointIO
 from .job_writer import write
@@ -57,7 +57,7 @@ class Best:
         """Whether what lies at the place is of this training."""
         self._not_before = 0.0
         if resumed:
-            with suppress(Unsound):
+            with suppress(CorruptCheckpointError):
                 manifest = read_manifest(place)
                 self._best = None if manifest is None else manifest.value
 

@@ -18,7 +18,7 @@ from lightning.fabric.utilities.cloud_io import _load
 from lightning.pytorch.plugins.io import CheckpointIO
 from typing_extensions import override
 
-from lightning_core.storage.generations import Generations, Manifest, Unsound, generations, opened, sweep
+from lightning_core.storage.generations import CorruptCheckpointError, Generations, Manifest, generations, opened, sweep
 from lightning_core.view.console_lines import logger
 
 from .async_writer import Later, size_of, to_host
@@ -177,7 +177,7 @@ class SafeCheckpointIO(CheckpointIO):
         for candidate in generations(place):
             try:
                 content, verified = _load_file(candidate, map_location, need_manifest=candidate != place)
-            except Unsound as finding:
+            except CorruptCheckpointError as finding:
                 findings.append(f"{candidate.name}: {finding}")
                 continue
             if findings:
@@ -237,12 +237,12 @@ def _load_file(path: Path, map_location: Any, *, need_manifest: bool) -> tuple[d
     """The content of a file, and whether it is what its manifest says.
 
     Raises:
-        Unsound: if it is not, or cannot be read.
+        CorruptCheckpointError: if it is not, or cannot be read.
         CheckpointError: if it has more than tensors and plain data in it.
     """
     with opened(path) as (file, manifest):
         if need_manifest and manifest is None:
-            raise Unsound("has no manifest")
+            raise CorruptCheckpointError("has no manifest")
         try:
             # Said, not left to the default: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD turns the default off.
             return _plain(torch.load(file, map_location, weights_only=True)), manifest is not None
@@ -252,7 +252,7 @@ def _load_file(path: Path, map_location: Any, *, need_manifest: bool) -> tuple[d
                 raise CheckpointError(
                     f"checkpoint {path} is refused: it contains {refused}. {_allow(refused)}"
                 ) from None
-            raise Unsound(f"cannot be read as tensors and plain data: {_torch_says(error)}") from None
+            raise CorruptCheckpointError(f"cannot be read as tensors and plain data: {_torch_says(error)}") from None
 
 
 def _plain(content: Any) -> dict[str, Any]:

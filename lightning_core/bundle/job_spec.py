@@ -17,7 +17,7 @@ from lightning_core.bundle.preflight import check_plain
 from lightning_core.bundle.problems import BundleError, Findings, Source, require
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import Moment, WallTime, parse_duration, parse_when, seconds_until
-from lightning_core.core.jobs import Can, Job, OnMiss, OnNan
+from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
 from lightning_core.core.names import NAME_RULE, did_you_mean, is_name
 from lightning_core.core.targets import STEP_LOSS, BatchTarget, LossTarget, Target, parse_target
 from lightning_core.storage.job_specs import SAVE_EVERY
@@ -40,7 +40,7 @@ LAUNCHERS_KEYS = {
 LIGHTNINGS_CHECKPOINTS = ("last", "best", "hpc", "registry")
 
 CELL = 10
-_CAN = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE})
+_CAN = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE})
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def read_job(
         on_miss=on_miss,
         on_nan=on_nan,
         work=work,
-        can=_CAN | {Can.RESIZE} if several else _CAN,
+        can=_CAN | {Capability.RESIZE} if several else _CAN,
         restarts=restarts,
         retries=retries,
         sizes=several,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.problems import BundleError, Findings
-from lightning_core.storage.generations import Unsound, newest, opened
+from lightning_core.storage.generations import CorruptCheckpointError, newest, opened
 from lightning_core.storage.private_files import private_folder
 
 # A run keeps the newest two of each job's checkpoints while it writes a third.
@@ -42,7 +42,7 @@ def check_checkpoint_file(path: Path, found: Findings) -> None:
     try:
         with opened(path):
             pass
-    except Unsound as finding:
+    except CorruptCheckpointError as finding:
         found.add(f"checkpoint {path} not found" if not path.exists() else f"checkpoint {path}: {finding}")
         return
     try:

@@ -16,7 +16,7 @@ from lightning_core.bundle.pool_section import parse_policy
 from lightning_core.cli.arguments import new_file, whole_number
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.names import did_you_mean
-from lightning_core.market import Batch, Foreseen, LastValue, Ledger, Market, SpotJob, play
+from lightning_core.market import Foreseen, JobBatch, LastValue, Ledger, Market, SpotJob, play
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
@@ -108,7 +108,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     price, count = (_forecast_from(ahead, values, steps) for values in (market.price, market.available.astype(float)))
     whole = np.maximum(np.floor(count + 0.5), 0).astype(np.int64)
     thought = Market(np.maximum(price, 0.0), whole, market.on_demand, market.seconds, market.name)
-    batch = Batch([job], thought, [len(market) - 1])
+    batch = JobBatch([job], thought, [len(market) - 1])
     [ledger] = play([policy], batch, Foreseen(LastValue()))
     fits = _tell(job, market)
     rows = [
@@ -148,7 +148,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--deadline must be at most the {len(market)} slots of {market.name}, got {job.deadline}")
     draw = np.random.default_rng(arguments.seed)
     starts = np.sort(draw.integers(0, len(market) - job.deadline + 1, arguments.starts)).tolist()
-    batch = Batch([job] * len(starts), market, starts)
+    batch = JobBatch([job] * len(starts), market, starts)
     fits = _tell(job, market)
     best, foresight = optimum(batch), Foreseen(FORECASTERS[arguments.forecaster](market))
     guarded, bare = (

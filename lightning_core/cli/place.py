@@ -16,7 +16,7 @@ from lightning_core.view.text import clean
 if TYPE_CHECKING:  # solvers take longer to import than most commands to run
     from lightning_core.core.arrays import FloatArray
     from lightning_core.placement import Placed, Solved, Weights
-    from lightning_core.placement.day import Lived
+    from lightning_core.placement.day import DayResult
 
 # As the planner's own.
 GAP = 1e-3
@@ -134,7 +134,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     return EXIT_MET
 
 
-def _tell(lived: Mapping[str, Lived], arrivals: Mapping[str, FloatArray]) -> None:
+def _tell(lived: Mapping[str, DayResult], arrivals: Mapping[str, FloatArray]) -> None:
     """What became of the day, by who foresaw it, and how wrong that was."""
     from lightning_core.placement.predictor import PREDICTORS, beside_persistence
 

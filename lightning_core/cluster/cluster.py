@@ -26,7 +26,7 @@ from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cloud.ray_cluster import has_token, start_local_ray
 from lightning_core.cluster.follow import POLL, Watcher, follow
-from lightning_core.cluster.pool_manager import start_keeper
+from lightning_core.cluster.pool_manager import start_pool_manager
 from lightning_core.cluster.run_folder import keep_spec
 from lightning_core.cluster.worker_slots import LABEL
 from lightning_core.core.events import Amend, Cancel, Close, Event, WorkersLost
@@ -119,7 +119,7 @@ class Cluster:
                 elif not has_token():
                     log.warning("this Ray asks for no token: whoever reaches its ports can run code (RAY_AUTH_MODE)")
                 memory = self._temp / "keeper.json"
-                self._keeper = start_keeper(
+                self._keeper = start_pool_manager(
                     self._name,
                     self.devices,
                     self.slots,

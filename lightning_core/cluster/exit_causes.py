@@ -19,8 +19,8 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from lightning_core.core.events import Cause
-from lightning_core.storage.job_checkpoints import OutOfReach
+from lightning_core.core.events import ExitCause
+from lightning_core.storage.job_checkpoints import CheckpointUnreadableError
 
 # What somebody who looks for it searches for.
 OOM = "OOM"
@@ -31,7 +31,7 @@ _FROM_PEERS = re.compile(
 )
 
 
-def cause_of(error: BaseException, *, building: bool) -> Cause:
+def cause_of(error: BaseException, *, building: bool) -> ExitCause:
     """Why a job's training has ended.
 
     Args:
@@ -39,9 +39,9 @@ def cause_of(error: BaseException, *, building: bool) -> Cause:
         building: whether Trainer, model and data were still being built.
     """
     first = origin(error)
-    if isinstance(first, MemoryError | OutOfReach) or is_of_peers(first):
-        return Cause.LOST
-    return Cause.UNUSABLE if building and not _was_theirs(first) else Cause.RAISED
+    if isinstance(first, MemoryError | CheckpointUnreadableError) or is_of_peers(first):
+        return ExitCause.LOST
+    return ExitCause.UNUSABLE if building and not _was_theirs(first) else ExitCause.RAISED
 
 
 def is_of_peers(error: BaseException) -> bool:

@@ -229,13 +229,13 @@ def _open_pool(
 ) -> None:
     from lightning_core.cluster import config_checker
     from lightning_core.cluster.cluster import answer
-    from lightning_core.cluster.pool_manager import start_keeper
+    from lightning_core.cluster.pool_manager import start_pool_manager
     from lightning_core.server.ray_actor import start_scheduler
 
     with joined(head) as ray:
         scheduler = start_scheduler(POOL, settings, folder, head["socket"], on_verdict)
         temp = Path(head["temp"])
-        keeper = start_keeper(
+        keeper = start_pool_manager(
             "pool", settings.devices, settings.slots or 1, head["kind"], settings.cores, temp / "keeper.json",
             checker=temp / config_checker.NAME,
         )  # fmt: skip

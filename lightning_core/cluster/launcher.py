@@ -6,7 +6,7 @@ Rules
 2. A job begins when there is a free worker on each of its devices and all of them answer; they are taken in one step,
    so that two jobs never wait for each other's half.
 3. Workers that are at work will be free; whoever waits for them waits. Workers that are missing or silent for longer
-   than ``ready_within`` are told to the scheduler as :class:`Unready`, by device and reason, and nobody is kept.
+   than ``ready_within`` are told to the scheduler as :class:`LaunchTimedOut`, by device and reason, and nobody is kept.
 4. Before a life begins it is given, in a folder of its own, the newest checkpoint that the scheduler has accepted and
    that is whole.
 5. What is launched is noted before and after, so that a Keeper that comes after knows whether it was done whole.
@@ -28,12 +28,12 @@ from lightning_core.bundle.device_counts import slots_of
 from lightning_core.cluster.gang import Rank
 from lightning_core.cluster.monitor import Watch, tell
 from lightning_core.cluster.worker import Assignment, Life
-from lightning_core.cluster.worker_slots import SILENT, Place, Places
+from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
-from lightning_core.core.events import Cause, Save, Unready, WorkerLeft
+from lightning_core.core.events import ExitCause, LaunchTimedOut, Save, WorkerExited
 from lightning_core.server.ray_settings import NAMESPACE
-from lightning_core.server.stall_aware_clock import STOOD_STILL, Awake
+from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
 from lightning_core.storage import job_specs
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_checkpoints import adopt
@@ -62,7 +62,7 @@ class Launcher:
     """
 
     def __init__(
-        self, places: Places, watch: Watch, scheduler: str, folder: Path, ready_within: float = READY_WITHIN
+        self, places: WorkerSlots, watch: Watch, scheduler: str, folder: Path, ready_within: float = READY_WITHIN
     ) -> None:
         self._places = places
         self._watch = watch
@@ -91,7 +91,7 @@ class Launcher:
 
     async def _admit(self, placement: Placement, life: Life) -> None:
         """Sees to it that a job gets its workers, or that the scheduler hears why not."""
-        awake = Awake(AGAIN + SILENT + STOOD_STILL)
+        awake = StallAwareClock(AGAIN + SILENT + STOOD_STILL)
         waited, told = 0.0, ""
         while True:
             self._places.moved.clear()
@@ -110,7 +110,7 @@ class Launcher:
             waited = waited + gone if missing else 0.0
             if waited > self._ready_within:
                 log.warning("%s: not all of its workers are ready: %s", life.job, missing)
-                await tell(life.scheduler, Unready(life.job, life.incarnation, missing))
+                await tell(life.scheduler, LaunchTimedOut(life.job, life.incarnation, missing))
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN):  # wait_for may lose that this was cancelled
@@ -130,18 +130,18 @@ class Launcher:
             for place in have:
                 self._places.end(place, f"{life.job} was launched by halves")
             if half:  # a Keeper died at it: the job is none the worse for that
-                await tell(life.scheduler, WorkerLeft(life.job, life.incarnation, Cause.RELEASED))
+                await tell(life.scheduler, WorkerExited(life.job, life.incarnation, ExitCause.RELEASED))
             else:  # its worker has just left, and said so; or it died while there was no Keeper
-                await self._watch.mourn(life, Cause.LOST, "its worker died unseen")
+                await self._watch.mourn(life, ExitCause.LOST, "its worker died unseen")
             return None
         try:
             alone = await asyncio.to_thread(self._assignment, placement, home)
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             detail = f"its spec cannot be read: {type(error).__name__}: {error}"
-            await tell(life.scheduler, WorkerLeft(life.job, life.incarnation, Cause.UNUSABLE, detail))
+            await tell(life.scheduler, WorkerExited(life.job, life.incarnation, ExitCause.UNUSABLE, detail))
             return None
         found = [self._places.free(device) for device in placement.devices]
-        places = [place for place in found if isinstance(place, Place)]
+        places = [place for place in found if isinstance(place, WorkerSlot)]
         if len(places) < len(found):
             return _words(zip(placement.devices, found, strict=True))
         for place in places:
@@ -152,7 +152,7 @@ class Launcher:
             for place in places:
                 place.reserved = False
 
-    async def _begin(self, places: Sequence[Place], life: Life, alone: Assignment, home: Path) -> str | None:
+    async def _begin(self, places: Sequence[WorkerSlot], life: Life, alone: Assignment, home: Path) -> str | None:
         """As :meth:`_try`, on places that are kept for this life meanwhile."""
         workers = [place.worker for place in places]
         silent = await asyncio.gather(*(self._trouble(place) for place in places))
@@ -184,7 +184,7 @@ class Launcher:
             log.warning("%s: that it was launched could not be noted: %s", life.job, error)
         return None
 
-    async def _trouble(self, place: Place) -> str | None:
+    async def _trouble(self, place: WorkerSlot) -> str | None:
         """What is wrong with a worker that should be ready, in words, empty if it is at work; None if it is ready."""
         worker = place.worker
         try:
@@ -226,7 +226,7 @@ def _meet(found: Sequence[tuple[str, int]]) -> tuple[str, int]:
     return "127.0.0.1" if all(other == address for other, _ in found) else address, port
 
 
-def _words(found: Iterable[tuple[int, Place | str | None]]) -> str:
+def _words(found: Iterable[tuple[int, WorkerSlot | str | None]]) -> str:
     return "; ".join(f"device {device}: {trouble}" for device, trouble in found if trouble and isinstance(trouble, str))
 
 

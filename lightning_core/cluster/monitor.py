@@ -23,11 +23,11 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 
 from lightning_core.cluster.exit_causes import OOM
 from lightning_core.cluster.worker import Life
-from lightning_core.cluster.worker_slots import SILENT, Place, Places
-from lightning_core.core.events import Cause, Save, Unready, WorkerLeft
+from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
+from lightning_core.core.events import ExitCause, LaunchTimedOut, Save, WorkerExited
 from lightning_core.server.ray_actor import Actor
 from lightning_core.server.ray_settings import NAMESPACE
-from lightning_core.server.stall_aware_clock import STOOD_STILL, Awake
+from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import home_of
 
@@ -50,15 +50,15 @@ class Watch:
         silent: how long a worker may not answer, seconds.
     """
 
-    def __init__(self, places: Places, folder: Callable[[], Path | None], silent: float = SILENT) -> None:
+    def __init__(self, places: WorkerSlots, folder: Callable[[], Path | None], silent: float = SILENT) -> None:
         self._places = places
         self._folder = folder
         self._silent = silent
-        self._asked: dict[Place, asyncio.Task[None]] = {}
+        self._asked: dict[WorkerSlot, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Watches for ever."""
-        awake = Awake(LOOK + STOOD_STILL)
+        awake = StallAwareClock(LOOK + STOOD_STILL)
         while True:
             await asyncio.sleep(LOOK)
             try:
@@ -78,14 +78,14 @@ class Watch:
             place.silent = 0.0 if gone is None else place.silent + gone
             if place.silent > self._silent:
                 where = f"on device {place.device}"
-                cause = Cause.PREEMPTED if self._places.is_leaving(place.device) else Cause.LOST
+                cause = ExitCause.PREEMPTED if self._places.is_leaving(place.device) else ExitCause.LOST
                 self.lose(place, cause, f"its worker {where} has not answered for {place.silent:.0f} s")
             elif place not in self._asked:
                 asked = asyncio.ensure_future(self._ask(place, place.worker))
                 self._asked[place] = asked
                 asked.add_done_callback(lambda _, place=place: self._asked.pop(place, None))  # type: ignore[misc]
 
-    async def attend(self, place: Place, worker: Actor, running: object) -> None:
+    async def attend(self, place: WorkerSlot, worker: Actor, running: object) -> None:
         """Waits until a worker has put its job down."""
         try:
             await running  # type: ignore[misc]
@@ -113,7 +113,7 @@ class Watch:
                 log.warning("%s is over and its worker goes on: ended by force", life.job)
                 self._places.end(place, "its worker went on with a job that was over")
 
-    def lose(self, place: Place, cause: Cause, detail: str) -> None:
+    def lose(self, place: WorkerSlot, cause: ExitCause, detail: str) -> None:
         """Gives up the life that a place's worker has, with all its ranks."""
         life = place.life
         if life is None:
@@ -125,7 +125,7 @@ class Watch:
             self._places.end(rank, detail if rank is place else f"it was a rank of {life.job}, which lost another")
         self._places.task(self.mourn(life, cause, detail))
 
-    async def _ask(self, place: Place, worker: Actor) -> None:
+    async def _ask(self, place: WorkerSlot, worker: Actor) -> None:
         try:
             life = await worker.job.remote()
         except ActorUnavailableError:
@@ -138,24 +138,24 @@ class Watch:
             if life is None and not place.heard_of:
                 self._places.vacate(place)
 
-    def _bury(self, place: Place, worker: Actor, error: RayError) -> None:
+    def _bury(self, place: WorkerSlot, worker: Actor, error: RayError) -> None:
         if place.has(worker):
             self.lose(place, *epitaph(error))
 
-    async def mourn(self, life: Life, cause: Cause, detail: str) -> None:
+    async def mourn(self, life: Life, cause: ExitCause, detail: str) -> None:
         """Tells the scheduler of a life that is gone, and what it saved last."""
         folder = self._folder()
         saved = None if folder is None else await asyncio.to_thread(_last_save, home_of(folder, life.job), life)
-        await tell(life.scheduler, WorkerLeft(life.job, life.incarnation, cause, detail, saved))
+        await tell(life.scheduler, WorkerExited(life.job, life.incarnation, cause, detail, saved))
 
 
-def epitaph(error: RayError) -> tuple[Cause, str]:
+def epitaph(error: RayError) -> tuple[ExitCause, str]:
     """Why a worker is gone, of what Ray says."""
     if isinstance(error, ActorDiedError) and error.preempted:
-        return Cause.PREEMPTED, "its node was taken away"
+        return ExitCause.PREEMPTED, "its node was taken away"
     if isinstance(error, OutOfMemoryError):  # Ray ends who takes too much
-        return Cause.LOST, f"{OOM}: its node ran out of memory, and Ray ended the worker's process"
-    return Cause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
+        return ExitCause.LOST, f"{OOM}: its node ran out of memory, and Ray ended the worker's process"
+    return ExitCause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
 
 
 def _last_save(home: Path, life: Life) -> Save | None:
@@ -168,7 +168,7 @@ def _last_save(home: Path, life: Life) -> Save | None:
     return None if found is None else found.save
 
 
-async def tell(scheduler: str, event: WorkerLeft | Unready) -> None:
+async def tell(scheduler: str, event: WorkerExited | LaunchTimedOut) -> None:
     """Speaks for a worker that cannot, until the scheduler has heard it or is no more."""
     for _ in range(TRIES):
         try:

@@ -22,14 +22,14 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from lightning_core.cloud.provisioners import listed_nodes
-from lightning_core.cluster.worker_slots import DEVICE, LOOK, Place, Places
+from lightning_core.cluster.worker_slots import DEVICE, LOOK, WorkerSlot, WorkerSlots
 
 # Of a node, set by Ray.
 NODE_ID = "ray.io/node-id"
 NONE_THERE = "no node is there for it"
 
 
-class NodePlaces(Places):
+class NodeSlots(WorkerSlots):
     """All places of a pool on nodes that come and go.
 
     Args:
@@ -117,14 +117,14 @@ class NodePlaces(Places):
             place.take(None)
             place.trouble, place.bare, place.settled = NONE_THERE, True, True
         self._end(f"turnstile-{device}")
-        self.turnstiles[device] = ""
+        self.arbiters[device] = ""
         if group is not None:
             remove_placement_group(group)
 
     def _is_there(self, device: int) -> bool:
         return self._groups[device] is not None
 
-    def _on(self, device: int) -> list[Place]:
+    def _on(self, device: int) -> list[WorkerSlot]:
         return [place for place in self if place.device == device]
 
     def _group_there(self, device: int) -> Any | None:

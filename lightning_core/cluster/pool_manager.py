@@ -27,8 +27,8 @@ from ray.exceptions import RayError
 from lightning_core.cluster import config_checker
 from lightning_core.cluster.launcher import READY_WITHIN, Launcher
 from lightning_core.cluster.monitor import LOOK, Watch
-from lightning_core.cluster.node_slots import NodePlaces
-from lightning_core.cluster.worker_slots import SILENT, Places
+from lightning_core.cluster.node_slots import NodeSlots
+from lightning_core.cluster.worker_slots import SILENT, WorkerSlots
 from lightning_core.core.answers import Placement
 from lightning_core.server.ray_actor import Actor, here
 from lightning_core.server.ray_settings import NAMESPACE
@@ -42,7 +42,7 @@ NEWS, LATE = 5.0, 10.0
 AWAY, RETRY = 0.5, 2.0
 
 
-class Keeper:
+class PoolManager:
     """Looks after the devices of a pool and the workers on them.
 
     Args:
@@ -78,9 +78,9 @@ class Keeper:
         self._ready_within = ready_within
         self._folder: Path | None = None
         if least is None:
-            self._places = Places(name, devices, slots, kind, cores, locations)
+            self._places = WorkerSlots(name, devices, slots, kind, cores, locations)
         else:
-            self._places = NodePlaces(name, devices, slots, kind, cores, least)
+            self._places = NodeSlots(name, devices, slots, kind, cores, least)
         self._watch = Watch(self._places, lambda: self._folder, silent)
         self._watching: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []
@@ -204,7 +204,7 @@ class Keeper:
         while True:
             try:
                 actor = ray.get_actor(scheduler, namespace=NAMESPACE)
-                shared = list(zip(self._places.names, self._places.turnstiles, strict=True))
+                shared = list(zip(self._places.names, self._places.arbiters, strict=True))
                 async with asyncio.timeout(LATE):
                     await actor.shares.remote(shared)
                 async with asyncio.timeout(NEWS + LATE):
@@ -239,7 +239,7 @@ class Keeper:
             await asyncio.sleep(LOOK)
 
 
-def start_keeper(
+def start_pool_manager(
     name: str,
     devices: int,
     slots: int,
@@ -263,7 +263,7 @@ def start_keeper(
         locations: where each device is; empty for anywhere.
         least: devices that must be there when it opens; None for all.
         checker: path of the socket of a process that checks configs; None for none.
-        **patience: ``ready_within`` and ``silent`` of the :class:`Keeper`, seconds.
+        **patience: ``ready_within`` and ``silent`` of the :class:`PoolManager`, seconds.
     """
     options = {
         "name": f"{name}-keeper",
@@ -274,7 +274,7 @@ def start_keeper(
         "num_cpus": 0,
         "scheduling_strategy": here(),
     }
-    actor: Any = ray.remote(Keeper)
+    actor: Any = ray.remote(PoolManager)
     made = actor.options(**options)
     more = {"locations": locations, "least": least, "checker": "" if checker is None else str(checker)}
     return made.remote(name, devices, slots, kind, cores, str(memory), **more, **patience)

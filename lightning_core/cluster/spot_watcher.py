@@ -28,7 +28,7 @@ from lightning_core.core.events import Amend, Event
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
-from lightning_core.market import Batch, Market, SpotJob
+from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import Unchanged
 from lightning_core.market.live_plan import LivePlan, Nodes
 from lightning_core.market.optimum import optimum
@@ -260,7 +260,7 @@ class SpotRun:
         if len(jobs) < len(several) or not jobs:
             return None
         alone = sum(on_demand_alone(job, self._market.on_demand) for _, job in jobs)
-        batch = Batch([job for _, job in jobs], self._market, [start for start, _ in jobs])
+        batch = JobBatch([job for _, job in jobs], self._market, [start for start, _ in jobs])
         return alone, -float(optimum(batch).sum())
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_core.cluster.exit_causes import cause_of, origin, story
 from lightning_core.cluster.gang import ALONE, Rank, free_port, is_stuck, together, trainer_arguments
-from lightning_core.core.answers import Outlook, Verdict
-from lightning_core.core.events import Cause, WorkerLeft
+from lightning_core.core.answers import JobForecast, Verdict
+from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.targets import Target
 from lightning_core.node.cpu_quota import sweep
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
@@ -84,12 +84,12 @@ class Worker:
     """A Ray actor with two threads: one trains, one answers.
 
     Args:
-        turnstile: path of the socket of the device's turnstile.
+        arbiter: path of the socket of the device's turnstile.
         kind: of the device.
         cores: of the device, if it is a CPU.
     """
 
-    def __init__(self, turnstile: str, kind: str, cores: int = 1) -> None:
+    def __init__(self, arbiter: str, kind: str, cores: int = 1) -> None:
         if cores > 1:
             # Threads that wait long must not burn the cores that the job was granted, or those of the one whose turn it
             # is. But if they are asleep at once, two are no faster than one: for some 100 us they stay awake.
@@ -107,7 +107,7 @@ class Worker:
         gc.collect()
         gc.freeze()  # what was imported stays: looking for garbage among it costs 0.1 to 0.4 s after every job
         sweep()  # the worker that was here before may have been killed
-        self._turnstile = Path(turnstile)
+        self._arbiter = Path(arbiter)
         self._cores = cores
         self._lock = threading.Lock()
         self._assignment: Assignment | None = None
@@ -120,9 +120,9 @@ class Worker:
             self._assignment = assignment
         try:
             left = self._train(assignment)
-            if left.cause is Cause.LOST and assignment.rank.of > 1:
+            if left.cause is ExitCause.LOST and assignment.rank.of > 1:
                 time.sleep(AFTER_OTHERS)
-            if assignment.rank.number == 0 or left.cause not in (Cause.DONE, Cause.RELEASED):
+            if assignment.rank.number == 0 or left.cause not in (ExitCause.DONE, ExitCause.RELEASED):
                 self._tell(assignment, left)
             _give_memory_back()
             if is_stuck():
@@ -152,16 +152,16 @@ class Worker:
 
         return f"GPU-{torch.cuda.get_device_properties(0).uuid}" if torch.cuda.is_available() else "cpu"
 
-    def _train(self, assignment: Assignment) -> WorkerLeft:
+    def _train(self, assignment: Assignment) -> WorkerExited:
         """Trains a job to its end, or to where it leaves; never raises."""
         from lightning_core.callbacks import CoreCallback
-        from lightning_core.node.device_arbiter import TurnstileClient, cores_of
+        from lightning_core.node.device_arbiter import ArbiterClient, cores_of
         from lightning_core.server.ray_actor import RayClient
 
         rank, home = assignment.rank, Path(assignment.folder)
         on_host, device = assignment.kind == "cpu", assignment.devices[rank.number]
-        bound = cores_of(device, self._cores, self._turnstile) if on_host else None
-        turns = TurnstileClient(self._turnstile, cores=bound)
+        bound = cores_of(device, self._cores, self._arbiter) if on_host else None
+        turns = ArbiterClient(self._arbiter, cores=bound)
         log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
             with _printing_to(log_file), modules_from(assignment.paths), together(rank):
@@ -181,11 +181,11 @@ class Worker:
                 )
                 return fit(assignment, callback)
         except Exception as error:  # of what lies around a training: a disk in trouble, say
-            return WorkerLeft(assignment.job, assignment.incarnation, Cause.LOST, story(error))
+            return WorkerExited(assignment.job, assignment.incarnation, ExitCause.LOST, story(error))
         finally:
             turns.close()
 
-    def _tell(self, assignment: Assignment, left: WorkerLeft) -> None:
+    def _tell(self, assignment: Assignment, left: WorkerExited) -> None:
         from lightning_core.server.ray_actor import RayClient
 
         client = RayClient(assignment.scheduler)
@@ -193,15 +193,15 @@ class Worker:
         while time.monotonic() < until:  # calls to an actor that is being restarted fail at once
             try:
                 client.left(left)
-                if left.cause in (Cause.DONE, Cause.RAISED, Cause.UNUSABLE):
-                    _say_last(assignment, client.outlook(assignment.job))
+                if left.cause in (ExitCause.DONE, ExitCause.RAISED, ExitCause.UNUSABLE):
+                    _say_last(assignment, client.job_forecast(assignment.job))
                 return
             except ConnectionError as error:
                 log.warning("%s: %s", assignment.job, error)
                 time.sleep(0.5)
 
 
-def _say_last(assignment: Assignment, word: Outlook | None) -> None:
+def _say_last(assignment: Assignment, word: JobForecast | None) -> None:
     """Adds to the log of a job that is over what became of it."""
     from lightning_core.callbacks.metric_logging import last_line
 
@@ -210,7 +210,7 @@ def _say_last(assignment: Assignment, word: Outlook | None) -> None:
             print(last_line(assignment.job, word), file=file)
 
 
-def fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
+def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
     """Builds a job, and trains it from where the life before it was saved; why it ended.
 
     Args:
@@ -225,7 +225,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
     rank, home = assignment.rank, Path(assignment.folder)
     folder = checkpoint_folder(home, assignment.incarnation)
     folder.mkdir(parents=True, exist_ok=True)
-    left = WorkerLeft(assignment.job, assignment.incarnation)
+    left = WorkerExited(assignment.job, assignment.incarnation)
     building, fenced = True, False
     try:
         ranks = trainer_arguments(rank, assignment.kind)
@@ -236,10 +236,10 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerLeft:
         try:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)
         except Released:
-            return replace(left, cause=Cause.RELEASED, saved=callback.saved)
+            return replace(left, cause=ExitCause.RELEASED, saved=callback.saved)
         except Fenced as word:  # nothing is saved, and nobody waits for its own word
             fenced = True
-            return replace(left, cause=Cause.LOST, detail=str(word))
+            return replace(left, cause=ExitCause.LOST, detail=str(word))
         except JobOver:
             pass
         else:

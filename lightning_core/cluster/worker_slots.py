@@ -30,7 +30,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from lightning_core.cluster.worker import Life, Worker
 from lightning_core.node.core_claims import CoreClaim
 from lightning_core.node.cpu_quota import sweep
-from lightning_core.node.device_arbiter import CORES, Turnstile, note_first_core
+from lightning_core.node.device_arbiter import CORES, DeviceArbiter, note_first_core
 from lightning_core.server.ray_actor import Actor
 from lightning_core.server.ray_settings import NAMESPACE
 
@@ -55,28 +55,28 @@ LOOK = 0.1
 SLOW = 60.0
 
 
-class TurnstileActor:
+class ArbiterActor:
     """Hosts a device's turnstile on the device's node."""
 
     def __init__(self, first_core: int = 0) -> None:
         # Private to the user; with a made-up machine's own, so that it goes with it.
         own = os.environ.get("RAY_TMPDIR", "")
         self._folder = Path(tempfile.mkdtemp(prefix="lc-", dir=own if Path(own).is_dir() and own else None))
-        self._turnstile = Turnstile(self._folder / "turn")
-        note_first_core(self._turnstile.path, first_core)
+        self._arbiter = DeviceArbiter(self._folder / "turn")
+        note_first_core(self._arbiter.path, first_core)
 
     def path(self) -> str:
         """Of the socket."""
-        return str(self._turnstile.path)
+        return str(self._arbiter.path)
 
     def close(self) -> None:
         """Ends the turnstile."""
-        self._turnstile.close()
+        self._arbiter.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         sweep()  # what workers that were killed have left
 
 
-class Place:
+class WorkerSlot:
     """Room for one warm worker on a device."""
 
     def __init__(self, device: int, number: int) -> None:
@@ -120,7 +120,7 @@ class Place:
         self.bare = self.bare and worker is None
 
 
-class Places:
+class WorkerSlots:
     """All places of a pool.
 
     Args:
@@ -146,13 +146,13 @@ class Places:
         self._cores = cores
         self._claim = CoreClaim(CORES)
         self._first_core = self._claim.claim(devices * cores) if kind == "cpu" and not locations else 0
-        self.turnstiles = [""] * devices
+        self.arbiters = [""] * devices
         """Path of each device's; empty until it is known."""
         self.names = [f"{kind}{device}" for device in range(devices)]
         """Of the devices: a GPU's is its UUID, once a worker has seen it."""
         self.moved = asyncio.Event()
         """Set whenever a worker comes, goes, or is idle."""
-        self._all = [Place(device, number) for device in range(devices) for number in range(slots)]
+        self._all = [WorkerSlot(device, number) for device in range(devices) for number in range(slots)]
         self._name = name
         self._resource = "GPU" if kind == "gpu" else "device"
         self._groups: list[Any] = []
@@ -160,18 +160,18 @@ class Places:
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[WorkerSlot]:
         return iter(self._all)
 
-    def of(self, life: Life) -> list[Place]:
+    def of(self, life: Life) -> list[WorkerSlot]:
         """Those whose workers have this life of a job."""
         return [place for place in self._all if place.life == life]
 
-    def busy(self) -> list[Place]:
+    def busy(self) -> list[WorkerSlot]:
         """Those whose workers have a job."""
         return [place for place in self._all if place.life is not None]
 
-    def free(self, device: int) -> Place | str:
+    def free(self, device: int) -> WorkerSlot | str:
         """A place on a device whose worker has nothing to do; in words why there is none, empty if all are at work."""
         there = [place for place in self._all if place.device == device]
         for place in there:
@@ -256,7 +256,7 @@ class Places:
             RuntimeError: if the device's first worker could not be started, again and again.
         """
         firsts = [place for place in self._all if place.number == 0]
-        while lacking := [p for p in firsts if not self.turnstiles[p.device] or (self.kind == "gpu" and not p.worker)]:
+        while lacking := [p for p in firsts if not self.arbiters[p.device] or (self.kind == "gpu" and not p.worker)]:
             for place in lacking:
                 if place.failures >= TRIES:
                     raise RuntimeError(place.trouble)
@@ -269,12 +269,12 @@ class Places:
             self.moved.clear()
             await self.moved.wait()
 
-    def vacate(self, place: Place) -> None:
+    def vacate(self, place: WorkerSlot) -> None:
         """Its worker has put its job down."""
         place.take(place.worker)
         self.moved.set()
 
-    def end(self, place: Place, trouble: str) -> None:
+    def end(self, place: WorkerSlot, trouble: str) -> None:
         """Ends a worker by force; another one comes when it can."""
         if place.worker is not None:
             ray.kill(place.worker)
@@ -291,9 +291,9 @@ class Places:
             self._end(place.name)
         for k in range(len(self.names)):
             with contextlib.suppress(ValueError, RayError, TimeoutError):  # its process took the socket with it
-                turnstile = ray.get_actor(f"{self._name}-turnstile-{k}", namespace=NAMESPACE)
+                arbiter = ray.get_actor(f"{self._name}-turnstile-{k}", namespace=NAMESPACE)
                 async with asyncio.timeout(SILENT):
-                    await turnstile.close.remote()
+                    await arbiter.close.remote()
             self._end(f"turnstile-{k}")
             await asyncio.to_thread(self._remove_group, k)
         self._claim.release()
@@ -306,7 +306,7 @@ class Places:
 
     # ------------------------------------------------------------------------------------------------ filling
 
-    async def _fill(self, place: Place) -> None:
+    async def _fill(self, place: WorkerSlot) -> None:
         """Gives a place its worker: the one that was there before, or a new one."""
         if place.filling:
             return
@@ -326,7 +326,7 @@ class Places:
         place.filling = False
         self.moved.set()
 
-    async def _try_to_fill(self, place: Place) -> None:
+    async def _try_to_fill(self, place: WorkerSlot) -> None:
         if (before := self._actor(place.name)) is not None:
             try:
                 async with asyncio.timeout(SILENT):
@@ -335,18 +335,18 @@ class Places:
                 self._end(place.name)  # it hangs, or is dying: what it may have is lost
         place.settled = True
         self.moved.set()
-        turnstile = self._detached(TurnstileActor, f"turnstile-{place.device}", place.device).remote(self._first_core)
-        self.turnstiles[place.device] = await self._patiently(place, turnstile.path.remote())
+        arbiter = self._detached(ArbiterActor, f"turnstile-{place.device}", place.device).remote(self._first_core)
+        self.arbiters[place.device] = await self._patiently(place, arbiter.path.remote())
         self.moved.set()
         if place.worker is None:
-            arguments = self.turnstiles[place.device], self.kind, self._cores
+            arguments = self.arbiters[place.device], self.kind, self._cores
             worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(*arguments)
             place.take(worker, await self._patiently(place, worker.job.remote()))
         if self.kind == "gpu" and place.worker is not None:
             async with asyncio.timeout(SILENT):
                 self.names[place.device] = await place.worker.device.remote()
 
-    async def _patiently(self, place: Place, answer: Any) -> Any:
+    async def _patiently(self, place: WorkerSlot, answer: Any) -> Any:
         """Waits for a process that is being started: as long as that takes, for Ray never says that it cannot be."""
         asked = asyncio.ensure_future(answer)
         waited = 0.0

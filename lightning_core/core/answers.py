@@ -44,7 +44,7 @@ class Grant(NamedTuple):
 
     job: str
     version: int
-    duty: float
+    share: float
     """Its part of its devices' turns, 0 (held) to 1 (alone)."""
     devices: tuple[int, ...]
     """Where it may keep its memory and train. None, or others than it is on: it saves and leaves."""
@@ -62,7 +62,7 @@ class End(NamedTuple):
     reason: Reason
 
 
-class Notice(NamedTuple):
+class VerdictChanged(NamedTuple):
     """What is believed of a job has changed. Nobody obeys it; people are told."""
 
     job: str
@@ -80,14 +80,14 @@ class Alert(NamedTuple):
 Directive = Grant | End
 
 
-Answer = Grant | End | Notice | Alert
+Answer = Grant | End | VerdictChanged | Alert
 
 
-class Welcome(NamedTuple):
+class JoinReply(NamedTuple):
     """A training process has joined a pool."""
 
     incarnation: int
-    turnstiles: tuple[str, ...]
+    arbiters: tuple[str, ...]
     """Path of each device's turnstile on this machine; empty for a device of another machine."""
     again: bool = False
     """Whether it is the life that the pool knew: what was reported before still counts."""
@@ -95,7 +95,7 @@ class Welcome(NamedTuple):
     """Of each device, in a pool of CPUs."""
 
 
-class Outlook(NamedTuple):
+class JobForecast(NamedTuple):
     """What a training process may tell its user about its job. Times are seconds, None where nothing can be said."""
 
     verdict: Verdict | None

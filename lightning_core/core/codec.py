@@ -7,43 +7,43 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, Notice, State, Verdict
+from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
 from lightning_core.core.events import (
     Amend,
     BadLosses,
     Cancel,
-    Cause,
     Cell,
     Close,
-    DevicesGone,
+    DevicesUnavailable,
     Event,
+    ExitCause,
     Horizon,
-    Lesson,
+    LaunchTimedOut,
     Pause,
     Report,
     Resume,
     Save,
+    SelectorFeedback,
     Submit,
     Tick,
-    Unready,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Can, Job, OnMiss, OnNan
+from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import target_from_dict
 
 _PLAIN: dict[str, type[Any]] = {
     "report": Report,
-    "worker_left": WorkerLeft,
-    "unready": Unready,
-    "devices_gone": DevicesGone,
+    "worker_left": WorkerExited,
+    "unready": LaunchTimedOut,
+    "devices_gone": DevicesUnavailable,
     "workers_lost": WorkersLost,
     "close": Close,
     "cancel": Cancel,
     "pause": Pause,
     "resume": Resume,
-    "lesson": Lesson,
+    "lesson": SelectorFeedback,
     "tick": Tick,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()}
@@ -67,7 +67,7 @@ def job_from_dict(value: dict[str, Any]) -> Job:
         TypeError: if one is unknown.
     """
     body = dict(value)
-    target, on_miss, can = target_from_dict(body["target"]), OnMiss(body["on_miss"]), map(Can, body["can"])
+    target, on_miss, can = target_from_dict(body["target"]), OnMiss(body["on_miss"]), map(Capability, body["can"])
     sizes, rates = (tuple(body.get(key, ())) for key in ("sizes", "rates"))
     body |= {"target": target, "on_miss": on_miss, "can": frozenset(can), "sizes": sizes, "rates": rates}
     return Job(**body | {"on_nan": OnNan(body.get("on_nan", OnNan.CONTINUE))})
@@ -107,7 +107,7 @@ def decode_event(text: str) -> Event:
     if kind == "lesson":
         body["utilities"] = tuple(body["utilities"])
     if kind == "worker_left":
-        body["cause"] = Cause(body["cause"])
+        body["cause"] = ExitCause(body["cause"])
     if body.get("saved") is not None:
         body["saved"] = Save(*body["saved"])
     event: Event = _PLAIN[kind](**body)
@@ -130,11 +130,11 @@ def answer_to_dict(answer: Answer) -> dict[str, Any]:
 
 def answer_from_dict(value: dict[str, Any]) -> Answer:
     body = value | {"reason": _reason(value["reason"])}
-    if "duty" in body:
+    if "share" in body:
         return Grant(**body | {"devices": tuple(body["devices"])})
     if "verdict" not in body:
         return Alert(**body)
-    kind = End if "version" in body else Notice
+    kind = End if "version" in body else VerdictChanged
     return kind(**body | {"verdict": Verdict(body["verdict"])})
 
 

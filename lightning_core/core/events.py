@@ -17,7 +17,7 @@ from typing import NamedTuple
 from lightning_core.core.jobs import Job
 
 
-class Cause(StrEnum):
+class ExitCause(StrEnum):
     """Why a worker is gone. What becomes of the job depends on it."""
 
     DONE = "done"
@@ -127,7 +127,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLeft:
+class WorkerExited:
     """A worker is gone.
 
     Args:
@@ -141,13 +141,13 @@ class WorkerLeft:
 
     job: str
     incarnation: int
-    cause: Cause = Cause.DONE
+    cause: ExitCause = ExitCause.DONE
     detail: str = ""
     saved: Save | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Unready:
+class LaunchTimedOut:
     """The workers of a job were not all ready in time on the devices that it was granted; none of them has begun.
 
     Args:
@@ -162,7 +162,7 @@ class Unready:
 
 
 @dataclass(frozen=True, slots=True)
-class DevicesGone:
+class DevicesUnavailable:
     """On these devices of the pool no worker can be had for now; replaces what was said of that before.
 
     Args:
@@ -243,7 +243,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class SelectorFeedback:
     """What each spot policy would have made of a job that is over.
 
     Args:
@@ -256,6 +256,6 @@ class Lesson:
 
 
 Event = (
-    Submit | Report | WorkerLeft | Unready | DevicesGone | WorkersLost | Close | Cancel | Pause | Resume | Amend
-    | Lesson | Tick
+    Submit | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost | Close | Cancel | Pause | Resume
+    | Amend | SelectorFeedback | Tick
 )  # fmt: skip

@@ -42,7 +42,7 @@ class OnNan(StrEnum):
     """It goes back to the newest checkpoint from before, as often as its ``retries`` allow, and at least once."""
 
 
-class Can(StrEnum):
+class Capability(StrEnum):
     """What a training process is able to do for the others."""
 
     TURNS = "turns"
@@ -92,7 +92,7 @@ class Job:
     min_devices: int = 1
     max_devices: int = 1
     on_miss: OnMiss = OnMiss.CONTINUE
-    can: frozenset[Can] = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE})
+    can: frozenset[Capability] = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE})
     device: int | None = None
     work: float | None = None
     restarts: int | None = None
@@ -127,7 +127,7 @@ class Job:
             raise ValueError(
                 f"sizes must grow and lie within {self.min_devices} to {self.max_devices} devices, got {self.sizes}"
             )
-        if self.sizes and not (self.device is None and {Can.RELEASE, Can.RESIZE} <= self.can):
+        if self.sizes and not (self.device is None and {Capability.RELEASE, Capability.RESIZE} <= self.can):
             raise ValueError(f"sizes are of a job that can be released and resized anywhere, got {self.sizes}")
         if self.rates and len(self.rates) != len(self.sizes):
             raise ValueError(f"rates must be one for each of {len(self.sizes)} sizes, got {len(self.rates)}")
@@ -135,10 +135,10 @@ class Job:
             raise ValueError(f"rates must be positive and finite, got {self.rates}")
         if self.resize is not None and not 0 <= self.resize < math.inf:
             raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
-        if self.on_nan is OnNan.RESTART and not (self.device is None and Can.RELEASE in self.can):
+        if self.on_nan is OnNan.RESTART and not (self.device is None and Capability.RELEASE in self.can):
             raise ValueError(
                 "on_nan must be 'continue' or 'stop' for a script, got 'restart': only a job that was launched can go "
                 "back to a checkpoint"
             )
-        if self.location and not (self.device is None and Can.RELEASE in self.can):
+        if self.location and not (self.device is None and Capability.RELEASE in self.can):
             raise ValueError(f"location is of a job that can be released anywhere, got {self.location!r}")

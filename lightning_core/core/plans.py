@@ -99,13 +99,13 @@ class JobView:
 class Plan:
     """What a policy wants: arrays of shape ``(n,)``, rows as in the :class:`JobView`.
 
-    The scheduler deals the devices out: it goes through ``order`` and gives each job as much of its ``duty`` as is
+    The scheduler deals the devices out: it goes through ``order`` and gives each job as much of its ``share`` as is
     left, on devices that the job can use (:mod:`lightning_core.scheduler.allocation`). So a policy that runs
     jobs one after the other wants a duty of 1 for each of them.
 
     Attributes:
         order: all rows, the first to be served first: a permutation.
-        duty: part of its devices that each should have, 0 to 1. A job with 0 gets what nobody else needs.
+        share: part of its devices that each should have, 0 to 1. A job with 0 gets what nobody else needs.
         finish: when the policy expects the target to be reached, scheduler time; inf if not, NaN if it cannot say.
         codes: why a job that is served holds what it holds, indices into :data:`lightning_core.core.reasons.CODES`.
         waiting: why a job that is not served waits.
@@ -117,7 +117,7 @@ class Plan:
     """
 
     order: IntArray
-    duty: FloatArray
+    share: FloatArray
     finish: FloatArray
     codes: IntArray
     waiting: IntArray

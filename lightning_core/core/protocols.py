@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from lightning_core.core.answers import Directive, Outlook, Welcome
+from lightning_core.core.answers import Directive, JobForecast, JoinReply
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.core.events import Report, WorkerLeft
+from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.plans import JobView, Plan
 
@@ -89,7 +89,7 @@ class Client(Protocol):
     number.
     """
 
-    def join(self, job: Job, device: str) -> Welcome:
+    def join(self, job: Job, device: str) -> JoinReply:
         """Adds a job that a person has started, and whose process speaks from now on through this client.
 
         Args:
@@ -107,10 +107,10 @@ class Client(Protocol):
     def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         """Returns as soon as the job has a directive newer than ``version``; None after ``timeout`` seconds."""
 
-    def outlook(self, job: str) -> Outlook | None:
+    def job_forecast(self, job: str) -> JobForecast | None:
         """What is forecast for the job; None if it is not known."""
 
-    def left(self, event: WorkerLeft) -> None:
+    def left(self, event: WorkerExited) -> None:
         """Says that the worker is gone."""
 
     def close(self) -> None:
@@ -127,13 +127,13 @@ class Turns(Protocol):
     held: bool
     """Whether it is this process's turn."""
 
-    def take(self, duty: float, timeout: float) -> bool:
-        """Waits for the turn, for ``timeout`` seconds at most; ``duty`` weighs it against the others."""
+    def take(self, share: float, timeout: float) -> bool:
+        """Waits for the turn, for ``timeout`` seconds at most; ``share`` weighs it against the others."""
 
     def spent(self) -> bool:
         """Whether the turn has lasted long enough and another process waits for it."""
 
-    def give(self, *, again: bool, duty: float = 0.0) -> None:
+    def give(self, *, again: bool, share: float = 0.0) -> None:
         """Gives the turn back; ``again`` asks for the next one in the same breath."""
 
     def bind(self) -> None:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
-from lightning_core.core.events import Cause, WorkerLeft
+from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.reasons import Reason
 from lightning_core.storage.downtime import Down
 
 # Why a worker may leave without there being a fault.
-WELL = (Cause.DONE, Cause.INTERRUPTED, Cause.RELEASED)
+WELL = (ExitCause.DONE, ExitCause.INTERRUPTED, ExitCause.RELEASED)
 
 
 @dataclass
@@ -120,21 +120,21 @@ class Gone:
         return f"no worker can be had ({self.what}); {until}"
 
 
-def what_happened(event: WorkerLeft) -> str:
+def what_happened(event: WorkerExited) -> str:
     """To a worker that left by a fault.
 
     Example::
 
-        >>> what_happened(WorkerLeft("a", 1, Cause.RAISED, "Traceback\\nValueError: no"))
+        >>> what_happened(WorkerExited("a", 1, ExitCause.RAISED, "Traceback\\nValueError: no"))
         'its code raised ValueError: no'
     """
     last = event.detail.strip().rsplit("\n", 1)[-1]
     match event.cause:
-        case Cause.RAISED:
+        case ExitCause.RAISED:
             return f"its code raised {last or 'an error'}"
-        case Cause.UNUSABLE:
+        case ExitCause.UNUSABLE:
             return f"it cannot be built: {last}"
-        case Cause.PREEMPTED:
+        case ExitCause.PREEMPTED:
             return "its node was taken away" + (f": {last}" if last else "")
         case _:
             return last or "its worker died"

@@ -14,14 +14,14 @@ from lightning_core.core.codec import decode_answers, decode_event
 from lightning_core.core.events import (
     Amend,
     Cancel,
-    DevicesGone,
+    DevicesUnavailable,
     Event,
+    LaunchTimedOut,
     Pause,
     Report,
     Resume,
     Submit,
-    Unready,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
 from lightning_core.core.jobs import Job
@@ -82,7 +82,7 @@ class History:
             case Report():
                 if job_history := self._newest.get(event.job):
                     job_history.report(event, now)
-            case DevicesGone():
+            case DevicesUnavailable():
                 self._gone(event, now)
             case WorkersLost() if down is not None:
                 for job_history in self._newest.values():
@@ -92,9 +92,9 @@ class History:
                 job_history.amend(event, now)
             case Cancel(name) | Pause(name) | Resume(name) if (job_history := self._running(name)) is not None:
                 job_history.command(event, now)
-            case WorkerLeft() if (job_history := self._running(event.job)) is not None:
+            case WorkerExited() if (job_history := self._running(event.job)) is not None:
                 job_history.left(event, now)
-            case Unready() if (job_history := self._running(event.job)) is not None:
+            case LaunchTimedOut() if (job_history := self._running(event.job)) is not None:
                 job_history.unready(event, now)
             case _:
                 pass
@@ -122,7 +122,7 @@ class History:
         ends = [job.ended for job in self.jobs]
         return max((end for end in ends if end is not None), default=self.last) if None not in ends else self.last
 
-    def _gone(self, event: DevicesGone, now: float) -> None:
+    def _gone(self, event: DevicesUnavailable, now: float) -> None:
         lasting = {gone.device: gone for gone in self.gone if gone.until is None}
         for device in lasting.keys() - set(event.devices):
             lasting[device].until = now
@@ -136,7 +136,7 @@ class History:
             # Before it heard that its workers were lost, it seemed to have been silent.
             self.away = [away for away in self.away if away.since < down.since]
             (self.left if down.by else self.away).append(Away(down.since, down.until, down_words(down)))
-        elif now > due and any(job.ended is None and job.grants and job.grants[-1].duty for job in self.jobs):
+        elif now > due and any(job.ended is None and job.grants and job.grants[-1].share for job in self.jobs):
             self.away.append(Away(self.last, now, "the scheduler did not answer"))
         return down
 

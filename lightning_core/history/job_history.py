@@ -6,11 +6,21 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from lightning_core.core.answers import Alert, Answer, End, Notice, Verdict
+from lightning_core.core.answers import Alert, Answer, End, Verdict, VerdictChanged
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import format_duration
-from lightning_core.core.events import Amend, Cancel, Cause, Cell, Pause, Report, Resume, Unready, WorkerLeft
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.events import (
+    Amend,
+    Cancel,
+    Cell,
+    ExitCause,
+    LaunchTimedOut,
+    Pause,
+    Report,
+    Resume,
+    WorkerExited,
+)
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, is_loss
 from lightning_core.history.faults import WELL, Fault, down_words, what_happened, work_since
@@ -135,7 +145,7 @@ class JobHistory:
     @property
     def size(self) -> int:
         """Devices that it trained on, at most."""
-        return max((len(held.devices) for held in self.grants if held.duty), default=1)
+        return max((len(held.devices) for held in self.grants if held.share), default=1)
 
     @property
     def device_seconds(self) -> float:
@@ -199,7 +209,7 @@ class JobHistory:
             else:
                 self.remarks.append(Remark(now, "alert", str(answer.reason)))
             return
-        if isinstance(answer, Notice):
+        if isinstance(answer, VerdictChanged):
             self.beliefs.append(Belief(now, answer.verdict, answer.reason))
             return
         if answer.version <= self._version:  # said before, or to a worker that is no longer this job's
@@ -215,9 +225,9 @@ class JobHistory:
             return
         if fault is not None and answer.reason.code == "recovering":
             fault.pause = answer.reason.numbers[0]
-        if answer.duty and not (self.grants and self.grants[-1].duty):
+        if answer.share and not (self.grants and self.grants[-1].share):
             self._heard = now  # it did nothing while it was held
-        self.grants.append(Held(now, answer.duty, answer.devices, answer.reason))
+        self.grants.append(Held(now, answer.share, answer.devices, answer.reason))
 
     def amend(self, event: Amend, now: float) -> None:
         old, new = self.job, event.job
@@ -240,7 +250,7 @@ class JobHistory:
     def command(self, event: Cancel | Pause | Resume, now: float) -> None:
         self.remarks.append(Remark(now, "person", _command(event)))
 
-    def left(self, event: WorkerLeft, now: float) -> None:
+    def left(self, event: WorkerExited, now: float) -> None:
         if event.incarnation < self._incarnation or event.incarnation == self._given_up:
             return
         if event.saved is not None:
@@ -252,7 +262,7 @@ class JobHistory:
             self._set_back(what_happened(event), now)
         self._is_there = False
 
-    def unready(self, event: Unready, now: float) -> None:
+    def unready(self, event: LaunchTimedOut, now: float) -> None:
         if event.incarnation >= self._incarnation:
             self.faults.append(Fault(now, f"its workers were not ready in time: {event.detail}"))
 
@@ -271,7 +281,7 @@ class JobHistory:
     @property
     def launched(self) -> bool:
         """Whether the pool has started it, and starts it again."""
-        return Can.RELEASE in self.job.can and self.job.device is None
+        return Capability.RELEASE in self.job.can and self.job.device is None
 
     def _set_back(self, what: str, now: float) -> None:
         done = self.progress[-1].batches if self.progress else 0
@@ -310,11 +320,11 @@ def _command(event: Cancel | Pause | Resume) -> str:
             return "resume"
 
 
-def _farewell(event: WorkerLeft) -> str:
+def _farewell(event: WorkerExited) -> str:
     match event.cause:
-        case Cause.RELEASED:
+        case ExitCause.RELEASED:
             return "saved and left its device"
-        case Cause.INTERRUPTED:
+        case ExitCause.INTERRUPTED:
             return f"left: interrupted by {event.detail or 'a signal'}"
         case _:
             return f"left: its training ended {event.detail}".rstrip()

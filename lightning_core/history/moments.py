@@ -29,7 +29,7 @@ class Held(NamedTuple):
     """What a job might hold from this time on."""
 
     time: float
-    duty: float
+    share: float
     devices: tuple[int, ...]
     reason: Reason
 

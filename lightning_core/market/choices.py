@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
-from lightning_core.market.model import EXACT, Batch, Overhead
+from lightning_core.market.model import EXACT, JobBatch, Overhead
 
 if TYPE_CHECKING:
     from lightning_core.market.views import Seen
@@ -26,7 +26,7 @@ Pair = tuple[IntArray, IntArray]
 """Spot and on-demand instances, each of shape ``(B,)``."""
 
 
-def speed_of(batch: Batch, total: IntArray) -> FloatArray:
+def speed_of(batch: JobBatch, total: IntArray) -> FloatArray:
     """Work in a whole slot on so many instances, shape ``(B,)``."""
     speed: FloatArray = np.take_along_axis(batch.speed, total[:, None], 1)[:, 0]
     return speed

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market.model import Batch, Market
+from lightning_core.market.model import JobBatch, Market
 from lightning_core.market.views import Forecast
 from lightning_core.planning.series import (
     REFIT,
@@ -110,7 +110,7 @@ class Arima:
 class Unchanged:
     """Each slot to come is like this one: what :class:`Foreseen` says with :class:`LastValue`, without any tables."""
 
-    def look(self, batch: Batch, slot: int, horizon: int) -> Forecast:
+    def look(self, batch: JobBatch, slot: int, horizon: int) -> Forecast:
         """The slot and so many behind it, one row a job."""
         now = np.minimum(slot, batch.slots - 1)
         prices, counts = (
@@ -132,7 +132,7 @@ class Foreseen:
         self._prices, self._counts = prices, counts or prices
         self._tables: dict[tuple[int, int], tuple[Market, FloatArray, FloatArray]] = {}
 
-    def look(self, batch: Batch, slot: int, horizon: int) -> Forecast:
+    def look(self, batch: JobBatch, slot: int, horizon: int) -> Forecast:
         """The slot and so many behind it, one row a job."""
         at = batch.starts + np.minimum(slot, batch.deadline - 1)
         now = np.minimum(slot, batch.slots - 1)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.market.choices import Choices, Pair
-from lightning_core.market.model import EXACT, Batch, Market, SpotJob
+from lightning_core.market.model import EXACT, JobBatch, Market, SpotJob
 from lightning_core.market.views import Forecast, Foresight, Seen, SpotPolicy
 
 
@@ -66,7 +66,7 @@ class LivePlan:
             return Nodes()
         if slot >= job.deadline:
             return Nodes(0, job.most)
-        batch = Batch([job], market, [start])
+        batch = JobBatch([job], market, [start])
         if gone:
             done -= job.loss * job.speed[-1]
         seen = self._seen(batch.with_reserve(), slot, max(done, 0.0), held, taken, gone=gone)
@@ -98,11 +98,11 @@ class LivePlan:
         losses = 1 + (held.spot > 0)
         done += (1.0 - gone) * speed - losses * job.loss * job.speed[-1]
         # From the next slot on, of which nothing is known, on all on-demand instances that it can use.
-        seen = self._seen(Batch([job], market, [start]), slot + 1, done, Nodes(0, held.all), 0)
+        seen = self._seen(JobBatch([job], market, [start]), slot + 1, done, Nodes(0, held.all), 0)
         waits = Choices(seen).safe(np.zeros(1, np.int64), np.array([job.most]))
         return held if waits[0] else most
 
-    def _seen(self, batch: Batch, slot: int, done: float, held: Nodes, taken: int, *, gone: bool = False) -> Seen:
+    def _seen(self, batch: JobBatch, slot: int, done: float, held: Nodes, taken: int, *, gone: bool = False) -> Seen:
         forecast = self._foresight.look(batch, slot, self._policy.horizon)
         offered = int(forecast.counts[0, 0])
         if gone or held.spot <= offered:  # what others have got instead has not gone, nor has what was paid for already

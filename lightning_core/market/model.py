@@ -24,7 +24,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
-# What counts as equal, in money and in work, of which one instance does about 1 in a slot (:class:`Batch`).
+# What counts as equal, in money and in work, of which one instance does about 1 in a slot (:class:`JobBatch`).
 EXACT = 1e-9
 
 Overhead = Literal["total", "launches"]
@@ -175,7 +175,7 @@ def value_at(slot: Numbers, deadline: Numbers, value: Numbers, grace: Numbers) -
     return worth
 
 
-class Batch:
+class JobBatch:
     """Jobs with the slots that each of them lives in, as arrays; one row a job.
 
     Args:
@@ -230,15 +230,15 @@ class Batch:
     def __len__(self) -> int:
         return len(self.work)
 
-    def only(self, rows: Sequence[int]) -> Batch:
+    def only(self, rows: Sequence[int]) -> JobBatch:
         """Some of the jobs, in any order, maybe more than once."""
-        other = object.__new__(Batch)
+        other = object.__new__(JobBatch)
         for name, column in vars(self).items():
             picked = tuple(column[row] for row in rows) if isinstance(column, tuple) else column[list(rows)]
             setattr(other, name, picked)
         return other
 
-    def with_reserve(self) -> Batch:
+    def with_reserve(self) -> JobBatch:
         """The jobs as policies plan for them: with as much work more as a loss without notice costs each."""
         if not self.loss.any():
             return self

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.model import EXACT, Batch, SpotJob
+from lightning_core.market.model import EXACT, JobBatch, SpotJob
 from lightning_core.market.views import Forecast, Seen
 from lightning_core.market.windows import Windows, exact_grid
 
@@ -20,14 +20,14 @@ from lightning_core.market.windows import Windows, exact_grid
 ONE = 1e-12
 
 
-def optimum(batch: Batch) -> FloatArray:
+def optimum(batch: JobBatch) -> FloatArray:
     """The highest utility that each job could have had, shape ``(B,)``.
 
     Example::
 
-        >>> from lightning_core.market import Batch, Market, SpotJob
+        >>> from lightning_core.market import JobBatch, Market, SpotJob
         >>> market = Market([0.5, 0.2, 0.9], [2, 2, 2])
-        >>> batch = Batch([SpotJob(2.0, 3, most=2, up=1.0, down=1.0, value=10.0)], market, [0])
+        >>> batch = JobBatch([SpotJob(2.0, 3, most=2, up=1.0, down=1.0, value=10.0)], market, [0])
         >>> optimum(batch).tolist()
         [9.6]
     """

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_core.market.choices import Choices, speed_of
-from lightning_core.market.model import EXACT, Batch, Ledger, Overhead, slots_after, value_at
+from lightning_core.market.model import EXACT, JobBatch, Ledger, Overhead, slots_after, value_at
 from lightning_core.market.views import Forecast, Foresight, Seen, SpotPolicy
 
 
 def play(
     policies: Sequence[SpotPolicy],
-    batch: Batch,
+    batch: JobBatch,
     foresight: Foresight,
     *,
     guarded: bool = True,
@@ -43,10 +43,10 @@ def play(
 
     Example::
 
-        >>> from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob
+        >>> from lightning_core.market import JobBatch, Foreseen, LastValue, Market, SpotJob
         >>> from lightning_core.market.policies import OnDemand
         >>> market = Market([0.4] * 10, [4] * 10)
-        >>> batch = Batch([SpotJob(work=80.0, deadline=10)], market, [0])
+        >>> batch = JobBatch([SpotJob(work=80.0, deadline=10)], market, [0])
         >>> [ledger] = play([OnDemand()], batch, Foreseen(LastValue()))
         >>> ledger.cost.tolist(), ledger.utility.tolist(), ledger.on_time.tolist()
         ([81.0], [39.0], [True])

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.model import Batch
+from lightning_core.market.model import JobBatch
 
 
 class Forecast(NamedTuple):
@@ -26,7 +26,7 @@ class Forecast(NamedTuple):
 class Foresight(Protocol):
     """What is thought of the slots to come."""
 
-    def look(self, batch: Batch, slot: int, horizon: int) -> Forecast:
+    def look(self, batch: JobBatch, slot: int, horizon: int) -> Forecast:
         """Of so many slots behind one that is known."""
 
 
@@ -45,7 +45,7 @@ class Seen:
             the slot.
     """
 
-    batch: Batch
+    batch: JobBatch
     slot: int
     progress: FloatArray
     spot: IntArray

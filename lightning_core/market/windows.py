@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.model import EXACT, Batch, SpotJob, slots_after, value_at
+from lightning_core.market.model import EXACT, JobBatch, SpotJob, slots_after, value_at
 
 if TYPE_CHECKING:
     from lightning_core.market.views import Forecast, Seen
@@ -90,7 +90,7 @@ def grid_of(speed: FloatArray, up: float, down: float) -> float:
     return float(speed.max()) / CELLS if exact is None else exact
 
 
-def groups_of(batch: Batch) -> list[Group]:
+def groups_of(batch: JobBatch) -> list[Group]:
     """The jobs of a batch by speed and deadline, a few at a time."""
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
@@ -170,7 +170,7 @@ class Windows:
 
     def __init__(self, end: End = "target") -> None:
         self.end = end
-        self._batch: Batch | None = None
+        self._batch: JobBatch | None = None
         self._forecast: Forecast | None = None
         self._groups: list[Group] = []
         self._tables: dict[tuple[int, int], Table] = {}
@@ -243,7 +243,7 @@ class Windows:
         return Table(group, first, last, worth[::-1], cost)
 
 
-def _end_of(batch: Batch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
+def _end_of(batch: JobBatch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
     """What the rest is worth if it is done from a slot on, by number of instances, job and cell."""
     most, price, up, fastest, deadline, value, grace = (
         column[rows][:, None]

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _MESSAGE = struct.Struct("<cdQ")
 _WANT, _GIVE = b"w", b"g"
 _GO = struct.Struct("<Q")
-LEAST_DUTY = 1e-3
+MIN_SHARE = 1e-3
 # Before any thread of this process is bound to one.
 CORES = sorted(os.sched_getaffinity(0), reverse=True)
 
@@ -45,14 +45,14 @@ class _Process:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.duty = LEAST_DUTY
+        self.share = MIN_SHARE
         self.virtual = 0.0
         self.waits = False
         self.asking = 0
         self.watch: int | None = None
 
 
-class Turnstile:
+class DeviceArbiter:
     """The server: one thread, a Unix socket and the shared byte beside it.
 
     Args:
@@ -79,7 +79,7 @@ class Turnstile:
         self._since = 0.0  # when the holder's turn began, or when somebody first waited for it
         self._floor = 0.0  # virtual time of whoever was served last: where newcomers start
         self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="turnstile", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="arbiter", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -132,11 +132,11 @@ class Turnstile:
         if len(message) != _MESSAGE.size:
             self._forget(process)
             return
-        what, duty, asking = _MESSAGE.unpack(message)
+        what, share, asking = _MESSAGE.unpack(message)
         held = process is self._holder
         if held:
             self._end_turn()  # charged at the duty under which it was taken, not at what comes next
-        process.duty = max(duty, LEAST_DUTY) if duty == duty else LEAST_DUTY
+        process.share = max(share, MIN_SHARE) if share == share else MIN_SHARE
         process.asking = asking
         if what == _WANT and not held and not process.waits:
             process.virtual = max(process.virtual, self._floor)
@@ -166,7 +166,7 @@ class Turnstile:
         holder = self._holder
         if holder is not None:
             if self._waiters():
-                holder.virtual += (time.monotonic() - self._since) / holder.duty
+                holder.virtual += (time.monotonic() - self._since) / holder.share
             self._holder = None
 
     def _next(self) -> None:
@@ -187,7 +187,7 @@ class Turnstile:
             self._waiting[0] = min(len(waiters), 255)
 
 
-class TurnstileClient:
+class ArbiterClient:
     """The end of a turnstile in the training process; implements :class:`lightning_core.core.protocols.Turns`.
 
     Args:
@@ -210,12 +210,12 @@ class TurnstileClient:
         self._waiting: mmap.mmap | None = None
         self._connect()
 
-    def take(self, duty: float, timeout: float) -> bool:
+    def take(self, share: float, timeout: float) -> bool:
         self.bind()
         if self._socket is None:
             self._connect()
         if not self._asked:
-            self._ask(duty)
+            self._ask(share)
         while self._socket is not None:
             try:
                 ready, _, _ = select.select([self._socket], [], [], timeout)
@@ -237,13 +237,13 @@ class TurnstileClient:
     def spent(self) -> bool:
         return self._waiting is not None and time.monotonic() - self._began >= self._quantum and self._waiting[0] != 0
 
-    def give(self, *, again: bool, duty: float = 0.0) -> None:
+    def give(self, *, again: bool, share: float = 0.0) -> None:
         self.held = False
         if again:
-            self._ask(duty)
+            self._ask(share)
         else:
             self._asked = False
-            self._send(_GIVE, duty)
+            self._send(_GIVE, share)
 
     def bind(self) -> None:
         if self._cores is not None:
@@ -271,15 +271,15 @@ class TurnstileClient:
         self._socket = connection
         return True
 
-    def _ask(self, duty: float) -> None:
+    def _ask(self, share: float) -> None:
         self._asking += 1
         self._asked = True
-        self._send(_WANT, duty)
+        self._send(_WANT, share)
 
-    def _send(self, what: bytes, duty: float) -> None:
+    def _send(self, what: bytes, share: float) -> None:
         if self._socket is not None:
             try:
-                self._socket.send(_MESSAGE.pack(what, duty, self._asking))
+                self._socket.send(_MESSAGE.pack(what, share, self._asking))
             except OSError:
                 self._lost()
 
@@ -289,24 +289,24 @@ class TurnstileClient:
         self.close()
 
 
-def cores_of(device: int, cores: int = 1, turnstile: Path | None = None) -> set[int]:
+def cores_of(device: int, cores: int = 1, arbiter: Path | None = None) -> set[int]:
     """Return the cores that are a CPU pool's device: the last ones first, since the first is everybody's.
 
     Args:
         device: its number in the pool.
         cores: of each device.
-        turnstile: path of the device's; beside it stands how many cores before these are other pools'.
+        arbiter: path of the device's; beside it stands how many cores before these are other pools'.
     """
     first = 0
-    if turnstile is not None:
+    if arbiter is not None:
         with contextlib.suppress(OSError, ValueError):  # of a pool on another machine, say
-            first = int(_first_core_file(turnstile).read_text())
+            first = int(_first_core_file(arbiter).read_text())
     return {CORES[(first + device * cores + core) % len(CORES)] for core in range(cores)}
 
 
-def note_first_core(turnstile: Path, first: int) -> None:
+def note_first_core(arbiter: Path, first: int) -> None:
     """Write beside a turnstile's socket where the cores of its pool begin."""
-    _first_core_file(turnstile).write_text(str(first))
+    _first_core_file(arbiter).write_text(str(first))
 
 
 def _first_core_file(path: Path) -> Path:

@@ -20,7 +20,7 @@ from lightning_core.placement.reconfigurer import Limits, Reconfigurer
 from lightning_core.planning.series import Forecaster
 
 
-class Lived(NamedTuple):
+class DayResult(NamedTuple):
     """What became of a day.
 
     Args:
@@ -83,7 +83,7 @@ def live(
     arrivals: Mapping[str, FloatArray],
     forecaster: Forecaster | None,
     limits: Limits | None = None,
-) -> Lived:
+) -> DayResult:
     """Lives through a day.
 
     Args:
@@ -131,7 +131,7 @@ def live(
             if at == period:
                 some = arrivals[task.job][period * steps : (period + 1) * steps]
                 came += demands.jobs[task.job].rate * float(some.sum())
-    return Lived(served / came if came else 1.0, cost, moves, left, loads)
+    return DayResult(served / came if came else 1.0, cost, moves, left, loads)
 
 
 def capacity(demands: Demands, choice: Choice) -> float:

@@ -30,7 +30,7 @@ def job_name(demands: Demands, task: Task) -> str:
     return f"{task.job}-{task.number}" if max(demands.jobs[task.job].tasks) > 1 else task.job
 
 
-class Acting:
+class PlanExecutor:
     """Holds the jobs of a pool to a plan, period after period, and moves them where more comes in than was planned.
 
     Args:

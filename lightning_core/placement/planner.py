@@ -120,14 +120,14 @@ def plan(
     _servable(demands, kinds)
     if demands.cycle and weights.moves:
         kinds = [one for kind in kinds for one in (_split(kind) if kind.job.moves else [kind])]
-    programme = Programme(demands, kinds, moves=weights.moves > 0)
+    programme = MilpModel(demands, kinds, moves=weights.moves > 0)
     ranges = ranges or programme.ranges()
     programme.weigh(weights, ranges)
     if accuracy is not None:
         programme.at_least(accuracy)
     found = programme.solve(gap, nodes, seconds)
     if found.x is None:
-        if accuracy is not None and Programme(demands, kinds, moves=False).relaxed().status == 0:
+        if accuracy is not None and MilpModel(demands, kinds, moves=False).relaxed().status == 0:
             raise ValueError(
                 f"accuracy must be one that can be reached, at most {ranges.accuracy[1]:.4f}, got {accuracy:g}"
             )
@@ -192,7 +192,7 @@ class Rows:
         return LinearConstraint(matrix, self.low, self.high)
 
 
-class Programme:
+class MilpModel:
     """The integer programme: how many of each kind are served how in each period.
 
     Args:
@@ -404,7 +404,7 @@ def room_of(demands: Demands, place: str, what: str) -> float:
 
 def _explained(demands: Demands, kinds: Sequence[Kind]) -> Infeasible:
     """What is missing, and the largest part that fits."""
-    programme = Programme(demands, kinds, moves=False, partly=True)
+    programme = MilpModel(demands, kinds, moves=False, partly=True)
     found = programme.solve(GAP, NODES, None)
     largest = programme.dealt(found.x)
     missing: dict[tuple[str, str], float] = {}

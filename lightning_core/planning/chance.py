@@ -179,8 +179,8 @@ def served_in_order(
     """
     n, passes = len(jobs), judgement.passes
     served = order[passes[order]] if passes.any() else order
-    duty = np.zeros(n)
-    duty[served] = 1.0
+    share = np.zeros(n)
+    share[served] = 1.0
     ends = ends_in_order(occupied, jobs.size, served, jobs.devices, now)
     if passes.any():
         codes = np.full(n, index("has_a_chance"))
@@ -197,7 +197,7 @@ def served_in_order(
         waiting[never & (waiting == index(code))] = index(instead)
     return Plan(
         order=order,
-        duty=duty,
+        share=share,
         finish=ends - occupied + jobs.work,
         codes=codes,
         waiting=waiting,

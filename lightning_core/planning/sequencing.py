@@ -57,7 +57,7 @@ def one_by_one(jobs: JobView, order: IntArray, now: float) -> Plan:
     numbers[order, 0] = np.arange(n)
     return Plan(
         order=order,
-        duty=np.ones(n),
+        share=np.ones(n),
         finish=ends_in_order(jobs.work, jobs.size, order, jobs.devices, now),
         codes=np.full(n, index("first_in_line")),
         waiting=np.full(n, index("behind")),
@@ -79,22 +79,22 @@ def side_by_side(jobs: JobView, rows: IntArray, now: float, code: str) -> Plan:
         code: why they hold what they hold.
     """
     n, parts = len(jobs), len(rows)
-    duty, finish = np.zeros(n), np.full(n, np.nan)
+    share, finish = np.zeros(n), np.full(n, np.nan)
     if np.any(jobs.size[rows] > 1):
-        duty[rows] = 1.0
+        share[rows] = 1.0
         finish = ends_in_order(jobs.work, jobs.size, rows, jobs.devices, now)
     else:
         fewest, crowded = divmod(parts, jobs.devices) if parts > jobs.devices else (1, 0)
         in_crowd = crowded * (fewest + 1)
-        duty[rows] = 1.0 / np.where(np.arange(parts) < in_crowd, fewest + 1, fewest)
-        finish[rows] = now + jobs.work[rows] / duty[rows]
+        share[rows] = 1.0 / np.where(np.arange(parts) < in_crowd, fewest + 1, fewest)
+        finish[rows] = now + jobs.work[rows] / share[rows]
     numbers = np.zeros((n, 2))
     numbers[:, 0] = parts
     others = np.ones(n, np.bool_)
     others[rows] = False
     return Plan(
         order=np.concatenate([rows, np.flatnonzero(others)]),
-        duty=duty,
+        share=share,
         finish=finish,
         codes=np.full(n, index(code)),
         waiting=np.full(n, index("no_room")),

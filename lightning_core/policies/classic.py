@@ -63,12 +63,12 @@ class Fixed:
         n = len(jobs)
         shares = np.array(self.shares, np.float64)
         has = jobs.place < len(shares)
-        duty = np.zeros(n)
-        duty[has] = np.where(jobs.size[has] > 1, 1.0, shares[jobs.place[has]])
+        share = np.zeros(n)
+        share[has] = np.where(jobs.size[has] > 1, 1.0, shares[jobs.place[has]])
         return Plan(
             order=np.arange(n),
-            duty=duty,
-            finish=now + jobs.work / np.where(has, duty, np.nan),
+            share=share,
+            finish=now + jobs.work / np.where(has, share, np.nan),
             codes=np.full(n, index("fixed_share")),
             waiting=np.where(has, index("no_room"), index("no_share")),
             numbers=np.zeros((n, 2)),

@@ -51,7 +51,7 @@ class _Wish:
     """What a row of the plan becomes."""
 
     rank: int  # 0: served now, 1: planned for later, or behind, 2: gets what is left
-    duty: float
+    share: float
     size: int
     finish: float
     code: str
@@ -137,23 +137,23 @@ class Decor:
         def turn(row: int) -> tuple[int, int, float, int]:
             """Who keeps its devices is dealt them first, and who gets more last: so nobody moves for others' sake."""
             job, need, wish = rows[row], needs[row], wishes[row]
-            more = wish.duty * wish.size - job.holds
+            more = wish.share * wish.size - job.holds
             end = job.deadline if need is None else need.end
             return wish.rank, 0 if jobs.quantum < 1.0 or not more else 1 if more < 0 else 2, end, row
 
         served = np.array([wish.rank == 0 for wish in wishes])
         codes = np.array([index(wish.code) for wish in wishes])
-        duty = np.array([wish.duty for wish in wishes])
+        share = np.array([wish.share for wish in wishes])
         return Plan(
             order=np.array(sorted(range(len(rows)), key=turn)),
-            duty=duty,
+            share=share,
             finish=np.array([wish.finish for wish in wishes]),
             codes=codes,
             waiting=np.where(served, index("no_room"), codes),
             numbers=np.array([wish.numbers for wish in wishes]),
             fill=False,
             size=np.array([wish.size for wish in wishes], np.int64),
-            capped=(duty < 1.0) & served,
+            capped=(share < 1.0) & served,
             again=again,
         )
 

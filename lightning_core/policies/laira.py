@@ -228,7 +228,7 @@ class Laira:
             numbers = np.stack([np.clip(np.where(unknown, 0.0, ratio), 0.0, HIGHEST), np.full(n, length)], axis=1)
         return Plan(
             order=order,
-            duty=served.astype(np.float64),
+            share=served.astype(np.float64),
             finish=ends - occupied + jobs.work,
             codes=codes,
             waiting=waiting,

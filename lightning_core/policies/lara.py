@@ -55,19 +55,19 @@ class Lara:
         by_deadline = np.lexsort((np.arange(n), jobs.work, jobs.deadline))
         rows, dropped = by_deadline[kept[by_deadline]], by_deadline[~kept[by_deadline]]
         slack = jobs.deadline - now
-        duty, finish = np.zeros(n), np.full(n, np.nan)
+        share, finish = np.zeros(n), np.full(n, np.nan)
         if self.order == "share" and np.all(jobs.size[rows] == 1):
-            duty[rows] = stick_breaking(jobs.work[rows], slack[rows], jobs.devices)
-            finish[rows] = now + jobs.work[rows] / np.maximum(duty[rows], 1e-9)
+            share[rows] = stick_breaking(jobs.work[rows], slack[rows], jobs.devices)
+            finish[rows] = now + jobs.work[rows] / np.maximum(share[rows], 1e-9)
         else:
-            duty[rows] = 1.0
+            share[rows] = 1.0
             finish = ends_in_order(jobs.work, jobs.size, rows, jobs.devices, now)
         # By `share` a job ends at its deadline, or sooner where the shares were scaled up to fill the pool.
         finish[rows] = np.minimum(finish[rows], jobs.deadline[rows])
         known = np.isfinite(jobs.work)
         return Plan(
             order=np.concatenate([rows, dropped]),
-            duty=duty,
+            share=share,
             finish=finish,
             codes=np.full(n, index("chosen")),
             waiting=self._why_waiting(n, rows, known),
@@ -102,9 +102,9 @@ def stick_breaking(work: FloatArray, slack: FloatArray, devices: int = 1) -> Flo
     of_pool = work / devices
     before = np.cumsum(of_pool) - of_pool
     part = np.minimum(1.0, of_pool / np.maximum(slack - before, 1e-9))
-    duty: FloatArray = part * np.concatenate([[1.0], np.cumprod(1.0 - part[:-1])])
-    duty *= 1.0 / duty.sum()
-    return duty if devices == 1 else _at_most_one(duty, float(min(devices, len(work))))
+    share: FloatArray = part * np.concatenate([[1.0], np.cumprod(1.0 - part[:-1])])
+    share *= 1.0 / share.sum()
+    return share if devices == 1 else _at_most_one(share, float(min(devices, len(work))))
 
 
 def _at_most_one(parts: FloatArray, total: float) -> FloatArray:
@@ -116,5 +116,5 @@ def _at_most_one(parts: FloatArray, total: float) -> FloatArray:
     capped = np.arange(len(wide))
     scale = (total - capped) / rest
     k = int(np.argmax(falling * scale <= 1.0 + 1e-12))
-    duties: FloatArray = np.minimum(wide * scale[k], 1.0)
-    return duties
+    shares: FloatArray = np.minimum(wide * scale[k], 1.0)
+    return shares

@@ -44,7 +44,7 @@ class RoundRobin:
         rounds = max(float(jobs.size.sum()) / jobs.devices, 1.0)
         return Plan(
             order=order,
-            duty=np.ones(n),
+            share=np.ones(n),
             finish=now + jobs.work * rounds,
             codes=np.full(n, index("its_turn")),
             waiting=np.full(n, index("not_its_turn")),

@@ -77,13 +77,13 @@ class SuccessiveHalving:
         rows, dropped = np.flatnonzero(left), np.flatnonzero(~left)
         turns = self._in_turn.plan(jobs.only(rows), now)
         n = len(jobs)
-        duty, finish, numbers = np.zeros(n), np.full(n, np.inf), np.zeros((n, 2))
+        share, finish, numbers = np.zeros(n), np.full(n, np.inf), np.zeros((n, 2))
         codes, waiting = np.full(n, index("halved")), np.full(n, index("halved"))
-        duty[rows], finish[rows], numbers[rows] = turns.duty, turns.finish, turns.numbers
+        share[rows], finish[rows], numbers[rows] = turns.share, turns.finish, turns.numbers
         codes[rows], waiting[rows] = turns.codes, turns.waiting
         numbers[dropped, 0] = np.minimum(distance[dropped], FARTHEST)
         nearest_first = dropped[np.argsort(distance[dropped], kind="stable")]
-        return Plan(np.concatenate([rows[turns.order], nearest_first]), duty, finish, codes, waiting, numbers)
+        return Plan(np.concatenate([rows[turns.order], nearest_first]), share, finish, codes, waiting, numbers)
 
 
 def distances(jobs: JobView) -> FloatArray:

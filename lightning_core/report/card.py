@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.core.answers import Outlook, Verdict
+from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.report.svg import Scale, escape, line, number, thin
@@ -30,7 +30,7 @@ def card(
     name: str,
     target: Target,
     points: Sequence[tuple[float, float]],
-    outlook: Outlook | None,
+    job_forecast: JobForecast | None,
     *,
     window: int = 1,
     over: bool = False,
@@ -42,7 +42,7 @@ def card(
         name: of the job.
         target: when it counts as met.
         points: Batches and values as logged, in the order of the run.
-        outlook: What is believed of it; None while nothing is.
+        job_forecast: What is believed of it; None while nothing is.
         window: Number of points whose mean counts against the target.
         over: Whether the training has ended, so that there is no forecast any more.
         rows: Further lines, each a label and its text.
@@ -53,22 +53,22 @@ def card(
         >>> "&lt;b&gt;" in page, "too early to tell" in page
         (True, True)
     """
-    verdict = None if outlook is None else outlook.verdict
+    verdict = None if job_forecast is None else job_forecast.verdict
     colour = COLOURS[verdict] if verdict is not None else "#708090"
     lines = [("target", str(target))]
     if points and isinstance(target, LossTarget):
         lines.append(("best so far" if not over else "best", target.show(_best(target, points, window))))
     if points:
         lines.append(("batches", f"{points[-1][0]:.0f}"))
-    if outlook is not None and not over and outlook.left is not None:
-        lines.append(("forecast", _forecast(outlook)))
+    if job_forecast is not None and not over and job_forecast.left is not None:
+        lines.append(("forecast", _forecast(job_forecast)))
     lines += rows
     table = "".join(
         f'<tr><td style="opacity:.65;padding:0 10px 0 0;text-align:left">{escape(label)}</td>'
         f'<td style="text-align:left;padding:0">{escape(text)}</td></tr>'
         for label, text in lines
     )
-    reason = "" if outlook is None else f'<div style="margin:4px 0">{escape(outlook.reason)}</div>'
+    reason = "" if job_forecast is None else f'<div style="margin:4px 0">{escape(job_forecast.reason)}</div>'
     return (
         '<div style="display:inline-block;max-width:360px;font:13px/1.45 system-ui,sans-serif;padding:10px 14px;'
         f'border:1px solid rgba(128,128,128,.4);border-left:4px solid {colour};border-radius:4px">'
@@ -85,14 +85,14 @@ def _best(target: LossTarget, points: Sequence[tuple[float, float]], window: int
     return max(means) if target.grows else min(means)
 
 
-def _forecast(outlook: Outlook) -> str:
-    assert outlook.left is not None  # who calls has looked
-    words = f"in {format_duration(outlook.left)}"
-    if outlook.early is not None and outlook.late is not None:
-        late = format_duration(outlook.late) if np.isfinite(outlook.late) else "never"
-        words += f" ({format_duration(outlook.early)} to {late})"
-    if outlook.spare is not None and np.isfinite(outlook.spare):
-        words += f", {format_duration(abs(outlook.spare))} {'to spare' if outlook.spare >= 0 else 'late'}"
+def _forecast(job_forecast: JobForecast) -> str:
+    assert job_forecast.left is not None  # who calls has looked
+    words = f"in {format_duration(job_forecast.left)}"
+    if job_forecast.early is not None and job_forecast.late is not None:
+        late = format_duration(job_forecast.late) if np.isfinite(job_forecast.late) else "never"
+        words += f" ({format_duration(job_forecast.early)} to {late})"
+    if job_forecast.spare is not None and np.isfinite(job_forecast.spare):
+        words += f", {format_duration(abs(job_forecast.spare))} {'to spare' if job_forecast.spare >= 0 else 'late'}"
     return words
 
 

@@ -211,16 +211,16 @@ class _Chart:
         """What it held, 0 to 1, and where."""
         end = self.start + self.end
         level = Scale(0.0, 1.0, SHARE_BOTTOM, SHARE_TOP)
-        held = steps([(held.time, held.duty) for held in self.job.grants], end)
+        held = steps([(held.time, held.share) for held in self.job.grants], end)
         areas = [
             (
                 self.x(a - self.start),
-                level(duty),
+                level(share),
                 self.x(b - self.start) - self.x(a - self.start),
-                SHARE_BOTTOM - level(duty),
+                SHARE_BOTTOM - level(share),
             )
-            for a, b, duty in held
-            if duty > 0
+            for a, b, share in held
+            if share > 0
         ]
         return [
             f'<text class="tick" x="{LEFT - 5}" y="{SHARE_BOTTOM - 12}" text-anchor="end">share</text>',

@@ -40,10 +40,10 @@ def lanes(history: History) -> list[dict[int, list[Stretch]]]:
 def _lane(history: History, device: int) -> dict[int, list[Stretch]]:
     changes: dict[float, dict[int, float]] = defaultdict(dict)
     for place, job in enumerate(history.jobs):
-        levels = [(held.time, held.duty if device in held.devices else 0.0) for held in job.grants]
-        for since, until, duty in steps(levels, history.last if job.ended is None else job.ended):
-            if duty > 0:
-                changes[since][place] = duty
+        levels = [(held.time, held.share if device in held.devices else 0.0) for held in job.grants]
+        for since, until, share in steps(levels, history.last if job.ended is None else job.ended):
+            if share > 0:
+                changes[since][place] = share
                 changes[until].setdefault(place, 0.0)
     found: dict[int, list[Stretch]] = defaultdict(list)
     holding: dict[int, float] = {}
@@ -52,14 +52,14 @@ def _lane(history: History, device: int) -> dict[int, list[Stretch]]:
         holding |= changes[since]
         base = 0.0
         for place in sorted(holding):
-            duty = holding[place]
-            if duty > 0:
+            share = holding[place]
+            if share > 0:
                 mine = found[place]
-                if mine and mine[-1][1:] == (since, base, base + duty):
-                    mine[-1] = (mine[-1][0], until, base, base + duty)
+                if mine and mine[-1][1:] == (since, base, base + share):
+                    mine[-1] = (mine[-1][0], until, base, base + share)
                 else:
-                    mine.append((since, until, base, base + duty))
-            base += duty
+                    mine.append((since, until, base, base + share))
+            base += share
     return found
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market import Batch, Ledger
+from lightning_core.market import JobBatch, Ledger
 
 SPOT, ON_DEMAND, IDLE, THERE, INK = "#1f5f8b", "#e8a33d", "#d5dae1", "#8fb8d0", "#17202a"
 
@@ -41,7 +41,7 @@ class Strip(NamedTuple):
     """Their numbers; from 0 if none are given."""
 
 
-def draw_plan(batch: Batch, ledger: Ledger, path: Path, title: str, now: bool = False) -> None:
+def draw_plan(batch: JobBatch, ledger: Ledger, path: Path, title: str, now: bool = False) -> None:
     """Writes the slots of one job.
 
     Args:
@@ -57,7 +57,7 @@ def draw_plan(batch: Batch, ledger: Ledger, path: Path, title: str, now: bool = 
 
 
 def draw_backtest(
-    batch: Batch,
+    batch: JobBatch,
     guarded: Mapping[str, Ledger],
     bare: Mapping[str, Ledger],
     best: float,
@@ -111,7 +111,7 @@ def draw_slots(strip: Strip, path: Path, title: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _of(batch: Batch, ledger: Ledger, row: int) -> Strip:
+def _of(batch: JobBatch, ledger: Ledger, row: int) -> Strip:
     """One job as it was played."""
     job = batch.jobs[row]
     at = np.arange(job.deadline)

@@ -65,7 +65,7 @@ def draw(journal: Journal, path: Path) -> None:
 
 def _held(job: JobHistory, clock: FloatArray) -> FloatArray:
     """Devices, or the part of one, that the job held at each time of ``clock``, shape ``(n,)``."""
-    levels = [(held.time, held.duty * max(len(held.devices), 1)) for held in job.grants]
+    levels = [(held.time, held.share * max(len(held.devices), 1)) for held in job.grants]
     if job.ended is not None:
         levels.append((job.ended, 0.0))
     times = np.array([time for time, _ in levels])

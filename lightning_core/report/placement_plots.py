@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_core.placement import CLOUD, Placed
-from lightning_core.placement.day import Lived
+from lightning_core.placement.day import DayResult
 
 COLOURS = ("#1f5f8b", "#e8a33d", "#007a59", "#8a6d3b")
 INK = "#17202a"
@@ -51,7 +51,7 @@ def draw(placed: Placed, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_day(placed: Placed, lived: Mapping[str, Lived], path: Path) -> None:
+def draw_day(placed: Placed, lived: Mapping[str, DayResult], path: Path) -> None:
     """Writes the GPUs that each place gives, step by step, beside what a node has.
 
     Args:

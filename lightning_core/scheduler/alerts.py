@@ -70,10 +70,10 @@ def look_for_stalls(table: JobTable, settings: Settings, rows: IntArray, now: fl
     """
     if settings.stall is None:
         return []
-    idle = (table.duty[rows] == 0) | (table.last_report[rows] == 0) | table.recovering[rows]
+    idle = (table.share[rows] == 0) | (table.last_report[rows] == 0) | table.recovering[rows]
     table.moved_at[rows[idle]] = now
     with np.errstate(divide="ignore"):
-        usual = 1.0 / (table.throughput(rows) * table.duty[rows])
+        usual = 1.0 / (table.throughput(rows) * table.share[rows])
     patience = np.maximum(settings.stall, TIMES * usual) * np.where(table.aside[rows], ASIDE, 1.0)
     waited = now - table.moved_at[rows]
     stalled = ~idle & (waited > patience)

@@ -28,7 +28,7 @@ Devices = tuple[int, ...]
 
 def is_simple(plan: Plan) -> bool:
     """Whether a plan is for whole devices only, or for parts that fit one device."""
-    return bool(np.all((plan.duty == 0) | (plan.duty == 1)) or plan.duty.sum() <= 1.0 + EXACT)
+    return bool(np.all((plan.share == 0) | (plan.share == 1)) or plan.share.sum() <= 1.0 + EXACT)
 
 
 def deal_one(plan: Plan) -> FloatArray:
@@ -36,15 +36,15 @@ def deal_one(plan: Plan) -> FloatArray:
 
     The same as :class:`Dealer` answers there, in one pass over arrays: in order, each what is left.
     """
-    wish = plan.duty[plan.order]
+    wish = plan.share[plan.order]
     part = np.minimum(wish, np.maximum(1.0 - (np.cumsum(wish) - wish), 0.0))
     if plan.fill:
         if not part.any():
             part[0] = 1.0
         part /= part.sum()
-    duty = np.empty(len(wish))
-    duty[plan.order] = part
-    return duty
+    share = np.empty(len(wish))
+    share[plan.order] = part
+    return share
 
 
 class Dealer:
@@ -88,7 +88,7 @@ class Dealer:
         self._launched = launched
         self._all = range(devices)
         self._free = [1.0] * devices
-        self._duty = [0.0] * n
+        self._share = [0.0] * n
         self._rank = [n] * n
         self._served: list[list[int]] = [[] for _ in self._all]
         # Launched processes on each device: those that take up its slots.
@@ -106,7 +106,7 @@ class Dealer:
             apart: rows that hold nothing now (a person has paused them), but keep their home if nobody needs it.
         """
         order = [row for row in plan.order.tolist() if row not in apart]
-        self._wish: list[float] = plan.duty.tolist()
+        self._wish: list[float] = plan.share.tolist()
         # Who lives on each device, the first to be served last.
         self._line: list[list[int]] = [[] for _ in self._all]
         for rank, row in reversed(list(enumerate(order))):
@@ -121,11 +121,11 @@ class Dealer:
             for row in order:
                 if max(self._free) < 1.0 - EXACT:
                     break
-                if not self._duty[row]:
+                if not self._share[row]:
                     self._serve(row, 1.0, whole=True)
             self._scale()
         self._build_ahead(order)
-        return np.array(self._duty), self._home
+        return np.array(self._share), self._home
 
     def _serve(self, row: int, wish: float, *, whole: bool = False) -> None:
         if self._size[row] > 1:
@@ -136,7 +136,7 @@ class Dealer:
         if enough := [device for device in reachable if free[device] >= wish - EXACT]:
             self._take(row, (min(enough, key=lambda d: (d not in home, free[d], self._missed(d), d)),), wish)
         elif wish < 1.0:
-            self._share(row, reachable, wish)
+            self._join(row, reachable, wish)
         elif reachable and not whole:
             roomiest = max(reachable, key=lambda d: (free[d], d in home, -d))
             if free[roomiest] >= LEAST:
@@ -162,7 +162,7 @@ class Dealer:
         elif stays_whole and self._resizes and self._resizes[row]:
             self._take(row, home, 1.0)
 
-    def _share(self, row: int, reachable: Sequence[int], wish: float) -> None:
+    def _join(self, row: int, reachable: Sequence[int], wish: float) -> None:
         """Joins those who have parts of a device, all in proportion to their wishes; whole owners share with nobody."""
         wishes = {device: [self._wish[r] for r in self._served[device]] for device in reachable}
         parted = {device: sum(many) for device, many in wishes.items() if max(many, default=0.0) < 1.0}
@@ -173,7 +173,7 @@ class Dealer:
         if wish / total < LEAST:
             return
         for r in self._served[device]:
-            self._duty[r] = self._wish[r] / total
+            self._share[r] = self._wish[r] / total
         self._free[device] = wish / total
         self._take(row, (device,), wish / total)
 
@@ -187,7 +187,7 @@ class Dealer:
         for device in devices:
             self._free[device] = max(0.0, self._free[device] - part)
             self._served[device].append(row)
-        self._duty[row] = part
+        self._share[row] = part
 
     def _move_in(self, row: int, devices: Devices) -> None:
         self._home[row] = devices
@@ -203,7 +203,7 @@ class Dealer:
     def _missed(self, device: int) -> int:
         """How much a device is missed by those that live there and are not served yet: by the first of them."""
         line = self._line[device]
-        while line and (self._duty[line[-1]] or device not in self._home[line[-1]]):
+        while line and (self._share[line[-1]] or device not in self._home[line[-1]]):
             line.pop()
         return -self._rank[line[-1]] if line else -len(self._home)
 
@@ -222,7 +222,7 @@ class Dealer:
 
     def _last(self, device: int, newcomer: int) -> int:
         """Who makes room: of those that hold nothing and can leave the last in the order; -1 if nobody."""
-        able = [row for row in self._warm[device] if not self._duty[row] and not self._stays[row]]
+        able = [row for row in self._warm[device] if not self._share[row] and not self._stays[row]]
         last = max(able, key=lambda row: self._rank[row], default=-1)
         return last if last >= 0 and self._rank[last] > self._rank[newcomer] else -1
 
@@ -230,9 +230,9 @@ class Dealer:
         """What is left of a device goes to those who have parts of it, in proportion."""
         for device, free in enumerate(self._free):
             if free > EXACT and self._served[device]:
-                total = sum(self._duty[row] for row in self._served[device])
+                total = sum(self._share[row] for row in self._served[device])
                 for row in self._served[device]:
-                    self._duty[row] /= total
+                    self._share[row] /= total
                 self._free[device] = 0.0
 
     def _build_ahead(self, order: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.answers import Notice
+from lightning_core.core.answers import VerdictChanged
 from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
@@ -81,7 +81,7 @@ def forecast(
     if chooses_sizes:
         more["speedup"] = np.empty(len(rows), np.object_)
         more["speedup"][:] = speedups
-        more["holds"] = table.duty[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
+        more["holds"] = table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
         told, failed = np.maximum(table.told_size[rows], 0), table.fixed_until[rows] > now
         more["fixed"] = np.where(failed, table.good_size[rows], told)
         more["resize"] = table.costs(rows, settings.resize)
@@ -113,7 +113,7 @@ def forecast(
 
 def judge(
     table: JobTable, settings: Settings, rows: IntArray, exact: BoolArray, finish: FloatArray, now: float
-) -> list[Notice]:
+) -> list[VerdictChanged]:
     """Verdicts: infeasible if even alone and by the optimistic forecast too late, feasible if planned in time.
 
     Args:
@@ -143,5 +143,5 @@ def judge(
     for row in changed.tolist():
         verdict = table.verdict(row)
         assert verdict is not None  # it is known, and the job has not ended
-        notices.append(Notice(table.names[row], verdict, table.reason(row)))
+        notices.append(VerdictChanged(table.names[row], verdict, table.reason(row)))
     return notices

@@ -87,7 +87,7 @@ def grant(
     settings: Settings,
     rows: IntArray,
     plan: Plan,
-    duty: FloatArray,
+    share: FloatArray,
     homes: list[Devices] | None,
     apart: BoolArray,
     gone: frozenset[int],
@@ -101,7 +101,7 @@ def grant(
         settings: of the scheduler.
         rows: of the jobs that have not ended.
         plan: of the policy, over these rows.
-        duty: as dealt, shape ``(n,)``.
+        share: as dealt, shape ``(n,)``.
         homes: as dealt; None for all on the one device there is.
         apart: which of them hold nothing now.
         gone: devices that no launched job may live on.
@@ -111,19 +111,19 @@ def grant(
     Returns:
         The grants that differ from those before.
     """
-    served = duty > 0
+    served = share > 0
     codes = np.where(served, plan.codes, plan.waiting)
-    leftover = served & (plan.duty == 0) & ~table.late[rows]
+    leftover = served & (plan.share == 0) & ~table.late[rows]
     codes[leftover] = index("left_over")
     numbers = plan.numbers
     if settings.locations:
         there = np.array([len(settings.devices_at(table.jobs[row].location)) for row in rows.tolist()])
-        bound = ~served & (plan.duty > 0) & (there < settings.devices)
+        bound = ~served & (plan.share > 0) & (there < settings.devices)
         numbers = numbers.copy()
         codes[bound], numbers[bound, 0] = index("location_full"), there[bound]
     if gone:
         lived = np.array([not gone.isdisjoint(table.home[row]) for row in rows.tolist()])
-        short = ~served & table.launched[rows] & ((plan.duty > 0) | lived)
+        short = ~served & table.launched[rows] & ((plan.share > 0) | lived)
         numbers = numbers.copy()
         codes[short], numbers[short] = index("device_gone"), (len(gone), 0.0)
     if apart.any():
@@ -136,14 +136,14 @@ def grant(
             codes[apart & table.launched[rows]] = index("closing")
         numbers[apart, 0] = table.wakes(rows[apart]) - now
     capped = np.zeros(len(rows), np.bool_) if plan.capped is None else plan.capped & served
-    changed = (np.abs(duty - table.duty[rows]) > 1e-9) | (capped != table.capped[rows])
+    changed = (np.abs(share - table.share[rows]) > 1e-9) | (capped != table.capped[rows])
     if homes is None:
         moved = ~table.housed[rows]
     else:
         moved = np.array([home != table.home[row] for row, home in zip(rows.tolist(), homes, strict=True)])
     changed |= moved
     new = ~changed & (codes != table.code[rows])
-    table.duty[rows] = np.where(changed, duty, table.duty[rows])  # what was granted, to the bit
+    table.share[rows] = np.where(changed, share, table.share[rows])  # what was granted, to the bit
     table.code[rows] = codes
     table.capped[rows] = capped
     unserved = index("device_gone"), index("location_full")
@@ -167,7 +167,7 @@ def grant(
     spot = np.flatnonzero(changed)
     table.obeys[rows[spot]] = False
     for row, part, code, pair, most in zip(
-        *(x[spot].tolist() for x in (rows, duty, codes, numbers, capped)), strict=True
+        *(x[spot].tolist() for x in (rows, share, codes, numbers, capped)), strict=True
     ):
         granted = Grant(names[row], directives[row][1] + 1, part, lives[row], Reason(CODES[code], tuple(pair)), most)
         directives[row] = granted

@@ -13,24 +13,24 @@ def check(table: JobTable, settings: Settings, gone: frozenset[int], next_round:
     """Raises AssertionError if an invariant is broken."""
     n = len(table)
     # Lists: a look at one number of an array costs ten times as much.
-    duties, active, pinned = table.duty[:n].tolist(), table.active[:n].tolist(), table.pinned[:n].tolist()
+    shares, active, pinned = table.share[:n].tolist(), table.active[:n].tolist(), table.pinned[:n].tolist()
     launched, housed, sizes = table.launched[:n].tolist(), table.housed[:n].tolist(), table.size[:n].tolist()
     resting = (table.back_at[:n] > now).tolist()
     stands_still = (table.paused[:n] | (table.late[:n] & table.holds[:n])).tolist()
     load, whole, warm = [0.0] * settings.devices, [0] * settings.devices, [0] * settings.devices
-    for row, (directive, name, home, duty) in enumerate(
-        zip(table.directives, table.names, table.home, duties, strict=True)
+    for row, (directive, name, home, share) in enumerate(
+        zip(table.directives, table.names, table.home, shares, strict=True)
     ):
-        _holds(0 <= duty <= 1 + 1e-9, f"{name}: a duty outside 0 to 1: {duty}")
+        _holds(0 <= share <= 1 + 1e-9, f"{name}: a duty outside 0 to 1: {share}")
         if isinstance(directive, End):
-            _holds(not active[row] and not home and not duty, f"{name}: has ended, and is active or holds a share")
+            _holds(not active[row] and not home and not share, f"{name}: has ended, and is active or holds a share")
             continue
         _holds(active[row], f"{name}: neither active nor ended")
-        _holds(directive.duty == duty and directive.devices == home, f"{name}: grant and table differ")
+        _holds(directive.share == share and directive.devices == home, f"{name}: grant and table differ")
         _holds(not table.is_met(row), f"{name}: met but not ended: {table.jobs[row].target}")
-        _holds(not duty or len(home) == sizes[row], f"{name}: {home} for {sizes[row]} devices")
-        _holds(not duty or len(home) == 1 or duty == 1, f"{name}: a part of several devices")
-        _holds(not (duty and stands_still[row]), f"{name}: trains, and is paused or held")
+        _holds(not share or len(home) == sizes[row], f"{name}: {home} for {sizes[row]} devices")
+        _holds(not share or len(home) == 1 or share == 1, f"{name}: a part of several devices")
+        _holds(not (share and stands_still[row]), f"{name}: trains, and is paused or held")
         _holds(not pinned[row] or table.jobs[row].device in home, f"{name}: on {home}, lives elsewhere")
         _holds(not (home and resting[row]), f"{name}: at home while it is to stay away after a fault")
         _holds(not launched[row] or gone.isdisjoint(home), f"{name}: on {home}, of which {set(gone)} are gone")
@@ -38,8 +38,8 @@ def check(table: JobTable, settings: Settings, gone: frozenset[int], next_round:
         _holds(not where or set(home) <= set(settings.devices_at(where)), f"{name}: on {home}, not at {where}")
         _holds(housed[row] == bool(home), f"{name}: housed and at home nowhere, or the reverse")
         for device in home:
-            load[device] += duty
-            whole[device] += duty >= 1 - 1e-6
+            load[device] += share
+            whole[device] += share >= 1 - 1e-6
             warm[device] += launched[row]
     _holds(max(load) <= 1 + 1e-6, f"a device is oversold: {load}")
     _holds(max(whole) <= 1, f"a device has two whole owners: {whole}")

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.answers import Verdict
-from lightning_core.core.events import Lesson
+from lightning_core.core.events import SelectorFeedback
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
-from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
+from lightning_core.market import Foreseen, JobBatch, LastValue, Market, SpotJob, play
 from lightning_core.market.policies import OnDemand
 from lightning_core.market.selector import normalised
 from lightning_core.scheduler.market_terms import MarketTerms
@@ -112,11 +112,11 @@ class Lessons:
         """When a job can teach next, scheduler time."""
         return min(scheduler.untaught.values(), default=None)
 
-    def lesson(self, lecture: Lecture) -> Lesson:
+    def lesson(self, lecture: Lecture) -> SelectorFeedback:
         """What each policy would have made of a job; up to a second or two for one of many slots and devices."""
         name, job, start = lecture
         if job is None:
-            return Lesson(name, ())
+            return SelectorFeedback(name, ())
         job = replace(job, value=self.terms.value * on_demand_alone(job, self.market.on_demand))
         times = math.ceil(job.deadline / MOST_SLOTS)
         if times > 1:
@@ -126,9 +126,9 @@ class Lessons:
         else:
             market = self.market
         policies = list(self.terms.make().values())
-        ledgers = play(policies, Batch([job], market, [start]), Foreseen(LastValue()))
+        ledgers = play(policies, JobBatch([job], market, [start]), Foreseen(LastValue()))
         worth = (normalised(ledger.utility, job, market.on_demand) for ledger in ledgers)
-        return Lesson(name, tuple(float(one[0]) for one in worth))
+        return SelectorFeedback(name, tuple(float(one[0]) for one in worth))
 
     def _seen(self, scheduler: Scheduler, name: str) -> tuple[SpotJob | None, int]:
         status, given, speed = scheduler.last(name), scheduler.job(name), scheduler.speedup(name)
@@ -157,5 +157,5 @@ def coarser(market: Market, start: int, times: int) -> Market:
 def on_demand_alone(job: SpotJob, price: float) -> float:
     """What a job costs on the fewest on-demand instances that end it in time."""
     none = Market(np.full(job.deadline, price), np.zeros(job.deadline, np.int64), price)
-    [ledger] = play([OnDemand()], Batch([job], none, [0]), Foreseen(LastValue()))
+    [ledger] = play([OnDemand()], JobBatch([job], none, [0]), Foreseen(LastValue()))
     return float(ledger.cost[0])

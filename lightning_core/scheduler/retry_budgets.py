@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-from lightning_core.core.events import Cause, Save
+from lightning_core.core.events import ExitCause, Save
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 
@@ -21,10 +21,10 @@ MOST_UNREADY = 5
 # No count and no time of a run is larger.
 MOST = 2**53
 SHA256 = re.compile("[0-9a-f]{64}")
-WORDS = {Cause.LOST: "worker_lost", Cause.RAISED: "raised", Cause.PREEMPTED: "preempted"}
+WORDS = {ExitCause.LOST: "worker_lost", ExitCause.RAISED: "raised", ExitCause.PREEMPTED: "preempted"}
 
 
-def final(cause: Cause, job: Job, times: int, text: str) -> Reason | None:
+def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:
     """Why the job is over; None if it comes back.
 
     Args:
@@ -37,10 +37,10 @@ def final(cause: Cause, job: Job, times: int, text: str) -> Reason | None:
 
         >>> from lightning_core.core.targets import BatchTarget
         >>> job = Job("a", 60.0, BatchTarget(9), retries=1)
-        >>> final(Cause.RAISED, job, 1, "ValueError: no"), str(final(Cause.RAISED, job, 2, "ValueError: no"))
+        >>> final(ExitCause.RAISED, job, 1, "ValueError: no"), str(final(ExitCause.RAISED, job, 2, "ValueError: no"))
         (None, 'ValueError: no (it has come back once, as often as it may)')
     """
-    budget = {Cause.RAISED: job.retries, Cause.LOST: job.restarts, Cause.PREEMPTED: None}.get(cause, 0)
+    budget = {ExitCause.RAISED: job.retries, ExitCause.LOST: job.restarts, ExitCause.PREEMPTED: None}.get(cause, 0)
     if budget is None or times <= budget:
         return None
     if not budget:

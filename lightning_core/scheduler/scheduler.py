@@ -22,31 +22,31 @@ from lightning_core.core.answers import (
     Directive,
     End,
     Grant,
+    JobForecast,
     JobStatus,
-    Notice,
-    Outlook,
     Placement,
     Verdict,
+    VerdictChanged,
 )
 from lightning_core.core.arrays import BoolArray, IntArray
 from lightning_core.core.events import (
     Amend,
     BadLosses,
     Cancel,
-    Cause,
     Close,
-    DevicesGone,
+    DevicesUnavailable,
     Event,
+    ExitCause,
     Horizon,
-    Lesson,
+    LaunchTimedOut,
     Pause,
     Report,
     Resume,
     Save,
+    SelectorFeedback,
     Submit,
     Tick,
-    Unready,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
 from lightning_core.core.jobs import Job, OnMiss, OnNan
@@ -85,7 +85,7 @@ class Scheduler:
         >>> from lightning_core.core.targets import BatchTarget
         >>> scheduler = Scheduler(Settings(policy="fifo"))
         >>> [grant] = scheduler.handle(Submit((Job("a", deadline=60.0, target=BatchTarget(100)),)), now=0.0)
-        >>> grant.duty, str(grant.reason)
+        >>> grant.share, str(grant.reason)
         (1.0, 'first in line')
         >>> [end] = scheduler.handle(Report("a", 1, number=1, version=1, batches=100, busy=8.0), now=9.0)
         >>> end.verdict, str(end.reason)
@@ -132,13 +132,13 @@ class Scheduler:
                 self._report(event, now)
             case Submit(jobs):
                 self._submit(jobs, now)
-            case WorkerLeft():
+            case WorkerExited():
                 self._worker_left(event, now)
-            case Unready():
+            case LaunchTimedOut():
                 self._unready(event, now)
             case WorkersLost():
                 self._workers_lost(now)
-            case DevicesGone(devices):
+            case DevicesUnavailable(devices):
                 self.gone = frozenset(devices)
                 self._round(now)
             case Close():
@@ -146,7 +146,7 @@ class Scheduler:
                 self._round(now)
             case Amend():
                 self._amend(event, now)
-            case Lesson():
+            case SelectorFeedback():
                 self._learn(event)
             case Cancel(name) | Pause(name) | Resume(name):
                 self._steer(event, name, now)
@@ -197,7 +197,7 @@ class Scheduler:
             bank.grow(len(table))
         self._round(now)
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _learn(self, lesson: SelectorFeedback) -> None:
         """The next job's policy is chosen by what this one has taught."""
         if self._selector is None or self._untaught.pop(lesson.job, None) is None:
             return
@@ -274,7 +274,7 @@ class Scheduler:
         else:
             self._end(row, now, Verdict.MISSED, Reason("target_met_late", (-spare,)))
 
-    def _worker_left(self, event: WorkerLeft, now: float) -> None:
+    def _worker_left(self, event: WorkerExited, now: float) -> None:
         table = self._table
         row = table.row_of.get(event.job)
         if row is None or event.incarnation != table.incarnation[row] or not table.active[row]:
@@ -282,17 +282,17 @@ class Scheduler:
         if sound(event.saved):
             table.accept(row, event.saved)
         match event.cause:
-            case Cause.RELEASED if table.launched[row]:
+            case ExitCause.RELEASED if table.launched[row]:
                 table.come_back(row)
-            case Cause.DONE | Cause.RELEASED:
+            case ExitCause.DONE | ExitCause.RELEASED:
                 self._end(row, now, Verdict.MISSED, self._unmet(row, "training_ended", event.detail))
-            case Cause.INTERRUPTED:
+            case ExitCause.INTERRUPTED:
                 self._end(row, now, Verdict.MISSED, self._unmet(row, "interrupted", event.detail or "a signal"))
             case _:
                 self._fault(row, event.cause, event.detail, now)
         self._round(now)
 
-    def _fault(self, row: int, cause: Cause, detail: str, now: float) -> None:
+    def _fault(self, row: int, cause: ExitCause, detail: str, now: float) -> None:
         """A job that was launched comes back as often as it may, after a pause; any other is over."""
         table = self._table
         job, text = table.jobs[row], detail.strip().rsplit("\n", 1)[-1] or "the worker died"
@@ -303,7 +303,7 @@ class Scheduler:
             self._end(row, now, Verdict.CRASHED, over)
             return
         table.set_back(row, WORDS[cause], now, text)
-        if cause is not Cause.PREEMPTED:
+        if cause is not ExitCause.PREEMPTED:
             table.back_at[row] = now + pause(job.name, int(table.in_a_row[row]))
 
     def _diverged(self, row: int, now: float) -> None:
@@ -323,7 +323,7 @@ class Scheduler:
         table.back_at[row] = now + pause(table.names[row], int(table.in_a_row[row]))
         self._changed.append(Alert(table.names[row], table.faults[row]))
 
-    def _unready(self, event: Unready, now: float) -> None:
+    def _unready(self, event: LaunchTimedOut, now: float) -> None:
         """What it was granted is given back, so that it blocks nobody, and it is tried again after a pause."""
         table = self._table
         row = table.row_of.get(event.job)
@@ -433,8 +433,8 @@ class Scheduler:
         planned = ~apart & ~table.late[rows]
         plan = self._plan(view, planned, apart, now)
         out = table.evicted[rows] | (self._closing & table.launched[rows]) | (table.back_at[rows] > now)
-        duty, homes = deal(table, self.settings, rows, plan, apart, out, self.gone, now)
-        self._changed += grant(table, self.settings, rows, plan, duty, homes, apart, self.gone, self._closing, now)
+        share, homes = deal(table, self.settings, rows, plan, apart, out, self.gone, now)
+        self._changed += grant(table, self.settings, rows, plan, share, homes, apart, self.gone, self._closing, now)
         # Afterwards: a verdict may be explained by the grant, and by no other than the one that holds now. A job that
         # is to stand still is judged as if it went on alone from now.
         judged = planned | (~table.late[rows] & (table.paused[rows] | (table.told_size[rows] == NONE)))
@@ -449,7 +449,7 @@ class Scheduler:
         soonest = float(
             np.concatenate([[np.inf], table.deadline[rows[~table.late[rows]]], table.wakes(rows[~begun])]).min()
         )
-        if planned.any() or table.duty[rows].any():
+        if planned.any() or table.share[rows].any():
             soonest = min(soonest, now + self.settings.period, max(again, now + SOON * self.settings.period))
         return soonest if soonest < np.inf else None
 
@@ -462,7 +462,7 @@ class Scheduler:
         else:
             table.late[row] = True
             table.belief[row] = MISSED
-            self._changed.append(Notice(table.names[row], Verdict.MISSED, table.reason(row)))
+            self._changed.append(VerdictChanged(table.names[row], Verdict.MISSED, table.reason(row)))
 
     def _plan(self, view: JobView, planned: BoolArray, apart: BoolArray, now: float) -> Plan:
         """The policy's plan for those it may plan; behind them those whose deadline has passed, shortest work first."""
@@ -471,7 +471,7 @@ class Scheduler:
         n = len(view)
         late = np.flatnonzero(~planned & ~apart)
         late = late[np.argsort(view.work[late], kind="stable")]  # NaN last
-        duty, finish, numbers = np.zeros(n), np.full(n, np.nan), np.zeros((n, 2))
+        share, finish, numbers = np.zeros(n), np.full(n, np.nan), np.zeros((n, 2))
         codes = np.full(n, index("late_goes_on"))
         waiting = codes.copy()
         among = np.flatnonzero(planned)
@@ -483,16 +483,16 @@ class Scheduler:
             order, fill, again = among[part.order], part.fill, part.again
             if part.size is not None:
                 # Nothing is filled up behind such a plan: who goes on late wants the least that it can train on.
-                duty[late] = 1.0
+                share[late] = 1.0
                 size = np.array([speed.sizes[0] for speed in view.speedup], np.int64)
                 size[among] = part.size
             if part.capped is not None:
                 capped = np.zeros(n, np.bool_)
                 capped[among] = part.capped
-            duty[among], finish[among], numbers[among] = part.duty, part.finish, part.numbers
+            share[among], finish[among], numbers[among] = part.share, part.finish, part.numbers
             codes[among], waiting[among] = part.codes, part.waiting
         order = np.concatenate([order, late, np.flatnonzero(apart)])
-        return Plan(order, duty, finish, codes, waiting, numbers, fill, size, capped, again)
+        return Plan(order, share, finish, codes, waiting, numbers, fill, size, capped, again)
 
     # ------------------------------------------------------------------------------------------------ to look at
 
@@ -505,7 +505,7 @@ class Scheduler:
         """Every job as of the last event, in the order of submission."""
         return [self._table.status(row, self._now) for row in range(len(self._table))]
 
-    def outlook(self, name: str) -> Outlook | None:
+    def job_forecast(self, name: str) -> JobForecast | None:
         """What may be told to the user of a job; None if it was never submitted."""
         row = self._table.row_of.get(name)
         if row is None:
@@ -513,10 +513,10 @@ class Scheduler:
         status = self._table.status(row, self._now)
         alert = "" if status.alert is None else str(status.alert)
         if status.finish is None:
-            return Outlook(status.verdict, str(status.reason), status.share, None, None, alert=alert)
+            return JobForecast(status.verdict, str(status.reason), status.share, None, None, alert=alert)
         early, likely, late = (max(end - self._now, 0.0) for end in status.finish)
         spare = status.deadline - status.finish[1]
-        return Outlook(status.verdict, str(status.reason), status.share, likely, spare, early, late, alert)
+        return JobForecast(status.verdict, str(status.reason), status.share, likely, spare, early, late, alert)
 
     def incarnation(self, name: str) -> int:
         """Of a job that was submitted: which life of it may speak."""

@@ -10,8 +10,8 @@ import numpy as np
 from lightning_core.core.answers import Directive, End, JobStatus, State, Verdict
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.durations import FARTHEST
-from lightning_core.core.events import BadLosses, Cause, Horizon, Report, Save
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.events import BadLosses, ExitCause, Horizon, Report, Save
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -95,7 +95,7 @@ class JobTable:
     best: FloatArray  # of what counted against the target, as logged; NaN before the first
     rejected: IntArray  # losses, by this incarnation's worker
     rejected_cells: IntArray  # by us, and by the workers before
-    duty: FloatArray
+    share: FloatArray
     capped: BoolArray
     code: IntArray
     housed: BoolArray  # may live on some device
@@ -154,7 +154,7 @@ class JobTable:
         self.active[row] = True
         self.submitted[row] = now
         self.size[row] = size
-        self.launched[row] = Can.RELEASE in job.can and job.device is None
+        self.launched[row] = Capability.RELEASE in job.can and job.device is None
         self.pinned[row] = job.device is not None
         self.incarnation[row] = incarnation
         self.obeys[row] = True
@@ -190,7 +190,7 @@ class JobTable:
         self.alerts.pop(row, None)
         self.directives[row] = end
         self.active[row] = False
-        self.duty[row] = 0.0
+        self.share[row] = 0.0
         self.ended_at[row] = now
         self.home[row] = ()
         self.waiting[row].clear()
@@ -226,11 +226,11 @@ class JobTable:
             self.fixed_until[row] = now + FIXED
         self.resizing_since[row] = np.nan
 
-    def count(self, row: int, cause: Cause) -> int:
+    def count(self, row: int, cause: ExitCause) -> int:
         """How often the job has had this fault, now once more; of what nobody counts, 0."""
-        column = {Cause.LOST: self.losses, Cause.RAISED: self.errors}.get(cause)
+        column = {ExitCause.LOST: self.losses, ExitCause.RAISED: self.errors}.get(cause)
         if column is None:
-            return 0 if cause is Cause.PREEMPTED else 1
+            return 0 if cause is ExitCause.PREEMPTED else 1
         column[row] += 1
         return int(column[row])
 
@@ -314,8 +314,8 @@ class JobTable:
     def _time(self, row: int, version: int, now: float) -> None:
         """Learns how fast the job is with what it was granted, from one report under a grant to the next."""
         batches, directive = int(self.batches[row]), self.directives[row]
-        held = float(self.duty[row]) * len(self.home[row])
-        if version != directive.version or not held or not (self.capped[row] or self.duty[row] == 1.0):
+        held = float(self.share[row]) * len(self.home[row])
+        if version != directive.version or not held or not (self.capped[row] or self.share[row] == 1.0):
             self.timed_version[row] = -1
             return
         if self.timed_version[row] == version:
@@ -397,7 +397,7 @@ class JobTable:
             return State.ENDED
         if self.recovering[row]:
             return State.RECOVERING
-        if directive.duty > 0:
+        if directive.share > 0:
             return State.RUNNING if self.last_report[row] else State.QUEUED
         if not self.batches[row]:
             return State.QUEUED
@@ -420,7 +420,7 @@ class JobTable:
             batches=int(self.batches[row]),
             cells=int(self.cells[row]),
             rejected=int(self.rejected[row] + self.rejected_cells[row]),
-            share=float(self.duty[row]),
+            share=float(self.share[row]),
             throughput=None if isnan(throughput) else throughput,
             busy=float(self.busy[row]),
             submitted_at=float(self.submitted[row]),
@@ -460,7 +460,7 @@ class JobTable:
             return None
         if not isfinite(finish):
             finish = now + mid  # not planned for: the end it would have alone
-        share = float(self.duty[row]) or 1.0
+        share = float(self.share[row]) or 1.0
         return finish - min((mid - low) / share, finish - now), finish, finish + (high - mid) / share
 
 

@@ -9,13 +9,13 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lightning_core.core.answers import Directive, End, Grant, JobStatus, Outlook, Verdict, Welcome
+from lightning_core.core.answers import Directive, End, Grant, JobForecast, JobStatus, JoinReply, Verdict
 from lightning_core.core.codec import answer_from_dict, encode_event, job_from_dict, job_to_dict, status_from_dict
-from lightning_core.core.events import Event, Report, WorkerLeft
+from lightning_core.core.events import Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
 
-PROTOCOL = 4
+PROTOCOL = 5
 CALL_TIMEOUT = 10.0
 # What a refusal says of itself beside its words.
 REFUSALS: dict[str, type[JoinRefused]] = {"name": NameTaken, "device": DeviceNotShared}
@@ -38,12 +38,12 @@ class SocketClient:
         self._answers: BinaryIO | None = None
         self._number = 0
 
-    def join(self, job: Job, device: str) -> Welcome:
+    def join(self, job: Job, device: str) -> JoinReply:
         key = (os.getpid(), str(self.path), job.name)
         before = _joined.get(key)
-        welcome = Welcome(*self.call("join", job=job_to_dict(job), device=device, incarnation=before))
+        welcome = JoinReply(*self.call("join", job=job_to_dict(job), device=device, incarnation=before))
         _joined[key] = welcome.incarnation
-        return welcome._replace(turnstiles=tuple(welcome.turnstiles))
+        return welcome._replace(arbiters=tuple(welcome.arbiters))
 
     def report(self, report: Report) -> Directive | None:
         return self.event(report)
@@ -60,14 +60,14 @@ class SocketClient:
         patience = timeout + CALL_TIMEOUT
         return _directive_from_dict(self.call("wait", patience, job=job, version=version, timeout=timeout))
 
-    def outlook(self, job: str) -> Outlook | None:
-        value = self.call("outlook", job=job)
+    def job_forecast(self, job: str) -> JobForecast | None:
+        value = self.call("job_forecast", job=job)
         if value is None:
             return None
         verdict, *rest = value
-        return Outlook(None if verdict is None else Verdict(verdict), *rest)
+        return JobForecast(None if verdict is None else Verdict(verdict), *rest)
 
-    def left(self, event: WorkerLeft) -> None:
+    def left(self, event: WorkerExited) -> None:
         self.event(event)
 
     def status(self) -> tuple[float, list[JobStatus]]:

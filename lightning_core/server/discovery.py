@@ -33,7 +33,7 @@ BRIDGE_PATIENCE = 60.0
 AUTO, LOCAL = "auto", "local"
 
 
-class Bridge(NamedTuple):
+class Proxy(NamedTuple):
     """A helper process that has joined a Ray, and its folder."""
 
     process: subprocess.Popen[bytes]
@@ -46,7 +46,7 @@ class Bridge(NamedTuple):
 
 
 # By process and address: a forked child has no part in its parent's.
-_bridges: dict[tuple[int, str], Bridge] = {}
+_bridges: dict[tuple[int, str], Proxy] = {}
 
 
 def home() -> Path:
@@ -152,7 +152,7 @@ def _bridge(address: str) -> Path:
     command = [sys.executable, "-m", "lightning_core.server.proxy", address, str(folder / "door")]
     with errors.open("wb") as file:  # not a pipe: nobody would empty it
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=file)
-    bridge = _bridges[key] = Bridge(process, folder)
+    bridge = _bridges[key] = Proxy(process, folder)
     try:
         until = time.monotonic() + BRIDGE_PATIENCE
         while not bridge.door.exists():

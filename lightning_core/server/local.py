@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from lightning_core.core.answers import Directive, End, JobStatus, Outlook, Welcome
-from lightning_core.core.events import Event, Report, Submit, WorkerLeft
+from lightning_core.core.answers import Directive, End, JobForecast, JobStatus, JoinReply
+from lightning_core.core.events import Event, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import JoinRefused
 from lightning_core.scheduler.settings import Settings
@@ -34,13 +34,13 @@ class LocalClient:
         self._host = Host(settings or Settings(), journal)
         self._news = threading.Condition()
 
-    def join(self, job: Job, device: str) -> Welcome:
+    def join(self, job: Job, device: str) -> JoinReply:
         """Adds a job, alone on the device; its deadline counts from now."""
         self._handle(Submit((job,)))
         with self._news:
             if isinstance(word := self._host.scheduler.directive(job.name), End):
                 raise JoinRefused(f"{job.name}: {word.reason}")
-            return Welcome(self._host.scheduler.incarnation(job.name), ())
+            return JoinReply(self._host.scheduler.incarnation(job.name), ())
 
     def report(self, report: Report) -> Directive | None:
         self._handle(report)
@@ -55,11 +55,11 @@ class LocalClient:
                 self._host.catch_up()
             return directive
 
-    def outlook(self, job: str) -> Outlook | None:
+    def job_forecast(self, job: str) -> JobForecast | None:
         with self._news:
-            return self._host.scheduler.outlook(job)
+            return self._host.scheduler.job_forecast(job)
 
-    def left(self, event: WorkerLeft) -> None:
+    def left(self, event: WorkerExited) -> None:
         self._handle(event)
 
     def status(self) -> list[JobStatus]:

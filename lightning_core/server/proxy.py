@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.server.probe import UNUSABLE, PoolUnusable, ask
-from lightning_core.server.server import Door
+from lightning_core.server.server import SocketServer
 
 POOL = "pool-scheduler"
 
@@ -37,7 +37,7 @@ class Remote:
 
     async def join(self, job: Any, device: str, incarnation: int | None, line: int) -> Any:
         welcome = await self._pass_on("join", job, device, incarnation, self._first + line)
-        return welcome._replace(turnstiles=tuple(path if Path(path).exists() else "" for path in welcome.turnstiles))
+        return welcome._replace(arbiters=tuple(path if Path(path).exists() else "" for path in welcome.arbiters))
 
     async def event(self, event: Any, line: int) -> Any:
         return await self._pass_on("event", event, self._first + line)
@@ -89,7 +89,7 @@ def main(address: str, path: str) -> int:
 
     async def serve() -> None:
         remote = Remote(actor)
-        door = Door(remote, Path(path))
+        door = SocketServer(remote, Path(path))
         await door.open()
         life = asyncio.create_task(remote.say_that_it_lives(BRIDGE_EVERY))
         await asyncio.to_thread(sys.stdin.read)  # until whoever started it is gone

@@ -26,19 +26,28 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from lightning_core.core.answers import Alert, Answer, Directive, JobStatus, Notice, Outlook, Placement, Welcome
+from lightning_core.core.answers import (
+    Alert,
+    Answer,
+    Directive,
+    JobForecast,
+    JobStatus,
+    JoinReply,
+    Placement,
+    VerdictChanged,
+)
 from lightning_core.core.events import (
     Amend,
     Cancel,
-    DevicesGone,
+    DevicesUnavailable,
     Event,
-    Lesson,
     Pause,
     Report,
     Resume,
     Save,
+    SelectorFeedback,
     Submit,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
 from lightning_core.core.jobs import Job
@@ -49,8 +58,8 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host, NotKeptError
 from lightning_core.server.notifications import Notifier
 from lightning_core.server.ray_settings import NAMESPACE
-from lightning_core.server.server import Door
-from lightning_core.server.sessions import Scripts
+from lightning_core.server.server import SocketServer
+from lightning_core.server.sessions import Sessions
 from lightning_core.storage.job_specs import Spec, keep
 from lightning_core.storage.journal import JournalError
 
@@ -85,12 +94,12 @@ class SchedulerActor:
         self._woken = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
-        self._door = Door(self, Path(socket)) if socket else None
+        self._door = SocketServer(self, Path(socket)) if socket else None
         self._notifier = Notifier(on_verdict or {})
         self._launching = asyncio.Lock()
         self._lessons: Lessons | None = None
         self._teaching: asyncio.Task[None] | None = None
-        self._scripts = Scripts(lambda: self._host.scheduler, self._handle)
+        self._scripts = Sessions(lambda: self._host.scheduler, self._handle)
         try:
             self._lock = _lock(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db")
@@ -113,7 +122,7 @@ class SchedulerActor:
     async def event(self, event: Event, line: int | None = None) -> Directive | None:
         """Takes in an event; the newest directive of its job if that is news to it."""
         await self._ready()
-        if line is not None and isinstance(event, Report | WorkerLeft):
+        if line is not None and isinstance(event, Report | WorkerExited):
             self._scripts.speak(event, line)
         if isinstance(event, Report):
             answer = self._handle(event)
@@ -141,13 +150,13 @@ class SchedulerActor:
             directive = self._host.newer(job, version)
         return directive
 
-    async def outlook(self, job: str) -> Outlook | None:
+    async def job_forecast(self, job: str) -> JobForecast | None:
         await self._ready()
-        return self._host.scheduler.outlook(job)
+        return self._host.scheduler.job_forecast(job)
 
     # ------------------------------------------------------------------------------------------------ for scripts
 
-    async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> Welcome:
+    async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
         """Adds the job of a script, or knows it again.
 
         Args:
@@ -236,7 +245,9 @@ class SchedulerActor:
         scheduler = self._host.scheduler
         ours = {number: words for number, words in devices if number < scheduler.settings.devices}
         if ours.keys() != scheduler.gone:
-            self._handle(DevicesGone(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items())))
+            self._handle(
+                DevicesUnavailable(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items()))
+            )
 
     async def over(self, lives: Sequence[tuple[str, int]]) -> list[bool]:
         """Of each job and incarnation, whether nobody should train it any more."""
@@ -306,14 +317,14 @@ class SchedulerActor:
         answers = self._host.handle(event)
         self._tell(answers)
         self._woken.set()
-        if isinstance(event, WorkerLeft | WorkersLost):
+        if isinstance(event, WorkerExited | WorkersLost):
             self._moves.set()
         return answers
 
     def _tell(self, answers: list[Answer]) -> None:
         self._notifier.tell(answers)
         for answer in answers:
-            if isinstance(answer, Notice | Alert):
+            if isinstance(answer, VerdictChanged | Alert):
                 continue
             self._moves.set()
             if (news := self._news.get(answer.job)) is not None:
@@ -354,13 +365,13 @@ class SchedulerActor:
                     lesson = await asyncio.to_thread(lessons.lesson, lecture)
                 except Exception:  # it is not asked again
                     log.exception("job %s cannot teach", lecture.name)
-                    lesson = Lesson(lecture.name, ())
+                    lesson = SelectorFeedback(lecture.name, ())
                 await self._keep(lesson)
         finally:
             self._teaching = None
             self._woken.set()
 
-    async def _keep(self, lesson: Lesson) -> None:
+    async def _keep(self, lesson: SelectorFeedback) -> None:
         """As often as it takes: the journal may be full."""
         while True:
             try:
@@ -419,7 +430,7 @@ class RayClient:
         self._name = name
         self._actor: Actor | None = None
 
-    def join(self, job: Job, device: str) -> Welcome:
+    def join(self, job: Job, device: str) -> JoinReply:
         raise JoinRefused(f"{job.name}: a launched job is in its pool already")
 
     def report(self, report: Report) -> Directive | None:
@@ -430,11 +441,11 @@ class RayClient:
         answer: Directive | None = self._call("wait", job, version, timeout, patience=timeout + CALL_TIMEOUT)
         return answer
 
-    def outlook(self, job: str) -> Outlook | None:
-        answer: Outlook | None = self._call("outlook", job)
+    def job_forecast(self, job: str) -> JobForecast | None:
+        answer: JobForecast | None = self._call("job_forecast", job)
         return answer
 
-    def left(self, event: WorkerLeft) -> None:
+    def left(self, event: WorkerExited) -> None:
         self._call("event", event)
 
     def close(self) -> None:

@@ -22,16 +22,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from lightning_core.core.answers import Directive, JobStatus, Outlook, Welcome
+from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
-from lightning_core.core.events import Amend, Cancel, Close, Event, Pause, Report, Resume, WorkerLeft
+from lightning_core.core.events import Amend, Cancel, Close, Event, Pause, Report, Resume, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.validation import checked
 from lightning_core.node.processes import process_watch
 from lightning_core.server.client import PROTOCOL, REFUSALS
 
 # What may come in from outside: never the scheduler's own events.
-EVENTS = (Report, WorkerLeft, Close, Cancel, Pause, Resume, Amend)
+EVENTS = (Report, WorkerExited, Close, Cancel, Pause, Resume, Amend)
 LONGEST_LINE = 16 * 2**20
 # A client asks one thing at a time; one that asks so much and does not listen is hung up on.
 MOST_AT_ONCE = 16
@@ -41,7 +41,7 @@ LONGEST_WAIT = 60.0
 class Pool(Protocol):
     """What stands behind the door: a scheduler's actor, or a way to one."""
 
-    async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> Welcome:
+    async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
         """As :meth:`lightning_core.core.protocols.Client.join`; ``line`` is the connection that speaks for the job."""
 
     async def event(self, event: Event, line: int) -> Directive | None:
@@ -50,7 +50,7 @@ class Pool(Protocol):
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         """The next directive of the job."""
 
-    async def outlook(self, job: str) -> Outlook | None:
+    async def job_forecast(self, job: str) -> JobForecast | None:
         """What is forecast for the job."""
 
     async def status(self) -> tuple[float, list[JobStatus]]:
@@ -69,7 +69,7 @@ class Pool(Protocol):
         """A connection has closed."""
 
 
-class Door:
+class SocketServer:
     """Serves a pool on a socket.
 
     Args:
@@ -174,8 +174,8 @@ class Door:
                 name, version = checked(args["job"], str), checked(args["version"], int)
                 timeout = min(checked(args["timeout"], float), LONGEST_WAIT)
                 return partial(_directive, pool.wait, name, version, timeout)
-            case "outlook":
-                return partial(pool.outlook, checked(args["job"], str))
+            case "job_forecast":
+                return partial(pool.job_forecast, checked(args["job"], str))
             case "status":
                 return partial(_status, pool)
             case "launch":

@@ -15,9 +15,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lightning_core.core.answers import Grant, Welcome
-from lightning_core.core.events import Cause, Event, Report, Submit, WorkerLeft
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.answers import Grant, JoinReply
+from lightning_core.core.events import Event, ExitCause, Report, Submit, WorkerExited
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.scheduler.scheduler import Scheduler
@@ -31,7 +31,7 @@ BRIDGE_EVERY, BRIDGE_SILENT = 5.0, 30.0
 PROCESS_GONE = "its process is gone"
 
 
-class Scripts:
+class Sessions:
     """Speaks with a scheduler for the scripts that have joined it.
 
     Args:
@@ -49,7 +49,7 @@ class Scripts:
         self._bridges: dict[int, float] = {}  # first line of each, and when it was last heard of
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def join(self, job: Job, device: str, incarnation: int | None, line: int) -> Welcome:
+    def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
         """Adds the job of a script, or knows it again.
 
         Raises:
@@ -57,7 +57,7 @@ class Scripts:
         """
         scheduler = self._scheduler()
         check_name(job.name)
-        able = job.can - {Can.RELEASE, Can.RESIZE}
+        able = job.can - {Capability.RELEASE, Capability.RESIZE}
         job = replace(job, can=able, device=self._place(device), sizes=(), rates=())
         if job.min_devices > (have := scheduler.settings.devices):
             raise JoinRefused(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
@@ -65,7 +65,7 @@ class Scripts:
             raise JoinRefused(f"{job.name}: {refusal}")
         again = False
         if job.name in scheduler.names(active=True):
-            if Can.RELEASE in scheduler.job(job.name).can or self.speakers.get(job.name, line) != line:
+            if Capability.RELEASE in scheduler.job(job.name).can or self.speakers.get(job.name, line) != line:
                 raise NameTaken(f"the name {job.name!r} is taken by a job that has not ended; choose another")
             again = incarnation == scheduler.incarnation(job.name)
             if not again:  # another process had the name, and is gone
@@ -73,9 +73,9 @@ class Scripts:
         self.speakers[job.name] = line
         self._handle(Submit((job,)))
         paths, cores = tuple(path for _, path in self.devices), scheduler.settings.cores
-        return Welcome(self._scheduler().incarnation(job.name), paths, again, cores)
+        return JoinReply(self._scheduler().incarnation(job.name), paths, again, cores)
 
-    def speak(self, event: Report | WorkerLeft, line: int) -> None:
+    def speak(self, event: Report | WorkerExited, line: int) -> None:
         """Who reports for a job, or says that it leaves, is the one who speaks for it: nobody else may.
 
         Raises:
@@ -84,10 +84,10 @@ class Scripts:
         scheduler, job = self._scheduler(), event.job
         if not isinstance(scheduler.directive(job), Grant) or event.incarnation != scheduler.incarnation(job):
             return  # it changes nothing, and is told so
-        if Can.RELEASE in scheduler.job(job).can or self.speakers.get(job, line) != line:
+        if Capability.RELEASE in scheduler.job(job).can or self.speakers.get(job, line) != line:
             raise RuntimeError(f"another process speaks for {job}")
         self.speakers[job] = line
-        if isinstance(event, WorkerLeft):
+        if isinstance(event, WorkerExited):
             del self.speakers[job]
 
     def hung_up(self, line: int) -> None:
@@ -107,7 +107,7 @@ class Scripts:
         """The scheduler was away: whoever does not come back soon is gone."""
         scheduler = self._scheduler()
         for job in scheduler.names(active=True):
-            if Can.RELEASE not in scheduler.job(job).can:
+            if Capability.RELEASE not in scheduler.job(job).can:
                 self._expect(job, BACK_AFTER_RESTART)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class Scripts:
         self._keep(say_farewell())
 
     def _part(self, job: str, incarnation: int) -> None:
-        self._handle(WorkerLeft(job, incarnation, Cause.LOST, PROCESS_GONE))
+        self._handle(WorkerExited(job, incarnation, ExitCause.LOST, PROCESS_GONE))
 
     async def _listen_for(self, first: int) -> None:
         heard = None

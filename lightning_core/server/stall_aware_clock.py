@@ -10,7 +10,7 @@ STOOD_STILL = 2.0
 STEP = 0.5
 
 
-class Awake:
+class StallAwareClock:
     """Tells how long this process has been awake since it was last asked: a time in which it was stopped is none.
 
     Whoever waits for an answer with a clock alone gives everybody up when it was stopped itself: their answers wait
@@ -36,7 +36,7 @@ async def sleep(seconds: float) -> None:
     left = seconds
     while left > 0:
         step = min(STEP, left)
-        awake = Awake(step + STOOD_STILL)
+        awake = StallAwareClock(step + STOOD_STILL)
         await asyncio.sleep(step)
         if awake.since() is not None:
             left -= step

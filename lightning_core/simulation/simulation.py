@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.core.answers import Answer, End, Grant
-from lightning_core.core.events import Cause, Event, Lesson, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.events import Event, ExitCause, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.scheduler.market_jobs import Lessons
 from lightning_core.scheduler.scheduler import Scheduler
@@ -186,9 +186,9 @@ class Simulation:
             self._journal.append(event, self._now, answers)
         if self._check:
             self._scheduler.check()
-        if not isinstance(event, Report | Lesson) or any(isinstance(answer, End) for answer in answers):
+        if not isinstance(event, Report | SelectorFeedback) or any(isinstance(answer, End) for answer in answers):
             self._rounds += 1
-        if isinstance(event, WorkerLeft):  # its job may come back
+        if isinstance(event, WorkerExited):  # its job may come back
             self._at(self._now + self._delays.report, self._look, None)
         if answers and self._delays.report:
             self._at(self._now + self._delays.report, self._hear, answers)
@@ -218,20 +218,20 @@ class Simulation:
         if worker.launched and sorted(grant.devices) != sorted(worker.at):
             self._leave(worker)
         else:
-            self._train(worker, grant.duty, grant.devices)
+            self._train(worker, grant.share, grant.devices)
 
-    def _train(self, worker: Worker, duty: float, at: Devices) -> None:
+    def _train(self, worker: Worker, share: float, at: Devices) -> None:
         """It goes on with this duty; if it has none it stops, and says so."""
         worker.advance(self._now)
-        before = worker.at if worker.duty else ()
-        after = at if duty else ()
+        before = worker.at if worker.share else ()
+        after = at if share else ()
         if before != after:
             for device in before:
                 self._devices[device].training.remove(worker)
             for device in after:
                 self._devices[device].training.append(worker)
         self._unsettled.update(before, after)
-        worker.duty, worker.at = duty, at
+        worker.share, worker.at = share, at
         if before and not after:
             worker.set_pace(self._now, 0.0)
             worker.entry = 0
@@ -244,7 +244,7 @@ class Simulation:
         worker.done = worker.until
         self._say(worker.report(now, worker.seen))
         if now >= worker.deadline and worker.cells >= worker.recorded:
-            self._say(WorkerLeft(worker.name, worker.incarnation))
+            self._say(WorkerExited(worker.name, worker.incarnation))
             self._end(worker)
         else:
             worker.entry = self._at(worker.aim(self._delays.report_every), None, worker)
@@ -258,7 +258,7 @@ class Simulation:
     def _leave(self, worker: Worker) -> None:
         """It saves where it is, and is gone when that is done."""
         gone = self._now + self._delays.release
-        if worker.duty:
+        if worker.share:
             self._train(worker, 0.0, worker.at)
             for device in worker.at:
                 self._devices[device].clear = max(self._devices[device].clear, gone)
@@ -270,7 +270,7 @@ class Simulation:
     def _left(self, worker: Worker) -> None:
         worker.leaving = False
         self._make_room(worker)
-        self._say(WorkerLeft(worker.name, worker.incarnation, Cause.RELEASED, saved=worker.save()))
+        self._say(WorkerExited(worker.name, worker.incarnation, ExitCause.RELEASED, saved=worker.save()))
 
     def _lose(self, worker: Worker) -> None:
         """Its process dies."""
@@ -279,7 +279,7 @@ class Simulation:
         self._stop(worker)
         self._make_room(worker)
         save = worker.set_back(self._save_every)
-        self._say(WorkerLeft(worker.name, worker.incarnation, Cause.LOST, "its process died", save))
+        self._say(WorkerExited(worker.name, worker.incarnation, ExitCause.LOST, "its process died", save))
 
     def _end(self, worker: Worker) -> None:
         """The job is over."""
@@ -293,12 +293,12 @@ class Simulation:
     def _stop(self, worker: Worker) -> None:
         """It trains no more, and says nothing of it."""
         worker.advance(self._now)
-        if worker.duty:
+        if worker.share:
             for device in worker.at:
                 self._devices[device].training.remove(worker)
             self._unsettled.update(worker.at)
         worker.set_pace(self._now, 0.0)
-        worker.duty = 0.0
+        worker.share = 0.0
         worker.entry = 0
         worker.ready = False
 
@@ -327,7 +327,7 @@ class Simulation:
         worker.advance(self._now)
         on = [self._devices[at] for at in worker.at]
         start = max(self._now, *[device.clear for device in on])
-        speed = worker.duty * on[0].part(self._delays)
+        speed = worker.share * on[0].part(self._delays)
         if speed == worker.speed and start == max(self._now, worker.since):
             return  # nothing has changed for it
         worker.set_pace(start, speed)

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from hashlib import sha256
 
 from lightning_core.core.events import Cell, Report, Save
-from lightning_core.core.jobs import Can
+from lightning_core.core.jobs import Capability
 from lightning_core.core.targets import BatchTarget
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 
@@ -25,17 +25,48 @@ class Worker:
     """One job's training and whoever carries it out; plain attributes, read at every event."""
 
     __slots__ = (
-        "at", "began", "busy", "busy_before", "busy_since", "cells", "deadline", "done", "done_since", "duty",
-        "earlier", "entry", "goal", "incarnation", "job", "launched", "leaving", "name", "number", "over",
-        "positions", "rate", "rates", "ready", "recorded", "reported", "restart", "seen", "since", "speed", "switches",
-        "throughput", "until", "values", "version",
+        "at",
+        "began",
+        "busy",
+        "busy_before",
+        "busy_since",
+        "cells",
+        "deadline",
+        "done",
+        "done_since",
+        "earlier",
+        "entry",
+        "goal",
+        "incarnation",
+        "job",
+        "launched",
+        "leaving",
+        "name",
+        "number",
+        "over",
+        "positions",
+        "rate",
+        "rates",
+        "ready",
+        "recorded",
+        "reported",
+        "restart",
+        "seen",
+        "share",
+        "since",
+        "speed",
+        "switches",
+        "throughput",
+        "until",
+        "values",
+        "version",
     )  # fmt: skip
 
     def __init__(self, given: SimulatedJob) -> None:
         job = given.job
         self.job = job
         self.name = job.name
-        self.launched = Can.RELEASE in job.can and job.device is None
+        self.launched = Capability.RELEASE in job.can and job.device is None
         self.deadline = given.submitted + job.deadline
         self.goal = float(job.target.batches) if isinstance(job.target, BatchTarget) else math.inf
         self.positions = [int(position) for position in given.position]
@@ -49,7 +80,7 @@ class Worker:
         self.ready = self.leaving = self.over = False
         self.incarnation = 0 if self.launched else 1
         self.version = -1
-        self.duty = 0.0
+        self.share = 0.0
         self.switches = 0
         # How far it is, and was at `since`; from then on it gains `rate` batches and `speed` busy seconds a second.
         # Counted from there and not from step to step, so that rounding does not add up.

@@ -40,11 +40,11 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES})
 
 
-class Unsound(ValueError):
+class CorruptCheckpointError(ValueError):
     """A file is not what its manifest says; the message says how."""
 
 
-class Unreadable(Unsound):
+class Unreadable(CorruptCheckpointError):
     """A file is there, and the disk does not give it: it may, later."""
 
 
@@ -88,7 +88,7 @@ def read_manifest(path: Path) -> Manifest | None:
     """The manifest of a file; None if there is none.
 
     Raises:
-        Unsound: if it cannot be made use of.
+        CorruptCheckpointError: if it cannot be made use of.
     """
     try:
         with manifest_of(path).open("rb") as file:
@@ -98,17 +98,17 @@ def read_manifest(path: Path) -> Manifest | None:
     except OSError as error:
         raise Unreadable(f"its manifest cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise Unsound("its manifest is damaged") from None
+        raise CorruptCheckpointError("its manifest is damaged") from None
     if not isinstance(found, dict):
-        raise Unsound("its manifest is damaged")
+        raise CorruptCheckpointError("its manifest is damaged")
     if (form := found.get("format")) != FORMAT:
-        raise Unsound(f"its manifest is of format {form!r}, this version reads {FORMAT}")
+        raise CorruptCheckpointError(f"its manifest is of format {form!r}, this version reads {FORMAT}")
     sha256, size, step, batches, value = (found.get(key) for key in Manifest._fields)
     whole = isinstance(sha256, str) and _SHA256.fullmatch(sha256) and _is_count(size)
     if not whole or not all(count is None or _is_count(count) for count in (step, batches)):
-        raise Unsound("its manifest is damaged")
+        raise CorruptCheckpointError("its manifest is damaged")
     if value is not None and not (type(value) in (int, float) and math.isfinite(value)):
-        raise Unsound("its manifest is damaged")
+        raise CorruptCheckpointError("its manifest is damaged")
     return Manifest(cast(str, sha256), cast(int, size), step, batches, value)
 
 
@@ -126,30 +126,30 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], Manifest | None]]:
     """A file at its beginning, with its manifest: sound, or without a manifest.
 
     Raises:
-        Unsound: if it is missing, no file, or not what its manifest says.
+        CorruptCheckpointError: if it is missing, no file, or not what its manifest says.
     """
     try:
         # Not blocking: it might be a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Unsound("missing") from None
+        raise CorruptCheckpointError("missing") from None
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror}") from None
     kind = os.fstat(descriptor)
     if not stat.S_ISREG(kind.st_mode):
         os.close(descriptor)
-        raise Unsound(f"cannot be read: it is {'a folder' if stat.S_ISDIR(kind.st_mode) else 'no file'}")
+        raise CorruptCheckpointError(f"cannot be read: it is {'a folder' if stat.S_ISDIR(kind.st_mode) else 'no file'}")
     with os.fdopen(descriptor, "rb") as file:
         manifest = read_manifest(path)
         if manifest is not None:
             if kind.st_size < manifest.size:
-                raise Unsound(f"truncated ({megabytes(kind.st_size)} of {megabytes(manifest.size)} MB)")
+                raise CorruptCheckpointError(f"truncated ({megabytes(kind.st_size)} of {megabytes(manifest.size)} MB)")
             try:
                 same = hashlib.file_digest(file, "sha256").hexdigest() == manifest.sha256
             except OSError as error:
                 raise Unreadable(f"cannot be read: {error.strerror}") from None
             if not same or kind.st_size != manifest.size:
-                raise Unsound("does not match its manifest")
+                raise CorruptCheckpointError("does not match its manifest")
             file.seek(0)
         yield file, manifest
 
@@ -158,11 +158,11 @@ def check(path: Path) -> Manifest:
     """The manifest of a sound file.
 
     Raises:
-        Unsound: if it is not sound.
+        CorruptCheckpointError: if it is not sound.
     """
     with opened(path) as (_, manifest):
         if manifest is None:
-            raise Unsound("has no manifest")
+            raise CorruptCheckpointError("has no manifest")
         return manifest
 
 
@@ -170,7 +170,7 @@ def sound(path: Path) -> bool:
     """Whether a file is what its manifest says."""
     try:
         check(path)
-    except Unsound:
+    except CorruptCheckpointError:
         return False
     return True
 
@@ -178,7 +178,7 @@ def sound(path: Path) -> bool:
 def newest(path: Path) -> tuple[Path, Manifest] | None:
     """The newest sound generation of a place."""
     for place in generations(path):
-        with suppress(Unsound):
+        with suppress(CorruptCheckpointError):
             return place, check(place)
     return None
 
@@ -299,7 +299,7 @@ class Generations:
         """Every generation becomes one older; the newest is still at its place too."""
         if path.is_symlink() or not path.exists() or not (self._untouched(path) or sound(path)):
             return  # it would take the place of one that may be sound
-        with suppress(Unsound):
+        with suppress(CorruptCheckpointError):
             if read_manifest(generation(path, 1)) == read_manifest(path) and sound(generation(path, 1)):
                 return  # somebody was killed after this
         for age in range(self._keep - 1, 0, -1):

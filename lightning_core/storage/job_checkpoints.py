@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from lightning_core.core.events import Save
 from lightning_core.storage.generations import (
+    CorruptCheckpointError,
     Manifest,
     Unreadable,
-    Unsound,
     check,
     generation,
     generations,
@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 Unread = list[tuple[Path, Unreadable]]
 
 
-class OutOfReach(OSError):
+class CheckpointUnreadableError(OSError):
     """A checkpoint is there, and the disk does not give it: whoever began without it would displace it."""
 
 
@@ -81,7 +81,7 @@ def find(folder: Path) -> Saved | None:
         folder: of the incarnation's checkpoints.
 
     Raises:
-        OutOfReach: if there is none, but one that cannot be read now.
+        CheckpointUnreadableError: if there is none, but one that cannot be read now.
     """
     unread: Unread = []
     for path, manifest in _sound(folder, unread):
@@ -148,7 +148,7 @@ def _take(path: Path, manifest: Manifest, place: Path) -> None:
     write_manifest(place, manifest)
     try:
         check(place)
-    except Unsound as finding:  # its owner has put another one there since it was looked at
+    except CorruptCheckpointError as finding:  # its owner has put another one there since it was looked at
         place.unlink()
         manifest_of(place).unlink()
         raise OSError(f"{path} changed while it was taken over: {finding}") from None
@@ -162,9 +162,9 @@ def _sound(folder: Path, unread: Unread) -> Iterator[tuple[Path, Manifest]]:
     for path in generations(folder / FILE):
         try:
             if path.is_symlink() or manifest_of(path).is_symlink():
-                raise Unsound("it is a link")
+                raise CorruptCheckpointError("it is a link")
             yield path, check(path)
-        except Unsound as finding:
+        except CorruptCheckpointError as finding:
             if isinstance(finding, Unreadable):
                 unread.append((path, finding))
             if path.exists():
@@ -173,7 +173,7 @@ def _sound(folder: Path, unread: Unread) -> Iterator[tuple[Path, Manifest]]:
 
 def _all_were_read(unread: Unread) -> None:
     for path, finding in unread:
-        raise OutOfReach(f"{path} {finding}")
+        raise CheckpointUnreadableError(f"{path} {finding}")
 
 
 def _incarnations(job_folder: Path) -> list[tuple[int, Path]]:

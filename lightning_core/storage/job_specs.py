@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from lightning_core.core.codec import job_from_dict
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import NameTaken
 from lightning_core.core.validation import checked
@@ -79,7 +79,7 @@ def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
         check_name(job.name)
         if job.name in taken:
             raise NameTaken(f"the name {job.name!r} is taken by a job that has not ended; choose another")
-        if Can.RELEASE not in job.can or job.device is not None:
+        if Capability.RELEASE not in job.can or job.device is not None:
             raise ValueError(f"{job.name} is launched, so it must be able to leave, and no device of its own")
         if len(text) > LONGEST_SPEC:
             raise ValueError(f"the spec of {job.name} must be at most {LONGEST_SPEC} bytes, got {len(text)}")

@@ -27,7 +27,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.downtime import Downtime
 from lightning_core.storage.failpoints import reach
 
-SCHEMA = 6
+SCHEMA = 7
 # How the events begin that tell when no scheduler was there: the others need not be read for that.
 _OF_DOWNTIME = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
 

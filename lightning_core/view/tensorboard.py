@@ -99,7 +99,7 @@ def _write_job(scalars: Writer, job: JobHistory, opened: float) -> None:
     for done in job.progress:
         add("batches", done.batches, done.time)
     for held in job.grants:
-        add("share", held.duty, held.time)
+        add("share", held.share, held.time)
     if job.ended is not None:
         add("share", 0.0, job.ended)
     for belief in job.beliefs:

@@ -32,7 +32,7 @@ def rows(job: JobHistory) -> list[Row]:
     found += [Row(remark.time - start, remark.who, None, None, clean(remark.words)) for remark in job.remarks]
     found += [Row(fault.time - start, "fault", None, None, clean(str(fault))) for fault in job.faults]
     found += [Row(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
-    found += [Row(g.time - start, "grant", g.duty, g.devices, clean(str(g.reason))) for g in job.grants]
+    found += [Row(g.time - start, "grant", g.share, g.devices, clean(str(g.reason))) for g in job.grants]
     return sorted(found, key=lambda row: row.time)
 
 

@@ -16,7 +16,7 @@ from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import There, parse_policy
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 
 MODEL = {"class_path": "tests.tiny.Line"}
@@ -68,7 +68,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
             LossTarget("acc", at_least=92.0, best=100.0),
             max_devices=8,
             on_miss=OnMiss.STOP,
-            can=frozenset(Can),
+            can=frozenset(Capability),
             sizes=(1, 2, 4, 8),
         ),
         Job("e", 9.0, LossTarget("acc", at_least=0.9, for_evaluations=2), min_devices=3, max_devices=3),

@@ -14,8 +14,8 @@ import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.callbacks import CoreCallback, JobOver, core, joining
-from lightning_core.core.answers import Directive, End, Grant, Outlook, Verdict, Welcome
-from lightning_core.core.events import Report, WorkerLeft
+from lightning_core.core.answers import Directive, End, Grant, JobForecast, JoinReply, Verdict
+from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
@@ -23,8 +23,8 @@ from lightning_core.server.local import LocalClient
 from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 
-def grant(version: int, duty: float) -> Grant:
-    return Grant("job", version, duty, (0,), Reason("fixed_share"))
+def grant(version: int, share: float) -> Grant:
+    return Grant("job", version, share, (0,), Reason("fixed_share"))
 
 
 class Script:
@@ -55,10 +55,10 @@ class Script:
                 self._news.wait(timeout)
         return self._newer(version)
 
-    def outlook(self, job: str) -> Outlook | None:
+    def job_forecast(self, job: str) -> JobForecast | None:
         return None
 
-    def left(self, event: WorkerLeft) -> None:
+    def left(self, event: WorkerExited) -> None:
         """Nobody asks."""
 
     def close(self) -> None:
@@ -75,15 +75,15 @@ class OneTurn:
         self.held = False
         self.log: list[str] = []
 
-    def take(self, duty: float, timeout: float) -> bool:
+    def take(self, share: float, timeout: float) -> bool:
         self.held = True
-        self.log.append(f"take {duty}")
+        self.log.append(f"take {share}")
         return True
 
     def spent(self) -> bool:
         return False
 
-    def give(self, *, again: bool, duty: float = 0.0) -> None:
+    def give(self, *, again: bool, share: float = 0.0) -> None:
         self.held = False
         self.log.append("give again" if again else "give")
 
@@ -408,7 +408,7 @@ def test_points_in_time_count_from_the_start_of_fit(
     joined: list[Job] = []
 
     class Client(LocalClient):
-        def join(self, job: Job, device: str) -> Welcome:
+        def join(self, job: Job, device: str) -> JoinReply:
             joined.append(job)
             return super().join(replace(job, begin=0.0), device)
 

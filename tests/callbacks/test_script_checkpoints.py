@@ -225,15 +225,15 @@ def test_while_it_trains_the_forecast_has_three_ends(monkeypatch: pytest.MonkeyP
     found = []
     deadline = time.monotonic() + 30
     while thread.is_alive() and time.monotonic() < deadline:
-        if (outlook := script.forecast) is not None and outlook.left is not None and outlook.left > 0:
-            found.append(outlook)
+        if (job_forecast := script.forecast) is not None and job_forecast.left is not None and job_forecast.left > 0:
+            found.append(job_forecast)
         time.sleep(0.05)
     thread.join(30)
     assert found
-    for outlook in found:
-        assert outlook.early is not None
-        assert outlook.late is not None
-        assert outlook.early <= (outlook.left or 0.0) <= outlook.late
+    for job_forecast in found:
+        assert job_forecast.early is not None
+        assert job_forecast.late is not None
+        assert job_forecast.early <= (job_forecast.left or 0.0) <= job_forecast.late
 
 
 def test_a_notebook_shows_a_card() -> None:

@@ -18,8 +18,8 @@ import pytest
 from lightning_core.cli import pool_commands
 from lightning_core.cli.main import main
 from lightning_core.cluster import head as heads
-from lightning_core.core.events import Cancel, Cause, Cell, Report, Submit, WorkerLeft
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.events import Cancel, Cell, ExitCause, Report, Submit, WorkerExited
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.node.processes import started
 from lightning_core.policies import summaries
@@ -30,7 +30,7 @@ from lightning_core.server.host import Host
 from tests.conftest import ROOT
 from tests.doors import Pool
 
-SCRIPT = frozenset({Can.TURNS, Can.HOLD})
+SCRIPT = frozenset({Capability.TURNS, Capability.HOLD})
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def run_dir(tmp_path: Path) -> Path:
     for number in range(1, 5):
         now[0] += 1.0
         host.handle(Report("a", 1, number, 1, 5 * number, 0.5 * number, (Cell(number, 5 * number, 1 / number),)))
-    host.handle(WorkerLeft("b", 1, Cause.RAISED, detail="Traceback\nValueError: \x1b[2J no"))
+    host.handle(WorkerExited("b", 1, ExitCause.RAISED, detail="Traceback\nValueError: \x1b[2J no"))
     host.close()
     return folder
 
@@ -406,7 +406,7 @@ def test_a_run_shows_the_jobs_of_now_not_of_then(pool: Pool, capsys: pytest.Capt
     }
     Path("b.yaml").write_text(json.dumps(bundle))
     assert Said(capsys, "submit", "b.yaml").code == 0
-    pool.do(pool.actor.event(WorkerLeft("x", 1, Cause.RAISED, detail="no")))
+    pool.do(pool.actor.event(WorkerExited("x", 1, ExitCause.RAISED, detail="no")))
 
     launch = pool.actor.launch
 

@@ -8,29 +8,29 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_core.core.answers import End, Grant, Notice, Placement, State, Verdict
+from lightning_core.core.answers import End, Grant, Placement, State, Verdict, VerdictChanged
 from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.events import (
     Amend,
     Cancel,
-    Cause,
     Cell,
     Close,
+    ExitCause,
     Pause,
     Report,
     Resume,
     Submit,
     Tick,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.scheduler.test_scheduler import directives, notices
 
-SCRIPT = frozenset({Can.TURNS, Can.HOLD})
+SCRIPT = frozenset({Capability.TURNS, Capability.HOLD})
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_job_on_hold_waits_for_a_new_deadline(scheduler: Scheduler) -> None:
     answers = scheduler.handle(Tick(), 5.0)
     words = "deadline passed: held until it is given a new one"
     assert notices(answers) == [("a", "missed", words)]
-    assert [(a.duty, str(a.reason)) for a in answers if isinstance(a, Grant)] == [(0.0, words)]
+    assert [(a.share, str(a.reason)) for a in answers if isinstance(a, Grant)] == [(0.0, words)]
     assert scheduler.wakeup() is None  # nothing will happen by itself
     scheduler.handle(Amend(job("a", 5.0, on_miss=OnMiss.HOLD), deadline=30.0), 20.0)
     status = scheduler.status()[0]
@@ -191,7 +191,7 @@ def test_a_job_does_not_start_before_it_may(scheduler: Scheduler) -> None:
     assert scheduler.wakeup() == 20.0
     [grant] = scheduler.handle(Tick(), 20.0)
     assert isinstance(grant, Grant)
-    assert grant.duty == 1.0
+    assert grant.share == 1.0
 
 
 def test_a_job_that_begins_earlier_deadline_first_waits_all_the_same(scheduler: Scheduler) -> None:
@@ -243,7 +243,7 @@ def test_pause_with_release_frees_the_memory_of_a_launched_job(scheduler: Schedu
     assert (a.devices, a.state) == ((), State.RELEASED)
     assert (script.devices, script.state) == ((0,), State.QUEUED)  # it cannot leave
     assert scheduler.placements() == []
-    scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 3.0)
+    scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 3.0)
     scheduler.handle(Resume("a"), 4.0)
     assert scheduler.placements() == [Placement("a", 2, (0,))]
 
@@ -262,11 +262,13 @@ def test_a_pause_can_become_one_that_keeps_the_memory(scheduler: Scheduler) -> N
 def test_a_released_job_comes_back_as_another_incarnation(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, rejected=2), 4.0)
-    assert directives(scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 5.0)) == []  # the same grant, another life
+    assert (
+        directives(scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)) == []
+    )  # the same grant, another life
     assert scheduler.placements() == [Placement("a", 2, (0,))]
     [old] = scheduler.handle(report("a", 2, 90, 9.0), 6.0)
     assert str(old.reason) == "another incarnation of this job runs"
-    assert scheduler.handle(WorkerLeft("a", 1, Cause.RAISED), 6.0) == []
+    assert scheduler.handle(WorkerExited("a", 1, ExitCause.RAISED), 6.0) == []
     scheduler.handle(report("a", 1, 45, 0.5, life=2, began=40, rejected=1), 7.0)
     status = scheduler.status()[0]
     assert (status.batches, status.busy, status.incarnation, status.rejected) == (45, 4.5, 2, 3)
@@ -276,7 +278,7 @@ def test_a_released_job_comes_back_as_another_incarnation(scheduler: Scheduler) 
 def test_batches_that_were_not_saved_are_done_again(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((Job("a", 100.0, LossTarget("loss", 0.01)),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, cells=cells([4.0, 3.0, 2.0, 1.0])), 4.0)
-    scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 5.0)
+    scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)
     scheduler.handle(report("a", 1, 21, 0.1, life=2, began=20), 6.0)
     assert scheduler.status()[0].batches == 21
     # Numbered anew; the cells at 30 and 40 batches are known, the one at 50 is not.
@@ -290,7 +292,7 @@ def test_batches_that_were_not_saved_are_done_again(scheduler: Scheduler) -> Non
 
 def test_a_script_that_leaves_has_left(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", can=SCRIPT, device=0),)), 0.0)
-    [end] = scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 1.0)
+    [end] = scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 1.0)
     assert isinstance(end, End)
     assert str(end.reason) == "its training ended"
 
@@ -300,12 +302,12 @@ def test_a_pool_that_closes_and_comes_back(scheduler: Scheduler) -> None:
     scheduler.handle(report("a", 1, 30, 3.0), 3.0)
     answers = scheduler.handle(Close(), 4.0)
     said = "the pool is being taken down; it is saved and comes back"
-    left = [(a.job, a.duty, a.devices) for a in answers if isinstance(a, Grant) and str(a.reason) == said]
+    left = [(a.job, a.share, a.devices) for a in answers if isinstance(a, Grant) and str(a.reason) == said]
     assert left == [("a", 0.0, ()), ("b", 0.0, ())]
     assert shares(scheduler)["script"] == 1.0
     assert scheduler.placements() == []
     scheduler.check()
-    scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), 5.0)
+    scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)
     answers = scheduler.handle(WorkersLost(), 60.0)
     ends = [(a.job, a.verdict, str(a.reason)) for a in answers if isinstance(a, End)]
     assert ends == [("script", Verdict.CANCELLED, "the pool was down, and its script did not come back")]
@@ -418,7 +420,7 @@ def test_people_are_told_exactly_when_something_else_is_believed(scheduler: Sche
         answers = scheduler.handle(report("a", second, batches, float(second)), float(second))
         answers = [*answers, *scheduler.handle(Tick(), float(second))]
         told += [f"{second} {verdict}" for _, verdict, _ in notices(answers)]
-        assert not [a for a in answers if isinstance(a, Notice)] or scheduler.status()[0].verdict is not None
+        assert not [a for a in answers if isinstance(a, VerdictChanged)] or scheduler.status()[0].verdict is not None
     # 20 batches in 2 s: fine. In 4 s 22: 78 at 5.5 a second is fine too, in 5 s not; at 40 in 6 s it is again.
     assert told == ["2 feasible", "5 infeasible", "6 feasible"]
 

@@ -25,7 +25,7 @@ from lightning_core.cluster import run_folder
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.in_pool import InPool
 from lightning_core.cluster.run_folder import keep_origin, read_origin
-from lightning_core.core.events import Cancel, Report, Save, Submit, Tick, WorkerLeft
+from lightning_core.core.events import Cancel, Report, Save, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
@@ -60,7 +60,7 @@ def meet(pool: Pool, name: str) -> None:
     saved.mkdir(parents=True, exist_ok=True)
     pool.do(pool.actor.event(Report(name, incarnation, 1, 0, 5, 1.0)))
     (saved / "last.ckpt").write_text(f"the last state of {name}")
-    pool.do(pool.actor.event(WorkerLeft(name, incarnation, saved=Save(5, "0" * 64))))
+    pool.do(pool.actor.event(WorkerExited(name, incarnation, saved=Save(5, "0" * 64))))
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def meet_again(pool: Pool) -> None:
     (home / "checkpoints" / "1").mkdir(parents=True)
     pool.do(pool.actor.event(Report("long", 1, 2, 0, 5, 1.0)))
     (home / "checkpoints" / "1" / "last.ckpt").write_text("late")
-    pool.do(pool.actor.event(WorkerLeft("long", 1)))
+    pool.do(pool.actor.event(WorkerExited("long", 1)))
 
 
 def test_an_edited_bundle_is_refused(pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]) -> None:
@@ -390,7 +390,7 @@ def test_the_part_of_a_journal_tells_of_its_jobs_all_that_the_journal_tells(tmp_
         [theirs] = [job for job in all_of_it.jobs if job.name == mine.name and job.submitted == 10.0]
         assert mine.submitted == 0.0
         assert [(p.time + 10.0, p.batches) for p in mine.progress] == [(p.time, p.batches) for p in theirs.progress]
-        assert [(h.time + 10.0, h.duty, h.devices, h.reason) for h in mine.grants] == list(theirs.grants)
+        assert [(h.time + 10.0, h.share, h.devices, h.reason) for h in mine.grants] == list(theirs.grants)
         assert [(b.time + 10.0, b.verdict, b.reason) for b in mine.beliefs] == list(theirs.beliefs)
         assert mine.ended is not None
         assert theirs.ended == mine.ended + 10.0

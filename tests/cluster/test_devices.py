@@ -50,7 +50,7 @@ def test_eight_jobs_on_four_devices(four: Cluster, tmp_path: Path) -> None:
         assert replay(journal).digest == journal.digest
         for entry in journal.entries():
             if len(ended) <= 4:  # as long as there is a job for every device
-                granted += sum(g.duty * len(g.devices) for g in held.values()) * (entry.now - before)
+                granted += sum(g.share * len(g.devices) for g in held.values()) * (entry.now - before)
                 available += 4 * (entry.now - before) if held else 0.0
             before = entry.now
             for answer in decode_answers(entry.answers):
@@ -59,10 +59,10 @@ def test_eight_jobs_on_four_devices(four: Cluster, tmp_path: Path) -> None:
                 elif isinstance(answer, End):
                     held.pop(answer.job, None)
                     ended.add(answer.job)
-            owners = [device for g in held.values() if g.duty == 1 for device in g.devices]
+            owners = [device for g in held.values() if g.share == 1 for device in g.devices]
             assert len(owners) == len(set(owners))
             for device in range(4):
-                assert sum(g.duty for g in held.values() if device in g.devices) <= 1 + 1e-9
+                assert sum(g.share for g in held.values() if device in g.devices) <= 1 + 1e-9
     assert granted >= 0.9 * available > 0
 
 
@@ -75,7 +75,7 @@ def test_a_job_of_two_devices_trains_as_one(four: Cluster, tmp_path: Path) -> No
     assert (tmp_path / "jobs" / "pair" / "log-1.txt").exists()
     with Journal.open(tmp_path / "journal.db") as journal:
         grants = [a for e in journal.entries() for a in decode_answers(e.answers) if isinstance(a, Grant)]
-    assert {len(g.devices) for g in grants if g.job == "pair" and g.duty} == {2}
+    assert {len(g.devices) for g in grants if g.job == "pair" and g.share} == {2}
 
 
 def test_an_urgent_job_takes_the_place_of_one_that_can_wait(four: Cluster, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from lightning_core.bundle.lightning_config import build
 from lightning_core.cluster.exit_causes import cause_of, origin, story
-from lightning_core.core.events import Cause
+from lightning_core.core.events import ExitCause
 from tests.tiny import Line
 
 DATA = {"class_path": "tests.tiny.Points", "init_args": {}}
@@ -38,18 +38,22 @@ class NoModule(Line):
 @pytest.mark.parametrize(
     ("config", "cause", "words"),
     [
-        ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lrr": 1}}}, Cause.UNUSABLE, "lrr"),
-        ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lr": "fast"}}}, Cause.UNUSABLE, "fast"),
-        ({"model": {"class_path": "lc_nowhere.Net"}}, Cause.UNUSABLE, "lc_nowhere"),
-        ({"model": {"class_path": "tests.tiny.Nobody"}}, Cause.UNUSABLE, "Nobody"),
-        ({"model": {"class_path": "tests.tiny.Line"}, "trainer": {"precision": "odd"}}, Cause.UNUSABLE, "precision"),
-        ({"model": {"class_path": "tests.tiny.NoArguments"}}, Cause.RAISED, "cannot be built"),
-        ({"model": {"class_path": "tests.cluster.test_exit_causes.NoFile"}}, Cause.RAISED, "/nowhere/weights"),
-        ({"model": {"class_path": "tests.cluster.test_exit_causes.NoModule"}}, Cause.RAISED, "lc_nowhere"),
+        ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lrr": 1}}}, ExitCause.UNUSABLE, "lrr"),
+        ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lr": "fast"}}}, ExitCause.UNUSABLE, "fast"),
+        ({"model": {"class_path": "lc_nowhere.Net"}}, ExitCause.UNUSABLE, "lc_nowhere"),
+        ({"model": {"class_path": "tests.tiny.Nobody"}}, ExitCause.UNUSABLE, "Nobody"),
+        (
+            {"model": {"class_path": "tests.tiny.Line"}, "trainer": {"precision": "odd"}},
+            ExitCause.UNUSABLE,
+            "precision",
+        ),
+        ({"model": {"class_path": "tests.tiny.NoArguments"}}, ExitCause.RAISED, "cannot be built"),
+        ({"model": {"class_path": "tests.cluster.test_exit_causes.NoFile"}}, ExitCause.RAISED, "/nowhere/weights"),
+        ({"model": {"class_path": "tests.cluster.test_exit_causes.NoModule"}}, ExitCause.RAISED, "lc_nowhere"),
     ],
 )
 def test_what_the_config_says_and_what_its_code_does(
-    config: dict[str, Any], cause: Cause, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: dict[str, Any], cause: ExitCause, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises((Exception, SystemExit)) as caught:
         build({"data": DATA, **config}, "cpu", tmp_path, pl.Callback())
@@ -88,22 +92,22 @@ def raised(error: BaseException, context: BaseException | None = None) -> BaseEx
 @pytest.mark.parametrize(
     ("error", "context", "cause", "last"),
     [
-        (ValueError("bad"), None, Cause.RAISED, "ValueError: bad"),
-        (SystemExit(3), None, Cause.RAISED, "SystemExit: 3"),
-        (KeyboardInterrupt(), None, Cause.RAISED, "KeyboardInterrupt: no message"),
-        (RuntimeError("a shape is wrong"), None, Cause.RAISED, "RuntimeError: a shape is wrong"),
-        (MemoryError(), None, Cause.LOST, "OOM: MemoryError: no message"),
-        (RuntimeError(CLOSED), None, Cause.LOST, f"its ranks fell apart, says rank 1 of 2: RuntimeError: {CLOSED}"),
-        (torch.distributed.DistBackendError("x"), None, Cause.LOST,
+        (ValueError("bad"), None, ExitCause.RAISED, "ValueError: bad"),
+        (SystemExit(3), None, ExitCause.RAISED, "SystemExit: 3"),
+        (KeyboardInterrupt(), None, ExitCause.RAISED, "KeyboardInterrupt: no message"),
+        (RuntimeError("a shape is wrong"), None, ExitCause.RAISED, "RuntimeError: a shape is wrong"),
+        (MemoryError(), None, ExitCause.LOST, "OOM: MemoryError: no message"),
+        (RuntimeError(CLOSED), None, ExitCause.LOST, f"its ranks fell apart, says rank 1 of 2: RuntimeError: {CLOSED}"),
+        (torch.distributed.DistBackendError("x"), None, ExitCause.LOST,
          "its ranks fell apart, says rank 1 of 2: DistBackendError: x"),
         # Its own error broke the collective in which it then cleaned up.
-        (RuntimeError(CLOSED), ValueError("bad"), Cause.RAISED, f"RuntimeError: {CLOSED}"),
+        (RuntimeError(CLOSED), ValueError("bad"), ExitCause.RAISED, f"RuntimeError: {CLOSED}"),
         # The others left it, and its code called that something else.
-        (ValueError("sync failed"), RuntimeError(CLOSED), Cause.LOST,
+        (ValueError("sync failed"), RuntimeError(CLOSED), ExitCause.LOST,
          "its ranks fell apart, says rank 1 of 2: ValueError: sync failed"),
     ],
 )  # fmt: skip
-def test_why_a_training_ended(error: BaseException, context: BaseException | None, cause: Cause, last: str) -> None:
+def test_why_a_training_ended(error: BaseException, context: BaseException | None, cause: ExitCause, last: str) -> None:
     caught = raised(error, context)
     assert cause_of(caught, building=False) is cause
     assert story(caught, 1, 2).splitlines()[-1] == last

@@ -62,7 +62,7 @@ def changes(path: Path) -> list[Change]:
         stopped = next(t for t, e in reports if e.job == stop.job and e.version >= stop.version)
         trains = next(t for t, e in reports if e.job == start.job and e.batches > done)
         told = [(t, a) for t, _, some in story[at + 1 :] for a in some if a.job == start.job]
-        taken, last = next((t, a) for t, a in told if isinstance(a, End) or (isinstance(a, Grant) and not a.duty))
+        taken, last = next((t, a) for t, a in told if isinstance(a, End) or (isinstance(a, Grant) and not a.share))
         if isinstance(last, Grant):
             found.append(Change(now, stopped, trains, taken))
     return found
@@ -70,7 +70,7 @@ def changes(path: Path) -> list[Change]:
 
 def _granted(event: Event, answers: list[Answer], some: bool) -> Grant | None:
     """The one grant of some duty, or of none, that is new with a round."""
-    grants = [a for a in answers if isinstance(a, Grant) and (a.duty > 0) is some]
+    grants = [a for a in answers if isinstance(a, Grant) and (a.share > 0) is some]
     return grants[0] if len(grants) == 1 and not isinstance(event, Report) else None
 
 

@@ -20,12 +20,12 @@ from lightning_core.cluster import launcher, monitor, worker_slots
 from lightning_core.cluster import pool_manager as keepers
 from lightning_core.cluster.launcher import Launcher
 from lightning_core.cluster.monitor import epitaph
-from lightning_core.cluster.pool_manager import Keeper
+from lightning_core.cluster.pool_manager import PoolManager
 from lightning_core.cluster.worker import Assignment, Life, modules_from
-from lightning_core.cluster.worker_slots import Place
+from lightning_core.cluster.worker_slots import WorkerSlot
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_to_dict
-from lightning_core.core.events import Cause, Save, Unready, WorkerLeft
+from lightning_core.core.events import ExitCause, LaunchTimedOut, Save, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.server import stall_aware_clock
@@ -62,13 +62,13 @@ class Stage:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int = 1, slots: int = 1) -> None:
         self.folder = folder
-        self.keeper = Keeper("pool", devices, slots, "cpu", 1, str(folder / "keeper.json"))
+        self.keeper = PoolManager("pool", devices, slots, "cpu", 1, str(folder / "keeper.json"))
         self.places, self.watch = self.keeper._places, self.keeper._watch
         self.keeper._folder = folder
         self.runs: list[asyncio.Future[None]] = []
         self.assignments: list[Assignment] = []
         self.killed: list[Any] = []
-        self.refilled: list[Place] = []
+        self.refilled: list[WorkerSlot] = []
         self.told = Method(lambda left: None)
         self.over = Method(lambda lives: [False] * len(lives))
         self.saves = Method(lambda job: ())
@@ -92,7 +92,7 @@ class Stage:
     def new_launcher(self, ready_within: float = 60.0) -> Launcher:
         return Launcher(self.places, self.watch, "scheduler", self.folder, ready_within)
 
-    async def _fill(self, place: Place) -> None:
+    async def _fill(self, place: WorkerSlot) -> None:
         self.refilled.append(place)
 
     def worker(self) -> SimpleNamespace:
@@ -134,7 +134,7 @@ class Stage:
         return [left for (left,) in self.told.calls]
 
 
-def place_of(stage: Stage, number: int = 0) -> Place:
+def place_of(stage: Stage, number: int = 0) -> WorkerSlot:
     return list(stage.places)[number]
 
 
@@ -197,7 +197,7 @@ def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: st
 
     asyncio.run(story())
     [left] = stage.heard
-    assert (left.job, left.incarnation, left.cause) == ("x", 1, Cause.UNUSABLE)
+    assert (left.job, left.incarnation, left.cause) == ("x", 1, ExitCause.UNUSABLE)
     assert left.detail.startswith("its spec cannot be read: ")
     assert words in left.detail
     assert not stage.runs
@@ -214,8 +214,8 @@ def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage, no
         (stage.spec() / "launched").write_text(note)
         newest = saved(stage.folder / "jobs" / "x", 1, "unseen", 30)
         await stage.launch(1)
-        unseen = WorkerLeft("x", 1, Cause.LOST, "its worker died unseen", newest)
-        assert stage.heard == [unseen if note == "1" else WorkerLeft("x", 1, Cause.RELEASED)]
+        unseen = WorkerExited("x", 1, ExitCause.LOST, "its worker died unseen", newest)
+        assert stage.heard == [unseen if note == "1" else WorkerExited("x", 1, ExitCause.RELEASED)]
         assert not stage.runs
         await stage.launch(2)
         assert len(stage.runs) == 1
@@ -233,7 +233,7 @@ def test_a_job_that_a_killed_keeper_launched_by_halves_is_launched_anew(three: S
         first = place_of(three).worker
         place_of(three).take(first, X1)
         await three.launch(devices=(0, 1))
-        assert (three.killed, three.heard) == ([first], [WorkerLeft("x", 1, Cause.RELEASED)])
+        assert (three.killed, three.heard) == ([first], [WorkerExited("x", 1, ExitCause.RELEASED)])
 
     asyncio.run(story())
 
@@ -278,12 +278,12 @@ def test_all_ranks_or_none(three: Stage, monkeypatch: pytest.MonkeyPatch) -> Non
         place_of(three, 1).take(None)
         place_of(three, 1).trouble = "its node is gone"
         await three.launch(devices=(0, 1), within=1.0)
-        assert three.heard == [Unready("x", 1, "device 1: its node is gone")]
+        assert three.heard == [LaunchTimedOut("x", 1, "device 1: its node is gone")]
         hanging = place_of(three, 2).worker
         hanging.job.answer = lambda: asyncio.get_running_loop().create_future()  # type: ignore[union-attr]
         three.launcher.want([])
         await three.launch(devices=(0, 2), within=1.0)
-        assert three.heard[1] == Unready("x", 1, "device 2: its worker has not answered for 0 s")
+        assert three.heard[1] == LaunchTimedOut("x", 1, "device 2: its worker has not answered for 0 s")
         assert (three.killed, three.refilled) == ([hanging], [place_of(three, 2)])
         assert (three.runs, place_of(three).reserved, three.noted()) == ([], False, "")
 
@@ -442,7 +442,7 @@ def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) ->
         await asyncio.sleep(0.01)
         assert (place_of(three, 1).worker, place_of(three, 1).life) == (heir, theirs)
         assert (other.worker, other.life) == (workers[2], Life("other", 1, "scheduler"))
-        assert three.heard == [WorkerLeft("x", 1, Cause.LOST, "the worker's process died", newest)]
+        assert three.heard == [WorkerExited("x", 1, ExitCause.LOST, "the worker's process died", newest)]
 
     asyncio.run(story())
 
@@ -451,13 +451,13 @@ def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) ->
 @pytest.mark.parametrize(
     ("error", "cause", "words"),
     [
-        (RayActorError(), Cause.LOST, "the worker's process died"),
-        (ActorDiedError(), Cause.LOST, "the worker's process died"),
-        (OutOfMemoryError("the node is low on memory"), Cause.LOST, "OOM: "),  # type: ignore[no-untyped-call]
-        (RayError("something else"), Cause.LOST, "something else"),
+        (RayActorError(), ExitCause.LOST, "the worker's process died"),
+        (ActorDiedError(), ExitCause.LOST, "the worker's process died"),
+        (OutOfMemoryError("the node is low on memory"), ExitCause.LOST, "OOM: "),  # type: ignore[no-untyped-call]
+        (RayError("something else"), ExitCause.LOST, "something else"),
     ],
 )
-def test_why_a_worker_is_gone(error: RayError, cause: Cause, words: str) -> None:
+def test_why_a_worker_is_gone(error: RayError, cause: ExitCause, words: str) -> None:
     found, detail = epitaph(error)
     assert found is cause
     assert detail.startswith(words)
@@ -466,7 +466,7 @@ def test_why_a_worker_is_gone(error: RayError, cause: Cause, words: str) -> None
 @pytest.mark.promise("R10", "F20")
 def test_a_node_that_was_taken_away_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ActorDiedError, "preempted", True)
-    assert epitaph(ActorDiedError()) == (Cause.PREEMPTED, "its node was taken away")
+    assert epitaph(ActorDiedError()) == (ExitCause.PREEMPTED, "its node was taken away")
 
 
 async def looked(stage: Stage, times: int, gone: float | None = 1.0) -> None:
@@ -493,7 +493,7 @@ def test_a_worker_that_hangs_is_given_up_before_ten_seconds(stage: Stage) -> Non
         await looked(stage, 2)
         assert stage.killed == [worker]
         [left] = stage.heard
-        assert (left.cause, left.detail) == (Cause.LOST, "its worker on device 0 has not answered for 9 s")
+        assert (left.cause, left.detail) == (ExitCause.LOST, "its worker on device 0 has not answered for 9 s")
 
     asyncio.run(story())
 
@@ -519,7 +519,7 @@ def test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on
         monkeypatch.setattr(three.places, "is_leaving", lambda device: True)
         await looked(three, 8)
         assert three.killed == workers
-        assert [(left.job, left.cause) for left in three.heard[1:]] == [("other", Cause.PREEMPTED)]
+        assert [(left.job, left.cause) for left in three.heard[1:]] == [("other", ExitCause.PREEMPTED)]
 
     asyncio.run(story())
 
@@ -535,7 +535,7 @@ def test_a_worker_behind_a_broken_line_is_given_up_too(stage: Stage) -> None:
         assert worker is not None
         worker.job.answer = lambda: ActorUnavailableError("cut off", None)
         await looked(stage, 10)
-        assert (stage.killed, [left.cause for left in stage.heard]) == ([worker], [Cause.LOST])
+        assert (stage.killed, [left.cause for left in stage.heard]) == ([worker], [ExitCause.LOST])
 
     asyncio.run(story())
 
@@ -561,7 +561,7 @@ def test_a_keeper_that_stood_still_gives_nobody_up_for_that(stage: Stage) -> Non
 def test_a_clock_that_stands_still_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    clock = stall_aware_clock.Awake(3.0)
+    clock = stall_aware_clock.StallAwareClock(3.0)
     now += 2.0
     assert clock.since() == 2.0
     now += 30.0
@@ -589,7 +589,7 @@ def test_a_worker_that_another_keeper_launched_is_watched_by_asking(stage: Stage
         await asyncio.sleep(0.05)
         assert (stage.killed, stage.heard) == (
             [worker],
-            [WorkerLeft("x", 1, Cause.LOST, "the worker's process died")],
+            [WorkerExited("x", 1, ExitCause.LOST, "the worker's process died")],
         )
 
     asyncio.run(story())
@@ -640,11 +640,11 @@ def test_a_worker_that_cannot_be_started_is_tried_again_and_keeps_nobody_else_wa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_slots, "RETRY", 0.01)
-    made = worker_slots.Places("pool", 2, 1, "cpu")
+    made = worker_slots.WorkerSlots("pool", 2, 1, "cpu")
     first, second = made
     failures = iter([RayError("no"), RuntimeError("no")])
 
-    async def tries(place: Place) -> None:
+    async def tries(place: WorkerSlot) -> None:
         if place is first:
             await asyncio.get_running_loop().create_future()  # its node is gone: Ray never says so
         for error in failures:
@@ -668,14 +668,14 @@ def test_a_device_can_be_shared_before_its_workers_have_imported_what_they_need(
     monkeypatch: pytest.MonkeyPatch, kind: str, needs_worker: bool
 ) -> None:
     """A GPU's name is known from its first worker."""
-    made = worker_slots.Places("pool", 2, 2, kind)
+    made = worker_slots.WorkerSlots("pool", 2, 2, kind)
 
     async def story() -> None:
         shared = asyncio.create_task(made.shared())
         for device in (0, 1):
             await asyncio.sleep(0.01)
             assert not shared.done()
-            made.turnstiles[device] = f"/turn{device}"
+            made.arbiters[device] = f"/turn{device}"
             made.moved.set()
         await asyncio.sleep(0.01)
         assert shared.done() is not needs_worker
@@ -693,7 +693,7 @@ def test_a_device_can_be_shared_before_its_workers_have_imported_what_they_need(
 
 
 def test_a_device_that_can_never_be_shared_is_told() -> None:
-    made = worker_slots.Places("pool", 1, 1, "cpu")
+    made = worker_slots.WorkerSlots("pool", 1, 1, "cpu")
     [place] = made
     place.failures, place.trouble = worker_slots.TRIES, "its worker could not be started: no"
     with pytest.raises(RuntimeError, match="could not be started: no"):
@@ -706,12 +706,12 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
 ) -> None:
     """Not while one is being started, nor while another place there has one."""
     monkeypatch.setattr(worker_slots, "RETRY", 0.01)
-    made = worker_slots.Places("pool", 2, 2, "cpu")
+    made = worker_slots.WorkerSlots("pool", 2, 2, "cpu")
     states = {0: "", 1: ""}
     monkeypatch.setattr(made, "_state", states.get)
     there: list[asyncio.Future[Any]] = []
 
-    async def tries(place: Place) -> None:
+    async def tries(place: WorkerSlot) -> None:
         there.append(asyncio.get_running_loop().create_future())
         place.take(await made._patiently(place, there[-1]))
 
@@ -854,7 +854,7 @@ def test_each_device_s_group_asks_for_its_location(
 
     monkeypatch.setattr(worker_slots, "placement_group", group)
     monkeypatch.setattr(ray.util, "get_placement_group", nowhere)
-    made = worker_slots.Places("pool", 2, 1, "cpu", locations=locations)
+    made = worker_slots.WorkerSlots("pool", 2, 1, "cpu", locations=locations)
     assert [made._find_group(device) for device in range(2)] == ["pool-device-0", "pool-device-1"]
     assert [line[3] for line in asked] == selectors
     assert all(line[0] == [{"device": 1}] and line[2] == "detached" for line in asked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_core.core.answers import Answer, Notice, Verdict
+from lightning_core.core.answers import Answer, Verdict, VerdictChanged
 from lightning_core.core.events import Cell, Pause, Report, Resume, Submit, Tick
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import CODES
@@ -14,7 +14,7 @@ from lightning_core.scheduler.settings import Settings
 
 
 def notices(answers: list[Answer]) -> list[tuple[Verdict, str]]:
-    return [(answer.verdict, str(answer.reason)) for answer in answers if isinstance(answer, Notice)]
+    return [(answer.verdict, str(answer.reason)) for answer in answers if isinstance(answer, VerdictChanged)]
 
 
 def train(scheduler: Scheduler, job: str, loss: float, cells: int = 24) -> None:

@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         "R10", "lightning_core/scheduler/retry_budgets.py",
-        "Cause.RAISED: job.retries,", "Cause.RAISED: None,",
+        "ExitCause.RAISED: job.retries,", "ExitCause.RAISED: None,",
         "tests/scheduler/test_retry_budgets.py::test_each_kind_of_fault_has_a_budget_of_its_own",
     ),
     Mutant(

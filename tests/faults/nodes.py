@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster as Nodes
 
 from lightning_core.cloud.provisioners import drain
 from lightning_core.cluster import cluster as clusters
-from lightning_core.cluster.pool_manager import start_keeper
+from lightning_core.cluster.pool_manager import start_pool_manager
 from lightning_core.server.ray_settings import NAMESPACE
 from tests.faults.test_workers import Story, Told, job, process_of, story_free, told
 
@@ -53,7 +53,7 @@ def live_through(tell: Callable[[Story], Told], folder: Path, found: dict[str, A
 
 def main(folder: Path) -> None:
     found: dict[str, Any] = {}
-    setattr(clusters, "start_keeper", functools.partial(start_keeper, ready_within=READY_WITHIN))  # noqa: B010
+    setattr(clusters, "start_pool_manager", functools.partial(start_pool_manager, ready_within=READY_WITHIN))  # noqa: B010
     own = tempfile.mkdtemp(prefix="lc-")  # Ray's usual folder tells everybody here which cluster is the newest
     os.environ["RAY_TMPDIR"] = own
     machines: Any = Nodes(

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, Notice, State
+from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, State, VerdictChanged
 from lightning_core.core.codec import decode_event
-from lightning_core.core.events import Event, Report, Save, WorkerLeft
-from lightning_core.core.jobs import Can
+from lightning_core.core.events import Event, Report, Save, WorkerExited
+from lightning_core.core.jobs import Capability
 from lightning_core.scheduler.retry_budgets import JITTER, MOST_PAUSE
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -76,7 +76,7 @@ class Witness:
         """
         for answer in answers:
             assert str(answer.reason), f"{answer.job}: told without a reason"
-            if isinstance(answer, Notice | Alert) or not answer.version:
+            if isinstance(answer, VerdictChanged | Alert) or not answer.version:
                 continue
             assert answer.version >= self._versions.get(answer.job, 0), f"{answer.job}: its version went back"
             self._versions[answer.job] = answer.version
@@ -87,11 +87,11 @@ class Witness:
         load, owners = [0.0] * self._devices, [0] * self._devices
         for grant in self._grants.values():
             assert sorted(set(grant.devices)) == list(grant.devices), f"{grant.job}: a device twice: {grant.devices}"
-            assert grant.devices or not grant.duty, f"{grant.job}: a duty and no device"
+            assert grant.devices or not grant.share, f"{grant.job}: a duty and no device"
             for device in grant.devices:
                 assert 0 <= device < self._devices, f"{grant.job}: no such device: {device}"
-                load[device] += grant.duty
-                owners[device] += grant.duty > 1 - 1e-6
+                load[device] += grant.share
+                owners[device] += grant.share > 1 - 1e-6
         assert max(load) <= 1 + 1e-6, f"a device is oversold: {load}"
         assert max(owners) <= 1, f"a device has two owners: {owners}"
 
@@ -127,7 +127,7 @@ class Watch:
     def _accepted(self, name: str, event: Event, life: int) -> None:
         """What may be resumed from was said by the life that was current, when it was said."""
         for save in set(self._scheduler.saves(name)) - set(self._saves.get(name, ())):
-            assert isinstance(event, Report | WorkerLeft), f"{name}: {save} of nobody"
+            assert isinstance(event, Report | WorkerExited), f"{name}: {save} of nobody"
             assert (event.job, event.incarnation, event.saved) == (name, life, save), f"{name}: {save} of {event}"
 
     def _in_time(self, now: float, limits: Limits) -> None:
@@ -136,7 +136,11 @@ class Watch:
         self._last = now
         passing = {}
         for status in self._scheduler.status():
-            if status.state is State.ENDED or status.paused or Can.RELEASE not in self._scheduler.job(status.name).can:
+            if (
+                status.state is State.ENDED
+                or status.paused
+                or Capability.RELEASE not in self._scheduler.job(status.name).can
+            ):
                 continue
             if (said := self._passes(status, limits)) is not None:
                 passing[status.name, status.incarnation, said[1]] = said

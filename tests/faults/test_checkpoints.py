@@ -28,8 +28,8 @@ from lightning_core.callbacks.checkpointing.checkpoint_io import CheckpointError
 from lightning_core.callbacks.checkpointing.job_writer import NotSaved
 from lightning_core.core.events import Save
 from lightning_core.storage import generations
-from lightning_core.storage.generations import Generations, Unsound, check, newest, sound
-from lightning_core.storage.job_checkpoints import FILE, OutOfReach, adopt, checkpoint_folder, find
+from lightning_core.storage.generations import CorruptCheckpointError, Generations, check, newest, sound
+from lightning_core.storage.job_checkpoints import FILE, CheckpointUnreadableError, adopt, checkpoint_folder, find
 from tests.bundle.test_preflight import problems_of
 from tests.callbacks.test_callback import Script, grant, until
 from tests.cluster.test_release import fit, launched, release
@@ -713,7 +713,7 @@ def test_what_the_disk_does_not_give_now_is_waited_for(
 
     monkeypatch.setattr(os, "open", failing(os.open))
     monkeypatch.setattr(Path, "open", failing(Path.open))
-    with pytest.raises(OutOfReach, match="Input/output error"):
+    with pytest.raises(CheckpointUnreadableError, match="Input/output error"):
         adopt(tmp_path, 3, two[:1])
     assert begins_with(adopt(tmp_path, 3, {*one, two[0]})) == 10
     broken.clear()
@@ -837,7 +837,7 @@ def test_errors_and_names_are_those_of_the_package() -> None:
     from lightning_core import callbacks
 
     assert callbacks.SafeCheckpointIO is checkpoint_io.SafeCheckpointIO
-    with pytest.raises(Unsound, match="has no manifest"):
+    with pytest.raises(CorruptCheckpointError, match="has no manifest"):
         check(Path(__file__))
     assert newest(Path(__file__)) is None
     copied = pickle.loads(pickle.dumps(SafeCheckpointIO(asynchronous=True, keep=3)))

@@ -20,13 +20,13 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning_core.callbacks import CoreCallback, joining, mailbox, steering
 from lightning_core.callbacks.joining import Connection
 from lightning_core.callbacks.mailbox import Mailbox
-from lightning_core.core.answers import Directive, End, Grant, Outlook, Verdict, Welcome
-from lightning_core.core.events import Cause, Cell, WorkerLeft
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.answers import Directive, End, Grant, JobForecast, JoinReply, Verdict
+from lightning_core.core.events import Cell, ExitCause, WorkerExited
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.node.device_arbiter import Turnstile, TurnstileClient
+from lightning_core.node.device_arbiter import ArbiterClient, DeviceArbiter
 from lightning_core.server import discovery as connecting
 from tests.callbacks.test_callback import Script, fit, grant, until
 from tests.tiny import Line, Points, ValidatedPoints
@@ -35,19 +35,19 @@ from tests.tiny import Line, Points, ValidatedPoints
 class Pool(Script):
     """A pool with one place."""
 
-    def __init__(self, directive: Directive | None = None, turnstiles: tuple[str, ...] = ()) -> None:
+    def __init__(self, directive: Directive | None = None, arbiters: tuple[str, ...] = ()) -> None:
         super().__init__(directive)
-        self.turnstiles = turnstiles
+        self.arbiters = arbiters
         self.jobs: list[Job] = []
         self.devices: list[str] = []
-        self.gone: list[WorkerLeft] = []
-        self.forecast: Outlook | None = None
+        self.gone: list[WorkerExited] = []
+        self.forecast: JobForecast | None = None
         self.asked: list[str] = []
         self.taken: set[str] = set()
         self.refusal: JoinRefused | None = None
         self.closed = 0
 
-    def join(self, job: Job, device: str) -> Welcome:
+    def join(self, job: Job, device: str) -> JoinReply:
         if self.away:
             raise ConnectionError("nobody here")
         self.asked.append(job.name)
@@ -57,14 +57,14 @@ class Pool(Script):
             raise self.refusal
         self.jobs.append(job)
         self.devices.append(device)
-        return Welcome(len(self.jobs), self.turnstiles)
+        return JoinReply(len(self.jobs), self.arbiters)
 
-    def outlook(self, job: str) -> Outlook | None:
+    def job_forecast(self, job: str) -> JobForecast | None:
         if self.away:
             raise ConnectionError("nobody here")
         return self.forecast
 
-    def left(self, event: WorkerLeft) -> None:
+    def left(self, event: WorkerExited) -> None:
         self.gone.append(event)
 
     def close(self) -> None:
@@ -101,11 +101,11 @@ def test_it_joins_with_its_terms_and_what_it_can_do_and_leaves(pool: Pool) -> No
         begin=5.0,
         weight=2.0,
         on_miss=OnMiss.HOLD,
-        can=frozenset({Can.TURNS, Can.HOLD}),
+        can=frozenset({Capability.TURNS, Capability.HOLD}),
     )
     assert pool.devices == ["cpu"]
     assert pool.reports[-1].batches == 32
-    assert pool.gone == [WorkerLeft("job", 1, detail="at max_epochs=2")]
+    assert pool.gone == [WorkerExited("job", 1, detail="at max_epochs=2")]
     assert pool.closed == 1
 
 
@@ -113,7 +113,7 @@ def test_an_error_is_told_with_its_traceback(pool: Pool) -> None:
     with pytest.raises(ValueError, match="made to fail"):
         fit(script(), Line(pause=0.01, raise_at=30))
     [left] = pool.gone
-    assert left.cause is Cause.RAISED
+    assert left.cause is ExitCause.RAISED
     assert left.detail.splitlines()[-1] == "ValueError: this job was made to fail"
     assert pool.reports[-1].batches == 29
 
@@ -132,7 +132,7 @@ def test_one_that_is_held_ends_when_it_is_told_to(pool: Pool) -> None:
             fit(script(), Line(pause=0.01), max_epochs=-1)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert [left.cause for left in pool.gone] == [Cause.INTERRUPTED]
+    assert [left.cause for left in pool.gone] == [ExitCause.INTERRUPTED]
 
 
 class Interrupting(pl.Callback):
@@ -144,7 +144,7 @@ class Interrupting(pl.Callback):
 def test_ctrl_c_is_no_crash(pool: Pool) -> None:
     with pytest.raises(SystemExit):
         fit(callback := script(), Line(pause=0.01), callbacks=[callback, Interrupting()])
-    assert [left.cause for left in pool.gone] == [Cause.INTERRUPTED]
+    assert [left.cause for left in pool.gone] == [ExitCause.INTERRUPTED]
 
 
 def test_each_fit_joins_anew(pool: Pool) -> None:
@@ -265,7 +265,7 @@ def test_told_so_it_takes_a_free_name(pool: Pool, caplog: pytest.LogCaptureFixtu
     assert pool.asked == ["job", "job-2", "job-3"]
     assert [job.name for job in pool.jobs] == ["job-3"]
     assert {report.job for report in pool.reports} == {"job-3"}
-    assert pool.gone == [WorkerLeft("job-3", 1, detail="at max_epochs=2")]
+    assert pool.gone == [WorkerExited("job-3", 1, detail="at max_epochs=2")]
     assert "it joins as job-3" in caplog.text
 
 
@@ -279,9 +279,9 @@ def test_a_pool_that_hangs_delays_the_first_batch_by_little(pool: Pool, monkeypa
     monkeypatch.setattr(steering, "FIRST_ANSWER", 0.2)
     answered = threading.Event()
 
-    def hang(self: Pool, job: Job, device: str) -> Welcome:
+    def hang(self: Pool, job: Job, device: str) -> JoinReply:
         answered.wait(20)
-        return Welcome(1, ())
+        return JoinReply(1, ())
 
     monkeypatch.setattr(Pool, "join", hang)
     first = FirstBatch()
@@ -336,7 +336,7 @@ def test_it_comes_back_to_a_pool_that_comes_back(pool: Pool, caplog: pytest.LogC
 
 
 def test_a_pool_that_knows_it_again_is_told_what_follows(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pool, "join", lambda self, job, device: Welcome(1, (), again=True))
+    monkeypatch.setattr(Pool, "join", lambda self, job, device: JoinReply(1, (), again=True))
     callback = script()
     thread = training(callback, Line(pause=0.01))
     until(lambda: pool.reports and pool.reports[-1].cells)
@@ -358,9 +358,9 @@ def test_the_pool_goes_and_stays_away(pool: Pool) -> None:
 
 
 def test_it_takes_its_turns_at_the_turnstile_of_the_device_granted(pool: Pool, tmp_path: Path) -> None:
-    turnstile = Turnstile(tmp_path / "turn")
-    other = TurnstileClient(turnstile.path)
-    pool.turnstiles = (str(turnstile.path),)
+    arbiter = DeviceArbiter(tmp_path / "turn")
+    other = ArbiterClient(arbiter.path)
+    pool.arbiters = (str(arbiter.path),)
     thread = training(script(), Line(pause=0.005), max_epochs=-1)
     until(lambda: pool.reports and pool.reports[-1].batches > 20)
     assert other.take(0.5, 5.0)
@@ -374,7 +374,7 @@ def test_it_takes_its_turns_at_the_turnstile_of_the_device_granted(pool: Pool, t
     thread.join(20)
     assert not thread.is_alive()
     other.close()
-    turnstile.close()
+    arbiter.close()
 
 
 def test_it_need_not_stop_when_the_target_is_met(pool: Pool) -> None:
@@ -384,7 +384,7 @@ def test_it_need_not_stop_when_the_target_is_met(pool: Pool) -> None:
 
 
 def test_the_user_s_logger_hears_forecast_and_verdict(pool: Pool, tmp_path: Path) -> None:
-    pool.forecast = Outlook(Verdict.AT_RISK, "late by 3s", 0.25, 63.0, -3.0)
+    pool.forecast = JobForecast(Verdict.AT_RISK, "late by 3s", 0.25, 63.0, -3.0)
     logger = CSVLogger(tmp_path)
     fit(script(), Line(pause=0.005, log="train_loss"), logger=logger, log_every_n_steps=10, max_epochs=3)
     table = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
@@ -397,7 +397,7 @@ def test_the_user_s_logger_hears_forecast_and_verdict(pool: Pool, tmp_path: Path
 
 
 def test_its_user_is_told_when_the_verdict_changes(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    pool.forecast = Outlook(Verdict.INFEASIBLE, "late by 3h", 0.25, 63.0, -3.0)
+    pool.forecast = JobForecast(Verdict.INFEASIBLE, "late by 3h", 0.25, 63.0, -3.0)
     fit(script(), Line(pause=0.005), max_epochs=3)
     told = [record for record in caplog.records if record.getMessage() == "job: infeasible: late by 3h"]
     assert [record.levelname for record in told] == ["WARNING"]
@@ -444,12 +444,12 @@ def test_a_fast_dev_run_is_not_its_business(pool: Pool) -> None:
 
 
 def test_its_core_is_given_back(pool: Pool, tmp_path: Path) -> None:
-    turnstile = Turnstile(tmp_path / "turn")
-    pool.turnstiles = (str(turnstile.path),)
+    arbiter = DeviceArbiter(tmp_path / "turn")
+    pool.arbiters = (str(arbiter.path),)
     cores = os.sched_getaffinity(0)
     fit(script(), Line(pause=0.005), Points(), max_epochs=2)
     assert os.sched_getaffinity(0) == cores
-    turnstile.close()
+    arbiter.close()
 
 
 def test_cells_that_come_while_others_are_sent_are_sent_too(caplog: pytest.LogCaptureFixture) -> None:

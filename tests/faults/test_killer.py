@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.events import Cause, Event, Report, Save, Submit, Tick, WorkerLeft
+from lightning_core.core.events import Event, ExitCause, Report, Save, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
@@ -62,7 +62,7 @@ def test_it_kills_and_stops() -> None:
         ([(0.0, JOB), (30.0, Tick())], Limits(ready=20.0), "neither there nor missed"),
         (
             [(0.0, JOB), (1.0, Report("a", 1, 1, 1, 5, 1.0)),
-             (2.0, WorkerLeft("a", 1, Cause.LOST, "dead")), (3.0, Tick())],
+             (2.0, WorkerExited("a", 1, ExitCause.LOST, "dead")), (3.0, Tick())],
             Limits(away=0.5), "away after a fault",
         ),
     ],

@@ -14,7 +14,7 @@ import pytest
 from lightning_core.callbacks import CoreCallback, Fenced, mailbox, steering
 from lightning_core.callbacks.joining import Connection
 from lightning_core.callbacks.mailbox import Mailbox
-from lightning_core.callbacks.ranks import Also, Word
+from lightning_core.callbacks.ranks import Action, Also
 from lightning_core.callbacks.steering import Steering
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import Report, Save
@@ -162,25 +162,25 @@ OVER = End("job", 2, Verdict.CANCELLED, Reason("cancelled"))
 @pytest.mark.parametrize(
     ("directive", "fresh", "lapsed"),
     [
-        (None, Word.GO, Word.HOLD),
-        (grant(2, 0.5), Word.GO, Word.HOLD),
-        (LEAVE, Word.LEAVE, Word.HOLD),
-        (HELD, Word.HOLD, Word.HOLD),
-        (MET, Word.STOP, Word.STOP),
-        (OVER, Word.OVER, Word.OVER),
-        (SUPERSEDED, Word.FENCED, Word.FENCED),
+        (None, Action.GO, Action.HOLD),
+        (grant(2, 0.5), Action.GO, Action.HOLD),
+        (LEAVE, Action.LEAVE, Action.HOLD),
+        (HELD, Action.HOLD, Action.HOLD),
+        (MET, Action.STOP, Action.STOP),
+        (OVER, Action.OVER, Action.OVER),
+        (SUPERSEDED, Action.FENCED, Action.FENCED),
     ],
 )
-def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fresh: Word, lapsed: Word) -> None:
+def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fresh: Action, lapsed: Action) -> None:
     for unheard, launched, word in ((59.0, True, fresh), (61.0, True, lapsed), (61.0, False, None)):
         pace: Any = SimpleNamespace(on_host=True)
-        box: Any = SimpleNamespace(directive=directive, silent_for=float, turnstiles=(), cores=1, refused="")
+        box: Any = SimpleNamespace(directive=directive, silent_for=float, arbiters=(), cores=1, refused="")
         box.unheard_for = lambda unheard=unheard: unheard
         steers = Steering("job", box, pace, None, None, launched, (0,), True, lambda: False)
         if word is not None:
             assert steers._decide(Also.NOTHING) is word
-        elif isinstance(directive, Grant) and directive.duty:
-            assert steers._decide(Also.NOTHING) is Word.GO  # a script goes on by itself
+        elif isinstance(directive, Grant) and directive.share:
+            assert steers._decide(Also.NOTHING) is Action.GO  # a script goes on by itself
 
 
 def test_a_checkpoint_is_told_at_once() -> None:

@@ -22,7 +22,7 @@ from lightning_core.callbacks import CoreCallback, JobOver, Released
 from lightning_core.callbacks.ranks import COST, REACT, batches_between
 from lightning_core.cluster.gang import Rank, free_port, trainer_arguments
 from lightning_core.core.answers import Directive, End, Grant, Verdict
-from lightning_core.core.events import Cause
+from lightning_core.core.events import ExitCause
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from tests.callbacks.test_callback import Script, grant, until
@@ -126,16 +126,16 @@ def test_ranks_that_part_say_so_soon_and_the_first_to_know_why_says_that(
         causes, seconds = (first[way]["cause"], second[way]["cause"]), first[way]["seconds"]
         match way:
             case "hangs" | "elsewhere":
-                assert causes == (Cause.LOST, Cause.LOST)
+                assert causes == (ExitCause.LOST, ExitCause.LOST)
                 assert first[way]["words"].startswith("its ranks fell apart, says rank 0 of 2: ")
                 assert seconds < parted.TIMEOUT + 5
                 record_property("figure", f"time-out {parted.TIMEOUT:.0f} s; rank 1 {way}: told after {seconds:.1f} s")
             case "raises":
-                assert causes == (Cause.LOST, Cause.RAISED)
+                assert causes == (ExitCause.LOST, ExitCause.RAISED)
                 assert second[way]["words"] == "ValueError: rank 1 has had enough"
                 assert seconds < parted.TIMEOUT
             case _:
-                assert causes == (Cause.DONE, Cause.DONE)
+                assert causes == (ExitCause.DONE, ExitCause.DONE)
         assert (first[way]["stuck"], second[way]["stuck"]) == (False, False)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from lightning_core.cluster.cluster import GRACE
 from lightning_core.core.codec import decode_event
-from lightning_core.core.events import Cause, Event, Report, WorkerLeft
+from lightning_core.core.events import Event, ExitCause, Report, WorkerExited
 from lightning_core.node.processes import started
 from lightning_core.node.signals import SAME_WISH
 from lightning_core.storage.journal import Journal, replay
@@ -140,7 +140,7 @@ def batches(run_dir: Path) -> int:
 
 def saved(run_dir: Path) -> int:
     """Batches that the job had saved when it last left."""
-    left = [event for event in events(run_dir) if isinstance(event, WorkerLeft) and event.cause is Cause.RELEASED]
+    left = [event for event in events(run_dir) if isinstance(event, WorkerExited) and event.cause is ExitCause.RELEASED]
     return left[-1].saved.batches if left and left[-1].saved is not None else 0
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lightning_core.market import (
     Arima,
     Autoregressive,
-    Batch,
     Foreseen,
+    JobBatch,
     LastValue,
     Ledger,
     Market,
@@ -68,7 +68,7 @@ POLICIES: dict[str, Any] = {
 
 def alone(policy: SpotPolicy, job: SpotJob, market: Market, foresight: Any = LAST, **how: Any) -> Ledger:
     """One policy, one job, from the market's first slot on."""
-    [ledger] = play([policy], Batch([job], market, [0]), foresight, **how)
+    [ledger] = play([policy], JobBatch([job], market, [0]), foresight, **how)
     return ledger
 
 
@@ -129,7 +129,7 @@ def test_markets_that_cannot_be(price: Any, available: Any, words: str) -> None:
 
 def test_a_job_must_lie_within_its_market() -> None:
     with pytest.raises(ValueError, match="must begin at 0 to 2 of market, got 3"):
-        Batch([PAPER], flat([1] * 12), [3])
+        JobBatch([PAPER], flat([1] * 12), [3])
 
 
 # ------------------------------------------------------------------------------------------------------ policies
@@ -174,7 +174,7 @@ def test_a_chain_learns_how_counts_move() -> None:
     assert rows.sum(1) == pytest.approx(np.ones(13))
     assert (rows.argmax(1)[[0, 12, 5]] == [12, 0, 5]).all()
     market = Market(np.full(300, 0.4), np.tile([0, 0, 12], 100))
-    batch = Batch([PAPER] * 3, market, [200, 201, 202])
+    batch = JobBatch([PAPER] * 3, market, [200, 201, 202])
     chain, full, blind = (
         play([policy], batch, foresight)[0].utility.mean()
         for policy, foresight in ((Chain(), LAST), (Ahap(9, end="literal"), PERFECT), (Ahap(9, end="literal"), LAST))
@@ -238,10 +238,10 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
     free = alone(POLICIES[name](), job, market, noise, guarded=False, **terms)
     kept = free.on_demand[0, -1] + (free.spot[0, -1] if overhead == "total" else 0)
     assert free.late[0] == job.slots_after(job.work - free.progress[0, -1], int(kept))
-    others = play([OnDemand(), POLICIES[name](), MaxSpot()], Batch([job] * 3, market, [0] * 3), noise, **terms)
+    others = play([OnDemand(), POLICIES[name](), MaxSpot()], JobBatch([job] * 3, market, [0] * 3), noise, **terms)
     assert np.array_equal(others[1].spot[2], ledger.spot[0])
     if overhead == "total":
-        assert ledger.utility[0] <= optimum(Batch([job], market, [0]))[0] + 1e-9
+        assert ledger.utility[0] <= optimum(JobBatch([job], market, [0]))[0] + 1e-9
 
 
 def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:
@@ -268,9 +268,9 @@ def test_who_reckons_with_losses_does_so_only_where_there_may_be_one() -> None:
     assert on_demand_alone(job, 1.0) == on_demand_alone(replace(job, loss=0.0), 1.0)
     # Spot ones that can stay as they are do; and who has none to fear is the same beside who has.
     held = np.array([3])
-    row = LAST.look(Batch([job], market, [0]), 10, 0)
+    row = LAST.look(JobBatch([job], market, [0]), 10, 0)
     for loss, beside in ((0.2, False), (0.0, False), (0.0, True)):
-        batch = Batch([replace(job, loss=loss)] + [job] * beside, market, [0] * (1 + beside))
+        batch = JobBatch([replace(job, loss=loss)] + [job] * beside, market, [0] * (1 + beside))
         several = [np.repeat(column, 1 + beside) for column in (np.array([33.0]), held, held * 0)]
         now = Forecast(np.repeat(row.prices, 1 + beside, 0), np.repeat(row.counts, 1 + beside, 0))
         choices = Choices(Seen(batch, 10, several[0], several[1], several[2], now, several[0], several[0]))
@@ -318,7 +318,7 @@ def test_a_window_s_plan_is_the_best_of_all(data: st.DataObject) -> None:
         best = max(best, job.worth_of_rest(max(job.work - done, 0.0), held) - cost)
     ledger = alone(Ahap(max(slots - 1, 1), 1, end="literal"), job, market, PERFECT, guarded=False)
     assert ledger.utility[0] == pytest.approx(best)
-    assert optimum(Batch([job], market, [0]))[0] == pytest.approx(best)
+    assert optimum(JobBatch([job], market, [0]))[0] == pytest.approx(best)
     assert by_labels(job, market.price, market.available) == pytest.approx(best)
 
 
@@ -343,7 +343,7 @@ def test_nothing_depends_on_the_unit_of_work(times: float) -> None:
     starts = list(range(0, 200, 10))
     each = [OnDemand, MaxSpot, Chain, Ahap]
     for made in each:
-        one, other = (play([made()], Batch(some, market, starts), LAST)[0] for some in (jobs, others))
+        one, other = (play([made()], JobBatch(some, market, starts), LAST)[0] for some in (jobs, others))
         assert one.on_time.all()
         assert other.on_time.all()
         assert other.utility == pytest.approx(one.utility, abs=1e-6)
@@ -354,12 +354,12 @@ def test_work_beyond_all_reach_costs_no_memory() -> None:
     job = SpotJob(1e12, 10)
     for policy in (Ahap(5, 1), Chain()):
         assert alone(policy, job, flat([6] * 10)).late[0] > 1e9
-    assert optimum(Batch([job], flat([6] * 10), [0]))[0] < -1e11
+    assert optimum(JobBatch([job], flat([6] * 10), [0]))[0] < -1e11
 
 
 def test_policies_play_as_if_alone_also_where_forecasts_are_drawn() -> None:
     market = Market(np.full(40, 0.5), np.random.default_rng(2).integers(0, 16, 40))
-    batch, noise = Batch([PAPER] * 3, market, [0, 7, 20]), Foreseen(Noisy(2.0), Noisy(2.0, seed=1))
+    batch, noise = JobBatch([PAPER] * 3, market, [0, 7, 20]), Foreseen(Noisy(2.0), Noisy(2.0, seed=1))
     [one] = play([Ahap(1, 1)], batch, noise)
     two, _ = play([Ahap(1, 1), Ahap(5, 1)], batch, noise)
     assert np.array_equal(one.spot, two.spot)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.events import Cancel, Lesson, Report, Submit
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.events import Cancel, Report, SelectorFeedback, Submit
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.market import Market, SpotJob
@@ -37,7 +37,7 @@ def pool(tmp_path: Path, **more: object) -> Settings:
 
 
 def job(name: str, deadline: float = 50.0, batches: int = 200, target: Target | None = None) -> Job:
-    can = frozenset({Can.RELEASE, Can.RESIZE})
+    can = frozenset({Capability.RELEASE, Capability.RESIZE})
     wanted = target or BatchTarget(batches)
     return Job(name, deadline, wanted, can=can, max_devices=2, sizes=(1, 2), rates=(10.0, 18.0))
 
@@ -69,7 +69,7 @@ def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> N
     for number in range(8):
         scheduler.handle(Submit((job(f"j{number}"),)), 10.0 * number)
         ended(scheduler, f"j{number}", 10.0 * number + 5)
-        scheduler.handle(Lesson(f"j{number}", (0.9, 0.5, 0.1)), 10.0 * number + 6)
+        scheduler.handle(SelectorFeedback(f"j{number}", (0.9, 0.5, 0.1)), 10.0 * number + 6)
         scheduler.check()
     scheduler.handle(Submit((job("next"),)), 100.0)
     spot = scheduler.status()[-1].spot
@@ -80,9 +80,14 @@ def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "lesson",
-    [Lesson("stranger", (1.0, 0.0, 0.0)), Lesson("a", (1.0,)), Lesson("a", (math.nan, 0.0, 0.0)), Lesson("a", ())],
+    [
+        SelectorFeedback("stranger", (1.0, 0.0, 0.0)),
+        SelectorFeedback("a", (1.0,)),
+        SelectorFeedback("a", (math.nan, 0.0, 0.0)),
+        SelectorFeedback("a", ()),
+    ],
 )
-def test_lessons_that_teach_nothing(tmp_path: Path, lesson: Lesson) -> None:
+def test_lessons_that_teach_nothing(tmp_path: Path, lesson: SelectorFeedback) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"),)), 0.0)
     ended(scheduler, "a", 5.0)
@@ -96,12 +101,12 @@ def test_lessons_that_teach_nothing(tmp_path: Path, lesson: Lesson) -> None:
 def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"),)), 0.0)
-    scheduler.handle(Lesson("a", (1.0, 0.0, 0.0)), 1.0)
+    scheduler.handle(SelectorFeedback("a", (1.0, 0.0, 0.0)), 1.0)
     assert not scheduler.untaught
     ended(scheduler, "a", 5.0)
     assert scheduler.untaught == {"a": 50.0}
     for _ in range(3):
-        scheduler.handle(Lesson("a", (1.0, 0.0, 0.0)), 6.0)
+        scheduler.handle(SelectorFeedback("a", (1.0, 0.0, 0.0)), 6.0)
     assert not scheduler.untaught
     scheduler.handle(Submit((job("b"),)), 7.0)
     spot = scheduler.status()[-1].spot
@@ -212,7 +217,7 @@ def test_a_lesson_that_cannot_be_had_is_asked_for_once(tmp_path: Path, monkeypat
     asked: list[str] = []
     lesson = Lessons.lesson
 
-    def fails(self: Lessons, lecture: Lecture) -> Lesson:
+    def fails(self: Lessons, lecture: Lecture) -> SelectorFeedback:
         asked.append(lecture.name)
         if lecture.name == "bad":
             raise MemoryError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
+from lightning_core.market import Foreseen, JobBatch, LastValue, Market, SpotJob, play
 from lightning_core.market.policies.paper_pool import distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
 
@@ -129,7 +129,7 @@ def test_the_paper_s_pool_has_112_policies_of_which_few_differ() -> None:
     pool = paper_pool()
     draw = np.random.default_rng(0)
     market = Market(draw.uniform(0.4, 0.9, 300), draw.integers(0, 17, 300))
-    batch = Batch([SpotJob(work=80.0, deadline=10)] * 6, market, draw.integers(0, 290, 6).tolist())
+    batch = JobBatch([SpotJob(work=80.0, deadline=10)] * 6, market, draw.integers(0, 290, 6).tolist())
     ledgers = play(list(pool.values()), batch, Foreseen(LastValue()))
     assert len(pool) == 112
     assert 15 <= distinct(ledgers) < 60  # sigma hardly matters

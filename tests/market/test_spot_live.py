@@ -24,10 +24,10 @@ from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.spot_watcher import Books, MarketAt, SpotRun
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import Amend, Event
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from lightning_core.market import Batch, Foreseen, LastValue, Market, SpotJob, play
+from lightning_core.market import Foreseen, JobBatch, LastValue, Market, SpotJob, play
 from lightning_core.market.live_plan import LivePlan, Nodes
 from lightning_core.market.policies import SPOT_POLICIES
 from tests.cli.test_cli import Said
@@ -49,7 +49,7 @@ def test_live_it_is_what_it_was_in_the_recording(
 ) -> None:
     trace = Market(np.array(prices), np.array(counts))
     job = replace(PAPER, work=float(work), loss=loss)
-    [ledger] = play([SPOT_POLICIES[name]()], Batch([job], trace, [1]), Foreseen(LastValue()))
+    [ledger] = play([SPOT_POLICIES[name]()], JobBatch([job], trace, [1]), Foreseen(LastValue()))
     plan, held, done = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Nodes(), 0.0
     for slot in range(job.deadline):
         before = held
@@ -163,7 +163,7 @@ class World:
 
 
 def elastic(name: str, batches: int, deadline: float) -> Job:
-    can = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE, Can.RESIZE})
+    can = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
     return Job(name, deadline, BatchTarget(batches), can=can, max_devices=4, sizes=(1, 2, 4))
 
 

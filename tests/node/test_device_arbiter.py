@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 from lightning_core.core.protocols import Turns
-from lightning_core.node.device_arbiter import Turnstile, TurnstileClient
+from lightning_core.node.device_arbiter import ArbiterClient, DeviceArbiter
 
 
 @pytest.fixture
-def turnstile(tmp_path: Path) -> Iterator[Turnstile]:
-    made = Turnstile(tmp_path / "t", patience=0.5)
+def arbiter(tmp_path: Path) -> Iterator[DeviceArbiter]:
+    made = DeviceArbiter(tmp_path / "t", patience=0.5)
     yield made
     made.close()
 
 
-def test_alone_it_never_waits_and_never_ends(turnstile: Turnstile) -> None:
-    client = TurnstileClient(turnstile.path, quantum=0.0)
+def test_alone_it_never_waits_and_never_ends(arbiter: DeviceArbiter) -> None:
+    client = ArbiterClient(arbiter.path, quantum=0.0)
     assert isinstance(client, Turns)
     assert client.take(0.1, 5.0)
     time.sleep(0.05)
@@ -34,12 +34,12 @@ def test_alone_it_never_waits_and_never_ends(turnstile: Turnstile) -> None:
     client.close()
 
 
-def test_the_second_waits_until_the_first_gives(turnstile: Turnstile) -> None:
-    first, second = (TurnstileClient(turnstile.path, quantum=0.0) for _ in range(2))
+def test_the_second_waits_until_the_first_gives(arbiter: DeviceArbiter) -> None:
+    first, second = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
     assert first.take(0.5, 5.0)
     assert not second.take(0.5, 0.05)
     assert first.spent()
-    first.give(again=True, duty=0.5)
+    first.give(again=True, share=0.5)
     assert second.take(0.5, 5.0)
     assert not first.take(0.5, 0.05)
     second.give(again=False)
@@ -49,9 +49,9 @@ def test_the_second_waits_until_the_first_gives(turnstile: Turnstile) -> None:
     second.close()
 
 
-def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(turnstile: Turnstile) -> None:
+def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(arbiter: DeviceArbiter) -> None:
     """The turn comes while it is being withdrawn: it must not be taken for a later one."""
-    first, second = (TurnstileClient(turnstile.path) for _ in range(2))
+    first, second = (ArbiterClient(arbiter.path) for _ in range(2))
     assert first.take(0.5, 5.0)
     assert not second.take(0.5, 0.01)
     first.give(again=False)  # the turn is on its way to second ...
@@ -63,36 +63,36 @@ def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(turnstile: Turnstile
     second.close()
 
 
-def test_a_turn_is_charged_at_the_duty_under_which_it_was_taken(turnstile: Turnstile) -> None:
+def test_a_turn_is_charged_at_the_duty_under_which_it_was_taken(arbiter: DeviceArbiter) -> None:
     """A job that is put on hold gives its turn back with duty 0; that must not starve it when it comes back."""
-    held, other = (TurnstileClient(turnstile.path, quantum=0.0) for _ in range(2))
+    held, other = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
     assert held.take(0.5, 5.0)
     assert not other.take(0.5, 0.1)
-    held.give(again=False, duty=0.0)
+    held.give(again=False, share=0.0)
     assert other.take(0.5, 5.0)
     assert not held.take(0.5, 0.01)
     start = time.monotonic()
     while not held.held:
         time.sleep(0.01)
-        other.give(again=True, duty=0.5)
+        other.give(again=True, share=0.5)
         assert held.take(0.5, 0.001) or other.take(0.5, 5.0)
     assert time.monotonic() - start < 1.0
     held.close()
     other.close()
 
 
-@pytest.mark.parametrize("duties", [(0.5, 0.5), (0.7, 0.2, 0.1)])
-def test_turns_are_in_proportion_to_duties(turnstile: Turnstile, duties: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.7, 0.2, 0.1)])
+def test_turns_are_in_proportion_to_duties(arbiter: DeviceArbiter, shares: tuple[float, ...]) -> None:
     """Time held, over a second, by threads that do nothing but take turns; never two at once."""
-    held = [0.0] * len(duties)
+    held = [0.0] * len(shares)
     inside: list[int] = []
     overlaps: list[int] = []
     end = time.monotonic() + 2.0
 
     def take_turns(k: int) -> None:
-        client = TurnstileClient(turnstile.path, quantum=0.01)
+        client = ArbiterClient(arbiter.path, quantum=0.01)
         while time.monotonic() < end:
-            if client.take(duties[k], 1.0):
+            if client.take(shares[k], 1.0):
                 start = time.monotonic()
                 inside.append(k)
                 if len(inside) > 1:
@@ -101,24 +101,24 @@ def test_turns_are_in_proportion_to_duties(turnstile: Turnstile, duties: tuple[f
                     time.sleep(0.001)
                 inside.remove(k)
                 held[k] += time.monotonic() - start
-                client.give(again=True, duty=duties[k])
+                client.give(again=True, share=shares[k])
         client.close()
 
-    threads = [threading.Thread(target=take_turns, args=(k,)) for k in range(len(duties))]
+    threads = [threading.Thread(target=take_turns, args=(k,)) for k in range(len(shares))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not overlaps
-    for share, duty in zip(held, duties, strict=True):
-        assert share / sum(held) == pytest.approx(duty, abs=0.06)
+    for seconds, share in zip(held, shares, strict=True):
+        assert seconds / sum(held) == pytest.approx(share, abs=0.06)
 
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from lightning_core.node.device_arbiter import TurnstileClient
-client = TurnstileClient(Path(sys.argv[1]))
+from lightning_core.node.device_arbiter import ArbiterClient
+client = ArbiterClient(Path(sys.argv[1]))
 client.take(0.5, 5.0)
 print("held", flush=True)
 time.sleep(60)
@@ -126,12 +126,12 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_holder_that_dies_or_hangs_does_not_stop_the_others(turnstile: Turnstile, fault: signal.Signals) -> None:
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(turnstile.path)], stdout=subprocess.PIPE)
+def test_a_holder_that_dies_or_hangs_does_not_stop_the_others(arbiter: DeviceArbiter, fault: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(arbiter.path)], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        client = TurnstileClient(turnstile.path)
+        client = ArbiterClient(arbiter.path)
         assert not client.take(0.5, 0.05)
         os.kill(process.pid, fault)
         assert client.take(0.5, 5.0)
@@ -144,18 +144,18 @@ def test_a_holder_that_dies_or_hangs_does_not_stop_the_others(turnstile: Turnsti
 
 
 def test_training_goes_on_without_a_turnstile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    turnstile = Turnstile(tmp_path / "t")
-    client = TurnstileClient(turnstile.path, quantum=0.0)
+    arbiter = DeviceArbiter(tmp_path / "t")
+    client = ArbiterClient(arbiter.path, quantum=0.0)
     assert client.take(0.5, 1.0)
-    turnstile.close()
-    client.give(again=True, duty=0.5)
+    arbiter.close()
+    client.give(again=True, share=0.5)
     assert client.take(0.5, 1.0)
     assert not client.spent()
     assert "training goes on without turns" in caplog.text
     client.close()
-    never = TurnstileClient(tmp_path / "nowhere")
+    never = ArbiterClient(tmp_path / "nowhere")
     assert never.take(0.5, 1.0)
 
 
-def test_only_its_user_may_come_in(turnstile: Turnstile) -> None:
-    assert turnstile.path.stat().st_mode & 0o077 == 0
+def test_only_its_user_may_come_in(arbiter: DeviceArbiter) -> None:
+    assert arbiter.path.stat().st_mode & 0o077 == 0

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from lightning_core.core.events import Event, Pause, Submit
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.placement import CLOUD, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
-from lightning_core.placement.executor import Acting, job_name
+from lightning_core.placement.executor import PlanExecutor, job_name
 from lightning_core.placement.reconfigurer import Limits
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.conftest import ROOT
 
-CAN = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE, Can.RESIZE})
+CAN = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
 DEMANDS = Demands(
     ("night", "day"), {"device": Gpu(4.0)}, {"fp32": Level(0.9, {"device": 1600.0})},
     {name: Node({"device": 1.0}) for name in ("a", "b", "c")},
@@ -58,7 +58,7 @@ def test_every_period_sends_everybody_where_the_plan_has_it() -> None:
     names = [job_name(DEMANDS, task) for task in placed.served]
     assert names == ["cars-0", "cars-1", "bus"]
     pool = Pool(names)
-    acting = Acting(placed, pool.scheduler.job, pool.tell, Limits(cost=5.0))
+    acting = PlanExecutor(placed, pool.scheduler.job, pool.tell, Limits(cost=5.0))
     with pytest.raises(ValueError, match="a period must have begun, got none"):
         acting.meet({"cars": 18.0})
     acting.begin(0)
@@ -76,7 +76,7 @@ def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there()
     """No node at the edge has two devices: one of both moves, for the other the cloud has no device left."""
     placed = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placed
     pool = Pool([job_name(DEMANDS, task) for task in placed.served])
-    acting = Acting(placed, pool.scheduler.job, pool.tell, Limits(cost=5.0, moves=1))
+    acting = PlanExecutor(placed, pool.scheduler.job, pool.tell, Limits(cost=5.0, moves=1))
     acting.begin(1)
     before = pool.where()
     changes = acting.meet({"cars": 18.0})
@@ -93,7 +93,7 @@ def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there()
 def test_whoever_stays_is_not_told_again_to_rest_or_to_go_on() -> None:
     placed = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placed
     pool, told = Pool([job_name(DEMANDS, task) for task in placed.served]), list[Event]()
-    acting = Acting(placed, pool.scheduler.job, told.append)
+    acting = PlanExecutor(placed, pool.scheduler.job, told.append)
     acting.begin(0)
     assert [event for event in told if isinstance(event, Pause)] == [Pause("cars-1", release=True)]
     acting.begin(1)

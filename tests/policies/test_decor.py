@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import Answer, End, Grant, Verdict
-from lightning_core.core.events import Amend, Cause, Event, Report, Submit, Tick, Unready, WorkerLeft
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.events import Amend, Event, ExitCause, LaunchTimedOut, Report, Submit, Tick, WorkerExited
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies.decor import Decor
@@ -23,7 +23,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.simulation import Delays, JobOutcome, SimulatedJob, Simulation
 from tests.views import view
 
-CAN = frozenset({Can.HOLD, Can.RELEASE, Can.RESIZE})
+CAN = frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
 
 
 class Watched(Simulation):
@@ -37,7 +37,7 @@ class Watched(Simulation):
     def _hear(self, answers: list[Answer]) -> None:
         for answer in answers:
             if isinstance(answer, Grant):
-                devices = answer.duty * len(answer.devices)
+                devices = answer.share * len(answer.devices)
                 had = self.granted.setdefault(answer.job, [])
                 if not had or had[-1][1] != devices:
                     had.append((self._now, devices))
@@ -273,7 +273,7 @@ def test_what_is_too_much_is_said_with_how_late_it_would_be() -> None:
 def test_who_is_early_on_the_least_it_can_have_is_told() -> None:
     whole = run([training("a", 200, 100.0, (10.0, 19.0), known=True)], 2, alpha=1.0)
     assert whole.simulation.said["a"][0] == "ends 80.0s early with the least that it can have (devices: 1)"
-    part = run([training("a", 100, 400.0, (50.0,), can=frozenset(Can))], 1, alpha=1.0, quantum=0.05)
+    part = run([training("a", 100, 400.0, (50.0,), can=frozenset(Capability))], 1, alpha=1.0, quantum=0.05)
     assert any("early with the least that it can have (devices: 0.05)" in said for said in part.simulation.said["a"])
 
 
@@ -283,7 +283,7 @@ def test_who_is_early_on_the_least_it_can_have_is_told() -> None:
 @pytest.mark.parametrize("alpha", [0.95, 1.0])
 @pytest.mark.parametrize("factor", [1.5, 2.5])
 def test_parts_of_a_device_follow_the_ramp(factor: float, alpha: float) -> None:
-    jobs = [training("a", 3000, factor * 100, (30.0,), can=frozenset(Can))]
+    jobs = [training("a", 3000, factor * 100, (30.0,), can=frozenset(Capability))]
     one = run(jobs, 1, alpha=alpha, quantum=0.05)
     assert one.end("a") == pytest.approx(alpha * factor * 100, rel=0.015)
     steady = [part for since, part in one.simulation.granted["a"] if since > 20][:-1]
@@ -292,7 +292,10 @@ def test_parts_of_a_device_follow_the_ramp(factor: float, alpha: float) -> None:
 
 
 def test_parts_of_one_device_side_by_side() -> None:
-    jobs = [training(name, batches, 200.0, (20.0,), can=frozenset(Can)) for name, batches in (("a", 1200), ("b", 1600))]
+    jobs = [
+        training(name, batches, 200.0, (20.0,), can=frozenset(Capability))
+        for name, batches in (("a", 1200), ("b", 1600))
+    ]
     one = run(jobs, 1, alpha=0.95, quantum=0.05)
     assert all(job.verdict is Verdict.MET for job in one.jobs.values())
 
@@ -321,13 +324,13 @@ def test_after_a_resize_that_failed_a_job_stays_where_it_was() -> None:
         found = [one for one in scheduler.handle(Tick(), now) if isinstance(one, Grant)]
         grant = found[0] if found else grant
     assert grant.devices  # fewer
-    scheduler.handle(WorkerLeft("a", 1, Cause.RELEASED), now)
+    scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), now)
     for _ in range(30):
-        answers = scheduler.handle(Unready("a", 2, "one is missing"), now)
-        if found := [one for one in answers if isinstance(one, Grant) and one.duty]:
+        answers = scheduler.handle(LaunchTimedOut("a", 2, "one is missing"), now)
+        if found := [one for one in answers if isinstance(one, Grant) and one.share]:
             break
         now += 1.0
-        if found := [one for one in scheduler.handle(Tick(), now) if isinstance(one, Grant) and one.duty]:
+        if found := [one for one in scheduler.handle(Tick(), now) if isinstance(one, Grant) and one.share]:
             break
     assert len(found[-1].devices) == 2
     assert str(found[-1].reason) == "stays on 2 devices, for the last change of their number failed"

@@ -15,7 +15,7 @@ from tests.views import view
 def test_guarded_edf_is_edf_for_those_with_a_chance() -> None:
     plan = GuardedEdf().plan(view([50, 5, 5], [10, 30, 20]), 0.0)
     assert plan.order.tolist() == [2, 1, 0]
-    assert plan.duty.tolist() == [0, 1, 1]
+    assert plan.share.tolist() == [0, 1, 1]
     assert plan.finish[1:].tolist() == [10, 5]
     assert not plan.finish[0] <= 10
     told = Reason(CODES[plan.waiting[0]], tuple(plan.numbers[0]))
@@ -35,28 +35,28 @@ def test_guarded_edf_is_edf_for_those_with_a_chance() -> None:
 )
 def test_guarded_edf_knows_how_unsure_a_forecast_is(work: float, slack: float, spread: float, passes: bool) -> None:
     plan = GuardedEdf().plan(view([work, 1], [slack + 7, 99], spread=[spread, 0]), 7.0)
-    assert (plan.duty[0] == 1) == passes
+    assert (plan.share[0] == 1) == passes
 
 
 def test_guarded_edf_does_not_judge_early() -> None:
     early = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[9, 5, 0, 50]), 0.0)
     assert early.order.tolist() == [0, 1, 2, 3]
-    assert early.duty.tolist() == [1, 1, 1, 1]
+    assert early.share.tolist() == [1, 1, 1, 1]
     assert [CODES[c] for c in early.codes[:3]] == ["unjudged"] * 3
     seen = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[10] * 4), 0.0)
-    assert seen.duty.tolist() == [0, 0, 1, 1]  # of the third not even the speed is known
+    assert seen.share.tolist() == [0, 0, 1, 1]  # of the third not even the speed is known
 
 
 def test_guarded_edf_takes_a_person_at_their_word_only_until_the_speed_is_known() -> None:
     said = GuardedEdf().plan(view([50, 1], [10, 20], exact=[True, False], throughput=[nan, 10.0]), 0.0)
     seen = GuardedEdf().plan(view([50, 1], [10, 20], exact=[True, False]), 0.0)
-    assert (said.duty.tolist(), seen.duty.tolist()) == ([1, 1], [0, 1])
+    assert (said.share.tolist(), seen.share.tolist()) == ([1, 1], [0, 1])
 
 
 def test_guarded_edf_tries_the_likeliest_if_nothing_passes() -> None:
     plan = GuardedEdf().plan(view([100, 30, inf], [10, 11, 12]), 0.0)
     assert plan.order.tolist() == [1, 0, 2]
-    assert plan.duty[1] == 1
+    assert plan.share[1] == 1
     assert CODES[plan.codes[1]] == "likeliest"
 
 
@@ -71,7 +71,7 @@ def test_guarded_edf_puts_heavy_jobs_first_only_if_weights_differ() -> None:
     assert GuardedEdf().plan(view(work, deadline), 0.0).order.tolist() == [0, 1]
     plan = GuardedEdf().plan(view(work, deadline, weight=[1, 3]), 0.0)
     assert plan.order.tolist() == [1, 0]
-    assert plan.duty.tolist() == [1, 1]  # passed, not given up: it comes after the heavy one
+    assert plan.share.tolist() == [1, 1]  # passed, not given up: it comes after the heavy one
     assert CODES[plan.waiting[0]] == "others_first"
     assert GuardedEdf().plan(view(work, deadline, weight=[1, 3], devices=2), 0.0).order.tolist() == [0, 1]
 
@@ -84,8 +84,8 @@ def test_guarded_edf_expects_nobody_to_hold_a_device_beyond_its_deadline() -> No
 
 def test_guarded_edf_gives_up_for_now_and_tests_again() -> None:
     policy = GuardedEdf()
-    assert policy.plan(view([30, 1], [10, 99]), 0.0).duty.tolist() == [0, 1]
-    assert policy.plan(view([8, 1], [10, 99]), 1.0).duty.tolist() == [1, 1]
+    assert policy.plan(view([30, 1], [10, 99]), 0.0).share.tolist() == [0, 1]
+    assert policy.plan(view([8, 1], [10, 99]), 1.0).share.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(("field", "value"), [("judge_after", -1), ("least_chance", 1.0), ("least_chance", -0.1)])

@@ -65,7 +65,7 @@ def test_who_has_the_best_score_has_the_slice() -> None:
     alike: dict[str, Any] = {"cells": [3] * 2, "throughput": [SPEED] * 2, "loss": [e] * 2, "position": [e**2] * 2}
     plan = policy.plan(view([9, 9], [LEFT, LEFT], goal=[exp(-1), 1], **alike), 0.0)
     assert plan.order.tolist() == [1, 0]
-    assert plan.duty.tolist() == [0, 1]
+    assert plan.share.tolist() == [0, 1]
     assert said(plan, 1) == "has this slice of 5.0s: comes on 2 times as fast as it must"
     assert said(plan, 0, waits=True) == "waits for its slice: comes on 1 times as fast as it must"
 
@@ -159,7 +159,7 @@ def test_who_cannot_make_it_is_passed_over_and_tested_again_at_each_slice() -> N
     policy = Laira()
     jobs = falling(policy, [1e-6, 0.1], [1e6, 500])
     plan = policy.plan(jobs, 0.0)
-    assert plan.duty.tolist() == [0, 1]
+    assert plan.share.tolist() == [0, 1]
     assert said(plan, 0, waits=True) == (
         "given up for now: alone until its deadline it would not reach its target by forecast"
     )
@@ -173,7 +173,7 @@ def test_if_nobody_can_make_it_all_are_tried() -> None:
     policy = Laira()
     plan = policy.plan(falling(policy, [1e-6, 1e-7], [1e3, 1e3]), 0.0)
     assert plan.order.tolist() == [0, 1]
-    assert plan.duty.tolist() == [1, 0]
+    assert plan.share.tolist() == [1, 0]
     assert said(plan, 0) == "no job can make it by forecast; all are tried"
 
 
@@ -194,7 +194,7 @@ def test_each_shows_some_cells_in_turn_before_anything_else() -> None:
         plan = policy.plan(view([9] * 3, [9, 8, 7], cells=cells, batches=[10 * c for c in cells]), float(sum(cells)))
         heads.append(int(plan.order[0]))
         words.append(said(plan, int(plan.order[0])))
-        assert plan.duty.sum() == 1
+        assert plan.share.sum() == 1
     assert heads[:4] == [0, 0, 1, 1]
     assert words[1] == "is being explored: 4 of 5 loss cells seen"
     assert words[4].startswith("has shown too little")  # the banks of this test were told nothing

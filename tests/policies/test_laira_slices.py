@@ -130,7 +130,7 @@ def test_a_slice_ends_with_its_job() -> None:
     gone = view([10] * 2, [99, 98], exact=[True] * 2, batches=[100] * 2, place=[1, 2])
     plan = policy.plan(gone, 1.5)
     assert plan.order.tolist() == [0, 1]
-    assert plan.duty.tolist() == [1, 0]
+    assert plan.share.tolist() == [1, 0]
 
 
 def test_who_does_not_move_is_passed_over_for_as_long_as_it_was_waited_for_and_then_twice_as_long() -> None:
@@ -160,7 +160,7 @@ def test_who_is_explored_and_stops_moving_keeps_nobody_waiting() -> None:
 def test_a_job_alone_in_the_pool_is_waited_for() -> None:
     policy, jobs = Laira(patience=5.0), view([nan], [1e4], cells=[0])
     for now in range(0, 60, 3):
-        assert policy.plan(jobs, float(now)).duty.tolist() == [1]
+        assert policy.plan(jobs, float(now)).share.tolist() == [1]
 
 
 # ------------------------------------------------------------------------------------------------------ several devices
@@ -169,7 +169,7 @@ def test_a_job_alone_in_the_pool_is_waited_for() -> None:
 def test_the_best_that_fit_have_the_slice_together() -> None:
     policy, jobs = in_slices(4)
     pool = replace(jobs, devices=2)
-    assert policy.plan(pool, 0.0).duty.tolist() == [1, 1, 0, 0]
+    assert policy.plan(pool, 0.0).share.tolist() == [1, 1, 0, 0]
     one_moves = replace(pool, batches=np.array([110, 100, 100, 100]))
     policy.plan(one_moves, 3.0)
     assert policy._turns.last(9.0)  # the clock waits for the other
@@ -179,9 +179,9 @@ def test_the_best_that_fit_have_the_slice_together() -> None:
 
 def test_jobs_of_several_devices_have_them_whole() -> None:
     policy, jobs = in_slices(3)
-    for size, duty in (([2, 1, 1], [1, 0, 0]), ([1, 2, 1], [1, 0, 0]), ([1, 1, 2], [1, 1, 0])):
+    for size, share in (([2, 1, 1], [1, 0, 0]), ([1, 2, 1], [1, 0, 0]), ([1, 1, 2], [1, 1, 0])):
         sized = replace(jobs, size=np.array(size), devices=2)
-        assert Laira().plan(sized, 0.0).duty.tolist() == duty
+        assert Laira().plan(sized, 0.0).share.tolist() == share
     assert policy.plan(replace(jobs, weight=np.array([1.0, 9.0, 1.0])), 0.0).order[0] == 0  # weights are not part of it
 
 

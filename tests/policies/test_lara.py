@@ -20,28 +20,28 @@ from tests.views import view
 @pytest.mark.parametrize("policy", [Lara, LeastResourcesFirst, EasiestFirst])
 def test_exploration_comes_first_and_is_shared_equally(policy: Callable[..., Policy]) -> None:
     plan = policy(explore=10).plan(view([5, 5, nan], [30, 10, 20], cells=[12, 3, 40]), 0.0)
-    assert plan.duty.tolist() == [0, 0.5, 0.5]
+    assert plan.share.tolist() == [0, 0.5, 0.5]
     assert plan.order.tolist() == [1, 2, 0]
     assert [CODES[c] for c in plan.codes] == ["explored", "explore", "explore"]
     two = policy(explore=10).plan(view([5, 5, nan], [30, 10, 20], cells=[12, 3, 40], devices=2), 0.0)
-    assert two.duty.tolist() == [0, 1, 1]
+    assert two.share.tolist() == [0, 1, 1]
     with pytest.raises(ValueError, match="explore must be at least 0 cells, got -1"):
         policy(explore=-1)
 
 
 def test_jobs_of_several_devices_are_explored_one_after_the_other() -> None:
     plan = Lara().plan(view([5, 5, 5], [30, 10, 20], cells=[3, 3, 3], size=[1, 2, 1], devices=2), 0.0)
-    assert plan.duty.tolist() == [1, 1, 1]
+    assert plan.share.tolist() == [1, 1, 1]
 
 
 def test_known_work_need_not_be_explored() -> None:
     plan = Lara().plan(view([5, 5], [30, 10], cells=[0, 50], exact=[True, False]), 0.0)
-    assert plan.duty.min() > 0
+    assert plan.share.min() > 0
 
 
 def test_what_shows_no_loss_is_not_explored_for_ever() -> None:
     plan = Lara(explore=10).plan(view([5, nan], [30, 10], cells=[12, 0], batches=[100, 1001]), 0.0)
-    assert plan.duty.tolist() == [1, 0]
+    assert plan.share.tolist() == [1, 0]
 
 
 def test_least_resources_first() -> None:
@@ -92,7 +92,7 @@ def test_easiest_is_by_the_whole_time_that_a_job_has_as_printed() -> None:
 def test_lara_shares_as_printed() -> None:
     """Two kept jobs: alpha = 2/4 and 3/(8 - 2), so shares 0.5 and 0.25 before they are rescaled to fill the device."""
     plan = Lara().plan(view([3, 2, 50], [8, 4, 20]), 0.0)
-    assert plan.duty.tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+    assert plan.share.tolist() == pytest.approx([1 / 3, 2 / 3, 0])
     assert plan.order.tolist() == [1, 0, 2]
     assert [CODES[c] for c in plan.codes[:2]] == ["chosen", "chosen"]
     assert CODES[plan.waiting[2]] == "dropped"
@@ -105,15 +105,15 @@ def test_lara_shares_as_printed() -> None:
 @settings(max_examples=200, deadline=None)
 def test_stick_breaking_fills_the_pool_and_never_oversells_it(jobs: list[tuple[float, float]], devices: int) -> None:
     work, slack = np.array(sorted(jobs, key=lambda job: job[1])).T
-    duty = stick_breaking(work, slack, devices)
-    assert np.all((duty >= 0) & (duty <= 1 + 1e-9))
-    assert duty.sum() == pytest.approx(min(devices, len(jobs)))
+    share = stick_breaking(work, slack, devices)
+    assert np.all((share >= 0) & (share <= 1 + 1e-9))
+    assert share.sum() == pytest.approx(min(devices, len(jobs)))
 
 
 def test_lara_takes_jobs_of_several_devices_in_turn() -> None:
     jobs = view([3, 2, 4], [8, 4, 9], size=[1, 2, 1], devices=2)
     plan = Lara().plan(jobs, 0.0)
-    assert plan.duty.tolist() == [1, 1, 1]
+    assert plan.share.tolist() == [1, 1, 1]
     assert plan.order.tolist() == [1, 0, 2]
     assert plan.finish.tolist() == [5, 2, 6]
 
@@ -121,14 +121,14 @@ def test_lara_takes_jobs_of_several_devices_in_turn() -> None:
 def test_lara_in_the_order_of_deadlines() -> None:
     plan = Lara(order="edf").plan(view([3, 2, inf], [8, 4, 20]), 0.0)
     assert plan.order.tolist() == [1, 0, 2]
-    assert plan.duty.tolist() == [1, 1, 0]
+    assert plan.share.tolist() == [1, 1, 0]
     assert [CODES[c] for c in plan.waiting] == ["chosen_later", "chosen_later", "not_falling"]
     assert plan.finish[:2].tolist() == [5, 2]
 
 
 def test_lara_tries_all_when_nothing_fits() -> None:
     plan = Lara().plan(view([30, inf], [8, 4]), 0.0)
-    assert plan.duty.tolist() == [0.5, 0.5]
+    assert plan.share.tolist() == [0.5, 0.5]
 
 
 def test_lara_drops_the_longest_and_not_the_most_urgent() -> None:

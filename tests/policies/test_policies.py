@@ -152,12 +152,12 @@ def conforms(name: str, data: st.DataObject) -> None:
         with np.errstate(all="raise", under="ignore"):  # a warning in a log nobody reads is an error here
             plan = policy.plan(jobs, now)
         assert sorted(plan.order.tolist()) == list(range(n))
-        assert plan.duty.shape == plan.finish.shape == plan.codes.shape == plan.waiting.shape == (n,)
-        assert np.all((plan.duty >= 0) & (plan.duty <= 1))
+        assert plan.share.shape == plan.finish.shape == plan.codes.shape == plan.waiting.shape == (n,)
+        assert np.all((plan.share >= 0) & (plan.share <= 1))
         size = jobs.size if plan.size is None else plan.size
         assert size.shape == (n,)
         assert np.all(size >= 1)
-        assert not np.any((plan.duty > 0) & (plan.duty < 1) & (size > 1)), "a part of several devices"
+        assert not np.any((plan.share > 0) & (plan.share < 1) & (size > 1)), "a part of several devices"
         assert plan.numbers.shape == (n, 2)
         assert np.isfinite(plan.numbers).all()
         assert not np.any(plan.finish < now)
@@ -165,7 +165,7 @@ def conforms(name: str, data: st.DataObject) -> None:
             for code, numbers in zip(codes.tolist(), plan.numbers.tolist(), strict=True):
                 assert str(Reason(CODES[code], tuple(numbers)))
         if plan.fill:
-            wanted = float((plan.duty * jobs.size).sum())
+            wanted = float((plan.share * jobs.size).sum())
             assert wanted > 0, "nobody is to be served while jobs are left"
         for column, old in zip(columns(jobs), before, strict=True):
             assert np.array_equal(column, old, equal_nan=True)  # type: ignore[arg-type]
@@ -208,14 +208,14 @@ def test_fifo_and_edf_take_one_after_the_other() -> None:
     assert Fifo().plan(jobs, 0.0).order.tolist() == [0, 1, 2]
     plan = Edf().plan(jobs, 1.0)
     assert plan.order.tolist() == [1, 2, 0]
-    assert plan.duty.tolist() == [1, 1, 1]
+    assert plan.share.tolist() == [1, 1, 1]
     assert plan.finish.tolist() == [16, 6, 11]
     assert plan.numbers[:, 0].tolist() == [2, 0, 1]
     assert Edf().plan(replace(jobs, devices=2), 1.0).finish.tolist() == [11, 6, 6]
 
 
 @pytest.mark.parametrize(
-    ("devices", "jobs", "duty"),
+    ("devices", "jobs", "share"),
     [
         (1, 4, [1 / 4] * 4),
         (2, 5, [1 / 3] * 3 + [1 / 2] * 2),
@@ -224,10 +224,10 @@ def test_fifo_and_edf_take_one_after_the_other() -> None:
         (4, 3, [1.0] * 3),
     ],
 )
-def test_uniform_fills_the_pool_as_equally_as_can_be(devices: int, jobs: int, duty: list[float]) -> None:
+def test_uniform_fills_the_pool_as_equally_as_can_be(devices: int, jobs: int, share: list[float]) -> None:
     plan = Uniform().plan(view([6] * jobs, [30] * jobs, devices=devices), 0.0)
-    assert plan.duty.tolist() == pytest.approx(duty)
-    assert plan.finish.tolist() == pytest.approx([6 / part for part in duty])
+    assert plan.share.tolist() == pytest.approx(share)
+    assert plan.finish.tolist() == pytest.approx([6 / part for part in share])
 
 
 def test_uniform_shares_in_time_while_a_job_needs_several_devices() -> None:
@@ -239,7 +239,7 @@ def test_uniform_shares_in_time_while_a_job_needs_several_devices() -> None:
 
 def test_fixed_gives_what_a_person_has_set_and_nothing_else() -> None:
     plan = Fixed([0.5, 0.3, 0.7]).plan(view([5] * 4, [30] * 4, size=[1, 1, 2, 1], devices=3), 0.0)
-    assert plan.duty.tolist() == [0.5, 0.3, 1.0, 0]  # the third has its two devices whole
+    assert plan.share.tolist() == [0.5, 0.3, 1.0, 0]  # the third has its two devices whole
     assert not plan.fill
     assert plan.finish[:3].tolist() == pytest.approx([10, 5 / 0.3, 5])
     assert np.isnan(plan.finish[3])

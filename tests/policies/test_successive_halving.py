@@ -30,7 +30,7 @@ def jobs_at(
 def left(policy: SuccessiveHalving, jobs: JobView, now: float) -> list[int]:
     """Places of those that are not dropped."""
     plan = policy.plan(jobs, now)
-    places: list[int] = jobs.place[plan.duty > 0].tolist()
+    places: list[int] = jobs.place[plan.share > 0].tolist()
     return places
 
 

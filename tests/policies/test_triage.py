@@ -31,14 +31,14 @@ def test_nobody_is_dropped_while_all_fit(policy: Triage | IndexEdf) -> None:
     jobs = view([3, 4, 2], [20, 10, 30])
     plan = policy.plan(jobs, 0.0)
     assert plan.order.tolist() == [1, 0, 2]
-    assert plan.duty.tolist() == [1, 1, 1]
+    assert plan.share.tolist() == [1, 1, 1]
     assert plan.finish.tolist() == pytest.approx([7, 4, 9])
 
 
 def test_who_can_hardly_make_it_is_given_up_for_now_and_says_so() -> None:
     plan = Triage().plan(view([50, 4], [10, 30]), 0.0)
     assert plan.order.tolist() == [1, 0]
-    assert plan.duty.tolist() == [0, 1]
+    assert plan.share.tolist() == [0, 1]
     assert CODES[plan.waiting[0]] == "unlikely"
     assert CODES[plan.codes[1]] == "has_a_chance"
 

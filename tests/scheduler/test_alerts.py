@@ -27,7 +27,7 @@ from lightning_core.core.codec import (
     status_from_dict,
     status_to_dict,
 )
-from lightning_core.core.events import BadLosses, Cause, Cell, Pause, Report, Save, Submit, Tick, WorkerLeft
+from lightning_core.core.events import BadLosses, Cell, ExitCause, Pause, Report, Save, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnNan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -116,7 +116,7 @@ def test_the_first_bad_loss_is_told_at_once_and_that_it_went_away_clears_it(tmp_
     assert told.status.state is State.RUNNING  # one that goes away is no reason to stop
     assert alerts(told.report(BadLosses(44))) == []  # nor to be told again, unless it stays
     assert alerts(told.report(BadLosses(44, 1))) == []
-    told.take(WorkerLeft("a", 1))
+    told.take(WorkerExited("a", 1))
     assert re.search(r"alert +its losses are NaN or infinite since batch 12\n", told.why())
 
 
@@ -156,7 +156,7 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     assert alerts(answers) == [words]
     assert (told.status.state, str(told.status.fault), told.status.incarnation) == (State.RECOVERING, words, 2)
     assert told.scheduler.saves("a") == (save(19),)
-    told.take(WorkerLeft("a", 1, Cause.LOST, "it was fenced"), 1.0)  # no fault of its own
+    told.take(WorkerExited("a", 1, ExitCause.LOST, "it was fenced"), 1.0)  # no fault of its own
     told.take(Tick(), 10.0)
     told.life, told.number, told.batches = 2, 0, 9
     told.report(began=19)
@@ -310,5 +310,5 @@ def test_a_job_that_was_lost_is_not_said_to_stand_still(tmp_path: Path) -> None:
     told = Told(tmp_path, job())
     for _ in range(20):
         told.report()
-    told.take(WorkerLeft("a", 1, Cause.LOST, "its process died"))
+    told.take(WorkerExited("a", 1, ExitCause.LOST, "its process died"))
     assert [words for _ in range(100) for words in alerts(told.take(Tick(), 1.0))] == []

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lightning_core.core.answers import Alert, Answer, End, Grant, Notice, State, Verdict
-from lightning_core.core.events import Cause, Event, Report, Submit, Tick, WorkerLeft
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.answers import Alert, Answer, End, Grant, State, Verdict, VerdictChanged
+from lightning_core.core.events import Event, ExitCause, Report, Submit, Tick, WorkerExited
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.plans import Plan
 from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
@@ -21,11 +21,11 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 
 
-def plan(duty: Sequence[float], order: Sequence[int] | None = None, fill: bool = True) -> Plan:
-    n = len(duty)
+def plan(share: Sequence[float], order: Sequence[int] | None = None, fill: bool = True) -> Plan:
+    n = len(share)
     zeros = np.zeros(n, np.int64)
     return Plan(
-        np.array(range(n) if order is None else order, np.int64), np.array(duty, np.float64), np.zeros(n),
+        np.array(range(n) if order is None else order, np.int64), np.array(share, np.float64), np.zeros(n),
         zeros, zeros, np.zeros((n, 2)), fill,
     )  # fmt: skip
 
@@ -43,13 +43,13 @@ class Pool:
     apart: set[int] = field(default_factory=set)
 
     def deal(self, wanted: Plan) -> list[tuple[float, Devices]]:
-        rows = range(len(wanted.duty))
+        rows = range(len(wanted.share))
         dealer = Dealer(
             self.devices, self.slots, self.home or [()] * len(rows), [row in self.stays for row in rows],
             [self.size.get(row, 1) for row in rows], [row not in self.scripts for row in rows],
         )  # fmt: skip
-        duty, homes = dealer.deal(wanted, frozenset(self.apart))
-        return list(zip(duty.round(6).tolist(), homes, strict=True))
+        share, homes = dealer.deal(wanted, frozenset(self.apart))
+        return list(zip(share.round(6).tolist(), homes, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------- the rules
@@ -106,13 +106,13 @@ def test_parts_that_do_not_fit_share_in_proportion() -> None:
 
 def test_parts_that_do_not_fit_are_spread_over_the_devices() -> None:
     dealt = Pool().deal(plan([0.6] * 6))
-    assert [duty for duty, _ in dealt] == pytest.approx([1 / 3] * 6, abs=1e-6)
+    assert [share for share, _ in dealt] == pytest.approx([1 / 3] * 6, abs=1e-6)
 
 
 def test_a_whole_owner_shares_with_nobody() -> None:
     dealt = Pool().deal(plan([1.0, 0.6, 0.6, 0.6]))
     assert dealt[0] == (1, (0,))
-    assert [duty for duty, _ in dealt[1:]] == pytest.approx([1 / 3] * 3, abs=1e-6)
+    assert [share for share, _ in dealt[1:]] == pytest.approx([1 / 3] * 3, abs=1e-6)
 
 
 def test_what_is_left_of_a_device_is_enough_for_a_whole_wish() -> None:
@@ -168,11 +168,11 @@ def _order(draw: st.DrawFn, n: int) -> list[int]:
 def simple_plans(draw: st.DrawFn) -> Plan:
     n = draw(st.integers(1, 12))
     if draw(st.booleans()):
-        duty = draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n))
+        share = draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n))
     else:
         weights = np.array(draw(st.lists(st.floats(0, 1), min_size=n, max_size=n)))
-        duty = (weights / max(weights.sum() / draw(st.floats(0.1, 1)), 1e-9)).tolist()
-    return plan(duty, _order(draw, n), draw(st.booleans()))
+        share = (weights / max(weights.sum() / draw(st.floats(0.1, 1)), 1e-9)).tolist()
+    return plan(share, _order(draw, n), draw(st.booleans()))
 
 
 @given(simple_plans())
@@ -180,10 +180,10 @@ def simple_plans(draw: st.DrawFn) -> Plan:
 @settings(max_examples=400, deadline=None)
 def test_one_pass_over_arrays_deals_one_device_as_the_dealer_does(wanted: Plan) -> None:
     assert is_simple(wanted)
-    duty = deal_one(wanted)
+    share = deal_one(wanted)
     dealt = Pool(devices=1).deal(wanted)
-    assert duty == pytest.approx([part for part, _ in dealt], abs=2e-6)
-    assert duty.sum() <= 1 + 1e-9
+    assert share == pytest.approx([part for part, _ in dealt], abs=2e-6)
+    assert share.sum() <= 1 + 1e-9
 
 
 def test_plans_that_are_not_simple_are_known() -> None:
@@ -211,14 +211,14 @@ def _wishes(draw: st.DrawFn, n: int, devices: int) -> list[float]:
     """What policies wish: whole devices for some, or parts that fill the pool, none above 1."""
     if draw(st.booleans()):
         return draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n))
-    duty = np.array(draw(st.lists(st.floats(0.05, 1.0), min_size=n, max_size=n)))
-    if (lacks := devices - duty.sum()) < 0:
-        duty *= devices / duty.sum()
+    share = np.array(draw(st.lists(st.floats(0.05, 1.0), min_size=n, max_size=n)))
+    if (lacks := devices - share.sum()) < 0:
+        share *= devices / share.sum()
     elif n > devices:
-        duty += (1.0 - duty) * lacks / (n - duty.sum())
+        share += (1.0 - share) * lacks / (n - share.sum())
     else:
-        duty[:] = 1.0
-    return duty.tolist()  # type: ignore[no-any-return]
+        share[:] = 1.0
+    return share.tolist()  # type: ignore[no-any-return]
 
 
 @given(pools())
@@ -241,7 +241,7 @@ class Trainee:
     busy: float = 0.0
     began: int = 0
     version: int = 0
-    duty: float = 0.0
+    share: float = 0.0
     devices: Devices = ()
     over: Verdict | None = None
 
@@ -260,16 +260,16 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
         scheduler.check()
         for answer in answers:
             worker = team[answer.job]
-            if isinstance(answer, Notice | Alert) or answer.version <= worker.version:
+            if isinstance(answer, VerdictChanged | Alert) or answer.version <= worker.version:
                 continue
             worker.version = answer.version
             if isinstance(answer, End):
-                worker.over, worker.duty = answer.verdict, 0.0
+                worker.over, worker.share = answer.verdict, 0.0
                 continue
             moved = answer.devices != worker.devices and worker.devices
-            worker.duty, worker.devices = answer.duty, answer.devices
+            worker.share, worker.devices = answer.share, answer.devices
             if moved:
-                leaving = WorkerLeft(answer.job, worker.life, Cause.RELEASED)
+                leaving = WorkerExited(answer.job, worker.life, ExitCause.RELEASED)
                 worker.life, worker.number, worker.busy = worker.life + 1, 0, 0.0
                 worker.began = int(worker.batches)
                 handle(leaving)
@@ -277,13 +277,13 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
     handle(Submit(tuple(jobs)))
     while any(worker.over is None for worker in team.values()) and now < until:
         if sum(worker.over is None for worker in team.values()) >= settings.devices:
-            granted += sum(worker.duty for worker in team.values())
+            granted += sum(worker.share for worker in team.values())
             available += settings.devices
         now += 1.0
         for name, worker in team.items():
-            if worker.over is None and worker.duty:
-                worker.batches += SPEED * worker.duty
-                worker.busy += worker.duty
+            if worker.over is None and worker.share:
+                worker.batches += SPEED * worker.share
+                worker.busy += worker.share
                 worker.number += 1
                 handle(Report(name, worker.life, worker.number, worker.version, int(worker.batches + 1e-6),
                               worker.busy, began=worker.began))  # fmt: skip
@@ -316,7 +316,7 @@ def test_gangs_and_scripts_among_them(policy: str) -> None:
     jobs = [
         Job("wide", 300.0, BatchTarget(400), min_devices=2, max_devices=2),
         Job("all", 400.0, BatchTarget(200), min_devices=4, max_devices=4),
-        Job("script", 200.0, BatchTarget(300), can=frozenset({Can.HOLD, Can.TURNS}), device=1),
+        Job("script", 200.0, BatchTarget(300), can=frozenset({Capability.HOLD, Capability.TURNS}), device=1),
         *(Job(f"job{k}", 150.0 + 40 * k, BatchTarget(500)) for k in range(6)),
     ]
     _, _, team = run_pool(jobs, Settings(policy=policy, devices=4, resident=8))
@@ -330,7 +330,7 @@ def test_a_warm_job_moves_to_a_device_that_becomes_free() -> None:
     scheduler.handle(Submit(tuple(Job(name, 1e3, BatchTarget(10)) for name in "abc")), 0.0)
     assert [s.devices for s in scheduler.status()] == [(0,), (1,), (0,)]
     answers = scheduler.handle(Report("b", 1, 1, 1, 10, 1.0), 1.0)
-    assert [(g.job, g.duty, g.devices) for g in answers if isinstance(g, Grant)] == [("c", 1.0, (1,))]
+    assert [(g.job, g.share, g.devices) for g in answers if isinstance(g, Grant)] == [("c", 1.0, (1,))]
 
 
 def test_a_job_is_not_moved_before_it_has_stayed() -> None:
@@ -360,7 +360,7 @@ def test_a_job_that_makes_room_is_told_so() -> None:
     scheduler.handle(Submit((Job("b", 50.0, BatchTarget(100)),)), 5.0)
     assert [s.share for s in scheduler.status()] == [1.0, 0.0]  # it has just begun
     answers = scheduler.handle(Tick(), 11.0)
-    assert [(g.job, g.duty, g.devices, str(g.reason)) for g in answers if isinstance(g, Grant)] == [
+    assert [(g.job, g.share, g.devices, str(g.reason)) for g in answers if isinstance(g, Grant)] == [
         ("a", 0.0, (), "makes room in memory for jobs before it"),
         ("b", 1.0, (0,), "first in line"),
     ]

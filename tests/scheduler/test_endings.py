@@ -15,9 +15,9 @@ import pytest
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.core.answers import End, Notice, Verdict
+from lightning_core.core.answers import End, Verdict, VerdictChanged
 from lightning_core.core.codec import decode_event, encode_event
-from lightning_core.core.events import Cause, Cell, Horizon, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.events import Cell, ExitCause, Horizon, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.core.validation import checked
@@ -65,7 +65,7 @@ def test_more_batches_than_its_trainer_will_do_are_told_at_once() -> None:
     scheduler = Scheduler(Settings())
     scheduler.handle(Submit((Job("a", 60.0, BatchTarget(1000)),)), 0.0)
     answers = scheduler.handle(Report("a", 1, 1, 1, 0, 0.0, horizon=Horizon(500, "max_steps=500")), 0.1)
-    [notice] = [answer for answer in answers if isinstance(answer, Notice)]
+    [notice] = [answer for answer in answers if isinstance(answer, VerdictChanged)]
     assert notice.verdict is Verdict.INFEASIBLE
     assert str(notice.reason) == "its training ends at max_steps=500 after 500 batches, the target is 1,000"
     scheduler.handle(Report("a", 1, 2, 1, 10, 1.0, horizon=Horizon(5000, "max_steps=5000")), 1.0)
@@ -88,12 +88,12 @@ def test_a_limit_of_time_is_a_deadline_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (WorkerLeft("a", 1, Cause.DONE, "at max_epochs=3"), "its training ended at max_epochs=3"),
-        (WorkerLeft("a", 1, Cause.INTERRUPTED, "SIGTERM"), "interrupted by SIGTERM"),
-        (WorkerLeft("a", 1), "its training ended"),
+        (WorkerExited("a", 1, ExitCause.DONE, "at max_epochs=3"), "its training ended at max_epochs=3"),
+        (WorkerExited("a", 1, ExitCause.INTERRUPTED, "SIGTERM"), "interrupted by SIGTERM"),
+        (WorkerExited("a", 1), "its training ended"),
     ],
 )
-def test_the_end_says_what_ended_it_the_best_value_and_what_would_have_done(event: WorkerLeft, words: str) -> None:
+def test_the_end_says_what_ended_it_the_best_value_and_what_would_have_done(event: WorkerExited, words: str) -> None:
     scheduler = Scheduler(Settings(policy="edf"))
     scheduler.handle(Submit((Job("a", 1000.0, LossTarget("loss", 0.01)),)), 0.0)
     curve(scheduler, 40)
@@ -113,7 +113,7 @@ def test_an_end_without_a_curve_or_with_a_flat_one_promises_nothing() -> None:
         scheduler.handle(Submit((Job("a", 1000.0, target),)), 0.0)
         for now, report in enumerate(reports, 1):
             scheduler.handle(report, float(now))
-        [end] = scheduler.handle(WorkerLeft("a", 1, Cause.DONE, "at max_steps=9"), 50.0)
+        [end] = scheduler.handle(WorkerExited("a", 1, ExitCause.DONE, "at max_steps=9"), 50.0)
         return str(end.reason)
 
     flat = [Report("a", 1, k, 9, 10 * k, float(k), (Cell(k, 10 * k, 1.0),)) for k in range(1, 40)]

@@ -13,22 +13,22 @@ from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.events import (
     Amend,
     Cancel,
-    Cause,
     Cell,
     Close,
-    DevicesGone,
+    DevicesUnavailable,
     Event,
+    ExitCause,
+    LaunchTimedOut,
     Pause,
     Report,
     Resume,
     Save,
     Submit,
     Tick,
-    Unready,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
@@ -93,7 +93,7 @@ class Teller:
             min_devices=most if kind % 2 else 1,
             max_devices=most,
             on_miss=tuple(OnMiss)[terms % 3],
-            can=frozenset({Can.TURNS, Can.HOLD}) if script else frozenset(Can),
+            can=frozenset({Capability.TURNS, Capability.HOLD}) if script else frozenset(Capability),
             device=terms % (devices + 1) if script and kind else None,
             work=5.0 if kind == 8 else None,
             restarts=None if terms % 3 else terms % 5,
@@ -112,12 +112,16 @@ class Teller:
             return self._report(name, life)
         match kind:
             case 14 | 15 | 16:
-                return WorkerLeft(name, life, Cause.RELEASED)
+                return WorkerExited(name, life, ExitCause.RELEASED)
             case 17:
-                cause = tuple(Cause)[self.dice(len(Cause))]
-                return WorkerLeft(name, life, cause, "E: x", Save(8 * life, f"{life % 16:x}" * 64))
+                cause = tuple(ExitCause)[self.dice(len(ExitCause))]
+                return WorkerExited(name, life, cause, "E: x", Save(8 * life, f"{life % 16:x}" * 64))
             case 30:
-                return Unready(name, life, "one is missing") if self.dice(3) else WorkerLeft(name, life, Cause.LOST)
+                return (
+                    LaunchTimedOut(name, life, "one is missing")
+                    if self.dice(3)
+                    else WorkerExited(name, life, ExitCause.LOST)
+                )
             case 18:
                 return Cancel(name)
             case 19 | 20 | 21:
@@ -128,7 +132,9 @@ class Teller:
                 return Amend(self.job(name, devices), (None, 0.5, 20.0)[self.dice(3)])
             case 26:
                 gone = tuple(device for device in range(devices) if self.dice(3) == 0)
-                return (Close(), WorkersLost(), DevicesGone(gone, "its node"), DevicesGone(()))[self.dice(4)]
+                return (Close(), WorkersLost(), DevicesUnavailable(gone, "its node"), DevicesUnavailable(()))[
+                    self.dice(4)
+                ]
             case 27 | 28:
                 return Submit((self.job(name, devices),))
         return Tick()

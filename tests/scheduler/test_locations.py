@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.codec import decode_event, encode_event
-from lightning_core.core.events import Amend, Cause, DevicesGone, Event, Report, Submit, Tick, Unready, WorkerLeft
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.events import (
+    Amend,
+    DevicesUnavailable,
+    Event,
+    ExitCause,
+    LaunchTimedOut,
+    Report,
+    Submit,
+    Tick,
+    WorkerExited,
+)
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -22,7 +32,7 @@ EDGE = Settings(policy="fifo", devices=4, stay=10.0, locations=("a", "a", "b", "
 
 
 def job(name: str, location: str = "", sizes: tuple[int, ...] = (), **more: Any) -> Job:
-    can = frozenset({Can.TURNS, Can.HOLD, Can.RELEASE} | ({Can.RESIZE} if sizes else set()))
+    can = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE} | ({Capability.RESIZE} if sizes else set()))
     terms = {"max_devices": max(sizes, default=1), **more}
     return Job(name, 1e4, BatchTarget(10_000), can=can, sizes=sizes, location=location, **terms)
 
@@ -43,7 +53,7 @@ def test_each_trains_where_it_is_said_to_and_waits_there() -> None:
     assert where(scheduler) == {"one": (2,), "three": (0,), "four": (3,)}
     waits = scheduler.last("two")
     assert str(waits.why) == "waits for a device where it trains: the pool has 1 there"
-    tell(scheduler, WorkerLeft("one", 1, Cause.DONE), 1.0)
+    tell(scheduler, WorkerExited("one", 1, ExitCause.DONE), 1.0)
     assert where(scheduler)["two"] == (2,)
 
 
@@ -54,7 +64,7 @@ def test_who_is_sent_elsewhere_saves_leaves_and_comes_back_there() -> None:
     # It has begun to train there only now: a person may move it all the same.
     answers = tell(scheduler, Amend(replace(scheduler.job("one"), location="cloud")), 2.0)
     assert [answer.devices for answer in answers if isinstance(answer, Grant)] == [(3,)]
-    tell(scheduler, WorkerLeft("one", 1, Cause.RELEASED), 2.5)
+    tell(scheduler, WorkerExited("one", 1, ExitCause.RELEASED), 2.5)
     [placed] = scheduler.placements()
     assert (placed.incarnation, placed.devices) == (2, (3,))
 
@@ -77,15 +87,15 @@ def test_who_is_told_a_number_trains_on_fewer_where_there_are_no_more() -> None:
     scheduler = Scheduler(Settings(policy="fifo", devices=4, stay=10.0))
     tell(scheduler, Submit((job("one", sizes=(1, 2, 4)),)), 0.0)
     assert len(where(scheduler)["one"]) == 4
-    tell(scheduler, DevicesGone((1, 2, 3), "their nodes are gone"), 1.0)
+    tell(scheduler, DevicesUnavailable((1, 2, 3), "their nodes are gone"), 1.0)
     assert where(scheduler) == {}  # nobody has said that it may: its size was settled
     tell(scheduler, Amend(scheduler.job("one"), devices=4), 2.0)
     assert where(scheduler) == {"one": (0,)}
-    tell(scheduler, DevicesGone((1,)), 3.0)
+    tell(scheduler, DevicesUnavailable((1,)), 3.0)
     assert len(where(scheduler)["one"]) == 2
-    tell(scheduler, DevicesGone((0, 1, 2)), 4.0)
+    tell(scheduler, DevicesUnavailable((0, 1, 2)), 4.0)
     assert where(scheduler) == {"one": (3,)}
-    tell(scheduler, DevicesGone(()), 5.0)
+    tell(scheduler, DevicesUnavailable(()), 5.0)
     assert len(where(scheduler)["one"]) == 4
 
 
@@ -97,7 +107,7 @@ def test_who_cannot_have_more_goes_on_with_what_it_has() -> None:
     assert where(scheduler) == {"one": (0,), "two": (1,)}
     tell(scheduler, Amend(scheduler.job("two"), devices=2), 2.0)
     assert where(scheduler) == {"one": (0,), "two": (1,)}
-    tell(scheduler, WorkerLeft("one", 1, Cause.DONE), 20.0)
+    tell(scheduler, WorkerExited("one", 1, ExitCause.DONE), 20.0)
     assert where(scheduler) == {"two": (0, 1)}
 
 
@@ -112,7 +122,7 @@ def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
     with pytest.raises(ValueError, match="locations must be a name for each of 2 devices"):
         Settings(devices=2, locations=("a",))
     with pytest.raises(ValueError, match="location is of a job that can be released anywhere, got 'a'"):
-        replace(job("one"), can=frozenset({Can.TURNS}), location="a")
+        replace(job("one"), can=frozenset({Capability.TURNS}), location="a")
     with pytest.raises(ValueError, match="devices must be at least 0, got -1"):
         Amend(job("one"), devices=-1)
 
@@ -146,10 +156,10 @@ def test_nobody_is_ever_where_it_should_not_be(story: list[tuple[int, str, int |
                 batches = status.batches + 10
                 tell(scheduler, Report(name, status.incarnation, number, 1, batches, 0.1 * batches), 5.0 * now)
             case "left" | "lost":
-                cause = Cause.RELEASED if what == "left" else Cause.LOST
-                tell(scheduler, WorkerLeft(name, status.incarnation, cause), 5.0 * now)
+                cause = ExitCause.RELEASED if what == "left" else ExitCause.LOST
+                tell(scheduler, WorkerExited(name, status.incarnation, cause), 5.0 * now)
             case "unready":
-                tell(scheduler, Unready(name, status.incarnation, "slow"), 5.0 * now)
+                tell(scheduler, LaunchTimedOut(name, status.incarnation, "slow"), 5.0 * now)
             case "tick":
                 tell(scheduler, Tick(), 5.0 * now)
         for one in scheduler.status():

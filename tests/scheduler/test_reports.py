@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import JobStatus, Verdict
-from lightning_core.core.events import Cause, Cell, Event, Pause, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.events import Cell, Event, ExitCause, Pause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
@@ -69,7 +69,7 @@ WHERE: dict[str, tuple[Event, ...]] = {
     "while it waits": (),
     "while it trains": (Report("late", 1, 1, 1, 10, 1.0),),
     "while it is paused": (Pause("late"),),
-    "while its worker is away": (Report("late", 1, 1, 1, 10, 1.0), WorkerLeft("late", 1, Cause.LOST, "dead")),
+    "while its worker is away": (Report("late", 1, 1, 1, 10, 1.0), WorkerExited("late", 1, ExitCause.LOST, "dead")),
 }
 
 
@@ -122,7 +122,7 @@ def test_a_worker_that_dies_whenever_it_comes_is_not_launched_all_the_time(
             launches += 1
             now += 2.0
             pool.handle(Report("flaps", pool.incarnation("flaps"), 1, 0, 5, 0.5), now)
-            pool.handle(WorkerLeft("flaps", pool.incarnation("flaps"), Cause.LOST, "dead"), now)
+            pool.handle(WorkerExited("flaps", pool.incarnation("flaps"), ExitCause.LOST, "dead"), now)
         wakeup = pool.wakeup()
         assert wakeup is not None
         now = max(now, wakeup)

@@ -122,7 +122,7 @@ def test_a_deadline_that_moves_moves_devices_within_two_periods(four: Cluster, t
     run.end()
     grants = run.grants("a")
     for at, devices in told:
-        change = next(now for now, grant in grants if now >= at and len(grant.devices) == devices and grant.duty)
+        change = next(now for now, grant in grants if now >= at and len(grant.devices) == devices and grant.share)
         assert change - at <= 2 * PERIOD + 0.1
     epochs: dict[int, list[int]] = {}
     for (epoch, _), numbers in sorted(seen(tmp_path / "a").items()):
@@ -175,7 +175,7 @@ def test_a_part_of_a_cpu_is_all_that_is_used_and_ends_the_job_in_time(cluster: C
     assert 7.5 < status.finished_at < 9.0  # and not as soon as it could
     with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
         answers = [a for entry in journal.entries() for a in decode_answers(entry.answers)]
-    parts = [answer.duty for answer in answers if isinstance(answer, Grant) and answer.capped]
+    parts = [answer.share for answer in answers if isinstance(answer, Grant) and answer.capped]
     assert parts
     assert all(part == pytest.approx(round(part / 0.05) * 0.05) for part in parts)
     log = (tmp_path / "jobs" / "half" / "log.txt").read_text()

@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from lightning_core.core.answers import End, Grant, Placement, State, Verdict
-from lightning_core.core.events import Cause, DevicesGone, Report, Save, Submit, Tick, Unready, WorkerLeft, WorkersLost
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.events import (
+    DevicesUnavailable,
+    ExitCause,
+    LaunchTimedOut,
+    Report,
+    Save,
+    Submit,
+    Tick,
+    WorkerExited,
+    WorkersLost,
+)
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.retry_budgets import MOST_PAUSE, MOST_UNREADY, pause
 from lightning_core.scheduler.scheduler import Scheduler
@@ -37,8 +47,8 @@ def report(batches: int, number: int = 1, life: int = 1, name: str = "a", **more
     return Report(name, life, number, 99, batches, batches / 10, **more)  # type: ignore[arg-type]
 
 
-def lost(life: int = 1, cause: Cause = Cause.LOST, name: str = "a", **more: object) -> WorkerLeft:
-    return WorkerLeft(name, life, cause, TRACE, **more)  # type: ignore[arg-type]
+def lost(life: int = 1, cause: ExitCause = ExitCause.LOST, name: str = "a", **more: object) -> WorkerExited:
+    return WorkerExited(name, life, cause, TRACE, **more)  # type: ignore[arg-type]
 
 
 def state(scheduler: Scheduler, name: str = "a") -> State:
@@ -51,7 +61,7 @@ def test_a_lost_worker_comes_back_from_what_was_saved_after_a_pause(scheduler: S
     scheduler.handle(report(40, saved=save(30)), 4.0)
     [grant] = scheduler.handle(lost(), 5.0)
     assert isinstance(grant, Grant)
-    assert (grant.duty, grant.devices) == (0.0, ())
+    assert (grant.share, grant.devices) == (0.0, ())
     assert scheduler.placements() == []  # nobody is to launch it yet
     [status] = scheduler.status()
     assert (status.state, status.restarts, status.saved) == (State.RECOVERING, 1, 30)
@@ -71,15 +81,15 @@ def test_a_lost_worker_comes_back_from_what_was_saved_after_a_pause(scheduler: S
 @pytest.mark.parametrize(
     ("cause", "terms", "times"),
     [
-        (Cause.LOST, {"restarts": 2}, 2),
-        (Cause.LOST, {"restarts": 0}, 0),
-        (Cause.RAISED, {}, 0),
-        (Cause.RAISED, {"retries": 3}, 3),
-        (Cause.UNUSABLE, {"retries": 3, "restarts": 3}, 0),
+        (ExitCause.LOST, {"restarts": 2}, 2),
+        (ExitCause.LOST, {"restarts": 0}, 0),
+        (ExitCause.RAISED, {}, 0),
+        (ExitCause.RAISED, {"retries": 3}, 3),
+        (ExitCause.UNUSABLE, {"retries": 3, "restarts": 3}, 0),
     ],
 )
 def test_each_kind_of_fault_has_a_budget_of_its_own(
-    scheduler: Scheduler, cause: Cause, terms: dict[str, Any], times: int
+    scheduler: Scheduler, cause: ExitCause, terms: dict[str, Any], times: int
 ) -> None:
     scheduler.handle(Submit((job(**terms), job("b"))), 0.0)
     now = 0.0
@@ -98,7 +108,7 @@ def test_each_kind_of_fault_has_a_budget_of_its_own(
 def test_what_nobody_is_to_blame_for_is_not_counted_and_needs_no_pause(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(restarts=0),)), 0.0)
     for life in range(1, 8):
-        scheduler.handle(lost(life, Cause.PREEMPTED), 5.0)
+        scheduler.handle(lost(life, ExitCause.PREEMPTED), 5.0)
         assert scheduler.placements() == [Placement("a", life + 1, (0,))]
 
 
@@ -148,7 +158,7 @@ def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_devi
     scheduler = Scheduler(Settings(policy="edf", devices=2))
     scheduler.handle(Submit((job(min_devices=2, max_devices=2), job("b", 2000.0))), 0.0)
     assert [job.share for job in scheduler.status()] == [1.0, 0.0]
-    scheduler.handle(Unready("a", 1, "no worker on device 1"), 60.0)
+    scheduler.handle(LaunchTimedOut("a", 1, "no worker on device 1"), 60.0)
     assert [placement.job for placement in scheduler.placements()] == ["b"]
     assert [job.share for job in scheduler.status()] == [0.0, 1.0]
     [status, _] = scheduler.status()
@@ -156,10 +166,10 @@ def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_devi
     now = 60.0
     for _ in range(MOST_UNREADY - 2):
         scheduler.handle(Tick(), now := now + 100)
-        scheduler.handle(Unready("a", 1, "no worker on device 1"), now)
+        scheduler.handle(LaunchTimedOut("a", 1, "no worker on device 1"), now)
     scheduler.handle(Tick(), now := now + 100)
     assert "a" in [placement.job for placement in scheduler.placements()]
-    answers = scheduler.handle(Unready("a", 1, "no worker on device 1"), now)
+    answers = scheduler.handle(LaunchTimedOut("a", 1, "no worker on device 1"), now)
     [end] = [answer for answer in answers if isinstance(answer, End)]
     assert str(end.reason) == "its workers were not ready 5 times: no worker on device 1"
     scheduler.check()
@@ -174,39 +184,39 @@ def test_on_a_device_that_is_gone_nobody_is_launched() -> None:
         scheduler.handle(report(10, name=name), 1.0)
     assert [home for _, _, home in scheduler.placements()] == [(0,), (1,)]
     scheduler.handle(lost(), 2.0)
-    scheduler.handle(DevicesGone((0,), "device 0: its node is gone"), 2.0)
+    scheduler.handle(DevicesUnavailable((0,), "device 0: its node is gone"), 2.0)
     scheduler.handle(Tick(), 10.0)
     assert scheduler.placements() == [Placement("a", 2, (1,))]
     scheduler.check()
-    scheduler.handle(DevicesGone(()), 500.0)
+    scheduler.handle(DevicesUnavailable(()), 500.0)
     assert {placement.job: placement.devices for placement in scheduler.placements()} == {"a": (1,), "b": (0,)}
 
 
 def test_with_no_device_left_all_wait_and_say_so() -> None:
     scheduler = Scheduler(Settings(policy="edf"))
     scheduler.handle(Submit((job(),)), 0.0)
-    scheduler.handle(DevicesGone((0,), "device 0: its node is gone"), 1.0)
+    scheduler.handle(DevicesUnavailable((0,), "device 0: its node is gone"), 1.0)
     assert scheduler.placements() == []
     [status] = scheduler.status()
     assert str(status.why) == "waits for a device: no worker is ready on 1 of the pool's"
-    scheduler.handle(DevicesGone(()), 500.0)
+    scheduler.handle(DevicesUnavailable(()), 500.0)
     assert scheduler.placements() == [Placement("a", 1, (0,))]
     scheduler.check()
 
 
 def test_a_script_trains_on_where_no_worker_can_be_had() -> None:
     scheduler = Scheduler(Settings(policy="edf"))
-    scheduler.handle(Submit((job(can=frozenset({Can.TURNS, Can.HOLD}), device=0),)), 0.0)
-    scheduler.handle(DevicesGone((0,)), 1.0)
+    scheduler.handle(Submit((job(can=frozenset({Capability.TURNS, Capability.HOLD}), device=0),)), 0.0)
+    scheduler.handle(DevicesUnavailable((0,)), 1.0)
     assert scheduler.status()[0].share == 1.0
 
 
 def test_workers_that_came_after_all_are_not_missed(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
     scheduler.handle(report(1), 50.0)
-    assert scheduler.handle(Unready("a", 1, "late"), 60.0) == []
-    assert scheduler.handle(Unready("a", 2, "of another life"), 60.0) == []
-    assert scheduler.handle(Unready("stranger", 1, "who?"), 60.0) == []
+    assert scheduler.handle(LaunchTimedOut("a", 1, "late"), 60.0) == []
+    assert scheduler.handle(LaunchTimedOut("a", 2, "of another life"), 60.0) == []
+    assert scheduler.handle(LaunchTimedOut("stranger", 1, "who?"), 60.0) == []
 
 
 @pytest.mark.promise("F22")
@@ -221,7 +231,7 @@ def test_a_pool_that_was_lost_brings_its_jobs_back_and_says_so(scheduler: Schedu
 
 
 def test_a_script_cannot_be_brought_back(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job(can=frozenset({Can.TURNS, Can.HOLD})),)), 0.0)
+    scheduler.handle(Submit((job(can=frozenset({Capability.TURNS, Capability.HOLD})),)), 0.0)
     [end] = scheduler.handle(lost(), 1.0)
     assert isinstance(end, End)
     assert (end.verdict, str(end.reason)) == (Verdict.CRASHED, "ValueError: no")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.core.answers import Alert, Answer, Directive, End, Grant, Notice, State, Verdict
-from lightning_core.core.events import Cancel, Cause, Cell, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.answers import Alert, Answer, Directive, End, Grant, State, Verdict, VerdictChanged
+from lightning_core.core.events import Cancel, Cell, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.names import listed
 from lightning_core.core.reasons import Reason
@@ -38,12 +38,12 @@ def loss(name: str, deadline: float = 100.0, at_most: float = 0.1) -> Job:
 
 def directives(answers: Sequence[Answer]) -> list[Directive]:
     """What workers obey; notices are for people."""
-    return [answer for answer in answers if not isinstance(answer, Notice | Alert)]
+    return [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert)]
 
 
 def notices(answers: Sequence[Answer]) -> list[tuple[str, str, str]]:
     """Who is told what, and why."""
-    return [(a.job, str(a.verdict), str(a.reason)) for a in answers if isinstance(a, Notice)]
+    return [(a.job, str(a.verdict), str(a.reason)) for a in answers if isinstance(a, VerdictChanged)]
 
 
 def cells(first: int, last: int, value: float = 1.0) -> tuple[Cell, ...]:
@@ -56,13 +56,13 @@ def report(job: str, number: int, batches: int = 0, busy: float = 0.0, version: 
 
 def test_the_earliest_deadline_gets_the_device_and_the_other_is_held(scheduler: Scheduler) -> None:
     grants = scheduler.handle(Submit((batches("late", 90), batches("soon", 50))), 0.0)
-    assert [(g.job, g.version, g.duty) for g in grants if isinstance(g, Grant)] == [
+    assert [(g.job, g.version, g.share) for g in grants if isinstance(g, Grant)] == [
         ("late", 1, 0.0),  # no part of the device, and a place on it
         ("soon", 1, 1.0),
     ]
     held = scheduler.directive("late")
     assert isinstance(held, Grant)
-    assert held.duty == 0.0
+    assert held.share == 0.0
     assert str(held.reason) == "waits behind 1 earlier"
 
 
@@ -91,7 +91,7 @@ def test_a_report_under_an_old_grant_is_answered_with_the_newest(scheduler: Sche
     scheduler.handle(Submit((batches("b", 50),)), 1.0)
     [answer] = scheduler.handle(report("a", 1, batches=5, busy=0.1, version=1), 1.5)
     assert isinstance(answer, Grant)
-    assert (answer.version, answer.duty) == (2, 0.0)
+    assert (answer.version, answer.share) == (2, 0.0)
     assert scheduler.handle(report("a", 2, batches=5, busy=0.1, version=2), 1.6) == []
 
 
@@ -184,7 +184,7 @@ def test_a_flat_curve_is_infeasible_and_says_why() -> None:
 
 def test_a_crash_takes_only_its_own_job_and_keeps_the_traceback(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 50), batches("b", 90))), 0.0)
-    answer = scheduler.handle(WorkerLeft("a", 1, Cause.RAISED, detail="Traceback\n  ...\nKeyError: 'x'"), 1.0)
+    answer = scheduler.handle(WorkerExited("a", 1, ExitCause.RAISED, detail="Traceback\n  ...\nKeyError: 'x'"), 1.0)
     assert isinstance(answer[0], End)
     assert (answer[0].verdict, str(answer[0].reason)) == (Verdict.CRASHED, "KeyError: 'x'")
     assert answer[1].job == "b"
@@ -193,10 +193,10 @@ def test_a_crash_takes_only_its_own_job_and_keeps_the_traceback(scheduler: Sched
 
 def test_a_training_that_ends_by_itself_has_missed(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a"),)), 0.0)
-    [end] = scheduler.handle(WorkerLeft("a", 1), 1.0)
+    [end] = scheduler.handle(WorkerExited("a", 1), 1.0)
     assert isinstance(end, End)
     assert (end.verdict, end.reason.code) == (Verdict.MISSED, "training_ended")
-    assert scheduler.handle(WorkerLeft("a", 1), 2.0) == []
+    assert scheduler.handle(WorkerExited("a", 1), 2.0) == []
     assert scheduler.wakeup() is None
 
 
@@ -215,7 +215,7 @@ def test_strangers_are_answered_and_not_remembered(scheduler: Scheduler) -> None
     [unknown] = scheduler.handle(report("b", 1, batches=100), 1.0)
     [stale] = scheduler.handle(Report("a", 2, 1, 0, 100, 1.0), 1.0)
     assert (unknown.reason.code, stale.reason.code) == ("unknown_job", "superseded")
-    assert scheduler.handle(WorkerLeft("a", 7), 1.0) == []
+    assert scheduler.handle(WorkerExited("a", 7), 1.0) == []
     assert scheduler.names() == scheduler.names(active=True) == ["a"]
     assert scheduler.status()[0].batches == 0
 
@@ -344,8 +344,8 @@ def test_other_nouns_that_cannot_be() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "story"),
     [
-        ("duty", 0.9, "grant and table differ"),
-        ("duty", -0.1, "a duty outside 0 to 1"),
+        ("share", 0.9, "grant and table differ"),
+        ("share", -0.1, "a duty outside 0 to 1"),
         ("active", False, "neither active nor ended"),
         ("paused", True, "trains, and is paused or held"),
         ("size", 2, "for 2 devices"),
@@ -363,14 +363,14 @@ def test_check_finds_what_is_broken(column: str, value: float, story: str) -> No
         scheduler.check()
 
 
-@pytest.mark.parametrize(("duty", "story"), [(1.0, "oversold"), (0.0, "too many are warm")])
-def test_check_finds_a_device_that_is_oversold_or_overcrowded(duty: float, story: str) -> None:
+@pytest.mark.parametrize(("share", "story"), [(1.0, "oversold"), (0.0, "too many are warm")])
+def test_check_finds_a_device_that_is_oversold_or_overcrowded(share: float, story: str) -> None:
     scheduler = Scheduler(Settings(policy="fifo", devices=2, resident=2))
     scheduler.handle(Submit((batches("a"), batches("b"))), 0.0)
     table = scheduler._table
     for row, name in enumerate("ab"):
-        table.home[row], table.duty[row] = (0,), duty
-        table.directives[row] = Grant(name, 1, duty, (0,), Reason("first_in_line"))
+        table.home[row], table.share[row] = (0,), share
+        table.directives[row] = Grant(name, 1, share, (0,), Reason("first_in_line"))
     with pytest.raises(AssertionError, match=story):
         scheduler.check()
 

@@ -24,18 +24,18 @@ from lightning_core.core.answers import End, Grant, Verdict
 from lightning_core.core.events import (
     Amend,
     Cancel,
-    Cause,
     Cell,
     Event,
+    ExitCause,
     Pause,
     Report,
     Resume,
     Submit,
     Tick,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server import ray_actor, server, sessions
@@ -45,7 +45,7 @@ from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 from tests.doors import Pool, until
 
-SCRIPT = frozenset({Can.TURNS, Can.HOLD})
+SCRIPT = frozenset({Capability.TURNS, Capability.HOLD})
 JOB = Job("job", 600.0, BatchTarget(1000), can=SCRIPT)
 
 
@@ -101,16 +101,16 @@ def request(call: str, protocol: int = PROTOCOL, **args: Any) -> bytes:
 def test_every_call_there_and_back(client: SocketClient) -> None:
     assert client.about()["devices"] == ["cpu0"]
     welcome = client.join(JOB, "cpu")
-    assert (welcome.incarnation, welcome.turnstiles, welcome.again) == (1, ("/turn",), False)
+    assert (welcome.incarnation, welcome.arbiters, welcome.again) == (1, ("/turn",), False)
     grant = client.report(report())
     assert isinstance(grant, Grant)
-    assert (grant.duty, grant.devices) == (1.0, (0,))
+    assert (grant.share, grant.devices) == (1.0, (0,))
     assert client.report(report(2, version=grant.version)) is None
     assert client.wait("job", grant.version, 0.05) is None
-    outlook = client.outlook("job")
-    assert outlook is not None
-    assert outlook.share == 1.0
-    assert client.outlook("nobody") is None
+    job_forecast = client.job_forecast("job")
+    assert job_forecast is not None
+    assert job_forecast.share == 1.0
+    assert client.job_forecast("nobody") is None
     assert client.job("job") == replace(JOB, device=None)
     _, [status] = client.status()
     assert (status.name, status.batches, status.loss) == ("job", 10, 0.5)
@@ -118,7 +118,7 @@ def test_every_call_there_and_back(client: SocketClient) -> None:
     client.event(Resume("job"))
     client.event(Amend(replace(JOB, deadline=900.0)))
     assert client.job("job").deadline == 900.0
-    client.left(WorkerLeft("job", 1))
+    client.left(WorkerExited("job", 1))
     end = client.report(report(3))
     assert isinstance(end, End)
     assert end.verdict is Verdict.MISSED
@@ -179,7 +179,7 @@ GARBAGE = {
     "a method that is no call": (request("close"), "unknown call 'close'"),
     "arguments missing": (request("wait"), "not understood: KeyError: 'job'"),
     "a job that is a list": (request("wait", job=[], version=0, timeout=1), "expected str, got []"),
-    "wait for ever": (b'{"id":1,"protocol":4,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
+    "wait for ever": (b'{"id":1,"protocol":5,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
                       "expected a finite number, got inf"),
     "time": (event(kind="tick"), "Tick is not for clients to send"),
     "a submission": (event(kind="submit", jobs=[]), "Submit is not for clients to send"),
@@ -254,7 +254,7 @@ def test_the_door_is_its_user_s_alone(pool: Pool) -> None:
 def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketClient) -> None:
     client.join(JOB, "cpu")
     stranger = SocketClient(pool.path)
-    for said in (report(7), WorkerLeft("job", 1), WorkerLeft("job", 1, Cause.RAISED)):
+    for said in (report(7), WorkerExited("job", 1), WorkerExited("job", 1, ExitCause.RAISED)):
         with pytest.raises(ConnectionError, match="another process speaks for job"):
             stranger.event(said)
     with pytest.raises(NameTaken, match="the name 'job' is taken"):
@@ -283,10 +283,10 @@ def test_nobody_speaks_for_a_launched_job(pool: Pool, client: SocketClient) -> N
 
 def test_a_life_that_is_over_says_so_to_nobody_s_harm(pool: Pool, client: SocketClient) -> None:
     client.join(JOB, "cpu")
-    client.left(WorkerLeft("job", 1))
+    client.left(WorkerExited("job", 1))
     heir = SocketClient(pool.path)
     assert heir.join(JOB, "cpu").incarnation == 2
-    client.left(WorkerLeft("job", 1))
+    client.left(WorkerExited("job", 1))
     end = client.report(report(9))
     assert isinstance(end, End)
     assert end.reason.code == "superseded"
@@ -380,10 +380,10 @@ FORKED = """
 import os, sys, time
 from pathlib import Path
 from lightning_core.server.client import SocketClient
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 client = SocketClient(Path(sys.argv[1]))
-client.join(Job("forked", 600.0, BatchTarget(1000), can=frozenset({Can.TURNS, Can.HOLD})), "cpu")
+client.join(Job("forked", 600.0, BatchTarget(1000), can=frozenset({Capability.TURNS, Capability.HOLD})), "cpu")
 child = os.fork()
 if child:
     print(child, flush=True)

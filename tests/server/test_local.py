@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.answers import End, Grant, Notice, Outlook, Verdict
-from lightning_core.core.events import Cause, Cell, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.answers import End, Grant, JobForecast, Verdict, VerdictChanged
+from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.protocols import Client, JoinRefused
 from lightning_core.core.targets import BatchTarget
@@ -30,7 +30,7 @@ def test_the_host_wakes_the_scheduler_before_it_hands_over_an_event() -> None:
     assert host.seconds_to_wakeup() == 1.0
     clock[0] += 7.0
     answers = host.handle(Report("b", 1, 1, 0, 0, 0.0))
-    assert [(d.job, type(d)) for d in answers if not isinstance(d, Notice)][:2] == [("a", End), ("b", Grant)]
+    assert [(d.job, type(d)) for d in answers if not isinstance(d, VerdictChanged)][:2] == [("a", End), ("b", Grant)]
     assert host.now() == 7.0
     host.close()
 
@@ -57,7 +57,7 @@ def test_a_client_alone(tmp_path: Path) -> None:
     assert client.report(Report("a", 1, 2, grant.version, 6, 1.1)) is None
     end = client.report(Report("a", 1, 3, grant.version, 10, 1.5))
     assert isinstance(end, End)
-    client.left(WorkerLeft("b", 1, Cause.RAISED, detail="boom"))
+    client.left(WorkerExited("b", 1, ExitCause.RAISED, detail="boom"))
     assert [s.verdict for s in client.status()] == [Verdict.MET, Verdict.CRASHED]
     client.close()
     with Journal.open(tmp_path / "j.db") as journal:
@@ -75,22 +75,22 @@ def test_a_job_that_does_not_fit_is_refused() -> None:
 def test_joining_again_is_the_same_job_until_it_has_ended() -> None:
     client = LocalClient()
     assert [client.join(job("a"), "cpu").incarnation for _ in range(2)] == [1, 1]
-    client.left(WorkerLeft("a", 1))
+    client.left(WorkerExited("a", 1))
     assert client.join(job("a"), "cpu").incarnation == 2
 
 
 def test_the_outlook_tells_what_the_status_says() -> None:
     client = LocalClient()
-    assert client.outlook("a") is None
+    assert client.job_forecast("a") is None
     client.join(job("a"), "cpu")
-    assert client.outlook("a") == Outlook(None, "too early to tell", 1.0, None, None)
+    assert client.job_forecast("a") == JobForecast(None, "too early to tell", 1.0, None, None)
     client._host.handle(Report("a", 1, 1, 1, 5, 10.0))
     client._host.scheduler.handle(Tick(), now := client._host.now() + 1.0)
-    outlook = client.outlook("a")
-    assert outlook is not None
-    assert outlook.verdict is Verdict.FEASIBLE
-    assert outlook.left == pytest.approx(10.0)  # five batches of two seconds
-    assert outlook.spare == pytest.approx(60.0 - now - 10.0, abs=0.5)
+    job_forecast = client.job_forecast("a")
+    assert job_forecast is not None
+    assert job_forecast.verdict is Verdict.FEASIBLE
+    assert job_forecast.left == pytest.approx(10.0)  # five batches of two seconds
+    assert job_forecast.spare == pytest.approx(60.0 - now - 10.0, abs=0.5)
 
 
 def test_waiting_ends_with_news_and_not_before() -> None:
@@ -99,14 +99,14 @@ def test_waiting_ends_with_news_and_not_before() -> None:
     client.join(job("b"), "cpu")
     held = client.wait("b", 0, 5.0)
     assert isinstance(held, Grant)
-    assert held.duty == 0.0
+    assert held.share == 0.0
     start = time.monotonic()
     assert client.wait("b", held.version, 0.2) is None
     assert time.monotonic() - start >= 0.2
-    threading.Timer(0.1, client.left, [WorkerLeft("a", 1)]).start()
+    threading.Timer(0.1, client.left, [WorkerExited("a", 1)]).start()
     news = client.wait("b", held.version, 10.0)
     assert isinstance(news, Grant)
-    assert news.duty == 1.0
+    assert news.share == 1.0
     assert time.monotonic() - start < 5
 
 

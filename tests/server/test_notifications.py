@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.answers import End, Grant, Notice, Verdict
+from lightning_core.core.answers import End, Grant, Verdict, VerdictChanged
 from lightning_core.core.reasons import Reason
 from lightning_core.server import notifications
 from lightning_core.server.notifications import Notifier
 
-AT_RISK = Notice("a", Verdict.AT_RISK, Reason("late", (3.0,)))
+AT_RISK = VerdictChanged("a", Verdict.AT_RISK, Reason("late", (3.0,)))
 MET = End("a", 4, Verdict.MET, Reason("target_met", (51.0,)))
 WROTE = """
 import os, sys

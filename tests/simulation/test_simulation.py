@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lightning_core.core.answers import Verdict
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.settings import Settings
@@ -19,7 +19,7 @@ from lightning_core.simulation.simulation import Delays, Outcome, SimulatedJob, 
 from lightning_core.storage.journal import Journal, JournalError, replay
 
 SPEED = 100.0
-SCRIPT = frozenset({Can.TURNS, Can.HOLD})
+SCRIPT = frozenset({Capability.TURNS, Capability.HOLD})
 
 
 def known(name: str, seconds: float, deadline: float = 100.0, submitted: float = 0.0, **terms: Any) -> SimulatedJob:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.core.answers import Answer, End, Grant, Notice, Verdict
+from lightning_core.core.answers import Answer, End, Grant, Verdict, VerdictChanged
 from lightning_core.core.codec import (
     decode_answers,
     decode_event,
@@ -28,22 +28,22 @@ from lightning_core.core.codec import (
 from lightning_core.core.events import (
     Amend,
     Cancel,
-    Cause,
     Cell,
     Close,
-    DevicesGone,
+    DevicesUnavailable,
     Event,
+    ExitCause,
+    LaunchTimedOut,
     Pause,
     Report,
     Resume,
     Save,
     Submit,
     Tick,
-    Unready,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Can, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
@@ -77,7 +77,7 @@ def lived(path: Path, seed: int = 0) -> Host:
             )
             host.handle(Report(name, 1, step, step - 1, 10 * step, 0.1 * step, cells))
         if step == 20:
-            host.handle(WorkerLeft("b", 1, Cause.RAISED, detail="ValueError: no"))
+            host.handle(WorkerExited("b", 1, ExitCause.RAISED, detail="ValueError: no"))
     return host
 
 
@@ -163,7 +163,7 @@ _JOBS = st.builds(
     weight=st.floats(1e-9, 1e9),
     max_devices=st.integers(1, 64),
     on_miss=st.sampled_from(OnMiss),
-    can=st.frozensets(st.sampled_from(Can)),
+    can=st.frozensets(st.sampled_from(Capability)),
     device=st.none() | st.integers(0, 7),
     work=st.none() | st.floats(1e-9, 1e9),
     restarts=st.none() | st.integers(0, 9),
@@ -175,9 +175,9 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(WorkersLost()),
     st.builds(Submit, st.lists(_JOBS, max_size=3).map(tuple)),
     st.builds(Amend, _JOBS, st.none() | st.floats(1e-9, 1e9)),
-    st.builds(WorkerLeft, _NAME, st.integers(1), st.sampled_from(Cause), _TEXT, _SAVES),
-    st.builds(Unready, _NAME, st.integers(1), _TEXT),
-    st.builds(DevicesGone, st.lists(st.integers(0, 7), max_size=3).map(tuple), _TEXT),
+    st.builds(WorkerExited, _NAME, st.integers(1), st.sampled_from(ExitCause), _TEXT, _SAVES),
+    st.builds(LaunchTimedOut, _NAME, st.integers(1), _TEXT),
+    st.builds(DevicesUnavailable, st.lists(st.integers(0, 7), max_size=3).map(tuple), _TEXT),
     st.builds(Cancel, _NAME),
     st.builds(Pause, _NAME, st.booleans()),
     st.builds(Resume, _NAME),
@@ -210,7 +210,7 @@ def test_answers_come_back_equal() -> None:
         Grant("a", 3, 1 / 3, (0, 5), Reason("chosen", (0.1, 2e300))),
         Grant("a", 4, 0.0, (), Reason("makes_room")),
         End("b", 4, Verdict.CRASHED, Reason("crashed", text="<script>\n\x1b")),
-        Notice("c", Verdict.AT_RISK, Reason("late", (3.5,))),
+        VerdictChanged("c", Verdict.AT_RISK, Reason("late", (3.5,))),
     ]
     again = decode_answers(encode_answers(answers))
     assert again == answers
@@ -243,7 +243,7 @@ def test_a_metric_that_grows_and_people_who_steer_replay_to_the_bit(tmp_path: Pa
     events: list[Event] = [
         Report("a", 1, 1, 0, 100, 5.0, (Cell(1, 100, 0.7),), evaluated=True),
         Pause("b", release=True),
-        WorkerLeft("b", 1, Cause.RELEASED),
+        WorkerExited("b", 1, ExitCause.RELEASED),
         Resume("b"),
         Amend(Job("a", 15.0, accuracy), deadline=30.0),
         Close(),

@@ -11,19 +11,19 @@ from rich.console import Console
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import (
-    Cause,
     Close,
-    DevicesGone,
+    DevicesUnavailable,
     Event,
+    ExitCause,
+    LaunchTimedOut,
     Report,
     Save,
     Submit,
     Tick,
-    Unready,
-    WorkerLeft,
+    WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Can, Job
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.report.page import page
@@ -43,13 +43,13 @@ DIED = "its process died"
 class Told:
     """A scheduler, and a history that hears what it hears."""
 
-    def __init__(self, job: Job, cause: Cause | None = None, detail: str = DIED) -> None:
+    def __init__(self, job: Job, cause: ExitCause | None = None, detail: str = DIED) -> None:
         self.scheduler, self.history = Scheduler(Settings(policy="edf")), History(Settings(policy="edf"))
         self.take(Submit((job,)), 0.0)
         for number, batches in enumerate((0, 50, 100), 1):
             self.take(Report("a", 1, number, 1, batches, 0.1 * batches), float(number))
         if cause is not None:
-            self.take(WorkerLeft("a", 1, cause, detail, SAVED), 4.0)
+            self.take(WorkerExited("a", 1, cause, detail, SAVED), 4.0)
 
     def take(self, event: Event, now: float) -> None:
         self.history.take(event, now, self.scheduler.handle(event, now))
@@ -86,7 +86,7 @@ def job(**terms: object) -> Job:
 
 
 def test_while_it_recovers_everybody_who_looks_sees_it() -> None:
-    told = Told(job(), Cause.LOST)
+    told = Told(job(), ExitCause.LOST)
     assert told.status.state is State.RECOVERING
     for text in (told.board(), told.plain()):
         assert "recovering" in text
@@ -101,7 +101,7 @@ def test_while_it_recovers_everybody_who_looks_sees_it() -> None:
 
 
 def test_when_it_is_back_what_it_cost_is_still_told() -> None:
-    told = Told(job(), Cause.LOST)
+    told = Told(job(), ExitCause.LOST)
     told.come_back()
     assert told.status.state is State.RUNNING
     for text in (told.board(), told.plain()):
@@ -113,7 +113,7 @@ def test_when_it_is_back_what_it_cost_is_still_told() -> None:
 
 
 def test_a_checkpoint_that_was_damaged_costs_more_than_was_thought() -> None:
-    told = Told(job(), Cause.LOST)
+    told = Told(job(), ExitCause.LOST)
     told.come_back(began=30)
     assert told.status.lost == 70
     for text in (told.why(), told.report()):
@@ -124,16 +124,18 @@ def test_a_checkpoint_that_was_damaged_costs_more_than_was_thought() -> None:
 @pytest.mark.parametrize(
     ("terms", "cause", "detail", "what", "done"),
     [
-        ({}, Cause.PREEMPTED, "", "its node was taken away", "comes back from batch 80, restart 1"),
-        ({"retries": 1}, Cause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "restart 1, in"),
-        ({}, Cause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "it does not come back"),
-        ({}, Cause.UNUSABLE, "no module 'x'", "it cannot be built: no module 'x'", "it does not come back"),
-        ({"restarts": 0}, Cause.LOST, "", "its worker died", "it does not come back"),
-        ({"can": frozenset({Can.TURNS, Can.HOLD})}, Cause.LOST, DIED, DIED, "it does not come back"),
+        ({}, ExitCause.PREEMPTED, "", "its node was taken away", "comes back from batch 80, restart 1"),
+        ({"retries": 1}, ExitCause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "restart 1, in"),
+        ({}, ExitCause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "it does not come back"),
+        ({}, ExitCause.UNUSABLE, "no module 'x'", "it cannot be built: no module 'x'", "it does not come back"),
+        ({"restarts": 0}, ExitCause.LOST, "", "its worker died", "it does not come back"),
+        ({"can": frozenset({Capability.TURNS, Capability.HOLD})}, ExitCause.LOST, DIED, DIED, "it does not come back"),
     ],
 )  # fmt: skip
 @pytest.mark.promise("R10")
-def test_each_cause_has_its_words(terms: dict[str, object], cause: Cause, detail: str, what: str, done: str) -> None:
+def test_each_cause_has_its_words(
+    terms: dict[str, object], cause: ExitCause, detail: str, what: str, done: str
+) -> None:
     told = Told(job(**terms), cause, detail)
     for text in (told.why(), told.report()):
         assert what in text.replace("&#x27;", "'")
@@ -145,8 +147,8 @@ def test_each_cause_has_its_words(terms: dict[str, object], cause: Cause, detail
 
 def test_workers_that_are_not_ready_in_time_are_told_with_what_is_done() -> None:
     told = Told(job())
-    told.take(WorkerLeft("a", 1, Cause.RELEASED, saved=SAVED), 4.0)
-    told.take(Unready("a", 2, "rank 1 of 2 missing: NO_RESOURCES"), 64.0)
+    told.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=SAVED), 4.0)
+    told.take(LaunchTimedOut("a", 2, "rank 1 of 2 missing: NO_RESOURCES"), 64.0)
     assert "its workers were not ready in time (rank 1 of 2 missing: NO_RESOURCES)" in told.board()
     for text in (told.why(), told.report()):
         assert "its workers were not ready in time: rank 1 of 2 missing: NO_RESOURCES" in text
@@ -155,7 +157,7 @@ def test_workers_that_are_not_ready_in_time_are_told_with_what_is_done() -> None
 
 def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() -> None:
     killed, left = Told(job()), Told(job())
-    left.take(WorkerLeft("a", 1, Cause.RELEASED, saved=Save(100, "1" * 64)), 4.0)
+    left.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=Save(100, "1" * 64)), 4.0)
     for told in (killed, left):
         told.take(WorkersLost(), 100.0)
         assert "the pool was down" in told.report()
@@ -168,7 +170,7 @@ def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() ->
 def test_a_run_that_was_left_in_order_had_no_fault() -> None:
     told = Told(job())
     told.take(Close("Ctrl-C"), 3.0)
-    told.take(WorkerLeft("a", 1, Cause.RELEASED, saved=Save(100, "1" * 64)), 4.0)
+    told.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=Save(100, "1" * 64)), 4.0)
     told.take(Tick(), 4.2)
     told.take(Tick(), 184.2)  # the scheduler that goes on wakes itself, before it is told
     told.take(WorkersLost(), 184.3)
@@ -210,14 +212,14 @@ def test_a_scheduler_that_did_not_answer_is_told() -> None:
 
 
 def test_a_device_without_a_worker_is_told() -> None:
-    told = Told(job(), Cause.LOST)
-    told.take(DevicesGone((0,), "device 0: its node is gone"), 5.0)
+    told = Told(job(), ExitCause.LOST)
+    told.take(DevicesUnavailable((0,), "device 0: its node is gone"), 5.0)
     told.take(Tick(), 6.5)
     for text in (told.why(), told.report()):
         assert "device 0: its node is gone" in text
     assert "not yet back" in told.why()
     assert "waits for a device" in told.board()
-    told.take(DevicesGone(()), 35.0)
+    told.take(DevicesUnavailable(()), 35.0)
     assert "back after 30.0s" in told.why()
     assert "the device for 30.0s" in told.report()
 
@@ -231,7 +233,7 @@ def test_nobody_hears_of_faults_where_there_were_none() -> None:
 @pytest.mark.parametrize("words", HOSTILE)
 @pytest.mark.promise("S8")
 def test_what_a_dying_worker_says_steers_nothing(words: str) -> None:
-    told = Told(job(retries=1), Cause.RAISED, f"Traceback\n{words}")
+    told = Told(job(retries=1), ExitCause.RAISED, f"Traceback\n{words}")
     for text in (told.why(), told.board(), told.plain()):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f\x80-\x9f\u202e]", text)
     html = page(told.history)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.answers import End, Notice, Verdict
+from lightning_core.core.answers import End, Verdict, VerdictChanged
 from lightning_core.core.codec import decode_event
-from lightning_core.core.events import Amend, Cause, Cell, Report, Submit, WorkerLeft, WorkersLost
+from lightning_core.core.events import Amend, Cell, ExitCause, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -111,7 +111,7 @@ def test_what_did_not_move_the_scheduler_is_left_out() -> None:
     assert (len(history.jobs), len(job.grants), job.deadline) == (1, 1, 51.0)
     history.take(report(1, [(1, 40, 0.8)], incarnation=2, began=20), 5.0, [])
     history.take(report(3, [(4, 50, 0.7)]), 6.0, [End("a", 0, Verdict.CANCELLED, Reason("superseded"))])
-    history.take(WorkerLeft("a", 1, Cause.RAISED, detail="old"), 6.0, [])
+    history.take(WorkerExited("a", 1, ExitCause.RAISED, detail="old"), 6.0, [])
     assert [point.batches for point in job.points] == [10, 30, 40]
     assert (job.ended, job.detail, job.remarks) == (None, "", [])
     assert job.progress[-1].busy == 2.0  # of both incarnations
@@ -122,7 +122,7 @@ def test_verdicts_change_when_noticed_and_the_end_is_the_last() -> None:
     history.take(Submit((Job("a", 50.0, BatchTarget(9)),)), 0.0, [grant(1, 1.0)])
     assert history.of("a").verdict is None
     late, met = Reason("late", (3.0,)), Reason("target_met", (5.0,))
-    history.take(report(1, []), 2.0, [Notice("a", Verdict.AT_RISK, late)])
+    history.take(report(1, []), 2.0, [VerdictChanged("a", Verdict.AT_RISK, late)])
     history.take(WorkersLost(), 3.0, [])
     history.take(report(2, []), 45.0, [End("a", 2, Verdict.MET, met)])
     history.take(report(3, []), 46.0, [End("a", 2, Verdict.MET, met)])  # said again

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lightning_core.core.answers import End, Verdict
-from lightning_core.core.events import Cause, Cell, Report, Submit, WorkerLeft
+from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -174,7 +174,7 @@ def test_words_from_outside_stay_words(words: str) -> None:
     history.take(Submit(jobs), 0.0, [grant(1, 1.0, words)])
     history.take(Report(words, 1, 1, 1, 20, 1.0, (Cell(1, 10, 1.0), Cell(2, 20, 0.9))), 5.0, [])
     history.take(
-        WorkerLeft(words, 1, Cause.RAISED, detail=f"Trace\n{words}"),
+        WorkerExited(words, 1, ExitCause.RAISED, detail=f"Trace\n{words}"),
         6.0,
         [End(words, 2, Verdict.CRASHED, reason)],
     )

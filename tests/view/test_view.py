@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.core.events import Cause, Cell, Report, Submit, Tick, WorkerLeft
+from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import WORDS, Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -37,7 +37,7 @@ def some_jobs() -> list[JobStatus]:
     cells = tuple(Cell(n, 10 * n, 1.0 / n) for n in range(1, 21))
     scheduler.handle(Report("cnn", 1, 1, 1, 200, 10.0, cells, rejected=2), 10.0)
     scheduler.handle(Report("lstm", 1, 1, 1, 20, 1.0), 10.0)
-    scheduler.handle(WorkerLeft("bad", 1, Cause.RAISED, detail="Traceback\nValueError: \x1b[2J<b>"), 10.5)
+    scheduler.handle(WorkerExited("bad", 1, ExitCause.RAISED, detail="Traceback\nValueError: \x1b[2J<b>"), 10.5)
     scheduler.handle(Tick(), 11.0)
     return scheduler.status()
 
@@ -238,7 +238,9 @@ def test_exit_codes() -> None:
             done = Report(f"{k}", 1, 1, 9, 5 if verdict == "met" else 0, 1.0)
             scheduler.handle(done, 1.0)
             if verdict != "met":
-                scheduler.handle(WorkerLeft(f"{k}", 1, Cause.RAISED if verdict == "crashed" else Cause.DONE), 1.0)
+                scheduler.handle(
+                    WorkerExited(f"{k}", 1, ExitCause.RAISED if verdict == "crashed" else ExitCause.DONE), 1.0
+                )
         return Summary.of(Settings(), 2.0, scheduler.status(), Path(), interrupted).exit_code
 
     assert code("met", "met") == 0

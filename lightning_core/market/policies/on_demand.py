@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
-from lightning_core.market.model import EXACT, Batch
+from lightning_core.market.model import EXACT, JobBatch
 from lightning_core.market.views import Seen
 
 
-def fewest_in_time(batch: Batch) -> IntArray:
+def fewest_in_time(batch: JobBatch) -> IntArray:
     """Instances that, held from the first slot on, end each job by its deadline; all that it can use if none do."""
     done = batch.speed * (batch.up + batch.deadline - 1)[:, None]
     number = np.arange(batch.speed.shape[1])
