@@ -19,6 +19,7 @@ from tests.conftest import ROOT
 # Who may import whom: a room those of the lines above its own, whether at the top of a module, in a function or for
 # types alone. Folders are rooms, and so is each file beside them.
 ROOMS = (
+    "errors",
     "core name_conflict",
     "variables planning estimators",
     "policies market placement",

@@ -135,7 +135,7 @@ MUTANTS = (
         "tests/faults/test_shutdown.py::test_the_first_signal_is_noted_and_the_second_leaves_at_once_with_all_below",
     ),
     Mutant(
-        "S1", "lightning_core/cluster/cluster.py",
+        "S1", "lightning_core/cloud/ray_cluster.py",
         "if not has_token():  # a Ray", "if False:  # a Ray",
         "tests/test_security.py::test_a_ray_that_asks_for_no_token_is_taken_down_again",
     ),
