@@ -125,7 +125,10 @@ def test_a_checkpoint_that_was_damaged_costs_more_than_was_thought() -> None:
     ("terms", "cause", "detail", "what", "done"),
     [
         ({}, ExitCause.PREEMPTED, "", "its node was taken away", "comes back from batch 80, restart 1"),
-        ({"retries": 1}, ExitCause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "restart 1, in"),
+        (
+            {"retries": 1}, ExitCause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x",
+            "restart 1, in",
+        ),
         ({}, ExitCause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "it does not come back"),
         ({}, ExitCause.UNUSABLE, "no module 'x'", "it cannot be built: no module 'x'", "it does not come back"),
         ({"restarts": 0}, ExitCause.LOST, "", "its worker died", "it does not come back"),
