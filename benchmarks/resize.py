@@ -310,7 +310,7 @@ class Cold:
             self.wait()
             stop.unlink()
         before = len(stints.read_text().splitlines()) if stints.exists() else 0
-        from lightning_core.cluster.gang import free_port
+        from lightning_core.worker.process_group import free_port
 
         port = free_port()
         for rank in range(ranks):

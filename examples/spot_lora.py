@@ -37,9 +37,9 @@ from lightning_core.bundle.problems import require  # noqa: E402
 from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
 from lightning_core.cli.market_run import LEDGER, OnMarket  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
-from lightning_core.cluster.run_folder import new_run_dir  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
 from lightning_core.node.signals import signals  # noqa: E402
+from lightning_core.run.run_folder import new_run_dir  # noqa: E402
 from lightning_core.storage.job_checkpoints import FOLDER, find  # noqa: E402
 from lightning_core.view.progress import print_summary, view_for  # noqa: E402
 

@@ -33,7 +33,7 @@ ROOMS = (
     "callbacks.checkpointing",
     "callbacks",
     "bundle",
-    "simulation cloud",
+    "simulation cloud worker run",
     "cluster",
     "autojoin cli",
     "__main__",

@@ -334,7 +334,7 @@ def test_what_is_made_is_the_user_s_alone(tmp_path: Path) -> None:
 @pytest.mark.promise("S2")
 @pytest.mark.usefixtures("open_to_all")
 def test_the_spec_of_a_run_is_the_user_s_alone(tmp_path: Path) -> None:
-    from lightning_core.cluster.run_folder import keep_spec, new_run_dir
+    from lightning_core.run.run_folder import keep_spec, new_run_dir
 
     job = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}
     folder = new_run_dir(tmp_path / "run")

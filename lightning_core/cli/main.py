@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_core.cli import init, market, place, pool_commands, pool_run, simulate
 from lightning_core.cli.arguments import Parser, complete, new_file
-from lightning_core.cluster.in_pool import InPool, journal_of
 from lightning_core.core.durations import format_duration
 from lightning_core.name_conflict import describe_namesake
 from lightning_core.node.signals import Interrupted, raising, signals
+from lightning_core.run.pool_reference import InPool, journal_of
 from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_NOT_MET, EXIT_POOL_LOST, PoolLost
 from lightning_core.server.discovery import connect
 from lightning_core.storage.excerpt import compare
@@ -214,7 +214,7 @@ def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, on_market: OnMa
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
-    from lightning_core.cluster.run_folder import keep_origin, keep_spec, new_run_dir
+    from lightning_core.run.run_folder import keep_origin, keep_spec, new_run_dir
 
     run_dir = new_run_dir(arguments.run_dir)
     keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
@@ -281,7 +281,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.differences import differences
     from lightning_core.bundle.problems import BundleError
     from lightning_core.cli.market_run import OnMarket
-    from lightning_core.cluster.run_folder import read_origin
+    from lightning_core.run.run_folder import read_origin
 
     run_dir = arguments.resume.resolve()
     if not (run_dir / "bundle.yaml").is_file():

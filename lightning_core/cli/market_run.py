@@ -17,7 +17,6 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.pool_section import MOST_DEVICES, market_to_dict, read_market
 from lightning_core.bundle.problems import BundleError, require
 from lightning_core.cloud.quotes import Quotes
-from lightning_core.cluster.follow import Watcher
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
@@ -26,6 +25,7 @@ from lightning_core.market import Market
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import SLOT
 from lightning_core.node.signals import Interrupted, signals
+from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import SAVE_EVERY

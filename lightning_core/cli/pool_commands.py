@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lightning_core.cli.arguments import whole_number
-from lightning_core.cluster.in_pool import journal_of
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.codec import status_to_dict
 from lightning_core.core.durations import WallTime, format_duration, parse_when, seconds_until
 from lightning_core.core.events import Amend, Cancel, Event, Pause, Resume
 from lightning_core.core.names import did_you_mean, listed
+from lightning_core.run.pool_reference import journal_of
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, best_model
 from lightning_core.server.client import SocketClient
@@ -281,8 +281,8 @@ def _status(arguments: argparse.Namespace) -> int:
         told = [_plain(job, folder) for job in jobs]
         print(json.dumps({"now": now, "settings": settings.to_dict(), "jobs": told}, indent=2))
     elif arguments.watch:
-        from lightning_core.cluster.follow import follow
         from lightning_core.node.signals import signals
+        from lightning_core.run.follow import follow
         from lightning_core.view.progress import view_for
 
         watcher = view_for(sys.stdout, settings.policy, settings.devices)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_core.cli.pool_commands import Failed, check_for, launch, name_of, patiently
-from lightning_core.cluster.in_pool import JOURNAL, InPool, take
 from lightning_core.core.answers import JobStatus, State
+from lightning_core.run.pool_reference import JOURNAL, InPool, take
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLost, Summary
 from lightning_core.server.client import SocketClient
@@ -37,7 +37,7 @@ GRACE, POLL = 30.0, 0.5
 def run_in_pool(client: SocketClient, bundle: BundleSpec, arguments: argparse.Namespace) -> int:
     """Submit a bundle to a pool that is up and follow it; interrupted, the jobs go on without an audience."""
     check_for(client, bundle)
-    from lightning_core.cluster.run_folder import keep_origin, keep_spec, new_run_dir
+    from lightning_core.run.run_folder import keep_origin, keep_spec, new_run_dir
 
     run_dir = new_run_dir(arguments.run_dir)
     keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
@@ -95,7 +95,7 @@ def _unchanged(run_dir: Path, note: InPool) -> BundleSpec:
     from lightning_core.bundle.differences import differences
     from lightning_core.bundle.pool_section import There
     from lightning_core.bundle.problems import BundleError
-    from lightning_core.cluster.run_folder import read_origin
+    from lightning_core.run.run_folder import read_origin
 
     before = BundleSpec.from_file(run_dir / "bundle.yaml")
     there = There(before.settings.devices, before.kind, f"the pool at {note.folder}")
@@ -129,8 +129,8 @@ def _submit(
 
 
 def _follow(client: SocketClient, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
-    from lightning_core.cluster.follow import follow
     from lightning_core.node.signals import signals
+    from lightning_core.run.follow import follow
     from lightning_core.view.progress import print_summary, view_for
 
     settings = Settings(**patiently(client.about)["settings"])

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_core.bundle.bundle_file import BundleSpec
-from lightning_core.cluster.follow import Watcher
-from lightning_core.cluster.run_folder import new_run_dir
+from lightning_core.run.follow import Watcher
+from lightning_core.run.run_folder import new_run_dir
 from lightning_core.scheduler.summary import Summary
 
 if TYPE_CHECKING:

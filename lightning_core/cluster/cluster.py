@@ -25,13 +25,13 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cloud.ray_cluster import has_token, start_local_ray
-from lightning_core.cluster.follow import POLL, Watcher, follow
 from lightning_core.cluster.pool_manager import start_pool_manager
-from lightning_core.cluster.run_folder import keep_spec
 from lightning_core.cluster.worker_slots import LABEL
 from lightning_core.core.events import Amend, Cancel, Close, Event, WorkersLost
 from lightning_core.core.jobs import Job
 from lightning_core.node.signals import Interrupted, below, end, signal_words, signals
+from lightning_core.run.follow import POLL, Watcher, follow
+from lightning_core.run.run_folder import keep_spec
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import PoolLost, Summary
 from lightning_core.server.ray_actor import Actor, start_scheduler

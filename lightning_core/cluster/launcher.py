@@ -25,9 +25,7 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.bundle.device_counts import slots_of
-from lightning_core.cluster.gang import Rank
 from lightning_core.cluster.monitor import Watch, tell
-from lightning_core.cluster.worker import Assignment, Life
 from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
@@ -38,6 +36,8 @@ from lightning_core.storage import job_specs
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_checkpoints import adopt
 from lightning_core.storage.job_specs import home_of
+from lightning_core.worker.process_group import Rank
+from lightning_core.worker.worker import Assignment, Life
 
 log = logging.getLogger(__name__)
 

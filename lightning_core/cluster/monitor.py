@@ -21,8 +21,6 @@ from pathlib import Path
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
 
-from lightning_core.cluster.exit_causes import OOM
-from lightning_core.cluster.worker import Life
 from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
 from lightning_core.core.events import ExitCause, LaunchTimedOut, Save, WorkerExited
 from lightning_core.server.ray_actor import Actor
@@ -30,6 +28,8 @@ from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import home_of
+from lightning_core.worker.exit_causes import OOM
+from lightning_core.worker.worker import Life
 
 log = logging.getLogger(__name__)
 

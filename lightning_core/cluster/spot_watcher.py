@@ -22,7 +22,6 @@ from ray.exceptions import RayError
 
 from lightning_core.cloud.provisioners import LocalNodes, Provisioner
 from lightning_core.cloud.quotes import AHEAD
-from lightning_core.cluster.follow import Watcher
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import Amend, Event
 from lightning_core.core.jobs import Job, OnMiss
@@ -33,6 +32,7 @@ from lightning_core.market.forecasters import Unchanged
 from lightning_core.market.live_plan import LivePlan, Nodes
 from lightning_core.market.optimum import optimum
 from lightning_core.market.views import SpotPolicy
+from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.market_jobs import on_demand_alone, speed_table
 
 log = logging.getLogger(__name__)

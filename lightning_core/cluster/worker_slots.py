@@ -27,12 +27,12 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lightning_core.cluster.worker import Life, Worker
 from lightning_core.node.core_claims import CoreClaim
 from lightning_core.node.cpu_quota import sweep
 from lightning_core.node.device_arbiter import CORES, DeviceArbiter, note_first_core
 from lightning_core.server.ray_actor import Actor
 from lightning_core.server.ray_settings import NAMESPACE
+from lightning_core.worker.worker import Life, Worker
 
 log = logging.getLogger(__name__)
 

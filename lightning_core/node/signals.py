@@ -2,7 +2,7 @@
 
 Nothing is raised out of a handler while Ray is at work: inside ``ray.get`` Ray would make an exit code of its own of
 it. So a handler only notes, and whoever waits looks (:func:`lightning_core.cluster.cluster.answer`,
-:func:`lightning_core.cluster.follow.follow`).
+:func:`lightning_core.run.follow.follow`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from lightning_core.callbacks.checkpointing import random_state
 from lightning_core.callbacks.checkpointing.resumable import Saver
 from lightning_core.callbacks.elastic import loader as loaders
 from lightning_core.callbacks.elastic import steps
-from lightning_core.cluster.gang import Rank, free_port, together, trainer_arguments
+from lightning_core.worker.process_group import Rank, free_port, together, trainer_arguments
 from tests.callbacks.test_callback import Script, grant
 from tests.cluster.test_release import launched, release
 from tests.tiny import QUIET, Batch, Net, NoisyPoints

@@ -21,14 +21,14 @@ from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
 from lightning_core.callbacks import joining
 from lightning_core.cli import pool_commands, pool_run
-from lightning_core.cluster import run_folder
+from lightning_core.run import run_folder
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.cluster.in_pool import InPool
-from lightning_core.cluster.run_folder import keep_origin, read_origin
 from lightning_core.core.events import Cancel, Report, Save, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
+from lightning_core.run.pool_reference import InPool
+from lightning_core.run.run_folder import keep_origin, read_origin
 from lightning_core.storage.excerpt import at_work, compare, find, write
 from lightning_core.storage.journal import Journal, JournalError, PartOf, replay
 from tests.cli.test_cli import SCRIPT, Said, note
@@ -165,7 +165,7 @@ pool_run_follows = threading.Event()
 @pytest.fixture
 def left(pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Said:
     """A run of two jobs, left by Ctrl-C when one of them had ended."""
-    from lightning_core.cluster import follow
+    from lightning_core.run import follow
 
     whole = follow.follow
     pool_run_follows.clear()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lightning_core.bundle.lightning_config import build
-from lightning_core.cluster.exit_causes import cause_of, origin, story
 from lightning_core.core.events import ExitCause
+from lightning_core.worker.exit_causes import cause_of, origin, story
 from tests.tiny import Line
 
 DATA = {"class_path": "tests.tiny.Points", "init_args": {}}

@@ -21,7 +21,6 @@ from lightning_core.cluster import pool_manager as keepers
 from lightning_core.cluster.launcher import Launcher
 from lightning_core.cluster.monitor import epitaph
 from lightning_core.cluster.pool_manager import PoolManager
-from lightning_core.cluster.worker import Assignment, Life, modules_from
 from lightning_core.cluster.worker_slots import WorkerSlot
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_to_dict
@@ -32,6 +31,7 @@ from lightning_core.server import stall_aware_clock
 from lightning_core.storage import atomic_files
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
+from lightning_core.worker.worker import Assignment, Life, modules_from
 
 SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0,
         "keep_best": False, "paths": []}  # fmt: skip

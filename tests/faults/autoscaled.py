@@ -23,9 +23,9 @@ from lightning_core.cloud.provisioners import MARKET, Autoscaled, nodes_there
 from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.cluster.cluster import Cluster
-from lightning_core.cluster.gang import free_port
 from lightning_core.market.live_plan import Nodes
 from lightning_core.node.signals import below, end
+from lightning_core.worker.process_group import free_port
 
 HEAD = "f" * 51 + "00000"
 # Known to Ray as "fake_multinode", whose defaults its package lacks.

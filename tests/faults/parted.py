@@ -11,12 +11,12 @@ import torch
 import torch.distributed
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.cluster import gang
-from lightning_core.cluster.gang import Rank, together
-from lightning_core.cluster.worker import Assignment, fit
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
+from lightning_core.worker import process_group as gang
+from lightning_core.worker.process_group import Rank, together
+from lightning_core.worker.worker import Assignment, fit
 from tests.callbacks.test_callback import Script
 from tests.tiny import Batch, Line
 

@@ -29,10 +29,10 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from lightning_core.callbacks import Released, SafeCheckpointIO
 from lightning_core.callbacks.checkpointing import resumable
-from lightning_core.cluster.gang import Rank, free_port, together
 from lightning_core.storage import generations
 from lightning_core.storage.generations import newest, sound
 from lightning_core.storage.job_checkpoints import FILE, adopt, checkpoint_folder, find
+from lightning_core.worker.process_group import Rank, free_port, together
 from tests.callbacks.test_callback import Script, grant
 from tests.cluster.test_release import launched, release
 from tests.faults.test_checkpoints import Broken, cut, flip, state

@@ -20,11 +20,11 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from lightning_core.callbacks import CoreCallback, JobOver, Released
 from lightning_core.callbacks.ranks import COST, REACT, batches_between
-from lightning_core.cluster.gang import Rank, free_port, trainer_arguments
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import ExitCause
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
+from lightning_core.worker.process_group import Rank, free_port, trainer_arguments
 from tests.callbacks.test_callback import Script, grant, until
 from tests.conftest import ROOT
 from tests.faults import parted

@@ -16,14 +16,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lightning_core.cluster.exit_causes import cause_of, origin, story
-from lightning_core.cluster.gang import ALONE, Rank, free_port, is_stuck, together, trainer_arguments
 from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.targets import Target
 from lightning_core.node.cpu_quota import sweep
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import SAVE_EVERY
+from lightning_core.worker.exit_causes import cause_of, origin, story
+from lightning_core.worker.process_group import ALONE, Rank, free_port, is_stuck, together, trainer_arguments
 
 if TYPE_CHECKING:
     from lightning_core.callbacks import CoreCallback
