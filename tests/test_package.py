@@ -35,6 +35,7 @@ ROOMS = (
     "bundle",
     "simulation cloud worker run",
     "cluster",
+    "pool",
     "autojoin cli",
     "__main__",
 )

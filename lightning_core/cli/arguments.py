@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lightning_core.core.names import closest, listed
+from lightning_core.server.discovery import AUTO, connect
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,8 +17,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._negative_number_matcher = re.compile(r"-\d")  # -5m is a value that is wrong, and no option
-        self._negative_number_matcher = re.compile(r"-\d")  # -5m is a value that is wrong, and no option
+        self._negative_number_matcher = re.compile(r"-\d")  # -5m is a value that is wrong, not an option
         self.set_defaults(parser=self)  # the innermost one of a command remains
         self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS,
                           help="show tracebacks of this program's own errors")  # fmt: skip
@@ -87,6 +87,17 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
+def add_pool(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the pool."""
+    parser.add_argument("--pool", default=AUTO, metavar="WHERE", help="folder of a pool, or host:port of its Ray")
+
+
+def add_allow_import(parser: argparse.ArgumentParser) -> None:
+    """Add the option that limits what class paths may name."""
+    words = "module that class paths may name, and no others; repeat for more"
+    parser.add_argument("--allow-import", action="append", default=[], metavar="MODULE", help=words)
+
+
 # ---------------------------------------------------------------------------------------------------- completion
 
 
@@ -112,8 +123,6 @@ def add_completers(parser: argparse.ArgumentParser) -> None:
 
 def names_of_jobs(prefix: str = "", parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Return the names of the jobs of the run folder or the pool that is meant; none if it cannot be asked."""
-    from lightning_core.server.discovery import AUTO, connect
-
     try:
         if (folder := getattr(parsed_args, "run_dir", None)) is not None:
             return sorted(path.name for path in (folder / "jobs").iterdir())

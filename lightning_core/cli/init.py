@@ -15,7 +15,7 @@ TEMPLATE = Path(__file__).parents[1] / "template"
 DEFAULT = Path("lightning-core-example")
 
 
-def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """The command with its argument."""
     made = command("init", _init, "write an example to begin from: five trainings with deadlines, and a script")
     made.add_argument(

@@ -32,7 +32,7 @@ COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahan
 CAUSAL = tuple(name for name in FORECASTERS if name != "perfect")
 
 
-def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """The command with its own commands."""
     words = "spot and on-demand instances under a deadline"
     commands = command("market", print, words).add_subparsers(required=True, metavar="WHAT")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # solvers take longer to import than most commands to run
 GAP = 1e-3
 
 
-def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """The command with its own commands."""
     words = "edge and cloud: where tasks train over the day"
     commands = command("place", print, words).add_subparsers(required=True, metavar="WHAT")

@@ -39,7 +39,7 @@ MOST_SEEDS = 10_000
 DELAYS = tuple(field.name for field in fields(Delays))
 
 
-def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """The command with its arguments."""
     made = command(
         "simulate", _simulate, "what would become of a bundle: played on recorded loss curves, under policies"

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.core.events import Close, WorkersLost
+from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import Interrupted, kept_from_ray, signals
 from lightning_core.scheduler.settings import Settings
@@ -45,7 +46,7 @@ TEMP = "lc-"
 LONGEST_TEMP = 40
 
 
-class HeadError(RuntimeError):
+class HeadError(LightningCoreError, RuntimeError):
     """The pool cannot be brought up or taken down; the message says why."""
 
 

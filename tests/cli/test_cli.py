@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cli import pool_commands
+import lightning_core.pool
 from lightning_core.cli.main import main
 from lightning_core.cluster import head as heads
 from lightning_core.core.events import Cancel, Cell, ExitCause, Report, Submit, WorkerExited
@@ -38,7 +38,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's pool, and a token that is put back."""
     monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
-    monkeypatch.setattr(pool_commands, "PATIENCE", 0.5)
+    monkeypatch.setattr(lightning_core.pool, "RESTART_SECONDS", 0.5)
     monkeypatch.chdir(tmp_path)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
@@ -113,8 +113,8 @@ def test_what_is_no_command_is_told_with_usage(words: list[str], capsys: pytest.
 
 
 COMMANDS = ("init",
-            "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "pause", "resume",
-            "cancel", "simulate", "market", "place", "replay", "report", "picture")  # fmt: skip
+            "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "devices", "pause",
+            "resume", "cancel", "simulate", "market", "place", "replay", "report", "picture")  # fmt: skip
 
 
 def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.cli import pool_commands
 from lightning_core.cli.main import main
 from lightning_core.cluster import cluster, head
+from lightning_core.pool import NoPoolError
 from lightning_core.server.client import SocketClient
 from tests.cli.test_cli import Said, _home, pool, run_dir  # noqa: F401
 from tests.doors import Pool
@@ -156,7 +156,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_debug_anywhere() -> None:
     for words in (["--debug", "status"], ["status", "--debug"]):
-        with pytest.raises(pool_commands.Failed, match="no pool is up"):
+        with pytest.raises(NoPoolError, match="no pool is up"):
             main(words)
 
 

@@ -15,7 +15,7 @@ import torch
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.checkpointing import best
 from lightning_core.callbacks.checkpointing.best import Best
-from lightning_core.cli.pool_commands import _plain
+from lightning_core.cli.status import to_plain
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
@@ -209,9 +209,9 @@ def test_where_the_best_model_of_a_job_lies_is_told_for_programs(tmp_path: Path)
     scheduler.handle(Submit((Job("a", 60.0, BatchTarget(9)),)), 0.0)
     [status] = scheduler.status()
     summary = Summary.of(Settings(), 1.0, [status], tmp_path)
-    assert "best_model" not in _plain(status, tmp_path) | summary.to_dict()["jobs"]["a"]
+    assert "best_model" not in to_plain(status, tmp_path) | summary.to_dict()["jobs"]["a"]
     place = tmp_path / "jobs" / "a" / "best.ckpt"
     place.parent.mkdir(parents=True)
     place.touch()
-    assert _plain(status, tmp_path)["best_model"] == str(place)
+    assert to_plain(status, tmp_path)["best_model"] == str(place)
     assert summary.to_dict()["jobs"]["a"]["best_model"] == str(place)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.cli.pool_commands import _plain
+from lightning_core.cli.status import to_plain
 from lightning_core.core.answers import End, Grant, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.events import Amend, Cell, Event, Report, Submit
@@ -150,7 +150,7 @@ def shown_everywhere(values: list[float], target: Target, evaluated: bool, tmp_p
         history = History.read(journal)
     [job] = history.jobs
     reached = page(history).split('data-label="reached" class=n>')[1].split("<")[0]
-    plain = [json.loads(json.dumps(_plain(status, Path("nowhere")))), summary.to_dict()["jobs"]["a"]]
+    plain = [json.loads(json.dumps(to_plain(status, Path("nowhere")))), summary.to_dict()["jobs"]["a"]]
     assert {body["metric"] for body in plain} == {target.metric}
     return {
         line(10.0, status)[2].split()[0],

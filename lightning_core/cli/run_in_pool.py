@@ -13,13 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_core.cli.pool_commands import Failed, check_for, launch, name_of, patiently
+from lightning_core.cli.jobs import launch
 from lightning_core.core.answers import JobStatus, State
+from lightning_core.errors import LightningCoreError
+from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import JOURNAL, InPool, take
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLost, Summary
-from lightning_core.server.client import SocketClient
-from lightning_core.server.discovery import AUTO, connect, home, is_address
+from lightning_core.server.discovery import AUTO, home, is_address
 from lightning_core.storage.excerpt import at_work, find
 from lightning_core.storage.journal import Journal, JournalError, replay
 from lightning_core.storage.private_files import owner_only
@@ -34,26 +35,30 @@ if TYPE_CHECKING:
 GRACE, POLL = 30.0, 0.5
 
 
-def run_in_pool(client: SocketClient, bundle: BundleSpec, arguments: argparse.Namespace) -> int:
+class PoolGoneError(LightningCoreError, RuntimeError):
+    """The pool that the jobs of a run are in is down, or does not have them any more."""
+
+
+def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -> int:
     """Submit a bundle to a pool that is up and follow it; interrupted, the jobs go on without an audience."""
-    check_for(client, bundle)
+    pool.check(bundle)
     from lightning_core.run.run_folder import keep_origin, keep_spec, new_run_dir
 
     run_dir = new_run_dir(arguments.run_dir)
     keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
     bundle = bundle.submitted(datetime.now())
     keep_spec(bundle, run_dir)
-    folder = patiently(client.about)["folder"]
+    folder = str(pool.folder)
     note = InPool(_where(arguments.pool, folder), folder, tuple(spec.job.name for spec in bundle.jobs))
     note.keep(run_dir)
-    return _submit(client, bundle, run_dir, note, arguments)
+    return _submit(pool, bundle, run_dir, note, arguments)
 
 
 def resume_in_pool(run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
     """Come back to a run in a pool: follow its jobs to their end, or write down how they have ended.
 
     Raises:
-        Failed: if its pool is down and its jobs have not ended, or its pool is gone.
+        PoolGoneError: if its pool is down and its jobs have not ended, or its pool is gone.
         BundleError: if its bundle has been edited.
     """
     if note.ended:
@@ -61,22 +66,22 @@ def resume_in_pool(run_dir: Path, note: InPool, arguments: argparse.Namespace) -
         return EXIT_MET
     bundle = _unchanged(run_dir, note)
     try:
-        client = connect(note.pool)
+        pool = Pool.find(note.pool)
     except ConnectionError as error:
         if is_address(note.pool):
-            raise Failed(f"{run_dir}: its jobs are in the pool at {note.pool}: {error}") from None
-        client = None
-    if client is None:
+            raise PoolGoneError(f"{run_dir}: its jobs are in the pool at {note.pool}: {error}") from None
+        pool = None
+    if pool is None:
         return _after(run_dir, note, arguments, up=False)
-    if note.submitted_at is None and (known := _submitted(client, bundle)) is not None:
+    if note.submitted_at is None and (known := _submitted(pool, bundle)) is not None:
         note = replace(note, submitted_at=known)
         note.keep(run_dir)
     if note.submitted_at is None:
-        check_for(client, bundle)
-        return _submit(client, bundle, run_dir, note, arguments)
-    if not note.mine(patiently(client.status)[1]):
+        pool.check(bundle)
+        return _submit(pool, bundle, run_dir, note, arguments)
+    if not note.mine(pool.jobs()):
         return _after(run_dir, note, arguments, up=True)
-    return _follow(client, run_dir, note, arguments)
+    return _follow(pool, run_dir, note, arguments)
 
 
 def _where(pool: str, folder: str) -> str:
@@ -109,44 +114,42 @@ def _unchanged(run_dir: Path, note: InPool) -> BundleSpec:
     return now
 
 
-def _submitted(client: SocketClient, bundle: BundleSpec) -> float | None:
+def _submitted(pool: Pool, bundle: BundleSpec) -> float | None:
     """When the jobs were submitted, if whoever did so left before it was noted."""
-    newest = {job.name: job for job in patiently(client.status)[1] if job.state is not State.ENDED}
+    newest = {job.name: job for job in pool.jobs() if job.state is not State.ENDED}
     if not all((told := newest.get(spec.job.name)) and told.target == spec.job.target for spec in bundle.jobs):
         return None
     times = {newest[spec.job.name].submitted_at for spec in bundle.jobs}
     return times.pop() if len(times) == 1 else None
 
 
-def _submit(
-    client: SocketClient, bundle: BundleSpec, run_dir: Path, note: InPool, arguments: argparse.Namespace
-) -> int:
-    launch(client, bundle)
-    newest = {job.name: job for job in patiently(client.status)[1]}  # a name may have been used before
+def _submit(pool: Pool, bundle: BundleSpec, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+    launch(pool, bundle)
+    newest = {job.name: job for job in pool.jobs()}  # a name may have been used before
     note = replace(note, submitted_at=newest[note.jobs[0]].submitted_at)
     note.keep(run_dir)
-    return _follow(client, run_dir, note, arguments)
+    return _follow(pool, run_dir, note, arguments)
 
 
-def _follow(client: SocketClient, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+def _follow(pool: Pool, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
     from lightning_core.node.signals import signals
     from lightning_core.run.follow import follow
     from lightning_core.view.progress import print_summary, view_for
 
-    settings = Settings(**patiently(client.about)["settings"])
+    settings = pool.settings
     again = f"lightning-core run --resume {run_dir}"
-    jobs_in = f"{len(note.jobs)} job{'s' * (len(note.jobs) > 1)} in {name_of(client)}"
+    jobs_in = f"{len(note.jobs)} job{'s' * (len(note.jobs) > 1)} in {pool.describe()}"
     print(f"{jobs_in}; with --own they would have one of their own", flush=True)
     watcher = view_for(sys.stdout, settings.policy, settings.devices)
 
     def look() -> tuple[float, list[JobStatus]]:
-        now, jobs = patiently(client.status)
+        now, jobs = pool.look()
         return now, note.mine(jobs)
 
     try:
         with signals() as received:
             now, jobs = follow(look, lambda: received, watcher)
-            newest = patiently(client.status)[1]
+            newest = pool.jobs()
     except ConnectionError as error:
         up = "`lightning-core down` or a fault ended it" if not is_address(note.pool) else "it cannot be reached"
         raise PoolLost(f"{error}: {up}; {_up(note)}; then {again}") from None
@@ -182,8 +185,8 @@ def _after(run_dir: Path, note: InPool, arguments: argparse.Namespace, *, up: bo
                     summary.write(arguments.json)
                 return summary.exit_code
     if up:
-        raise Failed(f"{run_dir}: its jobs are not in the pool at {note.pool} any more")
-    raise Failed(f"{run_dir}: its jobs are in the pool at {note.folder}, which is down: {_up(note)}; then "
+        raise PoolGoneError(f"{run_dir}: its jobs are not in the pool at {note.pool} any more")
+    raise PoolGoneError(f"{run_dir}: its jobs are in the pool at {note.folder}, which is down: {_up(note)}; then "
                  f"lightning-core run --resume {run_dir}")  # fmt: skip
 
 

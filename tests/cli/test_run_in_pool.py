@@ -17,16 +17,17 @@ from typing import Any
 
 import pytest
 
+import lightning_core.pool
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
 from lightning_core.callbacks import joining
-from lightning_core.cli import pool_commands, pool_run
-from lightning_core.run import run_folder
+from lightning_core.cli import run_in_pool
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.events import Cancel, Report, Save, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
+from lightning_core.run import run_folder
 from lightning_core.run.pool_reference import InPool
 from lightning_core.run.run_folder import keep_origin, read_origin
 from lightning_core.storage.excerpt import at_work, compare, find, write
@@ -97,10 +98,10 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's pool, and no long waiting."""
     monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
-    monkeypatch.setattr(pool_commands, "PATIENCE", 0.5)
+    monkeypatch.setattr(lightning_core.pool, "RESTART_SECONDS", 0.5)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool_run, "GRACE", 5.0)
-    monkeypatch.setattr(pool_run, "POLL", 0.05)
+    monkeypatch.setattr(run_in_pool, "GRACE", 5.0)
+    monkeypatch.setattr(run_in_pool, "POLL", 0.05)
 
 
 def test_the_folder_of_a_run_in_a_pool(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,58 @@
+"""Commands to ask before a run: will a bundle fit, and which policies are there?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning_core.cli.arguments import add_allow_import, add_pool
+from lightning_core.cli.jobs import read_bundle
+from lightning_core.pool import Pool
+from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``plan`` and ``policies``."""
+    plan = command("plan", _plan, "will a bundle fit, and what would make it fit?")
+    plan.add_argument("bundle", type=Path, metavar="BUNDLE.yaml")
+    plan.add_argument(
+        "--history", type=Path, metavar="DIR", help="of runs to learn from how long jobs take (default: runs)"
+    )
+    plan.add_argument("--own", action="store_true", help="for a pool of its own, also if one is up")
+    plan.add_argument("--ray", metavar="ADDRESS", help="for a Ray cluster: this machine's devices do not matter")
+    add_allow_import(plan)
+    add_pool(plan)
+    command("policies", _policies, "list the policies, a line each")
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from lightning_core.bundle.bundle_plan import plan_bundle
+
+    if arguments.history is not None and not arguments.history.is_dir():
+        raise ValueError(f"--history: {arguments.history} is not a folder")
+    pool = None if arguments.own or arguments.ray else Pool.find(arguments.pool)
+    bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)
+    if pool is None:
+        print("checking the bundle as `run` would, which imports torch ...", file=sys.stderr, flush=True)
+        bundle.check(local=not arguments.ray)
+    else:
+        pool.check(bundle)
+        print(f"{pool.describe()}; what else runs there is not counted", file=sys.stderr)
+    history = arguments.history or (Path("runs") if Path("runs").is_dir() else None)
+    lines, fits = plan_bundle(bundle, history)
+    print("\n".join(lines))
+    return EXIT_MET if fits else EXIT_NOT_MET
+
+
+def _policies(arguments: argparse.Namespace) -> int:
+    from lightning_core.policies import summaries
+    from lightning_core.scheduler.settings import Settings
+
+    default = Settings().policy
+    lines = {name + (" (default)" if name == default else ""): words for name, words in summaries().items()}
+    width = max(map(len, lines))
+    for name, words in lines.items():
+        print(f"{name:{width}}  {words}")
+    return EXIT_MET

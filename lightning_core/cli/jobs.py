@@ -1,0 +1,173 @@
+"""Commands about the jobs of a pool: hand them in, look at why they got what they got, steer them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_core.cli.arguments import add_allow_import, add_pool, whole_number
+from lightning_core.core.durations import WallTime, format_duration, parse_when, seconds_until
+from lightning_core.core.names import did_you_mean, listed
+from lightning_core.pool import NoPoolError, Pool, UnknownJobError
+from lightning_core.run.pool_reference import journal_of
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import EXIT_MET
+from lightning_core.storage.journal import Journal, replay
+from lightning_core.view.text import clean
+
+if TYPE_CHECKING:
+    from lightning_core.bundle.bundle_file import BundleSpec
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``submit``, ``why``, ``logs``, ``deadline``, ``devices``, ``pause``, ``resume`` and ``cancel``."""
+    submit = command("submit", _submit, "hand jobs to the pool and return")
+    submit.add_argument("bundle", type=Path, metavar="JOB.yaml", help="bundle file, or a file of one job")
+    add_allow_import(submit)
+    why = command("why", _why, "show everything that a job was given, with the reasons")
+    why.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="run or simulation (default: the pool)")
+    logs = command("logs", _logs, "show what a launched job has printed")
+    logs.add_argument("-n", "--lines", type=whole_number(0), default=40, metavar="N", help="last N lines (default 40)")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended, or Ctrl-C")
+    words = "give a job another deadline: a duration from now, or a time such as 18:00 or 2026-11-23T18:00"
+    deadline = command("deadline", _deadline, words)
+    devices = command("devices", _devices, "train a job on another number of devices")
+    pause = command("pause", _pause, "let a job stand still, its memory kept")
+    resume = command("resume", _resume, "let a paused job of the pool go on (a run: `run --resume`)")
+    cancel = command("cancel", _cancel, "end a job; its state is saved")
+    for one in (why, logs, deadline, devices, pause, resume, cancel):
+        one.add_argument("job", metavar="JOB")
+    deadline.add_argument("when", nargs="+", metavar="WHEN", help="such as 45m, 2 hours, 02:30:00 or 18:00")
+    words = "number of devices; the largest that the job can train on and that is not above it"
+    devices.add_argument("number", type=whole_number(1), metavar="N", help=words)
+    pause.add_argument("--release", action="store_true", help="save it and free its memory")
+    for one in (submit, why, logs, deadline, devices, pause, resume, cancel):
+        add_pool(one)
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    with Pool.connect(arguments.pool) as pool:
+        bundle = pool.read(arguments.bundle, arguments.allow_import)
+        pool.check(bundle)
+        names = launch(pool, bundle.submitted(datetime.now()))
+    print(f"submitted: {listed(names)}; `lightning-core status` shows them")
+    return EXIT_MET
+
+
+def read_bundle(path: Path, pool: Pool | None, allow_import: list[str]) -> BundleSpec:
+    """Read a bundle for a pool, or for one of its own.
+
+    Raises:
+        BundleError: With every problem found, and everything that the pool does not have.
+    """
+    from lightning_core.bundle.bundle_file import BundleSpec
+
+    if pool is not None:
+        return pool.read(path, allow_import)
+    bundle = BundleSpec.from_file(path)
+    return bundle.importing_only(allow_import) if allow_import else bundle
+
+
+def launch(pool: Pool, bundle: BundleSpec) -> list[str]:
+    """Submit a bundle that has been checked and whose points in time are settled; return the names of its jobs."""
+    settings = pool.settings
+    if bundle.settings.policy not in (Settings().policy, settings.policy):
+        print(f"warning: the pool shares by {settings.policy}; the bundle's {bundle.settings.policy} needs a pool of "
+              "its own (--own)", file=sys.stderr)  # fmt: skip
+    print_moments(bundle)
+    return pool.submit(bundle, checked=True)
+
+
+def print_moments(bundle: BundleSpec) -> None:
+    """Print when the points in time that a bundle names are, with time zone and day."""
+    for line in bundle.moments(datetime.now()):
+        print(line, flush=True)
+
+
+def _why(arguments: argparse.Namespace) -> int:
+    from lightning_core.history.history import History
+    from lightning_core.view.why import why
+
+    folder = arguments.run_dir
+    if folder is None:
+        with Pool.connect(arguments.pool) as pool:
+            pool.status(arguments.job)
+            folder = pool.folder
+    with Journal.open(journal_of(folder), read_only=True) as journal:
+        history = History.read(journal)
+        has_market = history.settings.market is not None and history.part_of is None
+        jobs = replay(journal).scheduler.status() if has_market else []
+    if arguments.job not in (names := [job.job.name for job in history.jobs]):
+        raise UnknownJobError(f"no job {arguments.job!r}{did_you_mean(arguments.job, names)}")
+    print("\n".join(why(history, arguments.job)))
+    for status in jobs:
+        if status.name == arguments.job and status.incarnation == history.of(arguments.job).life:
+            print(f"spot policy: {clean(str(status.spot))}")
+    return EXIT_MET
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    with Pool.connect(arguments.pool) as pool:
+        for line in pool.logs(arguments.job, last=arguments.lines, follow=arguments.follow):
+            print(line, flush=arguments.follow)
+    return EXIT_MET
+
+
+# ---------------------------------------------------------------------------------------------------- steering
+
+
+def _deadline(arguments: argparse.Namespace) -> int:
+    when = " ".join(arguments.when)
+    try:
+        parsed = parse_when(when)
+        seconds = seconds_until(parsed, now := datetime.now())
+    except ValueError as error:
+        raise ValueError(f"deadline: {error}") from None
+    words = str(parsed.resolve(now)) if isinstance(parsed, WallTime) else f"in {format_duration(seconds)}"
+    return _steer(arguments, lambda pool: pool.set_deadline(arguments.job, seconds), f"its deadline is {words}")
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    number = arguments.number
+    words = f"trains on {number} device{'s' * (number > 1)}, or the next smaller number that it can train on"
+    return _steer(arguments, lambda pool: pool.set_devices(arguments.job, number), words)
+
+
+def _pause(arguments: argparse.Namespace) -> int:
+    words = "paused, saved and its memory freed" if arguments.release else "paused, its memory kept"
+    return _steer(arguments, lambda pool: pool.pause(arguments.job, release=arguments.release), words, after=False)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    folder = arguments.job
+    if (Path(folder) / "bundle.yaml").is_file() and not has_job(arguments.pool, folder):
+        raise ValueError(f"{folder} is a run: `lightning-core run --resume {folder}` goes on with it")
+    return _steer(arguments, lambda pool: pool.resume(arguments.job), "goes on", after=False)
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    return _steer(arguments, lambda pool: pool.cancel(arguments.job), "cancelled", after=False)
+
+
+def _steer(arguments: argparse.Namespace, act: Callable[[Pool], None], done: str, *, after: bool = True) -> int:
+    """Change a job, say so, and, if asked for, say what is believed of it now."""
+    with Pool.connect(arguments.pool) as pool:
+        act(pool)
+        print(f"{arguments.job}: {done}")
+        if after:
+            status = pool.status(arguments.job)
+            print(f"  {status.verdict or 'no verdict yet'}: {status.reason}")
+    return EXIT_MET
+
+
+def has_job(where: str, name: str) -> bool:
+    """Return whether a pool is up and has, or had, a job of this name."""
+    try:
+        with Pool.connect(where) as pool:
+            return any(job.name == name for job in pool.jobs())
+    except NoPoolError:
+        return False

@@ -1,0 +1,70 @@
+"""Commands about the journal of a run: handle it again, make a report of it, draw it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning_core.cli.arguments import new_file
+from lightning_core.core.durations import format_duration
+from lightning_core.run.pool_reference import journal_of
+from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET
+from lightning_core.storage.excerpt import compare
+from lightning_core.storage.journal import Journal, replay
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``replay``, ``report`` and ``picture``."""
+    made = command("replay", _replay, "handle the journal of a run again and compare every answer")
+    made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run or a pool, or its journal.db")
+    made = command("report", _report, "write report.html: the whole run on one page")
+    made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    made.add_argument("--out", type=new_file, metavar="FILE", help="default: report.html in the run's folder")
+    made.add_argument("--tensorboard", type=Path, metavar="DIR", help="write TensorBoard scalars too")
+    made = command("picture", _picture, "draw each job's share of the devices, and its loss")
+    made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    made.add_argument("--out", type=new_file, default=Path("run.png"), metavar="FILE", help="PNG, SVG or PDF")
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    with Journal.open(journal_of(arguments.run_dir), read_only=True) as journal:
+        if (part := journal.part_of) is not None:
+            again, same = compare(journal, part), True
+            print(f"a part of the journal of the pool at {part.folder}, which was handled again; its jobs are "
+                  f"{', '.join(part.jobs)}", file=sys.stderr)  # fmt: skip
+        else:
+            again = replay(journal)
+            same = again.digest == journal.digest
+    body: dict[str, Any] = {"events": again.events, "digest": again.digest, "identical": same}
+    print(json.dumps(body))
+    print(f"{again.events} events over {format_duration(again.now)} replayed", file=sys.stderr)
+    return EXIT_MET if same else EXIT_BAD_INPUT
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from lightning_core.report.page import write
+
+    path = journal_of(arguments.run_dir)
+    out = arguments.out or path.with_name("report.html")
+    with Journal.open(path, read_only=True) as journal:
+        write(journal, out, path.parent.resolve().name)
+    print(out)
+    if arguments.tensorboard:
+        from lightning_core.view import tensorboard
+
+        tensorboard.write(path, arguments.tensorboard)
+        print(f"tensorboard --logdir {arguments.tensorboard}")
+    return EXIT_MET
+
+
+def _picture(arguments: argparse.Namespace) -> int:
+    from lightning_core.report.picture import draw
+
+    with Journal.open(journal_of(arguments.run_dir), read_only=True) as journal:
+        draw(journal, arguments.out)
+    print(arguments.out)
+    return EXIT_MET

@@ -1,0 +1,201 @@
+"""``lightning-core run``: a bundle of jobs to its end, in the pool that is up or on a pool of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_core.bundle.problems import BundleError
+from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
+from lightning_core.cli.jobs import has_job, print_moments, read_bundle
+from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
+from lightning_core.node.signals import Interrupted, signals
+from lightning_core.pool import Pool
+from lightning_core.run.pool_reference import InPool
+from lightning_core.scheduler.summary import EXIT_MET, PoolLost
+from lightning_core.storage.journal import Journal, replay
+
+if TYPE_CHECKING:
+    from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.cli.market_run import OnMarket
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``run``."""
+    run = command("run", _run, "run a bundle of jobs to its end, on the pool that is up or on one of its own")
+    run.add_argument("bundle", type=Path, nargs="?", metavar="BUNDLE.yaml")
+    run.add_argument("--policy", metavar="NAME", help="instead of the bundle's, such as fifo, edf, lara:order=edf")
+    run.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, spec and summary")
+    run.add_argument("--json", type=new_file, metavar="FILE", help="write the summary here too")
+    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left (a job: `resume`)")
+    run.add_argument("--accept-changes", action="store_true", help="with --resume: take an edited bundle as it is now")
+    run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
+    words = "on nodes that come and go: a recording of spot prices; made-up machines here, or with --ray real ones"
+    run.add_argument("--market", type=Path, metavar="TRACE", help=words)
+    words = 'instead of --market: prints what there is now, as {"price": 0.4, "available": 3}'
+    run.add_argument("--quotes", metavar="COMMAND", help=words)
+    run.add_argument("--slot", metavar="TIME", help="on a market: such as 30m (default: as recorded, or that)")
+    run.add_argument("--price", type=float, metavar="P", help="with --market: of a spot node, where none is recorded")
+    run.add_argument("--spot-policy", metavar="NAME", help="on a market: for all jobs (default: chosen for each)")
+    words = "on a market, with --ray: is told how many nodes there should be (default: Ray's autoscaler is)"
+    run.add_argument("--provision", metavar="COMMAND", help=words)
+    run.add_argument("--picture", type=new_file, metavar="FILE", help="on a market: of the slots, PNG, SVG or PDF")
+    run.add_argument(
+        "--ray", metavar="ADDRESS", help="on a pool of its own in a Ray cluster whose nodes all see the run's folder"
+    )
+    add_allow_import(run)
+    add_pool(run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if (arguments.bundle is None) == (arguments.resume is None):
+        raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
+    on_market = _market_of(arguments)
+    if arguments.resume is not None and on_market is not None:
+        raise ValueError("--resume goes on on the market that the run was begun on: leave --market and --quotes out")
+    if arguments.resume is not None:
+        return _resume(arguments)
+    pool = None if arguments.own or arguments.ray or on_market else Pool.find(arguments.pool)
+    bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)
+    if arguments.policy:
+        bundle = bundle.with_policy(arguments.policy)
+    if on_market is not None:
+        bundle = _placed(on_market, bundle)
+    if pool is not None:
+        return run_in_pool(pool, bundle, arguments)
+    return _run_here(bundle, arguments, on_market)
+
+
+def _placed(on_market: OnMarket, bundle: BundleSpec) -> BundleSpec:
+    from lightning_core.cloud.simulated_cloud import make_token
+
+    if not on_market.ray:
+        make_token()  # Ray looks for it once, when it is imported
+    return on_market.place(bundle)
+
+
+def _market_of(arguments: argparse.Namespace) -> OnMarket | None:
+    """How it is run on a market, if it is."""
+    if arguments.market is None and arguments.quotes is None:
+        for flag in ("slot", "price", "spot_policy", "provision", "picture"):
+            if getattr(arguments, flag) is None:
+                continue
+            if arguments.resume is not None:
+                words = "cannot be said again: --resume goes on as the run was begun, by its market.json"
+            else:
+                words = "is of a run on a market: it needs --market TRACE or --quotes COMMAND"
+            raise ValueError(f"--{flag.replace('_', '-')} {words}")
+        return None
+    from lightning_core.cli.market_run import OnMarket
+
+    return OnMarket(arguments.market, arguments.quotes, arguments.slot, arguments.price, arguments.spot_policy,
+                    arguments.ray, arguments.provision, arguments.picture)  # fmt: skip
+
+
+def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, on_market: OnMarket | None) -> int:
+    _say_check(bundle)
+    bundle.check(local=not arguments.ray)
+
+    from lightning_core.run.run_folder import keep_origin, keep_spec, new_run_dir
+
+    run_dir = new_run_dir(arguments.run_dir)
+    keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
+    keep_spec(bundle, run_dir)
+    print_moments(bundle)
+    if on_market is not None:
+        on_market.keep(run_dir)
+    return _run_in(bundle, run_dir, arguments, on_market=on_market)
+
+
+def _say_check(bundle: BundleSpec) -> None:
+    jobs = f"{len(bundle.jobs)} job{'s' * (len(bundle.jobs) > 1)}"
+    print(f"{jobs} under {bundle.settings.policy}; importing torch and Lightning to check the configs ...", flush=True)
+
+
+def _run_in(
+    bundle: BundleSpec,
+    run_dir: Path,
+    arguments: argparse.Namespace,
+    before: BundleSpec | None = None,
+    on_market: OnMarket | None = None,
+) -> int:
+    from lightning_core.cloud.ray_cluster import join_ray
+    from lightning_core.cluster.cluster import Cluster
+    from lightning_core.report.page import write
+    from lightning_core.view.progress import print_summary, view_for
+    from lightning_core.view.warm_up import WarmingView
+
+    for warning in bundle.warnings(run_dir):
+        print(f"warning: {warning}", file=sys.stderr)
+    settings = bundle.settings
+    view = view_for(sys.stdout, settings.policy, settings.devices)
+    goes_on = f"it goes on with: lightning-core run --resume {run_dir}"
+    workers = settings.devices if on_market is not None else Cluster.workers_of(bundle)
+    print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)
+    try:
+        with signals(at_once=True):
+            if on_market is not None:
+                summary = on_market.run(bundle, run_dir, view, before)
+            else:
+                if arguments.ray:
+                    join_ray(arguments.ray)
+                with Cluster.of(bundle, WarmingView(sys.stdout)) as cluster:
+                    summary = cluster.run(bundle, run_dir, view, before)
+            print_summary(summary, sys.stdout)
+            if summary.lost:
+                raise PoolLost("Ray's control process has died; what the jobs have saved, and the journal, are whole")
+    except (PoolLost, Interrupted):
+        print(goes_on, flush=True)
+        raise
+    if arguments.json:
+        summary.write(arguments.json)
+    if summary.interrupted is not None:  # whoever wants to leave does not wait for a report
+        print(f"journal, spec and summary: {run_dir}\n{goes_on}")
+        return summary.exit_code
+    with Journal.open(run_dir / "journal.db") as journal:
+        write(journal, run_dir / "report.html", run_dir.name)
+    print(f"journal, spec, summary and report.html: {run_dir}")
+    return summary.exit_code
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.bundle.differences import differences
+    from lightning_core.cli.market_run import OnMarket
+    from lightning_core.run.run_folder import read_origin
+
+    run_dir = arguments.resume.resolve()
+    if not (run_dir / "bundle.yaml").is_file():
+        if not run_dir.exists() and has_job(arguments.pool, name := str(arguments.resume)):
+            raise ValueError(
+                f"{name} is a job in the pool: `lightning-core resume {name}` lets it go on if it is paused"
+            )
+        raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml")
+    if (note := InPool.of(run_dir)) is not None:
+        return resume_in_pool(run_dir, note, arguments)
+    before = BundleSpec.from_file(run_dir / "bundle.yaml")
+    if (run_dir / "journal.db").is_file():  # else it was left before anything was submitted
+        with Journal.open(run_dir / "journal.db") as journal:
+            scheduler = replay(journal).scheduler
+            if scheduler.names() and not scheduler.names(active=True):
+                print(f"{run_dir}: all its jobs have ended")
+                return EXIT_MET
+    bundle = read_origin(run_dir, before)
+    if (on_market := OnMarket.of(run_dir)) is not None:
+        on_market = replace(on_market, ray=arguments.ray or on_market.ray)
+        bundle = _placed(on_market, bundle)
+    if changes := differences(before, bundle):
+        if not arguments.accept_changes:
+            story = [f"bundle changed since the run started: {change}" for change in changes]
+            raise BundleError([*story, "use --accept-changes to go on with it as it is now, or change it back"])
+        for change in changes:
+            print(f"changed: {change}")
+    else:
+        bundle = before  # where class paths are looked up stays as it was
+    _say_check(bundle)
+    bundle.check(local=not (on_market.ray if on_market is not None else arguments.ray))
+    return _run_in(bundle, run_dir, arguments, before, on_market)

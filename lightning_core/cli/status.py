@@ -1,0 +1,115 @@
+"""``lightning-core status``: the pool and its jobs, once, until they have ended, or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_core.cli.arguments import add_pool
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.codec import status_to_dict
+from lightning_core.pool import Pool
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import EXIT_MET, best_model
+
+# Jobs that ended longer ago are not shown.
+RECENT_SECONDS = 3600.0
+# Jobs shown of those that go on, and of those that have ended.
+MAX_SHOWN = 10
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``status``."""
+    status = command("status", _status, "show the pool and its jobs")
+    status.add_argument("--watch", action="store_true", help="until all jobs have ended, or Ctrl-C")
+    status.add_argument("--all", action="store_true", help="jobs that ended long ago too, and more than ten")
+    status.add_argument("--json", action="store_true", help="for programs")
+    add_pool(status)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    with Pool.connect(arguments.pool) as pool:
+        return _shown(pool, arguments)
+
+
+def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
+    settings, folder = pool.settings, pool.folder
+
+    def look() -> tuple[float, list[JobStatus]]:
+        now, jobs = pool.look()
+        recent = [j for j in jobs if arguments.all or j.finished_at is None or now - j.finished_at < RECENT_SECONDS]
+        return now, recent if arguments.json else live_first(recent)
+
+    if arguments.json:
+        now, jobs = look()
+        plain = [to_plain(job, folder) for job in jobs]
+        print(json.dumps({"now": now, "settings": settings.to_dict(), "jobs": plain}, indent=2))
+    elif arguments.watch:
+        from lightning_core.node.signals import signals
+        from lightning_core.run.follow import follow
+        from lightning_core.view.progress import view_for
+
+        watcher = view_for(sys.stdout, settings.policy, settings.devices)
+        try:
+            with signals() as received:
+                now, jobs = follow(look, lambda: received, watcher)
+        finally:
+            watcher.close()
+        _show(now, jobs, settings, arguments.all)
+        return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
+    else:
+        _show(*look(), settings, arguments.all)
+    return EXIT_MET
+
+
+def live_first(jobs: Sequence[JobStatus]) -> list[JobStatus]:
+    """Return the jobs that go on in the order of submission, then those that have ended, the newest first."""
+    ended = [job for job in jobs if job.finished_at is not None]
+    ended.sort(key=lambda job: -(job.finished_at or 0.0))
+    return [*(job for job in jobs if job.finished_at is None), *ended]
+
+
+def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
+    """Return ten jobs that go on, those that train first, and ten that have ended; and a note about the others."""
+    live = sorted((job for job in jobs if job.finished_at is None), key=lambda job: job.share == 0)
+    ended = [job for job in jobs if job.finished_at is not None]
+    shown = {id(job) for job in (*live[:MAX_SHOWN], *ended[:MAX_SHOWN])}
+    more = [f"{len(group) - MAX_SHOWN} more that {words}" for words, group in (("go on", live), ("have ended", ended))
+            if len(group) > MAX_SHOWN]  # fmt: skip
+    note = f"and {' and '.join(more)}; `lightning-core status --all` shows them" if more else ""
+    return [job for job in jobs if id(job) in shown], note
+
+
+def _show(now: float, jobs: list[JobStatus], settings: Settings, everything: bool) -> None:
+    if not jobs:
+        print("no jobs; `lightning-core submit` hands some to the pool")
+        return
+    shown, note = (jobs, "") if everything else _first(jobs)
+    try:
+        from rich.console import Console
+
+        from lightning_core.view.board import Board
+    except ModuleNotFoundError:
+        from lightning_core.view.progress import PlainView
+
+        PlainView(sys.stdout).update(now, shown)
+    else:
+        board = Board(now, jobs, settings.policy, settings.devices, only=shown)
+        Console(width=None if sys.stdout.isatty() else 160).print(board)
+    if note:
+        print(note)
+
+
+def to_plain(job: JobStatus, folder: Path) -> dict[str, Any]:
+    """Return a job as JSON that any program reads: no infinity, reasons in words, the best model if it is here."""
+    finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
+    fault = None if job.fault is None else str(job.fault)
+    alert = None if job.alert is None else str(job.alert)
+    words = {"reason": str(job.reason), "why": str(job.why), "fault": fault, "alert": alert}
+    return status_to_dict(job) | words | {"finish": finish, "metric": job.target.metric} | best_model(folder, job.name)

@@ -1,0 +1,89 @@
+"""``lightning-core up`` and ``down``: a pool that outlives the shell."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning_core.cli.arguments import whole_number
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.summary import EXIT_MET
+from lightning_core.server.discovery import home
+
+MAX_DEVICES = 64
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``up`` and ``down``."""
+    up = command("up", _up, "bring up a pool that outlives this shell")
+    up.add_argument("--devices", type=int, default=1, metavar="N", help="devices to share (default 1)")
+    up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="kind of device (default cpu: a core each)")
+    words = "cores of each device of a CPU pool (default 1)"
+    up.add_argument("--cores", type=whole_number(1, 1024), default=1, metavar="N", help=words)
+    words = "maximum number of launched jobs in memory (default two a device)"
+    up.add_argument("--resident", type=int, metavar="N", help=words)
+    up.add_argument("--policy", default=Settings().policy, metavar="NAME", help=f"default {Settings().policy}")
+    up.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
+    words = "recording of a spot market with prices: a spot policy is chosen for each job (see `market`)"
+    up.add_argument("--market", metavar="FILE", help=words)
+    up.add_argument("--on-verdict", metavar="COMMAND", help="command to run when a verdict changes")
+    up.add_argument("--webhook", metavar="URL", help="address to post to when a verdict changes")
+    down = command("down", _down, "end the pool that `up` brought up; its jobs are saved and go on with the next `up`")
+    down.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
+    down.add_argument("--now", action="store_true", help="do not wait for jobs that can leave only at an epoch's end")
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    from lightning_core.bundle.on_verdict import read_on_verdict
+    from lightning_core.bundle.pool_section import Pool, of_pool, parse_policy, read_market
+    from lightning_core.bundle.preflight import check_gpus
+    from lightning_core.bundle.problems import BundleError, Findings, Source, require
+    from lightning_core.cluster.head import up
+    from lightning_core.node.core_claims import free_cores
+    from lightning_core.node.device_arbiter import CORES
+
+    require("torch", "lightning", "ray", "jsonargparse")
+    devices = arguments.devices
+    if not 1 <= devices <= MAX_DEVICES:
+        raise ValueError(f"--devices must be 1 to {MAX_DEVICES}, got {devices}")
+    policy = parse_policy(arguments.policy)
+    if arguments.kind == "gpu" and arguments.cores != 1:
+        raise ValueError("--cores is of a pool of CPUs; remove it")
+    resident = 2 * devices if arguments.resident is None else arguments.resident
+    shared = Pool(arguments.kind, devices, arguments.cores, resident)
+    found = Findings(Source("up"))
+    market = None
+    if arguments.market:
+        market = found.at("--market").read(lambda trace: read_market(trace, Path()), arguments.market)
+    settings = of_pool(Settings(policy=policy.pop("name"), policy_args=policy, market=market), shared)
+    if arguments.kind == "gpu":
+        check_gpus(devices, found.at("--kind"))
+    told = {"command": arguments.on_verdict, "webhook": arguments.webhook}
+    on_verdict = read_on_verdict({key: value for key, value in told.items() if value} or None, found.at("--on-verdict"))
+    if found.problems:
+        raise BundleError(found.problems)
+    folder = arguments.folder or home()
+    if arguments.kind == "cpu" and devices * arguments.cores > (free := free_cores(CORES)) < len(CORES):
+        print(f"note: {len(CORES) - free} of the {len(CORES)} cores here are other pools' of yours: jobs on cores that "
+              "two pools share take turns there by chance", file=sys.stderr)  # fmt: skip
+    print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers ...",
+          flush=True)  # fmt: skip
+    head = up(folder, settings, arguments.kind, on_verdict)
+    print(f"a pool is up under {settings.policy}; it outlives this shell")
+    print(f"  its Ray: {head['address']}, its token: {head['token']}")
+    print("  a script joins it with CoreCallback; `lightning-core submit`, `status`, `down` are for you")
+    print(
+        "  its workers import torch and Lightning now; a job that is submitted meanwhile waits for them, some seconds"
+    )
+    return EXIT_MET
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    from lightning_core.cluster.head import down
+
+    folder = arguments.folder or home()
+    down(folder, now=arguments.now)
+    print("the pool is down; what its jobs saved is kept, `up` goes on with those that have not ended")
+    return EXIT_MET

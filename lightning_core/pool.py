@@ -1,0 +1,398 @@
+"""The Python client of a pool, for notebooks and other tools; the commands of ``lightning-core`` are written on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
+
+from lightning_core.core.answers import JobForecast, JobStatus, State
+from lightning_core.core.durations import parse_when, seconds_until
+from lightning_core.core.events import Amend, Cancel, Event, Pause, Resume
+from lightning_core.core.names import did_you_mean
+from lightning_core.errors import LightningCoreError
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.client import SocketClient
+from lightning_core.server.discovery import AUTO, connect, describe, kind_of
+
+if TYPE_CHECKING:
+    from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.view.why import Row
+
+__all__ = ["Change", "JobEndedError", "NoPoolError", "NotOnThisMachineError", "Pool", "UnknownJobError"]
+
+T = TypeVar("T")
+
+# A scheduler that is being restarted answers again within this many seconds.
+RESTART_SECONDS = 20.0
+# Seconds between two looks at a log that is followed, and until a progress bar that is being drawn there is shown.
+LOG_POLL, BAR_SECONDS = 0.5, 10.0
+
+
+class NoPoolError(LightningCoreError, ConnectionError):
+    """No pool is up."""
+
+
+class UnknownJobError(LightningCoreError, LookupError):
+    """The pool has never had a job of this name."""
+
+
+class JobEndedError(LightningCoreError, RuntimeError):
+    """The job has ended, so nothing about it can be changed."""
+
+
+class NotOnThisMachineError(LightningCoreError, FileNotFoundError):
+    """The pool's folder is on another machine, so its journal and logs cannot be read here."""
+
+
+class Change(NamedTuple):
+    """A job whose status has changed."""
+
+    time: float
+    """Scheduler time in seconds."""
+    before: JobStatus | None
+    """None for a job that is new."""
+    now: JobStatus
+
+
+class Pool:
+    """A pool that is up, seen from outside: submit jobs, look at them, and steer them.
+
+    Every method asks the pool anew, so what it returns is current. A scheduler that is being restarted is waited for.
+
+    Args:
+        client: Connection to the pool; :meth:`connect` finds the pool and makes one.
+        patience: Seconds to wait for a scheduler that does not answer; by default 20.
+
+    Example::
+
+        with Pool.connect() as pool:
+            pool.submit("bundle.yaml")
+            pool.set_deadline("vit", "45m")
+            for change in pool.changes():
+                print(change.now.name, change.now.verdict, change.now.reason)
+    """
+
+    def __init__(self, client: SocketClient, patience: float | None = None) -> None:
+        self.client = client
+        self._patience = RESTART_SECONDS if patience is None else patience
+
+    @classmethod
+    def connect(cls, where: str = AUTO, *, patience: float | None = None) -> Self:
+        """Connect to a pool.
+
+        Args:
+            where: Folder of the pool, or ``host:port`` of its Ray. By default the pool that ``LIGHTNING_CORE_POOL``
+                names, else the one of this account on this machine.
+            patience: Seconds to wait for a scheduler that does not answer; by default 20.
+
+        Raises:
+            NoPoolError: If no pool was named and none is up.
+            ConnectionError: If a pool was named and cannot be reached.
+        """
+        pool = cls.find(where, patience=patience)
+        if pool is None:
+            raise NoPoolError("no pool is up; `lightning-core up` brings one up")
+        return pool
+
+    @classmethod
+    def find(cls, where: str = AUTO, *, patience: float | None = None) -> Self | None:
+        """Connect to a pool as :meth:`connect` does; return None if none was named and none is up.
+
+        Raises:
+            ConnectionError: If a pool was named and cannot be reached.
+        """
+        client = connect(where)
+        return None if client is None else cls(client, patience)
+
+    def close(self) -> None:
+        """Close the connection; the pool and its jobs go on."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Pool({str(self.client.path)!r})"
+
+    # ------------------------------------------------------------------------------------------------ the pool
+
+    def about(self) -> Mapping[str, Any]:
+        """Return what the pool says of itself: its process, folder, devices and settings."""
+        return self._patiently(self.client.about)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the pool, on its own machine."""
+        return Path(self.about()["folder"])
+
+    @property
+    def settings(self) -> Settings:
+        """Policy, estimator, devices and constants of its scheduler."""
+        return Settings(**self.about()["settings"])
+
+    @property
+    def kind(self) -> str:
+        """Kind of its devices, ``"cpu"`` or ``"gpu"``."""
+        return kind_of(self.about())
+
+    def describe(self) -> str:
+        """Return folder, devices and policy in words."""
+        return describe(self.about())
+
+    # ------------------------------------------------------------------------------------------------ jobs in
+
+    def read(self, path: Path | str, allow_import: Sequence[str] = ()) -> BundleSpec:
+        """Read a bundle file, or a file of one job, for this pool.
+
+        Args:
+            path: Of the file.
+            allow_import: Modules and packages that class paths may name; empty for all that the file allows.
+
+        Raises:
+            BundleError: With every problem found, and everything that this pool does not have.
+        """
+        from lightning_core.bundle.bundle_file import BundleSpec
+        from lightning_core.bundle.pool_section import There
+
+        there = There(self.settings.devices, kind_of(self.about()), f"the pool at {self.folder}")
+        bundle = BundleSpec.from_file(path, there)
+        bundle.check_targets(self.settings)
+        return bundle.importing_only(allow_import) if allow_import else bundle
+
+    def check(self, bundle: BundleSpec) -> None:
+        """Find everything that the pool would refuse, before anything is submitted.
+
+        Raises:
+            BundleError: With every problem found.
+            ValueError: With the first job whose name is taken, or whose spec is too large.
+        """
+        from lightning_core.cluster import config_checker
+        from lightning_core.storage import job_specs
+
+        bundle.check(local=False, check=partial(config_checker.ask, self.client.path.with_name(config_checker.NAME)))
+        taken = {job.name for job in self.jobs() if job.state is not State.ENDED}
+        job_specs.check([cast(job_specs.Spec, spec.for_worker(bundle.folder)) for spec in bundle.jobs], taken)
+
+    def submit(
+        self, bundle: BundleSpec | Path | str, *, now: datetime | None = None, checked: bool = False
+    ) -> list[str]:
+        """Submit jobs, which the pool launches.
+
+        Args:
+            bundle: The jobs, or the path of a bundle file.
+            now: The time from which deadlines count; by default the present.
+            checked: Whether :meth:`check` has passed already.
+
+        Returns:
+            Names of the jobs.
+
+        Raises:
+            BundleError: With every problem found; then nothing is submitted.
+            ValueError: If the pool refuses a job; then nothing is submitted.
+        """
+        if isinstance(bundle, Path | str):
+            bundle = self.read(bundle)
+        if not checked:
+            self.check(bundle)
+        bundle = bundle.submitted(now or datetime.now())
+        self.client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
+        return [spec.job.name for spec in bundle.jobs]
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    def look(self) -> tuple[float, list[JobStatus]]:
+        """Return scheduler time in seconds, and every job in the order of submission."""
+        return self._patiently(self.client.status)
+
+    def jobs(self) -> list[JobStatus]:
+        """Return every job in the order of submission; a name that was used again appears again."""
+        return self.look()[1]
+
+    def status(self, job: str) -> JobStatus:
+        """Return a job's state, verdict, reasons, progress and share as they are now.
+
+        Raises:
+            UnknownJobError: If the pool has no such job.
+        """
+        jobs = self.jobs()
+        for told in reversed(jobs):
+            if told.name == job:
+                return told
+        raise UnknownJobError(f"no job {job!r}{did_you_mean(job, [told.name for told in jobs])}")
+
+    def forecast(self, job: str) -> JobForecast | None:
+        """Return when a job is forecast to reach its target; None while nothing can be said.
+
+        Raises:
+            UnknownJobError: If the pool has no such job.
+        """
+        self.status(job)
+        return self._patiently(partial(self.client.job_forecast, job))
+
+    def reasons(self, job: str) -> list[Row]:
+        """Return everything that happened to a job: grants, verdicts, faults and commands, each with its reason.
+
+        Raises:
+            UnknownJobError: If the pool has no such job.
+            NotOnThisMachineError: If the pool is on another machine.
+        """
+        from lightning_core.history.history import History
+        from lightning_core.storage.journal import Journal
+        from lightning_core.view.why import rows
+
+        self.status(job)
+        with Journal.open(self._here("journal.db"), read_only=True) as journal:
+            return rows(History.read(journal).of(job))
+
+    def logs(self, job: str, *, last: int | None = None, follow: bool = False) -> Iterator[str]:
+        """Yield the lines that a launched job has printed; of a progress bar, what stands there in the end.
+
+        Args:
+            job: Name of the job.
+            last: Lines to begin with, counted from the end; None for all of them.
+            follow: Whether to go on until the job has ended.
+
+        Raises:
+            UnknownJobError: If the pool has no such job.
+            NotOnThisMachineError: If the pool is on another machine, or the job is a script, which prints in its shell.
+        """
+        from lightning_core.view.log_lines import LogLines
+
+        self.status(job)
+        printed = f"{job} has printed nothing here: a script prints in its own shell"
+        log = LogLines()
+        with self._here("jobs", job, "log.txt", missing=printed).open("rb") as file:
+            lines = [*log.feed(file.read()), *([] if follow else log.rest())]
+            yield from lines if last is None else lines[max(len(lines) - last, 0) :]
+            quiet = 0.0
+            while follow:
+                if lines := log.feed(file.read()):
+                    quiet = 0.0
+                elif self.status(job).state is State.ENDED:
+                    yield from [*log.feed(file.read()), *log.rest()]  # what it printed in the meantime
+                    return
+                elif (quiet := quiet + LOG_POLL) > BAR_SECONDS:  # a bar draws over itself for hours
+                    quiet, lines = 0.0, log.rest()
+                yield from lines
+                time.sleep(0.0 if lines else LOG_POLL)
+
+    def changes(self, *, poll: float = 0.5) -> Iterator[Change]:
+        """Yield every job as it is, then each job whenever its state, verdict, share, devices or deadline changes.
+
+        Ends when the caller stops iterating.
+
+        Args:
+            poll: Seconds between two looks.
+        """
+        known: dict[tuple[str, float], JobStatus] = {}
+        while True:
+            now, jobs = self.look()
+            for told in jobs:
+                key = told.name, told.submitted_at
+                before = known.get(key)
+                if before is None or _visible(before) != _visible(told):
+                    known[key] = told
+                    yield Change(now, before, told)
+            time.sleep(poll)
+
+    # ------------------------------------------------------------------------------------------------ steering
+
+    def set_deadline(self, job: str, deadline: float | str) -> None:
+        """Give a job another deadline.
+
+        Args:
+            job: Name of the job.
+            deadline: Seconds from now, or text: a duration from now such as ``"45m"``, or a time such as ``"18:00"`` or
+                ``"2026-11-23T18:00"``.
+
+        Raises:
+            ValueError: If the deadline is not positive, or has passed.
+            UnknownJobError: If the pool has no such job.
+            JobEndedError: If it has ended.
+        """
+        seconds = seconds_until(parse_when(deadline), datetime.now()) if isinstance(deadline, str) else float(deadline)
+        self.steer(job, lambda: Amend(self.client.job(job), deadline=seconds))
+
+    def set_devices(self, job: str, devices: int) -> None:
+        """Train a job on another number of devices: of those it can train on, the largest that is not above it.
+
+        Args:
+            job: Name of the job.
+            devices: Number of devices; 0 to hold none until another number is set.
+
+        Raises:
+            ValueError: If the number is negative.
+            UnknownJobError: If the pool has no such job.
+            JobEndedError: If it has ended.
+        """
+        self.steer(job, lambda: Amend(self.client.job(job), devices=devices))
+
+    def pause(self, job: str, *, release: bool = False) -> None:
+        """Let a job stand still until :meth:`resume`.
+
+        Args:
+            job: Name of the job.
+            release: Whether to save it and free its memory too.
+
+        Raises:
+            UnknownJobError: If the pool has no such job.
+            JobEndedError: If it has ended.
+        """
+        self.steer(job, lambda: Pause(job, release))
+
+    def resume(self, job: str) -> None:
+        """Let a paused job go on.
+
+        Raises:
+            UnknownJobError: If the pool has no such job.
+            JobEndedError: If it has ended.
+        """
+        self.steer(job, lambda: Resume(job))
+
+    def cancel(self, job: str) -> None:
+        """End a job; a launched one is saved first.
+
+        Raises:
+            UnknownJobError: If the pool has no such job.
+            JobEndedError: If it has ended.
+        """
+        self.steer(job, lambda: Cancel(job))
+
+    def steer(self, job: str, event: Callable[[], Event]) -> None:
+        """Send an event about a job that has not ended."""
+        if self.status(job).state is State.ENDED:
+            raise JobEndedError(f"{job} has ended")
+        self.client.event(event())
+
+    # ------------------------------------------------------------------------------------------------ within
+
+    def _here(self, *parts: str, missing: str | None = None) -> Path:
+        path = self.folder.joinpath(*parts)
+        if not path.exists():
+            elsewhere = f"{self.folder} is not on this machine; ask on the pool's own"
+            raise NotOnThisMachineError(missing if missing and self.folder.exists() else elsewhere)
+        return path
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                return ask()
+            except ConnectionError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
+
+
+def _visible(job: JobStatus) -> tuple[object, ...]:
+    return job.state, job.verdict, job.share, job.devices, job.deadline, job.paused, job.restarts, job.alert

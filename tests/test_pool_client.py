@@ -1,0 +1,116 @@
+"""``Pool``: what notebooks and the commands ask of a pool, over its real socket."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from lightning_core.bundle.problems import BundleError
+from lightning_core.core.answers import State, Verdict
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.pool import JobEndedError, NoPoolError, NotOnThisMachineError, Pool, UnknownJobError
+from lightning_core.server.client import SocketClient
+from tests import doors
+from tests.cli.test_cli import SCRIPT, _home, pool  # noqa: F401
+
+ONE = "jobs: {new: {model: tests.tiny.Line, data: tests.tiny.Points, deadline: 9m, target: {batches: 9}}}\n"
+
+
+@pytest.fixture
+def client(pool: doors.Pool) -> Pool:  # noqa: F811
+    return Pool.connect()
+
+
+def test_no_pool_is_an_error_that_says_what_to_do() -> None:
+    assert Pool.find() is None
+    with pytest.raises(NoPoolError, match=r"no pool is up; `lightning-core up` brings one up"):
+        Pool.connect()
+    with pytest.raises(ConnectionError, match="/nowhere: there is no pool"):
+        Pool.connect("/nowhere")
+
+
+def test_it_knows_the_pool_and_its_jobs(client: Pool, tmp_path: Path) -> None:
+    with client as connected:
+        assert connected.folder == tmp_path / "home" / "pool"
+        assert (connected.settings.policy, connected.kind) == ("uniform", "cpu")
+        assert connected.describe() == f"the pool at {connected.folder} (1 cpu device, uniform)"
+        [job] = connected.jobs()
+        assert (job.name, job.batches, job.state) == ("train", 50, State.RUNNING)
+        assert connected.status("train").deadline == job.deadline
+        forecast = connected.forecast("train")
+        assert forecast is not None
+        assert (forecast.share, forecast.left) == (1.0, None)  # one report: nothing can be said yet
+        assert [row.what for row in connected.reasons("train")][:1] == ["submitted"]
+    with pytest.raises(UnknownJobError, match=r"no job 'trian'; did you mean 'train'"):
+        client.status("trian")
+    for ask in (client.forecast, client.reasons, client.pause, lambda job: next(client.logs(job))):
+        with pytest.raises(UnknownJobError):
+            ask("other")
+
+
+def test_deadline_pause_and_cancel(client: Pool) -> None:
+    client.set_deadline("train", 300)
+    assert client.status("train").deadline == pytest.approx(client.look()[0] + 300, abs=2.0)
+    client.set_deadline("train", "45m")
+    assert client.status("train").deadline == pytest.approx(client.look()[0] + 2700, abs=2.0)
+    client.pause("train")
+    assert client.status("train").paused
+    client.resume("train")
+    assert not client.status("train").paused
+    for wrong in (0, -5, float("nan"), "soon", "0s"):
+        with pytest.raises(ValueError, match=r"deadline|soon|0s"):
+            client.set_deadline("train", wrong)
+    client.cancel("train")
+    assert client.status("train").verdict is Verdict.CANCELLED
+    with pytest.raises(JobEndedError, match="train has ended"):
+        client.set_deadline("train", 300)
+
+
+def test_jobs_are_submitted_from_a_file(client: Pool, tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(ONE)
+    assert client.submit(tmp_path / "b.yaml") == ["new"]
+    assert client.status("new").state is State.QUEUED
+    with pytest.raises(ValueError, match="'new' is taken"):
+        client.submit(tmp_path / "b.yaml")
+    (tmp_path / "b.yaml").write_text(ONE.replace("tests.tiny.Line", "tests.tiny.Lime"))
+    with pytest.raises(BundleError, match=r"no 'Lime'; did you mean 'Line'"):
+        client.submit(tmp_path / "b.yaml")
+    assert [job.name for job in client.jobs()] == ["train", "new"]
+
+
+def test_logs(client: Pool) -> None:
+    with pytest.raises(NotOnThisMachineError, match="a script prints in its own shell"):
+        next(client.logs("train"))
+    log = client.folder / "jobs" / "train" / "log.txt"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\nthree\nhalf")
+    assert list(client.logs("train")) == ["one", "two", "three", "half"]
+    assert list(client.logs("train", last=2)) == ["three", "half"]
+    assert list(client.logs("train", last=0)) == []
+    followed = client.logs("train", last=1, follow=True)
+    assert next(followed) == "three"
+    with log.open("a") as file:
+        file.write(" a line\nfour")
+    assert next(followed) == "half a line"
+    client.cancel("train")
+    assert list(followed) == ["four"]
+
+
+def test_what_changes_is_told_once(client: Pool, pool: doors.Pool) -> None:  # noqa: F811
+    changes = client.changes(poll=0.02)
+    first = next(changes)
+    assert (first.before, first.now.name) == (None, "train")
+    other = SocketClient(pool.path)
+    joined = threading.Timer(0.2, lambda: other.join(Job("late", 60.0, BatchTarget(10), can=SCRIPT), "cpu"))
+    joined.start()
+    names = [(change.now.name, change.before is None) for change in islice(changes, 2)]
+    joined.join()
+    assert ("late", True) in names
+    Pool.connect().cancel("train")
+    ended = next(change for change in changes if change.now.name == "train" and change.now.state is State.ENDED)
+    assert (ended.before is not None and ended.before.verdict is None) or ended.before is not None
+    other.close()
