@@ -25,13 +25,13 @@ from benchmarks.cluster import TRACES
 from benchmarks.cluster_trace import find
 from benchmarks.common import Figures, Size, main, table
 from lightning_core.core.arrays import FloatArray
-from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, Placed, PlacedJob, Weights, plan
+from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Placement, Weights, plan
 from lightning_core.placement.baselines import incremental, one_period
-from lightning_core.placement.day import Surges, capacity, live
-from lightning_core.placement.model import Choice
-from lightning_core.placement.planner import Solved, kinds_of
-from lightning_core.placement.predictor import PREDICTORS, beside_persistence
-from lightning_core.placement.reconfigurer import Limits, Reconfigurer
+from lightning_core.placement.day_simulation import Surges, capacity, simulate_day
+from lightning_core.placement.demands import Choice
+from lightning_core.placement.planner import Solution, group_tasks
+from lightning_core.placement.predictor import PREDICTORS, relative_errors
+from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
 from lightning_core.planning.series import Perfect
 
 GPUS = {"v100": Gpu(2.08), "eight_v100": Gpu(16.7)}
@@ -100,32 +100,32 @@ def measure(size: Size, traces: Path) -> Figures:
         surge(words, scenario(SCENARIOS["A"], edge))
     foreseen(traces)
     if size == "full":
-        lived(scenario(SCENARIOS["A"], SETS[PAYS]))
+        results(scenario(SCENARIOS["A"], SETS[PAYS]))
     return found | speed(size)
 
 
 def three(
     demands: Demands, weights: Weights, accuracy: float | None = None, gap: float = TIMED
-) -> tuple[Solved, dict[str, Placed]]:
+) -> tuple[Solution, dict[str, Placement]]:
     """The plan, and what both baselines make of it."""
-    solved = plan(demands, weights, accuracy=accuracy, gap=gap)
-    placed = {
-        PLAN: solved.placed,
-        ONE_PERIOD: one_period(demands, weights, solved.ranges, accuracy),
-        INCREMENTAL: incremental(demands, weights, solved.ranges, accuracy),
+    solution = plan(demands, weights, accuracy=accuracy, gap=gap)
+    placement = {
+        PLAN: solution.placement,
+        ONE_PERIOD: one_period(demands, weights, solution.ranges, accuracy),
+        INCREMENTAL: incremental(demands, weights, solution.ranges, accuracy),
     }
-    for one in placed.values():
+    for one in placement.values():
         one.check()
-    return solved, placed
+    return solution, placement
 
 
 def at_80(name: str, words: str, demands: Demands) -> dict[str, float]:
     """Costs at a mean accuracy of 0.8; what the plan saves, per cent."""
-    _, placed = three(demands, CHEAPEST, 0.8)
-    best = placed[PLAN]
-    placed[STAYS] = plan(demands, FEW_MOVES, accuracy=0.8).placed
+    _, placement = three(demands, CHEAPEST, 0.8)
+    best = placement[PLAN]
+    placement[STAYS] = plan(demands, FEW_MOVES, accuracy=0.8).placement
     rows, saved = [], {}
-    for rival, one in placed.items():
+    for rival, one in placement.items():
         parts = best.cost / one.cost, _v100(best) / _v100(one)
         saving, fewer = (round(100 * (1 - part), 6) for part in parts)
         saved[rival] = saving
@@ -136,9 +136,9 @@ def at_80(name: str, words: str, demands: Demands) -> dict[str, float]:
     return {rival: saved[rival] for rival in PAPER}
 
 
-def _v100(placed: Placed) -> float:
+def _v100(placement: Placement) -> float:
     """GPUs, all periods together; a machine of eight has eight."""
-    return sum(IN_ONE[choice.gpu] * choice.units for choice in placed.choices())
+    return sum(IN_ONE[choice.gpu] * choice.gpu_count for choice in placement.choices())
 
 
 def sweep(name: str, words: str, demands: Demands, weights: Sequence[float]) -> None:
@@ -146,11 +146,11 @@ def sweep(name: str, words: str, demands: Demands, weights: Sequence[float]) -> 
     rows = []
     for weight in weights:
         both = Weights(weight, 1 - weight)
-        solved, placed = three(demands, both, gap=TIGHT)
+        solution, placement = three(demands, both, gap=TIGHT)
         row: list[object] = [weight]
-        for rival, one in placed.items():
-            objective = solved.ranges.objective(both, one.cost, one.accuracy, one.moves)
-            assert one.unserved or solved.objective <= objective + TIGHT, f"{rival} is better than the plan"
+        for rival, one in placement.items():
+            objective = solution.ranges.objective(both, one.cost, one.accuracy, one.moves)
+            assert one.unserved or solution.objective <= objective + TIGHT, f"{rival} is better than the plan"
             row.append(f"{one.cost:.1f} {one.accuracy:.3f} {objective:+.4f}" + ("*" if one.unserved else ""))
         rows.append(row)
     print(f"\nscenario {name}, {words}: cost, mean accuracy and objective by W (*: not all are served)")
@@ -181,10 +181,10 @@ def by_price(seeds: int) -> None:
         saved: dict[str, list[float]] = {ONE_PERIOD: [], INCREMENTAL: []}
         lacks = dict.fromkeys(saved, 0)
         for seed in range(seeds):
-            _, placed = three(scenario(SCENARIOS["A"], EdgePrices(price, 0.001), seed), CHEAPEST, 0.8)
+            _, placement = three(scenario(SCENARIOS["A"], EdgePrices(price, 0.001), seed), CHEAPEST, 0.8)
             for rival, some in saved.items():
-                some.append(100 * (1 - placed[PLAN].cost / placed[rival].cost))
-                lacks[rival] += len(placed[rival].unserved)
+                some.append(100 * (1 - placement[PLAN].cost / placement[rival].cost))
+                lacks[rival] += len(placement[rival].unserved)
         found = {rival: f"{statistics.median(some):.1f}" for rival, some in saved.items()}
         rows.append([price, *(words + "*" * bool(lacks[rival]) for rival, words in found.items())])
     print(f"\nscenario A, mean accuracy 0.8: what the plan saves, %, by the edge's price of a GPU (median of {seeds})")
@@ -202,18 +202,18 @@ class After(NamedTuple):
 
 def surge(words: str, demands: Demands) -> None:
     """A fifth more comes in by day: reconfigured, planned anew, or left as it is."""
-    before = plan(demands, CHEAPEST, accuracy=0.8).placed
+    before = plan(demands, CHEAPEST, accuracy=0.8).placement
     wanted = {name: SURGE * job.rate for name, job in demands.jobs.items()}
     began = time.process_time()
-    now = Reconfigurer(before, BUSIEST, Limits(cost=1.0))
+    now = Reconfigurer(before, BUSIEST, ReconfigurationLimits(cost=1.0))
     changes = now.meet(wanted)
     took = time.process_time() - began
     more = replace(demands, jobs={name: replace(job, rate=wanted[name]) for name, job in demands.jobs.items()})
     began = time.process_time()
-    anew = plan(more, CHEAPEST, accuracy=0.8).placed
+    anew = plan(more, CHEAPEST, accuracy=0.8).placement
     again = time.process_time() - began
     found = {
-        "reconfigured": After(list(now.now.values()), sum(change.what == "moved" for change in changes), took),
+        "reconfigured": After(list(now.now.values()), sum(change.kind == "moved" for change in changes), took),
         "planned anew": After(_in(anew), _fewest_moves(before, anew), again),
         "left as it is": After(_in(before), 0, 0.0),
     }
@@ -228,17 +228,17 @@ def surge(words: str, demands: Demands) -> None:
     table(["", "demand served, %", "moves", "cost by day", "tasks that lack some", "accuracy", "s"], rows)
 
 
-def _in(placed: Placed) -> list[Choice]:
-    return [choice for choices in placed.served.values() if (choice := choices[BUSIEST]) is not None]
+def _in(placement: Placement) -> list[Choice]:
+    return [choice for choices in placement.served.values() if (choice := choices[BUSIEST]) is not None]
 
 
-def _fewest_moves(before: Placed, after: Placed) -> int:
+def _fewest_moves(before: Placement, after: Placement) -> int:
     """Of tasks that are alike it does not matter which one moves."""
     moves = 0
-    for kind in kinds_of(before.demands):
-        was, then = ([choice.place for task in kind.tasks if (choice := placed.served[task][BUSIEST]) is not None]
-                     for placed in (before, after))  # fmt: skip
-        moves += len(was) - sum(min(was.count(place), then.count(place)) for place in set(was))
+    for kind in group_tasks(before.demands):
+        was, then = ([choice.location for task in kind.tasks if (choice := placement.served[task][BUSIEST]) is not None]
+                     for placement in (before, after))  # fmt: skip
+        moves += len(was) - sum(min(was.count(location), then.count(location)) for location in set(was))
     return moves
 
 
@@ -252,7 +252,7 @@ def foreseen(traces: Path) -> None:
         series = {name: values * np.tile(pattern, days) for name, values in drawn.items()}
         told(f"{len(series)} made series, surges of {SURGE - 1:.0%}, noise {noise:.0%}: what comes in for a job",
              list(series.values()))  # fmt: skip
-        told("... beside what was planned", list(drawn.values()))
+        told("... beside kind was planned", list(drawn.values()))
     try:
         arrivals, wanted = real(find(traces)[0])
     except FileNotFoundError as error:
@@ -277,16 +277,16 @@ def real(trace: Path) -> tuple[FloatArray, FloatArray]:
 def told(words: str, series: Sequence[FloatArray]) -> None:
     """Errors of all predictors in those of persistence."""
     print(f"\n{words}; mean absolute error in persistence's, 1, 2 and 3 steps ahead")
-    table(["", "1", "2", "3"], [[name, *map(float, one)] for name, one in beside_persistence(series).items()])
+    table(["", "1", "2", "3"], [[name, *map(float, one)] for name, one in relative_errors(series).items()])
 
 
-def lived(demands: Demands) -> None:
+def results(demands: Demands) -> None:
     """A whole day of eight steps a period with surges, lived through with and without foresight."""
-    placed = plan(demands, CHEAPEST, accuracy=0.8).placed
+    placement = plan(demands, CHEAPEST, accuracy=0.8).placement
     arrivals = Surges(SURGE - 1, events=1.0, seed=2).draw(demands, 8)
     rows = []
     for name, forecaster in {"as planned": None, **PREDICTORS, "perfect": Perfect()}.items():
-        one = live(placed, arrivals, forecaster)
+        one = simulate_day(placement, arrivals, forecaster)
         rows.append([name, 100 * one.served, one.cost, one.moves, one.left])
     print("\nscenario A, edge pays: a day with an event for each job and period")
     table(["foreseen by", "served, %", "cost", "moves", "wanted more than there was"], rows)
@@ -314,13 +314,13 @@ def speed(size: Size) -> Figures:
         for _ in range(1 if listed else REPEATS):
             began = time.process_time()
             # Of the same tasks they are the same; to find them listed takes longer than the plan.
-            solved = plan(demands, weights, listed=listed, gap=TIMED, ranges=ranges if listed else None)
+            solution = plan(demands, weights, listed=listed, gap=TIMED, ranges=ranges if listed else None)
             took.append(time.process_time() - began)
         seconds[name] = statistics.median(took)
-        ranges = solved.ranges if name == "A, counted" else ranges
-        left = solved.objective - solved.bound
+        ranges = solution.ranges if name == "A, counted" else ranges
+        left = solution.objective - solution.bound
         rows.append(
-            [name, len(demands.jobs), solved.variables, seconds[name], f"{solved.objective:.5f}", f"{left:.0e}"]
+            [name, len(demands.jobs), solution.variables, seconds[name], f"{solution.objective:.5f}", f"{left:.0e}"]
         )
     print("\nto a gap of 0.1 %, seconds of one core, ranges and all; listed without the ranges")
     table(["", "jobs", "variables", "s", "objective", "left"], rows)

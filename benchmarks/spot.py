@@ -27,16 +27,17 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.market import (
     Arima,
     Autoregressive,
-    Foreseen,
     JobBatch,
     LastValue,
     Ledger,
+    MarketForecaster,
     Noisy,
     Perfect,
     Seasonal,
-    play,
+    backtest,
 )
 from lightning_core.market.forecasters import Forecaster, Tails, errors
+from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import (
     Ahanp,
@@ -49,7 +50,6 @@ from lightning_core.market.policies import (
     UniformProgress,
 )
 from lightning_core.market.policies.paper_pool import distinct, paper_pool
-from lightning_core.market.views import SpotPolicy
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: Chain"
@@ -90,7 +90,7 @@ def measure(size: Size, traces: Path, plots: Path | None, speed: bool) -> Figure
     if speed:
         return measure_speed()
     found = load(traces)
-    several = [one for one in found if one.most > 1]
+    several = [one for one in found if one.max_nodes > 1]
     starts = STARTS[size]
     _show(found)
     closed, ahead = {}, {}
@@ -127,8 +127,8 @@ def _show(traces: list[Trace]) -> None:
         market = one.market
         price = float(market.price.mean()) if one.priced else "assumed"
         count = float(market.available.mean())
-        rows.append([one.name, len(market), one.most, count, 100 * one.extreme, price])
-    table(["market", "slots", "job's most", "spot instances", "none or all, %", "price"], rows)
+        rows.append([one.name, len(market), one.max_nodes, count, 100 * one.extreme, price])
+    table(["market", "intervals", "job's most", "spot instances", "none or all, %", "price"], rows)
 
 
 def standings(trace: Trace, starts: int) -> tuple[dict[str, float], tuple[float, float]]:
@@ -141,7 +141,13 @@ def standings(trace: Trace, starts: int) -> tuple[dict[str, float], tuple[float,
     best = optimum(batch)
     named = policies()
     guarded, bare = (
-        dict(zip(named, play(list(named.values()), batch, Foreseen(LastValue()), guarded=guarded), strict=True))
+        dict(
+            zip(
+                named,
+                backtest(list(named.values()), batch, MarketForecaster(LastValue()), guarded=guarded),
+                strict=True,
+            )
+        )
         for guarded in (True, False)
     )
     for ledger in (*guarded.values(), *bare.values()):
@@ -170,10 +176,10 @@ def single(traces: list[Trace], starts: int) -> None:
     """Markets of one instance, where there is little to decide."""
     print("\none instance: part of the gap that is closed, per cent")
     rows = []
-    for trace in (one for one in traces if one.most == 1):
+    for trace in (one for one in traces if one.max_nodes == 1):
         batch, named = trace.jobs(starts), policies()
         best = optimum(batch)
-        ledgers = dict(zip(named, play(list(named.values()), batch, Foreseen(LastValue())), strict=True))
+        ledgers = dict(zip(named, backtest(list(named.values()), batch, MarketForecaster(LastValue())), strict=True))
         base = ledgers[ON_DEMAND].utility
         rows.append([trace.name, *(gap_closed(one.utility, base, best) for one in ledgers.values())])
     if rows:
@@ -184,7 +190,7 @@ def forecasts(trace: Trace, starts: int, size: Size) -> None:
     """How wrong each forecaster is beside the last value, and what AHAP makes of it."""
     batch = trace.jobs(starts)
     best, named = optimum(batch), {"2": Ahap(2, 1), "5": Ahap(5, 1), "5r": Ahap(5, 1, end="rollout")}
-    [base] = play([OnDemand()], batch, Foreseen(LastValue()))
+    [base] = backtest([OnDemand()], batch, MarketForecaster(LastValue()))
     counts, prices = trace.market.available.astype(float), trace.market.price
     known = {kind: errors(LastValue().table(values, 6), values) for kind, values in (("n", counts), ("p", prices))}
     rows = []
@@ -197,11 +203,11 @@ def forecasts(trace: Trace, starts: int, size: Size) -> None:
         cost = float(priced[0] / known["p"][0]) if known["p"][0] else "-"
         closed = [
             gap_closed(ledger.utility, base.utility, best)
-            for ledger in play(list(named.values()), batch, Foreseen(forecaster, apart))
+            for ledger in backtest(list(named.values()), batch, MarketForecaster(forecaster, apart))
         ]
         rows.append([name, float(wrong[0]), *beside, cost, *closed])
     print(f"\n{trace.name}: forecasts; errors as parts of the last value's, and what AHAP closes of the gap")
-    of = ["1 slot", "3 slots", "6 slots", "price, 1 slot"]
+    of = ["1 interval", "3 intervals", "6 intervals", "price, 1 interval"]
     table(["forecaster", "mean |error|", *of, "AHAP 2, %", "AHAP 5, %", "5 rollout, %"], rows)
 
 
@@ -213,24 +219,24 @@ def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
     """
     pool = paper_pool() | {name: policy for name, policy in policies().items() if name != OURS}
     known = {"last value": LastValue()} if size == "quick" else forecasters(size)
-    foresights: dict[str, Foreseen] = {name: Foreseen(one) for name, one in known.items()}
+    foresights: dict[str, MarketForecaster] = {name: MarketForecaster(one) for name, one in known.items()}
     for by in (2.0,) if size == "quick" else NOISES:
         for tails in get_args(Tails):
             relative = Noisy(by, tails=tails), Noisy(by, tails=tails, seed=1)
             fixed = [Noisy(by, of, tails, seed) for seed, of in enumerate((FIXED_PRICE, FIXED_COUNT))]
-            foresights[f"{by:.0%} of it, {tails}"] = Foreseen(*relative)
-            foresights[f"{by:.0%} fixed, {tails}"] = Foreseen(*fixed)
-    misses, played, last = 0, 0, Foreseen(LastValue())
+            foresights[f"{by:.0%} of it, {tails}"] = MarketForecaster(*relative)
+            foresights[f"{by:.0%} fixed, {tails}"] = MarketForecaster(*fixed)
+    misses, played, last = 0, 0, MarketForecaster(LastValue())
     for trace in traces:
-        if trace.most > 1:
+        if trace.max_nodes > 1:
             some, batches = foresights, [trace.jobs(starts, seed=1), paper_jobs(trace, starts, seed=2)]
         else:  # of one instance there are many markets, and little to do wrong
             some, batches = {"last value": last}, [trace.jobs(max(starts // 10, 1), seed=1)]
         for batch in batches:
             best, feasible = optimum(batch), batch.feasible
-            runs = [play([Chain()], batch, last)]  # it makes its own forecast
-            runs += [play(list(pool.values()), batch, foresight) for foresight in some.values()]
-            runs.append(play([*pool.values(), Chain()], batch, last, overhead="launches"))  # less still can be had
+            runs = [backtest([Chain()], batch, last)]  # it makes its own forecast
+            runs += [backtest(list(pool.values()), batch, forecasts) for forecasts in some.values()]
+            runs.append(backtest([*pool.values(), Chain()], batch, last, overhead="launches"))  # less still can be had
             for ledger in itertools.chain(*runs):
                 misses += int((feasible & ~ledger.on_time).sum())
                 played += int(feasible.sum())
@@ -245,7 +251,7 @@ def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
 def measure_speed() -> Figures:
     """What the paper's pool costs, and how that grows with the jobs; beside each policy with tables of its own."""
     trace = next(one for one in load(Path("/nonexistent")) if one.priced)
-    last, took = Foreseen(LastValue()), {}
+    last, took = MarketForecaster(LastValue()), {}
     for jobs in JOBS:
         batch, pool = paper_jobs(trace, jobs, seed=3), paper_pool()
         took[jobs], ledgers = _timed(list(pool.values()), batch, last)
@@ -264,9 +270,9 @@ def _own(name: str) -> SpotPolicy:
     return paper_pool()[name]
 
 
-def _timed(policies: list[SpotPolicy], batch: JobBatch, foresight: Foreseen) -> tuple[float, list[Ledger]]:
+def _timed(policies: list[SpotPolicy], batch: JobBatch, forecasts: MarketForecaster) -> tuple[float, list[Ledger]]:
     began = time.perf_counter()
-    ledgers = play(policies, batch, foresight)
+    ledgers = backtest(policies, batch, forecasts)
     return time.perf_counter() - began, ledgers
 
 

@@ -2,7 +2,7 @@
 
 Its figures are pictures without numbers; four percentages are in its text. It does not say what a job is worth, nor for
 how long, how it forecasts in figures 5 to 8, or what MSU does near the deadline: see :mod:`benchmarks.spot_traces` for
-the first two, the forecast is the last value, and the bare MSU takes on-demand instances in the last two slots. Of AHAP
+the first two, the forecast is the last value, and the bare MSU takes on-demand instances in the last two intervals. Of AHAP
 and AHANP the best of the pool counts, chosen in hindsight.
 """
 
@@ -18,19 +18,19 @@ import numpy as np
 from benchmarks.common import Figures, Size, table
 from benchmarks.spot_traces import DEADLINE, VALUE, WORK, Trace, scaled
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import Foreseen, JobBatch, LastValue, Ledger, Noisy, Perfect, SpotJob, play
+from lightning_core.market import JobBatch, LastValue, Ledger, MarketForecaster, Noisy, Perfect, SpotJob, backtest
 from lightning_core.market.forecasters import Tails
+from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
 from lightning_core.market.policies.paper_pool import LONGEST, SIGMAS, distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
-from lightning_core.market.views import SpotPolicy
-from lightning_core.market.windows import Windows
+from lightning_core.market.window_planner import WindowPlanner
 
-# AHAP over the others at a deadline of 10 slots, per cent (its section VI-B).
+# AHAP over the others at a deadline of 10 intervals, per cent (its section VI-B).
 CLAIMED = {"OD": 49.0, "MSU": 54.8, "UP": 33.4, "AHANP": 23.2}
 BASELINES = ("OD", "MSU", "UP")
-# Minutes to launch an instance at 800 Mbps, and what is left of a slot of 30 minutes at each bandwidth.
+# Minutes to launch an instance at 800 Mbps, and what is left of an interval of 30 minutes at each bandwidth.
 LAUNCH, BANDWIDTHS = 3.0, (100, 200, 400, 800)
 STARTS: Mapping[Size, int] = {"quick": 20, "default": 100, "full": 200}
 SELECTED: Mapping[Size, int] = {"quick": 60, "default": 500, "full": 1000}
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
     name: str
     trace: Trace
     deadline: int = DEADLINE
-    up: float = 0.9
+    growth_fraction: float = 0.9
 
 
 def paper_s_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
@@ -62,26 +62,26 @@ def paper_s_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
         return Setting("", replace(trace, market=scaled(trace.market, counts, prices)))
 
     shown = {
-        "5: deadline, slots": settings((8, 10, 12, 14), "{:.0f}", lambda d: Setting("", trace, int(d))),
+        "5: deadline, intervals": settings((8, 10, 12, 14), "{:.0f}", lambda d: Setting("", trace, int(d))),
         "6: bandwidth, Mbps": settings(
-            BANDWIDTHS, "{:.0f}", lambda b: Setting("", trace, up=1 - LAUNCH * 800 / b / 30)
+            BANDWIDTHS, "{:.0f}", lambda b: Setting("", trace, growth_fraction=1 - LAUNCH * 800 / b / 30)
         ),
         "7: mean count": settings((2, 4, 6, 8, 10), "{:g}", lambda n: market(counts=n)),
         "8: mean spot price": settings((0.3, 0.45, 0.6, 0.75, 0.9), "{:g}", lambda p: market(prices=p)),
     }
-    seen = {
+    observation = {
         (number, guarded): figure(number, points, STARTS[size], guarded=guarded)
         for number, points in shown.items()
         for guarded in (False, True)
     }
-    claims(seen)
+    claims(observation)
     ratio = figure_9(trace, SELECTED[size], (2.0,) if size == "quick" else (0.3, 2.0))
     figure_10(trace, 0.05 if size == "quick" else 0.3 if size == "default" else 1.0, plots)
     return {"selector_shortfall_ratio": ratio}
 
 
 def paper_jobs(trace: Trace, count: int, seed: int) -> JobBatch:
-    """So many of the jobs that figures 9 and 10 are of, at random slots. A few cannot be ended in time."""
+    """So many of the jobs that figures 9 and 10 are of, at random intervals. A few cannot be ended in time."""
     draw = np.random.default_rng(seed)
     jobs = [
         SpotJob(
@@ -107,20 +107,24 @@ class Constant:
 
 
 def figure_4(trace: Trace, starts: int) -> None:
-    """20 units within 5 slots, without overhead: what a forecast is good for, if it is right, and if it is not."""
+    """20 units within 5 intervals, without overhead: what a forecast is good for, if it is right, and if it is not."""
     part = 20 / WORK
-    job = SpotJob(20.0, 5, up=1.0, down=1.0, value=part * VALUE)
+    job = SpotJob(20.0, 5, growth_fraction=1.0, shrink_fraction=1.0, value=part * VALUE)
     begin = np.random.default_rng(4).integers(0, len(trace.market) - 4, starts)
     batch = JobBatch([job] * starts, trace.market, begin.tolist())
-    last, perfect, six = Foreseen(LastValue()), Foreseen(Perfect()), Foreseen(LastValue(), Constant(6.0))
+    last, perfect, six = (
+        MarketForecaster(LastValue()),
+        MarketForecaster(Perfect()),
+        MarketForecaster(LastValue(), Constant(6.0)),
+    )
     rows: dict[str, Ledger] = {
-        "on-demand only": play([OnDemand()], batch, last)[0],
-        "spot first": play([MaxSpot()], batch, last, guarded=False)[0],
-        "progress tracking": play([UniformProgress()], batch, last)[0],
-        "perfect forecast": play([Ahap(4, 1)], batch, perfect)[0],
-        "6 are forecast": play([Ahap(4, 1)], batch, six)[0],
+        "on-demand only": backtest([OnDemand()], batch, last)[0],
+        "spot first": backtest([MaxSpot()], batch, last, guarded=False)[0],
+        "progress tracking": backtest([UniformProgress()], batch, last)[0],
+        "perfect forecast": backtest([Ahap(4, 1)], batch, perfect)[0],
+        "6 are forecast": backtest([Ahap(4, 1)], batch, six)[0],
     }
-    print(f"\nfigure 4: 20 units in 5 slots, {starts} starts")
+    print(f"\nfigure 4: 20 units in 5 intervals, {starts} starts")
     table(
         ["strategy", "cost", "on time, %"],
         [[name, float(one.cost.mean()), 100 * float(one.on_time.mean())] for name, one in rows.items()],
@@ -134,13 +138,13 @@ def figure_4(trace: Trace, starts: int) -> None:
 
 def contenders(*, guarded: bool) -> dict[str, list[SpotPolicy]]:
     """What figures 5 to 8 compare; of several the best in hindsight counts."""
-    shared = Windows()
+    shared = WindowPlanner()
     return {
         "OD": [OnDemand()],
         "MSU": [MaxSpot(0 if guarded else 2)],
         "UP": [UniformProgress()],
         "AHANP": [Ahanp(sigma) for sigma in SIGMAS],
-        "AHAP": [Ahap(w, v, windows=shared) for w in range(1, LONGEST + 1) for v in range(1, w + 1)],
+        "AHAP": [Ahap(w, v, planner=shared) for w in range(1, LONGEST + 1) for v in range(1, w + 1)],
         "ours": [Chain()],
     }
 
@@ -149,10 +153,10 @@ def figure(number: str, points: Sequence[Setting], starts: int, *, guarded: bool
     """Mean utility of each contender at each point."""
     found = []
     for point in points:
-        batch = point.trace.jobs(starts, seed=5, deadline=point.deadline, up=point.up)
+        batch = point.trace.jobs(starts, seed=5, deadline=point.deadline, growth_fraction=point.growth_fraction)
         best, groups = optimum(batch), contenders(guarded=guarded)
         each = [policy for group in groups.values() for policy in group]
-        ledgers = iter(play(each, batch, Foreseen(LastValue()), guarded=guarded))
+        ledgers = iter(backtest(each, batch, MarketForecaster(LastValue()), guarded=guarded))
         several = {name: [next(ledgers) for _ in group] for name, group in groups.items()}
         assert all((one.utility <= best + 1e-6).all() for group in several.values() for one in group)
         means = {name: max(float(one.utility.mean()) for one in group) for name, group in several.items()}
@@ -162,24 +166,24 @@ def figure(number: str, points: Sequence[Setting], starts: int, *, guarded: bool
     if number.startswith("5"):
         at = next(row for point, row in zip(points, found, strict=True) if point.deadline == DEADLINE)
         over = {name: 100 * (at["AHAP"] / at[name] - 1) for name in CLAIMED}
-        print("AHAP over OD, MSU, UP, AHANP at 10 slots, per cent:", ", ".join(f"{one:+.1f}" for one in over.values()),
+        print("AHAP over OD, MSU, UP, AHANP at 10 intervals, per cent:", ", ".join(f"{one:+.1f}" for one in over.values()),
               "- the paper:", ", ".join(f"{one:+.1f}" for one in CLAIMED.values()))  # fmt: skip
     return found
 
 
-def claims(seen: Mapping[tuple[str, bool], Sequence[Mapping[str, float]]]) -> None:
+def claims(observation: Mapping[tuple[str, bool], Sequence[Mapping[str, float]]]) -> None:
     """What of the paper's words on figures 5 to 8 holds."""
     print("\nthe paper's claims on figures 5 to 8")
     for guarded in (False, True):
         net = "with the safety net" if guarded else "without"
-        for (number, kept), rows in seen.items():
+        for (number, kept), rows in observation.items():
             if kept != guarded:
                 continue
             for name in ("AHAP", "AHANP"):
                 above = sum(row[name] > max(row[one] for one in BASELINES) for row in rows)
                 words = f"figure {number[0]}, {net}: {name} above OD, MSU and UP at every point"
                 _claim(words, above == len(rows), f"{above} of {len(rows)}")
-        slow, fast = seen["6: bandwidth, Mbps", guarded][0], seen["6: bandwidth, Mbps", guarded][-1]
+        slow, fast = observation["6: bandwidth, Mbps", guarded][0], observation["6: bandwidth, Mbps", guarded][-1]
         lost = {name: fast[name] - slow[name] for name in ("AHANP", "AHAP")}
         _claim(
             f"figure 6, {net}: AHANP loses least by overhead", lost["AHANP"] < lost["AHAP"],
@@ -194,9 +198,9 @@ def _claim(words: str, holds: bool, figures: str = "") -> None:
 # ---------------------------------------------------------------------------------------------------- figures 9 and 10
 
 
-def utilities_of(batch: JobBatch, foresight: Foreseen, *, guarded: bool) -> tuple[FloatArray, int]:
+def utilities_of(batch: JobBatch, forecasts: MarketForecaster, *, guarded: bool) -> tuple[FloatArray, int]:
     """Of each policy of the pool with each job, shape ``(M, K)``; and how many of them differ."""
-    ledgers = play(list(paper_pool().values()), batch, foresight, guarded=guarded)
+    ledgers = backtest(list(paper_pool().values()), batch, forecasts, guarded=guarded)
     return np.array([one.utility for one in ledgers]), distinct(ledgers)
 
 
@@ -207,18 +211,18 @@ def selected(utilities: FloatArray, batch: JobBatch, jobs: int | None) -> tuple[
     for column, job in zip(utilities.T, batch.jobs, strict=True):
         weights.append(selector.weights)
         had.append(float(selector.weights @ column))
-        selector.learn(normalised(column, job))
+        selector.update(normalised(column, job))
     return np.array(had), np.array(weights), selector
 
 
-def noises(level: float) -> dict[str, Foreseen]:
+def noises(level: float) -> dict[str, MarketForecaster]:
     """The paper's four kinds."""
-    kinds: dict[str, Foreseen] = {}
+    kinds: dict[str, MarketForecaster] = {}
     for tails in get_args(Tails):
         relative = Noisy(level, tails=tails), Noisy(level, tails=tails, seed=1)
-        kinds[f"{level:.0%} of it, {tails}"] = Foreseen(*relative)
+        kinds[f"{level:.0%} of it, {tails}"] = MarketForecaster(*relative)
         fixed = [Noisy(level, of, tails, seed) for seed, of in enumerate(FIXED)]
-        kinds[f"{level:.0%} fixed, {tails}"] = Foreseen(*fixed)
+        kinds[f"{level:.0%} fixed, {tails}"] = MarketForecaster(*fixed)
     return kinds
 
 
@@ -238,13 +242,13 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> float:
     few = paper_jobs(trace, jobs, seed=9)
     rows: list[list[str | int | float]] = []
     ratios = []
-    asked: list[tuple[str, Foreseen, bool, JobBatch]] = [
-        ("last value, with the net", Foreseen(LastValue()), True, batch),
-        ("last value", Foreseen(LastValue()), False, few),
+    asked: list[tuple[str, MarketForecaster, bool, JobBatch]] = [
+        ("last value, with the net", MarketForecaster(LastValue()), True, batch),
+        ("last value", MarketForecaster(LastValue()), False, few),
         *((name, one, False, few) for level in levels for name, one in noises(level).items()),
     ]
-    for name, foresight, guarded, some in asked:
-        utilities, differ = utilities_of(some, foresight, guarded=guarded)
+    for name, forecasts, guarded, some in asked:
+        utilities, differ = utilities_of(some, forecasts, guarded=guarded)
         count, means = len(some), utilities.mean(1)
         best, mixture = int(means.argmax()), utilities.mean(0)
         had, _, selector = selected(utilities, some, None)
@@ -289,7 +293,7 @@ def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:
         batch = paper_jobs(trace, int(scale * count), seed=100 + number)
         fixed = [Noisy(level, of, tails, 10 * number + k) for k, of in enumerate(FIXED)]
         several.append(batch)
-        columns.append(utilities_of(batch, Foreseen(*fixed), guarded=False)[0])
+        columns.append(utilities_of(batch, MarketForecaster(*fixed), guarded=False)[0])
     utilities, ends = np.concatenate(columns, axis=1), np.cumsum([len(one) for one in several])
     whole = JobBatch(
         [job for one in several for job in one.jobs], trace.market, [int(s) for one in several for s in one.starts]

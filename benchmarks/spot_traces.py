@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.traces import PRICES, read_events, read_slots, read_spot_traces, shipped
+from lightning_core.market.traces import PRICES, read_events, read_intervals, read_spot_traces, shipped
 
 TRACES = Path(__file__).parents[1] / "../shared/data/spot"
 # What a spot instance costs where nothing was recorded, in on-demand prices: about what it does on AWS.
@@ -36,25 +36,34 @@ class Trace:
         return self.market.name
 
     @property
-    def most(self) -> int:
+    def max_nodes(self) -> int:
         """Instances that a job can use: the paper's, or all that there ever were."""
         return min(int(self.market.available.max()), INSTANCES)
 
-    def job(self, deadline: int = DEADLINE, up: float = 0.9) -> SpotJob:
+    def job(self, deadline: int = DEADLINE, growth_fraction: float = 0.9) -> SpotJob:
         """The paper's, on as many instances as there are."""
-        part = self.most / INSTANCES
-        return SpotJob(part * WORK, deadline, 1, self.most, up=up, down=up, value=part * VALUE, grace=GRACE)
+        part = self.max_nodes / INSTANCES
+        return SpotJob(
+            part * WORK,
+            deadline,
+            1,
+            self.max_nodes,
+            growth_fraction=growth_fraction,
+            shrink_fraction=growth_fraction,
+            value=part * VALUE,
+            grace=GRACE,
+        )
 
-    def jobs(self, count: int, seed: int = 0, deadline: int = DEADLINE, up: float = 0.9) -> JobBatch:
-        """So many of them, at random slots."""
+    def jobs(self, count: int, seed: int = 0, deadline: int = DEADLINE, growth_fraction: float = 0.9) -> JobBatch:
+        """So many of them, at random intervals."""
         starts = np.random.default_rng(seed).integers(0, len(self.market) - deadline + 1, count)
-        return JobBatch([self.job(deadline, up)] * count, self.market, [int(start) for start in starts])
+        return JobBatch([self.job(deadline, growth_fraction)] * count, self.market, [int(start) for start in starts])
 
     @property
     def extreme(self) -> float:
-        """Part of its slots in which there were none, or all that a job can use."""
+        """Part of its intervals in which there were none, or all that a job can use."""
         available = self.market.available
-        return float(((available == 0) | (available >= self.most)).mean())
+        return float(((available == 0) | (available >= self.max_nodes)).mean())
 
 
 def load(folder: Path) -> list[Trace]:
@@ -70,10 +79,10 @@ def load(folder: Path) -> list[Trace]:
         except ValueError as error:
             print(f"left out: {error}")
             continue
-        if len(trace.market) > 2 * DEADLINE and trace.most:
+        if len(trace.market) > 2 * DEADLINE and trace.max_nodes:
             found.append(trace)
         else:
-            print(f"left out: {path}: {len(trace.market)} slots, at most {trace.most} instances")
+            print(f"left out: {path}: {len(trace.market)} intervals, at most {trace.max_nodes} instances")
     return found or [Trace(shipped(), priced=True), Trace(all_or_nothing(0), priced=False)]
 
 
@@ -84,15 +93,15 @@ def _trace(path: Path) -> Trace:
     if "change" in header:
         return Trace(read_events(path, PRICE), priced=False)
     priced = bool(set(header) & set(PRICES))
-    return Trace(read_slots(path, None if priced else PRICE), priced)
+    return Trace(read_intervals(path, None if priced else PRICE), priced)
 
 
-def all_or_nothing(seed: int, slots: int = 800, most: int = 16) -> Market:
+def all_or_nothing(seed: int, intervals: int = 800, max_nodes: int = 16) -> Market:
     """A market that is made up: all instances for some hours, then none."""
     draw = np.random.default_rng(seed)
-    lives = draw.geometric(0.1, slots)
-    counts = np.repeat(np.arange(slots) % 2 * most, lives)[:slots]
-    return Market(np.full(slots, PRICE), counts, name="made up")
+    lives = draw.geometric(0.1, intervals)
+    counts = np.repeat(np.arange(intervals) % 2 * max_nodes, lives)[:intervals]
+    return Market(np.full(intervals, PRICE), counts, name="made up")
 
 
 def scaled(market: Market, counts: float | None = None, prices: float | None = None) -> Market:

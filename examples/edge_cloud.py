@@ -45,7 +45,7 @@ from lightning_core.core.answers import JobStatus  # noqa: E402
 from lightning_core.core.events import Cancel  # noqa: E402
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan  # noqa: E402
 from lightning_core.placement.executor import PlanExecutor  # noqa: E402
-from lightning_core.placement.reconfigurer import Limits  # noqa: E402
+from lightning_core.placement.reconfigurer import ReconfigurationLimits  # noqa: E402
 
 # Devices of each place; the cloud has as many as are needed.
 EDGE, CLOUD = {"harbour": 1, "station": 1, "campus": 1}, 2
@@ -141,10 +141,12 @@ class Story:
         for change in self.acting.meet({"cameras": rate}):
             before, after = change.before, change.after
             self._say(
-                f"{words}: {change.what}, {change.task.job} from {before.place} ({before.units:g}) to {after.place} "
-                f"({after.units:g}): {change.reason}"
+                f"{words}: {change.kind}, {change.task.job} from {before.location} ({before.gpu_count:g}) to {after.location} "
+                f"({after.gpu_count:g}): {change.reason}"
             )
-            self.told.append({"what": change.what, "from": before.place, "to": after.place, "units": after.units})
+            self.told.append(
+                {"kind": change.kind, "from": before.location, "to": after.location, "gpu_count": after.gpu_count}
+            )
 
     def _until(self, holds: Callable[[], bool]) -> Iterator[None]:
         end = time.monotonic() + PATIENCE
@@ -172,13 +174,13 @@ class Story:
     def _say_where(self, *names: str) -> None:
         for name in names:
             stint = self._stint(name)
-            place = self.names[stint[-1]["node"]]
-            head = f"{name}: {place}, process {stint[-1]['process']}, {stint[-1]['ranks']} devices"
+            location = self.names[stint[-1]["node"]]
+            head = f"{name}: {location}, process {stint[-1]['process']}, {stint[-1]['ranks']} devices"
             self._say(
                 f"  {head}, steps {stint[0]['step']} to {stint[-1]['step']}, loss {stint[0]['loss']:.3f} to "
                 f"{stint[-1]['loss']:.3f}"
             )
-            self.told.append({"job": name, "place": place, **stint[-1], "began": stint[0]["step"]})
+            self.told.append({"job": name, "location": location, **stint[-1], "began": stint[0]["step"]})
 
     @staticmethod
     def _say(words: str) -> None:
@@ -189,7 +191,7 @@ def _where(note: dict[str, Any]) -> tuple[Any, ...]:
     return note["node"], note["process"], note["ranks"]
 
 
-def _job(name: str, notes: Path, place: str) -> dict[str, Any]:
+def _job(name: str, notes: Path, location: str) -> dict[str, Any]:
     return {
         "seed_everything": 1,
         "model": {"class_path": "examples.digits.Cnn"},
@@ -198,36 +200,37 @@ def _job(name: str, notes: Path, place: str) -> dict[str, Any]:
             "logger": False, "max_epochs": -1,
             "callbacks": [{"class_path": "examples.edge_cloud.Whereabouts", "init_args": {"path": str(notes / name)}}],
         },
-        "deadline": "1h", "target": {"batches": 10**6}, "min_devices": 1, "max_devices": 2, "location": place,
+        "deadline": "1h", "target": {"batches": 10**6}, "min_devices": 1, "max_devices": 2, "location": location,
     }  # fmt: skip
 
 
 def main(arguments: argparse.Namespace) -> None:
-    solved = plan(DEMANDS, Weights(cost=0.89, accuracy=0.1, moves=0.01))
-    placed = solved.placed
+    solution = plan(DEMANDS, Weights(cost=0.89, accuracy=0.1, moves=0.01))
+    placement = solution.placement
     print("the plan: " + "; ".join(
-        f"{task.job} " + ", ".join("rests" if choice is None else choice.place for choice in choices)
-        for task, choices in placed.served.items()
+        f"{task.job} " + ", ".join("rests" if choice is None else choice.location for choice in choices)
+        for task, choices in placement.served.items()
     ))  # fmt: skip
-    places = {**EDGE, "cloud": CLOUD}
+    locations = {**EDGE, "cloud": CLOUD}
     with local_machines() as machines, tempfile.TemporaryDirectory(prefix="lc-") as own:
         names: dict[str, str] = {}
-        for name, devices in places.items():
+        for name, devices in locations.items():
             node = machines.add_node(
                 num_cpus=1, resources={"device": devices}, labels={LABEL: name}, object_store_memory=MEMORY
             )
             names[node.node_id] = name
         first = {
-            task.job: next(choice.place for choice in choices if choice) for task, choices in placed.served.items()
+            task.job: next(choice.location for choice in choices if choice)
+            for task, choices in placement.served.items()
         }
         notes = Path(own) / "notes"
         notes.mkdir()
         bundle = Bundle.from_dict({
-            "pool": {"devices": places}, "policy": "fifo", "period": "0.5s",
+            "pool": {"devices": locations}, "policy": "fifo", "period": "0.5s",
             "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
         }, ROOT)  # fmt: skip
         with Cluster.of(bundle) as cluster:
-            acting = PlanExecutor(placed, cluster.job, cluster.tell, Limits(cost=2.0))
+            acting = PlanExecutor(placement, cluster.job, cluster.tell, ReconfigurationLimits(cost=2.0))
             story = Story(cluster, acting, notes, names)
             bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
     if arguments.json:

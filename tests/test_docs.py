@@ -34,7 +34,7 @@ def test_the_readme_s_bundles_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "market.csv").write_text("available,price\n4,0.3\n")
     terms = Bundle.from_dict(yaml.safe_load(texts[0] + market), tmp_path).settings.market_terms()
     assert terms is not None
-    assert (terms.slot, terms.policies[0]) == (1800.0, "chain")
+    assert (terms.interval, terms.policies[0]) == (1800.0, "chain")
 
 
 def test_the_example_s_bundle_is_sound() -> None:

@@ -56,21 +56,21 @@ def test_the_bundle(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_language_model_is_taught_on_nodes_that_come_and_go(tmp_path: Path) -> None:
-    """Two spot nodes for five slots of twenty seconds, none for eight: it ends in time, and has learnt something."""
+    """Two spot nodes for five intervals of twenty seconds, none for eight: it ends in time, and has learnt something."""
     pytest.importorskip("peft", reason="make setup-lora")
     run = tmp_path / "run"
-    words = ["examples/spot_lora.py", "--slot", "20", "--batches", "300", "--run-dir", str(run)]
+    words = ["examples/spot_lora.py", "--interval", "20", "--batches", "300", "--run-dir", str(run)]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=420)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 met" in done.stdout
     taught, untaught = map(float, re.findall(r"([0-9.]+) %", done.stdout.partition("of snippets that")[2])[:2])
     assert taught > untaught + 15
     ledger = json.loads((run / "ledger.json").read_text())
-    assert sum(row["batches"] for row in ledger["slots"]) == 300
-    assert any(row["spot"] for row in ledger["slots"])
-    assert all(row["spot"] == 0 for row in ledger["slots"][5:13])
+    assert sum(row["batches"] for row in ledger["intervals"]) == 300
+    assert any(row["spot"] for row in ledger["intervals"])
+    assert all(row["spot"] == 0 for row in ledger["intervals"][5:13])
     assert ledger["cost"] < ledger["on_demand_alone"]
-    assert (run / "slots.png").read_bytes().startswith(b"\x89PNG")
+    assert (run / "intervals.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.cluster

@@ -198,8 +198,8 @@ def read_market(value: Any, folder: Path) -> dict[str, Any]:
     terms: dict[str, Any] = dict(value)
     if terms.get("trace"):
         terms["trace"] = str((folder / str(terms["trace"])).resolve())
-    if terms.get("slot") is not None:
-        terms["slot"] = parse_duration(terms["slot"])
+    if terms.get("interval") is not None:
+        terms["interval"] = parse_duration(terms["interval"])
     try:
         MarketTerms(**terms).market()
     except OSError as error:
@@ -212,8 +212,8 @@ def market_to_dict(market: Mapping[str, Any]) -> dict[str, Any]:
     body = dict(market)
     if "policies" in body:
         body["policies"] = list(body["policies"])
-    if body.get("slot") is not None:
-        body["slot"] = duration_text(body["slot"])
+    if body.get("interval") is not None:
+        body["interval"] = duration_text(body["interval"])
     return body
 
 

@@ -16,13 +16,13 @@ from lightning_core.bundle.pool_section import parse_policy
 from lightning_core.cli.arguments import new_file, whole_number
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.names import did_you_mean
-from lightning_core.market import Foreseen, JobBatch, LastValue, Ledger, Market, SpotJob, play
+from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
+from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.traces import read, shipped
-from lightning_core.market.views import SpotPolicy
-from lightning_core.scheduler.market_jobs import on_demand_alone, speed_table, work_left
+from lightning_core.scheduler.market_jobs import batches_left, on_demand_alone, throughput_table
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
@@ -60,35 +60,48 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     back.add_argument("--picture", type=new_file, metavar="FILE", help="PNG, SVG or PDF")
     back.add_argument("--json", type=new_file, metavar="FILE", help="write the table here too")
     ahead = made("forecast", _forecast, "how wrong each forecaster is, beside the last value")
-    ahead.add_argument("--horizon", type=int, default=6, metavar="SLOTS", help="(default 6)")
+    ahead.add_argument("--horizon", type=int, default=6, metavar="INTERVALS", help="(default 6)")
     ahead.add_argument("--arima", action="store_true", help="that too: it takes minutes")
 
 
 def _add_market(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the market")
-    group.add_argument("--trace", type=Path, metavar="FILE", help="recording: CSV of slots, of events or of SpotLake, "
+    group.add_argument("--trace", type=Path, metavar="FILE", help="recording: CSV of intervals, of events or of SpotLake, "
                        "JSON of the spot traces (default: the one that is shipped, 28 days of A100 cards)")  # fmt: skip
     group.add_argument(
-        "--price", type=float, metavar="P", help="of a spot instance for a slot: where none is recorded, or instead"
+        "--price",
+        type=float,
+        metavar="P",
+        help="of a spot instance for an interval: where none is recorded, or instead",
     )
     group.add_argument("--on-demand", type=float, default=1.0, metavar="P", help="of an on-demand one (default 1)")
-    group.add_argument("--slot", metavar="TIME", help="such as 30m (default: as recorded)")
+    group.add_argument("--interval", metavar="TIME", help="such as 30m (default: as recorded)")
     group.add_argument("--pool", default="", metavar="INSTANCE@ZONE", help="of SpotLake's")
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
-    group.add_argument("--work", type=float, metavar="W", help="that is left: 1 is what one instance does in a slot")
     group.add_argument(
-        "--deadline", type=whole_number(1, 100_000), required=True, metavar="SLOTS", help="from now, or from its start"
+        "--work", type=float, metavar="W", help="that is left: 1 is what one instance does in an interval"
     )
-    group.add_argument("--least", type=whole_number(1, 10_000), metavar="N", help="instances that it needs (default 1)")
-    group.add_argument("--most", type=whole_number(1, 10_000), metavar="N", help="that it can use (default 12)")
-    group.add_argument("--speed", metavar="H1,H2,...", help="work in a slot on 1, 2, .. instances (default 1,2,..)")
+    group.add_argument(
+        "--deadline",
+        type=whole_number(1, 100_000),
+        required=True,
+        metavar="INTERVALS",
+        help="from now, or from its start",
+    )
+    group.add_argument(
+        "--min-nodes", type=whole_number(1, 10_000), metavar="N", help="instances that it needs (default 1)"
+    )
+    group.add_argument("--max-nodes", type=whole_number(1, 10_000), metavar="N", help="that it can use (default 12)")
+    group.add_argument(
+        "--throughput", metavar="H1,H2,...", help="work in an interval on 1, 2, .. instances (default 1,2,..)"
+    )
     group.add_argument("--run-dir", type=Path, metavar="DIR", help="of a run: its job's speed as it was measured, and "
                        "the batches that it still has to do")  # fmt: skip
     group.add_argument("--job", metavar="NAME", help="of that run")
-    group.add_argument("--kept", type=float, default=0.9, metavar="PART", help="of a slot in which the number of "
+    group.add_argument("--kept", type=float, default=0.9, metavar="PART", help="of an interval in which the number of "
                        "instances changes (default 0.9)")  # fmt: skip
     group.add_argument("--value", type=float, metavar="V", help="of its end in time (default: half as much again as "
                        "it costs on on-demand instances)")  # fmt: skip
@@ -102,26 +115,26 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 def _plan(arguments: argparse.Namespace) -> int:
     market = _market(arguments)
     job = _job(arguments, market)
-    # From the last slot of the recording on: it is seen, the others are what is forecast.
+    # From the last interval of the recording on: it is seen, the others are what is forecast.
     ahead, steps = FORECASTERS[arguments.forecaster](market), job.deadline - 1
     policy = _policies([arguments.policy])[arguments.policy]
     price, count = (_forecast_from(ahead, values, steps) for values in (market.price, market.available.astype(float)))
     whole = np.maximum(np.floor(count + 0.5), 0).astype(np.int64)
     thought = Market(np.maximum(price, 0.0), whole, market.on_demand, market.seconds, market.name)
     batch = JobBatch([job], thought, [len(market) - 1])
-    [ledger] = play([policy], batch, Foreseen(LastValue()))
+    [ledger] = backtest([policy], batch, MarketForecaster(LastValue()))
     fits = _tell(job, market)
     rows = [
-        [str(slot), f"{batch.available[0, slot]}", f"{batch.price[0, slot]:.3f}", f"{ledger.spot[0, slot]}",
-         f"{ledger.on_demand[0, slot]}", f"{ledger.progress[0, slot]:.4g}", f"{ledger.paid[0, slot]:.4g}"]
-        for slot in range(job.deadline)
+        [str(interval), f"{batch.available[0, interval]}", f"{batch.price[0, interval]:.3f}", f"{ledger.spot[0, interval]}",
+         f"{ledger.on_demand[0, interval]}", f"{ledger.progress[0, interval]:.4g}", f"{ledger.paid[0, interval]:.4g}"]
+        for interval in range(job.deadline)
     ]  # fmt: skip
-    header = ["slot", "there are", "price", "spot", "on-demand", "done", "paid"]
+    header = ["interval", "there are", "price", "spot", "on-demand", "done", "paid"]
     print_table(
-        header, rows, f"plan of {clean(arguments.policy)}; behind slot 0 all is a forecast ({arguments.forecaster})"
+        header, rows, f"plan of {clean(arguments.policy)}; behind interval 0 all is a forecast ({arguments.forecaster})"
     )
     late = int(ledger.late[0])
-    end = "in time" if not late else f"{late} slots late"
+    end = "in time" if not late else f"{late} intervals late"
     print(f"now: hold {ledger.spot[0, 0]} spot and {ledger.on_demand[0, 0]} on-demand instances")
     print(f"if the forecast comes true, it ends {end} and costs {ledger.cost[0]:.4g}; on-demand alone "
           f"{on_demand_alone(job, market.on_demand):.4g}")  # fmt: skip
@@ -145,21 +158,21 @@ def _backtest(arguments: argparse.Namespace) -> int:
     job = _job(arguments, market)
     named = _policies(arguments.policy or COMPARED)
     if job.deadline > len(market):
-        raise ValueError(f"--deadline must be at most the {len(market)} slots of {market.name}, got {job.deadline}")
+        raise ValueError(f"--deadline must be at most the {len(market)} intervals of {market.name}, got {job.deadline}")
     draw = np.random.default_rng(arguments.seed)
     starts = np.sort(draw.integers(0, len(market) - job.deadline + 1, arguments.starts)).tolist()
     batch = JobBatch([job] * len(starts), market, starts)
     fits = _tell(job, market)
-    best, foresight = optimum(batch), Foreseen(FORECASTERS[arguments.forecaster](market))
+    best, forecasts = optimum(batch), MarketForecaster(FORECASTERS[arguments.forecaster](market))
     guarded, bare = (
-        dict(zip(named, play(list(named.values()), batch, foresight, guarded=net), strict=True))
+        dict(zip(named, backtest(list(named.values()), batch, forecasts, guarded=net), strict=True))
         for net in (True, False)
     )
-    [base] = play([OnDemand()], batch, foresight)
+    [base] = backtest([OnDemand()], batch, forecasts)
     rows, body = [], {}
     for name, ledger in guarded.items():
-        possible = float((best - base.utility).mean())
-        closed = 100 * float((ledger.utility - base.utility).mean()) / possible if possible > 0 else math.nan
+        clip = float((best - base.utility).mean())
+        closed = 100 * float((ledger.utility - base.utility).mean()) / clip if clip > 0 else math.nan
         body[name] = {
             "cost": float(ledger.cost.mean()),
             "on_time": float(ledger.on_time.mean()),
@@ -197,10 +210,10 @@ def _telling(ledger: Ledger) -> int:
 
 def _forecast(arguments: argparse.Namespace) -> int:
     if arguments.horizon < 1:
-        raise ValueError(f"--horizon must be at least 1 slot, got {arguments.horizon}")
+        raise ValueError(f"--horizon must be at least 1 interval, got {arguments.horizon}")
     market, horizon = _market(arguments), arguments.horizon
     if len(market) <= horizon:
-        raise ValueError(f"--horizon must be below the {len(market)} slots of {market.name}, got {horizon}")
+        raise ValueError(f"--horizon must be below the {len(market)} intervals of {market.name}, got {horizon}")
     shown = sorted({1, (horizon + 1) // 2, horizon})
     for what, values in (("spot instances", market.available.astype(float)), ("price", market.price)):
         if np.ptp(values) == 0:
@@ -212,7 +225,7 @@ def _forecast(arguments: argparse.Namespace) -> int:
                 continue
             wrong = errors(made(market).table(values, horizon), values)
             rows.append([name, *(f"{wrong[at - 1]:.4g} ({wrong[at - 1] / last[at - 1]:.2f})" for at in shown)])
-        ahead = [f"{at} slot{'s' * (at > 1)} ahead" for at in shown]
+        ahead = [f"{at} interval{'s' * (at > 1)} ahead" for at in shown]
         print_table(["forecaster", *ahead], rows, f"{what}: mean error (and as a part of the last value's)")
     return EXIT_MET
 
@@ -225,39 +238,41 @@ def _part(wrong: float, last: float) -> str:
 
 
 def _market(arguments: argparse.Namespace) -> Market:
-    slot = parse_duration(arguments.slot) if arguments.slot else None
+    interval = parse_duration(arguments.interval) if arguments.interval else None
     if arguments.trace is None:
-        market = shipped(arguments.price, arguments.on_demand, slot)
+        market = shipped(arguments.price, arguments.on_demand, interval)
     else:
         try:
-            market = read(arguments.trace, arguments.price, arguments.on_demand, slot, arguments.pool)
+            market = read(arguments.trace, arguments.price, arguments.on_demand, interval, arguments.pool)
         except ValueError as error:
             option = " (--price)" if "say what" in str(error) else " (--pool)" if "pool must" in str(error) else ""
             raise ValueError(f"{error}{option}") from None
     each = f"{market.price.min():.3g} to {market.price.max():.3g}"
     rule = f"assumed: {arguments.price:g}" if arguments.price is not None else f"recorded: {each}"
-    print(f"market {clean(market.name)}: {len(market)} slots of {format_duration(market.seconds)}, "
+    print(f"market {clean(market.name)}: {len(market)} intervals of {format_duration(market.seconds)}, "
           f"{market.available.min()} to {market.available.max()} spot instances; "
           f"price {rule}, on-demand {market.on_demand:g}")  # fmt: skip
     return market
 
 
 def _job(arguments: argparse.Namespace, market: Market) -> SpotJob:
-    speed: Sequence[float] = ()
-    work, least, most = arguments.work, arguments.least or 1, arguments.most
+    throughput: Sequence[float] = ()
+    work, min_nodes, max_nodes = arguments.work, arguments.min_nodes or 1, arguments.max_nodes
     if arguments.run_dir is not None:
-        work, least, speed = _measured(arguments, market)
-        most = len(speed) - 1
-    elif arguments.speed:
+        work, min_nodes, throughput = _measured(arguments, market)
+        max_nodes = len(throughput) - 1
+    elif arguments.throughput:
         try:
-            speed = (0.0, *map(float, arguments.speed.split(",")))
+            throughput = (0.0, *map(float, arguments.throughput.split(",")))
         except ValueError:
-            raise ValueError(f"--speed must be numbers with commas between, got {arguments.speed!r}") from None
-        most = most or len(speed) - 1
+            raise ValueError(
+                f"--throughput must be numbers with commas between, got {arguments.throughput!r}"
+            ) from None
+        max_nodes = max_nodes or len(throughput) - 1
     if work is None:
         raise ValueError("a job needs --work, or the --run-dir and the --job of a run")
-    most = most or 12
-    made = SpotJob(work, arguments.deadline, least, most, tuple(speed), arguments.kept, arguments.kept, 0.0,
+    max_nodes = max_nodes or 12
+    made = SpotJob(work, arguments.deadline, min_nodes, max_nodes, tuple(throughput), arguments.kept, arguments.kept, 0.0,
                    arguments.grace)  # fmt: skip
     value = arguments.value
     if value is None:
@@ -266,7 +281,7 @@ def _job(arguments: argparse.Namespace, market: Market) -> SpotJob:
 
 
 def _measured(arguments: argparse.Namespace, market: Market) -> tuple[float, int, tuple[float, ...]]:
-    """Of a job of a run: batches to do, the fewest instances, batches in a slot by instances."""
+    """Of a job of a run: batches to do, the fewest instances, batches in an interval by instances."""
     from lightning_core.storage.journal import Journal, replay
 
     path = arguments.run_dir / "journal.db" if arguments.run_dir.is_dir() else arguments.run_dir
@@ -276,11 +291,11 @@ def _measured(arguments: argparse.Namespace, market: Market) -> tuple[float, int
         raise ValueError(
             f"--job: {path.parent} has no job {arguments.job!r}{did_you_mean(arguments.job or '', scheduler.names())}"
         )
-    least, speed = speed_table(scheduler.speedup(arguments.job), market.seconds, arguments.most)
-    work = arguments.work if arguments.work is not None else work_left(scheduler, arguments.job)
-    told = ", ".join(f"{n}: {rate:.4g}" for n, rate in enumerate(speed) if n >= least)
-    print(f"job {clean(arguments.job)}: {work:.6g} batches to do; batches in a slot by instances: {told}")
-    return work, least, speed
+    min_nodes, throughput = throughput_table(scheduler.speedup(arguments.job), market.seconds, arguments.max_nodes)
+    work = arguments.work if arguments.work is not None else batches_left(scheduler, arguments.job)
+    told = ", ".join(f"{n}: {rate:.4g}" for n, rate in enumerate(throughput) if n >= min_nodes)
+    print(f"job {clean(arguments.job)}: {work:.6g} batches to do; batches in an interval by instances: {told}")
+    return work, min_nodes, throughput
 
 
 def _policies(texts: Sequence[str]) -> dict[str, SpotPolicy]:
@@ -301,10 +316,10 @@ def _policies(texts: Sequence[str]) -> dict[str, SpotPolicy]:
 def _tell(job: SpotJob, market: Market) -> bool:
     """Says what the job is, and whether it can be ended in time at all."""
     length = format_duration(job.deadline * market.seconds)
-    print(f"job: {job.work:g} of work in {job.deadline} slots ({length}) on {job.least} to {job.most} instances; "
+    print(f"job: {job.work:g} of work in {job.deadline} intervals ({length}) on {job.min_nodes} to {job.max_nodes} instances; "
           f"worth {job.value:.4g}, nothing after {job.grace:g} times its deadline")  # fmt: skip
     if not job.feasible:
-        can = (job.up + job.deadline - 1) * job.speed[-1]
-        print(f"warning: it cannot end in time: {job.most} on-demand instances do {can:.4g} by then, {job.work:g} is "
+        can = (job.growth_fraction + job.deadline - 1) * job.throughput[-1]
+        print(f"warning: it cannot end in time: {job.max_nodes} on-demand instances do {can:.4g} by then, {job.work:g} is "
               "to be done")  # fmt: skip
     return job.feasible

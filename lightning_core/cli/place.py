@@ -1,4 +1,4 @@
-"""``lightning-core place``: where the tasks of a day train, at the edge or in the cloud. Nothing is launched."""
+"""``lightning-core location``: where the tasks of a day train, at the edge or in the cloud. Nothing is launched."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lightning_core.view.text import clean
 
 if TYPE_CHECKING:  # solvers take longer to import than most commands to run
     from lightning_core.core.arrays import FloatArray
-    from lightning_core.placement import Placed, Solved, Weights
-    from lightning_core.placement.day import DayResult
+    from lightning_core.placement import Placement, Solution, Weights
+    from lightning_core.placement.day_simulation import DayResult
 
 # As the planner's own.
 GAP = 1e-3
@@ -74,37 +74,37 @@ def _add_plan(made: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from lightning_core.bundle.demands import read_demands
-    from lightning_core.placement import Infeasible, Weights, plan
+    from lightning_core.bundle.demands_file import read_demands
+    from lightning_core.placement import InfeasibleError, Weights, plan
 
     demands = read_demands(arguments.demands)
     weights = Weights(arguments.cost, arguments.accuracy, arguments.moves)
-    accuracy, solved, code = arguments.mean_accuracy, None, EXIT_MET
+    accuracy, solution, code = arguments.mean_accuracy, None, EXIT_MET
     try:
-        solved = plan(demands, weights, accuracy=accuracy, gap=arguments.gap, seconds=arguments.seconds)
-        placed = solved.placed
-    except Infeasible as error:
+        solution = plan(demands, weights, accuracy=accuracy, gap=arguments.gap, seconds=arguments.seconds)
+        placement = solution.placement
+    except InfeasibleError as error:
         print(f"not all can be served: {error}; this is the most:")
-        placed, code = error.largest, EXIT_NOT_MET
-    _show(placed)
-    if solved is not None:
-        _compare(solved, weights, accuracy, baselines=arguments.baselines)
+        placement, code = error.largest, EXIT_NOT_MET
+    _show(placement)
+    if solution is not None:
+        _compare(solution, weights, accuracy, baselines=arguments.baselines)
     if arguments.json:
-        arguments.json.write_text(json.dumps(_body(placed), indent=2, allow_nan=False) + "\n")
+        arguments.json.write_text(json.dumps(_body(placement), indent=2, allow_nan=False) + "\n")
     if arguments.picture:
         from lightning_core.report.placement_plots import draw
 
-        draw(placed, arguments.picture)
+        draw(placement, arguments.picture)
         print(arguments.picture)
     return code
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    from lightning_core.bundle.demands import read_arrivals, read_demands
+    from lightning_core.bundle.demands_file import read_arrivals, read_demands
     from lightning_core.placement import Weights, plan
-    from lightning_core.placement.day import Surges, live
+    from lightning_core.placement.day_simulation import Surges, simulate_day
     from lightning_core.placement.predictor import PREDICTORS
-    from lightning_core.placement.reconfigurer import Limits
+    from lightning_core.placement.reconfigurer import ReconfigurationLimits
     from lightning_core.planning.series import Perfect
 
     if arguments.steps < 1:
@@ -115,86 +115,92 @@ def _simulate(arguments: argparse.Namespace) -> int:
         arrivals = surges.draw(demands, arguments.steps)
     else:
         arrivals = read_arrivals(arguments.arrivals, demands)
-    limits, weights = Limits(arguments.most), Weights(arguments.cost, arguments.accuracy, arguments.moves)
+    limits, weights = (
+        ReconfigurationLimits(arguments.most),
+        Weights(arguments.cost, arguments.accuracy, arguments.moves),
+    )
     found = plan(demands, weights, accuracy=arguments.mean_accuracy, gap=arguments.gap, seconds=arguments.seconds)
     foreseers = {"as planned": None, **PREDICTORS, "perfect": Perfect()}
-    lived = {name: live(found.placed, arrivals, foreseer, limits) for name, foreseer in foreseers.items()}
-    _tell(lived, arrivals)
+    results = {name: simulate_day(found.placement, arrivals, foreseer, limits) for name, foreseer in foreseers.items()}
+    _tell(results, arrivals)
     if arguments.json:
         body = {name: {key: value for key, value in one._asdict().items() if key != "loads"}
-                for name, one in lived.items()}  # fmt: skip
+                for name, one in results.items()}  # fmt: skip
         arguments.json.write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
     if arguments.picture:
         from lightning_core.report.placement_plots import draw_day
 
         draw_day(
-            found.placed, {name: lived[name] for name in ("perfect", "persistence", "as planned")}, arguments.picture
+            found.placement,
+            {name: results[name] for name in ("perfect", "persistence", "as planned")},
+            arguments.picture,
         )
         print(arguments.picture)
     return EXIT_MET
 
 
-def _tell(lived: Mapping[str, DayResult], arrivals: Mapping[str, FloatArray]) -> None:
+def _tell(results: Mapping[str, DayResult], arrivals: Mapping[str, FloatArray]) -> None:
     """What became of the day, by who foresaw it, and how wrong that was."""
-    from lightning_core.placement.predictor import PREDICTORS, beside_persistence
+    from lightning_core.placement.predictor import PREDICTORS, relative_errors
 
-    wrong = beside_persistence(list(arrivals.values()))
+    wrong = relative_errors(list(arrivals.values()))
     rows = [
         [name, f"{one.served:.2%}", f"{one.cost:.4g}", str(one.moves), str(one.left),
          *([f"{error:.2f}" for error in wrong[name]] if name in PREDICTORS else ["-"] * 3)]
-        for name, one in lived.items()
+        for name, one in results.items()
     ]  # fmt: skip
     words = "errors of what is foreseen 1, 2 and 3 steps ahead are in those of persistence: all goes on as it is"
     header = ["foreseen by", "served", "cost", "moves", "left", "1 ahead", "2 ahead", "3 ahead"]
     print_table(header, rows, words)
 
 
-def _show(placed: Placed) -> None:
+def _show(placement: Placement) -> None:
     """GPUs by place and period, of those that there are, and the tasks that hold them."""
-    from lightning_core.placement.planner import room_of
+    from lightning_core.placement.planner import capacity_of
 
-    demands = placed.demands
+    demands = placement.demands
     rows = []
-    for place in demands.places:
-        row = [clean(place)]
+    for location in demands.locations:
+        row = [clean(location)]
         for period in range(len(demands.periods)):
-            held = placed.held(place, period)
+            held = placement.held(location, period)
             tasks = sum(
-                (choice := choices[period]) is not None and choice.place == place for choices in placed.served.values()
+                (choice := choices[period]) is not None and choice.location == location
+                for choices in placement.served.values()
             )
             parts = []
             for gpu in demands.gpus:
-                room = room_of(demands, place, gpu)
-                if held[gpu] or (room and place in demands.nodes):
-                    parts.append(f"{held[gpu]:g}{f'/{room:g}' if place in demands.nodes else ''} {clean(gpu)}")
+                room = capacity_of(demands, location, gpu)
+                if held[gpu] or (room and location in demands.nodes):
+                    parts.append(f"{held[gpu]:g}{f'/{room:g}' if location in demands.nodes else ''} {clean(gpu)}")
             row.append(f"{tasks} tasks: {', '.join(parts)}" if tasks else "-")
         rows.append(row)
-    print_table(["place", *map(clean, demands.periods)], rows)
+    print_table(["location", *map(clean, demands.periods)], rows)
 
 
-def _compare(solved: Solved, weights: Weights, accuracy: float | None, *, baselines: bool) -> None:
+def _compare(solution: Solution, weights: Weights, accuracy: float | None, *, baselines: bool) -> None:
     """What the plan costs and reaches, beside what others would."""
     from lightning_core.placement.baselines import incremental, one_period
 
-    placed = solved.placed
-    named = {"plan": placed}
+    placement = solution.placement
+    named = {"plan": placement}
     if baselines:
-        named["one period planned"] = one_period(placed.demands, weights, solved.ranges, accuracy)
-        named["one after the other"] = incremental(placed.demands, weights, solved.ranges, accuracy)
+        named["one period planned"] = one_period(placement.demands, weights, solution.ranges, accuracy)
+        named["one after the other"] = incremental(placement.demands, weights, solution.ranges, accuracy)
     rows = [
-        [name, f"{one.cost:.4g}", f"{one.accuracy:.4f}", f"{one.units:g}", str(one.moves), str(len(one.unserved)),
-         f"{solved.ranges.objective(weights, one.cost, one.accuracy, one.moves):.4f}"]
+        [name, f"{one.cost:.4g}", f"{one.accuracy:.4f}", f"{one.gpu_count:g}", str(one.moves), str(len(one.unserved)),
+         f"{solution.ranges.objective(weights, one.cost, one.accuracy, one.moves):.4f}"]
         for name, one in named.items()
     ]  # fmt: skip
-    words = f"no plan has an objective below {solved.bound:.4f}; costs are of a window, all periods together"
+    words = f"no plan has an objective below {solution.bound:.4f}; costs are of a window, all periods together"
     print_table(["", "cost", "accuracy", "GPUs", "moves", "unserved", "objective"], rows, words)
 
 
-def _body(placed: Placed) -> dict[str, Any]:
+def _body(placement: Placement) -> dict[str, Any]:
     tasks = [
         {"job": task.job, "task": task.number,
-         "served": {placed.demands.periods[period]: None if choice is None else choice._asdict()
+         "served": {placement.demands.periods[period]: None if choice is None else choice._asdict()
                     for period, choice in enumerate(choices)}}
-        for task, choices in placed.served.items()
+        for task, choices in placement.served.items()
     ]  # fmt: skip
-    return {"cost": placed.cost, "accuracy": placed.accuracy, "moves": placed.moves, "tasks": tasks}
+    return {"cost": placement.cost, "accuracy": placement.accuracy, "moves": placement.moves, "tasks": tasks}

@@ -21,7 +21,7 @@ from lightning_core.storage.journal import Journal, replay
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.cli.market_run import OnMarket
+    from lightning_core.cli.market_run import MarketOptions
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -38,12 +38,12 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("--market", type=Path, metavar="TRACE", help=words)
     words = 'instead of --market: prints what there is now, as {"price": 0.4, "available": 3}'
     run.add_argument("--quotes", metavar="COMMAND", help=words)
-    run.add_argument("--slot", metavar="TIME", help="on a market: such as 30m (default: as recorded, or that)")
+    run.add_argument("--interval", metavar="TIME", help="on a market: such as 30m (default: as recorded, or that)")
     run.add_argument("--price", type=float, metavar="P", help="with --market: of a spot node, where none is recorded")
     run.add_argument("--spot-policy", metavar="NAME", help="on a market: for all jobs (default: chosen for each)")
     words = "on a market, with --ray: is told how many nodes there should be (default: Ray's autoscaler is)"
     run.add_argument("--provision", metavar="COMMAND", help=words)
-    run.add_argument("--picture", type=new_file, metavar="FILE", help="on a market: of the slots, PNG, SVG or PDF")
+    run.add_argument("--picture", type=new_file, metavar="FILE", help="on a market: of the intervals, PNG, SVG or PDF")
     run.add_argument(
         "--ray", metavar="ADDRESS", help="on a pool of its own in a Ray cluster whose nodes all see the run's folder"
     )
@@ -54,34 +54,34 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if (arguments.bundle is None) == (arguments.resume is None):
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
-    on_market = _market_of(arguments)
-    if arguments.resume is not None and on_market is not None:
+    market_options = _market_of(arguments)
+    if arguments.resume is not None and market_options is not None:
         raise ValueError("--resume goes on on the market that the run was begun on: leave --market and --quotes out")
     if arguments.resume is not None:
         return _resume(arguments)
-    pool = None if arguments.own or arguments.ray or on_market else Pool.find(arguments.pool)
+    pool = None if arguments.own or arguments.ray or market_options else Pool.find(arguments.pool)
     bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
-    if on_market is not None:
-        bundle = _placed(on_market, bundle)
+    if market_options is not None:
+        bundle = _placed(market_options, bundle)
     if pool is not None:
         return run_in_pool(pool, bundle, arguments)
-    return _run_here(bundle, arguments, on_market)
+    return _run_here(bundle, arguments, market_options)
 
 
-def _placed(on_market: OnMarket, bundle: BundleSpec) -> BundleSpec:
+def _placed(market_options: MarketOptions, bundle: BundleSpec) -> BundleSpec:
     from lightning_core.cloud.simulated_cloud import make_token
 
-    if not on_market.ray:
+    if not market_options.ray:
         make_token()  # Ray looks for it once, when it is imported
-    return on_market.place(bundle)
+    return market_options.place(bundle)
 
 
-def _market_of(arguments: argparse.Namespace) -> OnMarket | None:
+def _market_of(arguments: argparse.Namespace) -> MarketOptions | None:
     """How it is run on a market, if it is."""
     if arguments.market is None and arguments.quotes is None:
-        for flag in ("slot", "price", "spot_policy", "provision", "picture"):
+        for flag in ("interval", "price", "spot_policy", "provision", "picture"):
             if getattr(arguments, flag) is None:
                 continue
             if arguments.resume is not None:
@@ -90,13 +90,13 @@ def _market_of(arguments: argparse.Namespace) -> OnMarket | None:
                 words = "is of a run on a market: it needs --market TRACE or --quotes COMMAND"
             raise ValueError(f"--{flag.replace('_', '-')} {words}")
         return None
-    from lightning_core.cli.market_run import OnMarket
+    from lightning_core.cli.market_run import MarketOptions
 
-    return OnMarket(arguments.market, arguments.quotes, arguments.slot, arguments.price, arguments.spot_policy,
+    return MarketOptions(arguments.market, arguments.quotes, arguments.interval, arguments.price, arguments.spot_policy,
                     arguments.ray, arguments.provision, arguments.picture)  # fmt: skip
 
 
-def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, on_market: OnMarket | None) -> int:
+def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, market_options: MarketOptions | None) -> int:
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
@@ -106,9 +106,9 @@ def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, on_market: OnMa
     keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
     keep_spec(bundle, run_dir)
     print_moments(bundle)
-    if on_market is not None:
-        on_market.keep(run_dir)
-    return _run_in(bundle, run_dir, arguments, on_market=on_market)
+    if market_options is not None:
+        market_options.keep(run_dir)
+    return _run_in(bundle, run_dir, arguments, market_options=market_options)
 
 
 def _say_check(bundle: BundleSpec) -> None:
@@ -121,7 +121,7 @@ def _run_in(
     run_dir: Path,
     arguments: argparse.Namespace,
     before: BundleSpec | None = None,
-    on_market: OnMarket | None = None,
+    market_options: MarketOptions | None = None,
 ) -> int:
     from lightning_core.cloud.ray_cluster import join_ray
     from lightning_core.cluster.cluster import Cluster
@@ -134,12 +134,12 @@ def _run_in(
     settings = bundle.settings
     view = view_for(sys.stdout, settings.policy, settings.devices)
     goes_on = f"it goes on with: lightning-core run --resume {run_dir}"
-    workers = settings.devices if on_market is not None else Cluster.workers_of(bundle)
+    workers = settings.devices if market_options is not None else Cluster.workers_of(bundle)
     print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)
     try:
         with signals(at_once=True):
-            if on_market is not None:
-                summary = on_market.run(bundle, run_dir, view, before)
+            if market_options is not None:
+                summary = market_options.run(bundle, run_dir, view, before)
             else:
                 if arguments.ray:
                     join_ray(arguments.ray)
@@ -165,7 +165,7 @@ def _run_in(
 def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.differences import differences
-    from lightning_core.cli.market_run import OnMarket
+    from lightning_core.cli.market_run import MarketOptions
     from lightning_core.run.run_folder import read_origin
 
     run_dir = arguments.resume.resolve()
@@ -185,9 +185,9 @@ def _resume(arguments: argparse.Namespace) -> int:
                 print(f"{run_dir}: all its jobs have ended")
                 return EXIT_MET
     bundle = read_origin(run_dir, before)
-    if (on_market := OnMarket.of(run_dir)) is not None:
-        on_market = replace(on_market, ray=arguments.ray or on_market.ray)
-        bundle = _placed(on_market, bundle)
+    if (market_options := MarketOptions.of(run_dir)) is not None:
+        market_options = replace(market_options, ray=arguments.ray or market_options.ray)
+        bundle = _placed(market_options, bundle)
     if changes := differences(before, bundle):
         if not arguments.accept_changes:
             story = [f"bundle changed since the run started: {change}" for change in changes]
@@ -197,5 +197,5 @@ def _resume(arguments: argparse.Namespace) -> int:
     else:
         bundle = before  # where class paths are looked up stays as it was
     _say_check(bundle)
-    bundle.check(local=not (on_market.ray if on_market is not None else arguments.ray))
-    return _run_in(bundle, run_dir, arguments, before, on_market)
+    bundle.check(local=not (market_options.ray if market_options is not None else arguments.ray))
+    return _run_in(bundle, run_dir, arguments, before, market_options)

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import ray
 from ray._private.state import state as ray_state
 
-from lightning_core.market.live_plan import Nodes
+from lightning_core.market.online_plan import NodeCounts
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ LAST_TRIES = 3
 class Provisioner(Protocol):
     """Brings nodes up, and gives them back."""
 
-    def want(self, wanted: Nodes) -> None:
+    def want(self, wanted: NodeCounts) -> None:
         """So many there should be; returns at once."""
 
     def close(self) -> None:
@@ -63,13 +63,13 @@ def listed_nodes(resource: str = "device") -> dict[str, str]:
     }
 
 
-def nodes_there(resource: str = "device") -> Nodes:
+def nodes_there(resource: str = "device") -> NodeCounts:
     """How many of those there are of each kind."""
     kinds = list(listed_nodes(resource).values())
-    return Nodes(kinds.count(SPOT), kinds.count(ON_DEMAND))
+    return NodeCounts(kinds.count(SPOT), kinds.count(ON_DEMAND))
 
 
-class Autoscaled:
+class AutoscalerProvisioner:
     """Ray's autoscaler brings them up, on a cloud: node types there carry the label.
 
     It takes a wish as the whole cluster's: nobody else should ask it. A node that is too many is drained: it ends once
@@ -91,7 +91,7 @@ class Autoscaled:
                              "(RAY_enable_autoscaler_v2=1); or bring nodes up with --provision COMMAND")  # fmt: skip
         self._resource, self._leave = resource, leave
 
-    def want(self, wanted: Nodes) -> None:
+    def want(self, wanted: NodeCounts) -> None:
         from ray.autoscaler.sdk import request_resources
 
         listed = listed_nodes(self._resource)
@@ -102,10 +102,10 @@ class Autoscaled:
         request_resources(bundles=[{self._resource: 1}] * wanted.all, bundle_label_selectors=selectors)
 
     def close(self) -> None:
-        self.want(Nodes())
+        self.want(NodeCounts())
 
 
-class Command:
+class CommandProvisioner:
     """A command of the user's brings them up: it is run whenever the wish changes, and told by the environment.
 
     ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` say how many there should be. It is run again with each
@@ -123,13 +123,13 @@ class Command:
         self._words = shlex.split(words) if isinstance(words, str) else list(words)
         if not self._words:
             raise ValueError("a command must be named, got none")
-        self._wanted: Nodes | None = None
+        self._wanted: NodeCounts | None = None
         self._news = threading.Condition()
         self._is_news = self._over = False
         self._thread = threading.Thread(target=self._run, name="lightning-core-provision", daemon=True)
         self._thread.start()
 
-    def want(self, wanted: Nodes) -> None:
+    def want(self, wanted: NodeCounts) -> None:
         with self._news:
             self._wanted, self._is_news = wanted, True
             self._news.notify()
@@ -137,7 +137,7 @@ class Command:
     def close(self) -> None:
         """Nodes that are still there when this fails are named in a warning: somebody pays for them."""
         with self._news:
-            self._wanted, self._is_news, self._over = Nodes(), True, True
+            self._wanted, self._is_news, self._over = NodeCounts(), True, True
             self._news.notify()
         self._thread.join((1 + LAST_TRIES) * (COMMAND + AGAIN))
 
@@ -161,7 +161,7 @@ class Command:
             with self._news:
                 self._is_news = True
 
-    def _tell(self, wanted: Nodes) -> bool:
+    def _tell(self, wanted: NodeCounts) -> bool:
         told = {"LIGHTNING_CORE_SPOT": str(wanted.spot), "LIGHTNING_CORE_ON_DEMAND": str(wanted.on_demand)}
         try:
             # A group of its own: Ctrl-C is meant for the run, which gives its nodes back with this.
@@ -188,7 +188,7 @@ class _Machine:
     """When it is switched off, of the monotonic clock; None while it stays."""
 
 
-class LocalNodes:
+class SimulatedProvisioner:
     """Raylets on this machine in place of machines, of a ``ray.cluster_utils.Cluster``: real processes that vanish.
 
     It is the market as well: :meth:`offer` says how many spot nodes there are to be had, and takes away what is more.
@@ -204,7 +204,7 @@ class LocalNodes:
     def __init__(self, cluster: Any, notice: float = 10.0, leave: float = LEAVE, **options: Any) -> None:
         self._cluster, self.notice, self._leave = cluster, notice, leave
         self._options = {"num_cpus": 1, "resources": {"device": 1}, "object_store_memory": 80 * 2**20, **options}
-        self._wanted, self._offered = Nodes(), 10**6
+        self._wanted, self._offered = NodeCounts(), 10**6
         self._machines: list[_Machine] = []
         self._changing = threading.Lock()
         self._over = threading.Event()
@@ -213,7 +213,7 @@ class LocalNodes:
         self._thread = threading.Thread(target=self._run, name="lightning-core-nodes", daemon=True)
         self._thread.start()
 
-    def want(self, wanted: Nodes) -> None:
+    def want(self, wanted: NodeCounts) -> None:
         with self._changing:
             self._wanted = wanted
 
@@ -226,10 +226,10 @@ class LocalNodes:
                 self.taken += 1
                 self._end(machine, self.notice)
 
-    def there(self) -> Nodes:
+    def there(self) -> NodeCounts:
         """Nodes that are up and stay."""
         with self._changing:
-            return Nodes(len(self._of(SPOT)), len(self._of(ON_DEMAND)))
+            return NodeCounts(len(self._of(SPOT)), len(self._of(ON_DEMAND)))
 
     def processes(self, kind: str) -> list[int]:
         """Of the raylets of a kind that stay."""

@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 # How long the command may take, seconds.
 PATIENCE = 60.0
-# How often it is run in a slot: a slot begins with what was said last.
+# How often it is run in an interval: an interval begins with what was said last.
 TIMES = 4
-# So many slots behind the present one are taken to be like it: further than any deadline.
+# So many intervals behind the present one are taken to be like it: further than any deadline.
 AHEAD = 10_000
 # Nobody has more nodes to offer.
 MOST = 10**6
@@ -31,11 +31,11 @@ class Quote(NamedTuple):
     """What is offered."""
 
     price: float
-    """Of a spot node for a slot."""
+    """Of a spot node for an interval."""
     available: int
     """Spot nodes that can be had."""
     on_demand: float = 1.0
-    """Price of an on-demand node for a slot."""
+    """Price of an on-demand node for an interval."""
 
     @classmethod
     def parse(cls, text: str) -> Quote:
@@ -56,10 +56,10 @@ class Quote(NamedTuple):
             raise ValueError(f"{words}, got {text.strip()[:80]!r}") from None
         if not isinstance(said, dict) or not {"price", "available"} <= said.keys() <= set(cls._fields):
             raise ValueError(f"{words}, got {text.strip()[:80]!r}")
-        for rule, least in (("price", 0.0), ("available", 0.0), ("on_demand", math.ulp(0.0))):
+        for rule, minimum in (("price", 0.0), ("available", 0.0), ("on_demand", math.ulp(0.0))):
             number = said.get(rule, 1.0)
-            if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < math.inf:
-                rules = "positive" if least else "at least 0"
+            if isinstance(number, bool) or not isinstance(number, int | float) or not minimum <= number < math.inf:
+                rules = "positive" if minimum else "at least 0"
                 raise ValueError(f"{rule} must be a number, {rules} and finite, got {number!r}")
         if said["available"] != int(said["available"]) or said["available"] > MOST:
             raise ValueError(f"available must be whole and at most {MOST:,}, got {said['available']}")
@@ -67,15 +67,15 @@ class Quote(NamedTuple):
 
 
 class Quotes:
-    """The market slot by slot, as a command says it: called with a slot, gives what is known in it.
+    """The market interval by interval, as a command says it: called with an interval, gives what is known in it.
 
-    The command is run several times a slot, beside what goes on: nothing waits for it. Where it fails, what it said
+    The command is run several times an interval, beside what goes on: nothing waits for it. Where it fails, what it said
     last counts.
 
     Args:
         words: the command and its arguments; no shell reads them.
-        seconds: of a slot.
-        before: price of a spot node and how many there were, by slot, of a run to go on with.
+        seconds: of an interval.
+        before: price of a spot node and how many there were, by interval, of a run to go on with.
 
     Raises:
         ValueError: if the command cannot be run, or says no quote.
@@ -88,7 +88,7 @@ class Quotes:
         if not self._words:
             raise ValueError("a command must be named, got none")
         self._seconds = seconds
-        self._slots = {slot: Quote(*known) for slot, known in (before or {}).items()}
+        self._intervals = {interval: Quote(*known) for interval, known in (before or {}).items()}
         self._failed = False
         self._over = threading.Event()
         self.last = self._ask()
@@ -96,12 +96,12 @@ class Quotes:
         self._thread = threading.Thread(target=self._run, name="lightning-core-quotes", daemon=True)
         self._thread.start()
 
-    def __call__(self, slot: int) -> Market:
-        """The market up to a slot as it was, a slot that nobody asked of as the one before it; then on as now."""
-        self._slots.setdefault(slot, self.last)
-        known, quotes = self._slots[min(self._slots)], list[Quote]()
-        for number in range(slot + 1):
-            known = self._slots.get(number, known)
+    def __call__(self, interval: int) -> Market:
+        """The market up to an interval as it was, an interval that nobody asked of as the one before it; then on as now."""
+        self._intervals.setdefault(interval, self.last)
+        known, quotes = self._intervals[min(self._intervals)], list[Quote]()
+        for number in range(interval + 1):
+            known = self._intervals.get(number, known)
             quotes.append(known)
         price, available = (np.pad([quote[k] for quote in quotes], (0, AHEAD), mode="edge") for k in (0, 1))
         return Market(price, available, quotes[-1].on_demand, self._seconds, "quotes")

@@ -1,20 +1,28 @@
-"""How many spot and on-demand instances to hold, slot by slot, so that jobs end in time at the least cost."""
+"""How many spot and on-demand instances to hold, interval by interval, so that jobs end in time at the least cost."""
 
-from lightning_core.market.forecasters import Arima, Autoregressive, Foreseen, LastValue, Noisy, Perfect, Seasonal
-from lightning_core.market.model import JobBatch, Ledger, Market, SpotJob
-from lightning_core.market.play import play
+from lightning_core.market.backtest import backtest
+from lightning_core.market.forecasters import (
+    Arima,
+    Autoregressive,
+    LastValue,
+    MarketForecaster,
+    Noisy,
+    Perfect,
+    Seasonal,
+)
+from lightning_core.market.job_batch import JobBatch, Ledger, Market, SpotJob
 
 __all__ = [
     "Arima",
     "Autoregressive",
-    "Foreseen",
     "JobBatch",
     "LastValue",
     "Ledger",
     "Market",
+    "MarketForecaster",
     "Noisy",
     "Perfect",
     "Seasonal",
     "SpotJob",
-    "play",
+    "backtest",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the prices and counts of the next slots will be.
+"""What the prices and counts of the next intervals will be.
 
 Those of :mod:`lightning_core.planning.series`, ARIMA, and futures that were made wrong on purpose.
 """
@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market.model import JobBatch, Market
-from lightning_core.market.views import Forecast
+from lightning_core.market.job_batch import JobBatch, Market
+from lightning_core.market.observation import Forecast
 from lightning_core.planning.series import (
     REFIT,
     WINDOW,
@@ -27,8 +27,17 @@ from lightning_core.planning.series import (
 )
 
 __all__ = [
-    "FORECASTERS", "Arima", "Autoregressive", "Forecaster", "Foreseen", "LastValue", "Noisy", "Perfect", "Seasonal",
-    "Tails", "errors",
+    "FORECASTERS",
+    "Arima",
+    "Autoregressive",
+    "Forecaster",
+    "LastValue",
+    "MarketForecaster",
+    "Noisy",
+    "Perfect",
+    "Seasonal",
+    "Tails",
+    "errors",
 ]  # fmt: skip
 
 # No price is forecast below it.
@@ -57,7 +66,7 @@ class Noisy:
         true = Perfect().table(values, horizon)
         draw = np.random.default_rng(self.seed)
         if self.tails == "uniform":
-            errors = draw.uniform(-1, 1, true.T.shape).T  # the first slots ahead are the same, however many follow
+            errors = draw.uniform(-1, 1, true.T.shape).T  # the first intervals ahead are the same, however many follow
         else:
             errors = np.clip(0.5 * draw.standard_t(1.5, true.T.shape), -6, 6).T
         return true + self.by * errors * (true if self.scale is None else self.scale)
@@ -69,8 +78,8 @@ class Arima:
 
     Args:
         order: of the autoregression, the differences and the moving average.
-        window: newest slots to fit to.
-        refit: slots after which it is fitted again.
+        window: newest intervals to fit to.
+        refit: intervals after which it is fitted again.
     """
 
     order: tuple[int, int, int] = (1, 1, 0)
@@ -107,12 +116,12 @@ class Arima:
         return np.clip(np.where(np.isfinite(found), found, values[:, None]), lowest, highest)
 
 
-class Unchanged:
-    """Each slot to come is like this one: what :class:`Foreseen` says with :class:`LastValue`, without any tables."""
+class PersistenceForecaster:
+    """Each interval to come is like this one: what :class:`MarketForecaster` says with :class:`LastValue`, without any tables."""
 
-    def look(self, batch: JobBatch, slot: int, horizon: int) -> Forecast:
-        """The slot and so many behind it, one row a job."""
-        now = np.minimum(slot, batch.slots - 1)
+    def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
+        """The interval and so many behind it, one row a job."""
+        now = np.minimum(interval, batch.intervals - 1)
         prices, counts = (
             np.repeat(column[:, now : now + 1], 1 + horizon, 1) for column in (batch.price, batch.available)
         )
@@ -120,7 +129,7 @@ class Unchanged:
         return Forecast(prices, counts)
 
 
-class Foreseen:
+class MarketForecaster:
     """What one forecaster says of prices, and one of counts; the tables of a market are made once.
 
     Args:
@@ -132,10 +141,10 @@ class Foreseen:
         self._prices, self._counts = prices, counts or prices
         self._tables: dict[tuple[int, int], tuple[Market, FloatArray, FloatArray]] = {}
 
-    def look(self, batch: JobBatch, slot: int, horizon: int) -> Forecast:
-        """The slot and so many behind it, one row a job."""
-        at = batch.starts + np.minimum(slot, batch.deadline - 1)
-        now = np.minimum(slot, batch.slots - 1)
+    def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
+        """The interval and so many behind it, one row a job."""
+        at = batch.starts + np.minimum(interval, batch.deadline - 1)
+        now = np.minimum(interval, batch.intervals - 1)
         prices, counts = batch.price[:, now : now + 1], batch.available[:, now : now + 1]
         if horizon:
             several = [self._of(market, horizon) for market in batch.markets]

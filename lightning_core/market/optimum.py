@@ -1,7 +1,7 @@
 """The best that could have been done, knowing all prices and counts beforehand.
 
-Where the work of a slot lies on a grid, dynamic programming over (slot, progress, instances held) is exact
-(:mod:`.windows`); where it does not, the pairs of progress and cost are kept of which none is as far for as little: the
+Where the work of an interval lies on a grid, dynamic programming over (interval, progress, instances held) is exact
+(:mod:`.planner`); where it does not, the pairs of progress and cost are kept of which none is as far for as little: the
 same recursion without a grid. Both agree with every plan tried out.
 """
 
@@ -12,9 +12,9 @@ import math
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.model import EXACT, JobBatch, SpotJob
-from lightning_core.market.views import Forecast, Seen
-from lightning_core.market.windows import Windows, exact_grid
+from lightning_core.market.job_batch import EXACT, JobBatch, SpotJob
+from lightning_core.market.observation import Forecast, Observation
+from lightning_core.market.window_planner import WindowPlanner, exact_grid
 
 # Labels that differ by less are one.
 ONE = 1e-12
@@ -27,18 +27,20 @@ def optimum(batch: JobBatch) -> FloatArray:
 
         >>> from lightning_core.market import JobBatch, Market, SpotJob
         >>> market = Market([0.5, 0.2, 0.9], [2, 2, 2])
-        >>> batch = JobBatch([SpotJob(2.0, 3, most=2, up=1.0, down=1.0, value=10.0)], market, [0])
+        >>> batch = JobBatch([SpotJob(2.0, 3, max_nodes=2, growth_fraction=1.0, shrink_fraction=1.0, value=10.0)], market, [0])
         >>> optimum(batch).tolist()
         [9.6]
     """
-    on_grid = [exact_grid(np.array(job.speed), job.up, job.down) is not None for job in batch.jobs]
+    on_grid = [
+        exact_grid(np.array(job.throughput), job.growth_fraction, job.shrink_fraction) is not None for job in batch.jobs
+    ]
     best = np.zeros(len(batch))
     if rows := [row for row, exact in enumerate(on_grid) if exact]:
         some = batch.only(rows)
         nothing, progress = np.zeros(len(some), np.int64), np.zeros(len(some))
         now = Forecast(some.price, some.available)
-        seen = Seen(some, 0, progress, nothing, nothing, now, progress, progress)
-        best[rows] = Windows("literal").worth(seen, some.slots - 1)
+        observation = Observation(some, 0, progress, nothing, nothing, now, progress, progress)
+        best[rows] = WindowPlanner("literal").worth(observation, some.intervals - 1)
     for row, exact in enumerate(on_grid):
         if not exact:
             job, price = batch.jobs[row], float(batch.on_demand[row])
@@ -51,21 +53,24 @@ def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: f
 
     Args:
         job: the job.
-        price: of a spot instance, a slot each, shape ``(D,)``.
+        price: of a spot instance, an interval each, shape ``(D,)``.
         available: how many there are, shape ``(D,)``.
         on_demand: price of an on-demand instance.
     """
-    numbers = np.array([0, *range(job.least, job.most + 1)])
-    speed = np.array(job.speed)[numbers]
+    numbers = np.array([0, *range(job.min_nodes, job.max_nodes + 1)])
+    throughput = np.array(job.throughput)[numbers]
     labels = {0: (np.zeros(1), np.zeros(1))}  # by instances held: work done, cost
     best = -math.inf
-    for slot in range(job.deadline):
-        spot = np.minimum(numbers, available[slot]) if price[slot] <= on_demand else np.zeros_like(numbers)
-        costs = spot * price[slot] + (numbers - spot) * on_demand
+    for interval in range(job.deadline):
+        spot = np.minimum(numbers, available[interval]) if price[interval] <= on_demand else np.zeros_like(numbers)
+        costs = spot * price[interval] + (numbers - spot) * on_demand
         after = {}
-        for number, gain, cost in zip(numbers.tolist(), speed.tolist(), costs.tolist(), strict=True):
-            parts = [job.up if number > held else job.down if number < held else 1.0 for held in labels]
-            done = np.concatenate([of + part * gain for part, (of, _) in zip(parts, labels.values(), strict=True)])
+        for number, work_done, cost in zip(numbers.tolist(), throughput.tolist(), costs.tolist(), strict=True):
+            parts = [
+                job.growth_fraction if number > held else job.shrink_fraction if number < held else 1.0
+                for held in labels
+            ]
+            done = np.concatenate([of + part * work_done for part, (of, _) in zip(parts, labels.values(), strict=True)])
             paid = np.concatenate([of + cost for _, of in labels.values()])
             ended = done >= job.work - EXACT
             if ended.any():

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market.model import SpotJob
+from lightning_core.market.job_batch import SpotJob
 
 
 def normalised(utility: FloatArray, job: SpotJob, on_demand: float = 1.0) -> FloatArray:
@@ -43,7 +43,7 @@ class Selector:
 
         >>> selector = Selector(["calm", "wild"])
         >>> for _ in range(20):
-        ...     selector.learn(np.array([0.9, 0.3]))
+        ...     selector.update(np.array([0.9, 0.3]))
         >>> selector.best, [round(weight, 2) for weight in selector.weights.tolist()]
         ('calm', [1.0, 0.0])
     """
@@ -57,9 +57,9 @@ class Selector:
             raise ValueError(f"share must be at least 0 and below 1, got {share}")
         self.names = tuple(names)
         self.jobs, self.share, self.seed = jobs, share, seed
-        self.learned = 0
+        self.feedback_count = 0
         """Jobs that have taught it."""
-        self.gained = 0.0
+        self.earned = 0.0
         """What its weights had of the utilities, in the mean of the draws, all jobs together."""
         self.totals = np.zeros(len(names))
         """What each policy alone would have had."""
@@ -90,7 +90,7 @@ class Selector:
     @property
     def regret(self) -> float:
         """How much the best policy alone would have had more."""
-        return float(self.totals.max()) - self.gained
+        return float(self.totals.max()) - self.earned
 
     @property
     def bound(self) -> float:
@@ -99,8 +99,8 @@ class Selector:
         At the paper's step and number of jobs it is 0.63 times theorem 2's.
         """
         if self.jobs:
-            return self._spread / self.step + self.step * self.learned / 8
-        return math.sqrt(self.learned * self._spread) + 4 / 3 * self._spread + 2
+            return self._spread / self.step + self.step * self.feedback_count / 8
+        return math.sqrt(self.feedback_count * self._spread) + 4 / 3 * self._spread + 2
 
     def choose(self, number: int = 0) -> str:
         """The policy of a job, drawn by the weights.
@@ -108,11 +108,11 @@ class Selector:
         Args:
             number: of the job: until something is learned, the same number is the same draw.
         """
-        draw = np.random.default_rng((self.seed, self.learned, number)).random()
+        draw = np.random.default_rng((self.seed, self.feedback_count, number)).random()
         chosen = int(np.searchsorted(np.cumsum(self.weights), draw, side="right"))
         return self.names[min(chosen, len(self.names) - 1)]
 
-    def learn(self, utilities: FloatArray) -> None:
+    def update(self, utilities: FloatArray) -> None:
         """Takes in what each policy makes of a job.
 
         Args:
@@ -127,9 +127,9 @@ class Selector:
         weights, step = self.weights, self.step
         before, self._lead = self._lead, self._lead + utilities
         had = float(weights @ utilities)
-        self.gained += had
+        self.earned += had
         self.totals += utilities
-        self.learned += 1
+        self.feedback_count += 1
         if not self.jobs:
             self._hedged += max(_soft_max(self._lead, step) - _soft_max(before, step) - had, 0.0)
         if self.share and not math.isinf(self.step):
@@ -138,5 +138,5 @@ class Selector:
 
 def _soft_max(values: FloatArray, step: float) -> float:
     """The largest, or a little more the more others come near it; a small step finds more of them near."""
-    most = float(values.max())
-    return most if math.isinf(step) else most + math.log(np.exp(step * (values - most)).sum()) / step
+    largest = float(values.max())
+    return largest if math.isinf(step) else largest + math.log(np.exp(step * (values - largest)).sum()) / step

@@ -1,10 +1,24 @@
 """Where tasks train over the day: at the edge or in the cloud."""
 
-from lightning_core.placement.model import CLOUD, Choice, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
-from lightning_core.placement.plan import Placed, Ranges, Task, Weights
-from lightning_core.placement.planner import Infeasible, Solved, plan
+from lightning_core.placement.demands import CLOUD, Choice, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
+from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights
+from lightning_core.placement.planner import InfeasibleError, Solution, plan
 
 __all__ = [
-    "CLOUD", "Choice", "Cloud", "Demands", "EdgePrices", "Gpu", "Infeasible", "Level", "Node", "Placed", "PlacedJob",
-    "Ranges", "Solved", "Task", "Weights", "plan",
+    "CLOUD",
+    "Choice",
+    "Cloud",
+    "Demands",
+    "EdgePrices",
+    "Gpu",
+    "InfeasibleError",
+    "Level",
+    "Node",
+    "ObjectiveRanges",
+    "PlacedJob",
+    "Placement",
+    "Solution",
+    "Task",
+    "Weights",
+    "plan",
 ]  # fmt: skip

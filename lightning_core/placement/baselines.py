@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from lightning_core.placement.model import EXACT, Choice, Demands
-from lightning_core.placement.plan import Placed, Ranges, Task, Weights, taken, width
-from lightning_core.placement.planner import plan, room_of
+from lightning_core.placement.demands import EXACT, Choice, Demands
+from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, range_width, usage
+from lightning_core.placement.planner import capacity_of, plan
 
 
-def incremental(demands: Demands, weights: Weights | None, ranges: Ranges, accuracy: float | None = None) -> Placed:
+def incremental(
+    demands: Demands, weights: Weights | None, ranges: ObjectiveRanges, accuracy: float | None = None
+) -> Placement:
     """Each task as it comes, period by period, takes what is best for itself alone where there is room.
 
     Args:
@@ -19,10 +21,12 @@ def incremental(demands: Demands, weights: Weights | None, ranges: Ranges, accur
         ranges: between which the parts of the objective lie.
         accuracy: that the mean must reach at least: each task takes the cheapest choice that keeps the mean there.
     """
-    return Greedy(demands, weights or Weights(), ranges, accuracy).placed({})
+    return Greedy(demands, weights or Weights(), ranges, accuracy).placement({})
 
 
-def one_period(demands: Demands, weights: Weights | None, ranges: Ranges, accuracy: float | None = None) -> Placed:
+def one_period(
+    demands: Demands, weights: Weights | None, ranges: ObjectiveRanges, accuracy: float | None = None
+) -> Placement:
     """The busiest period is planned; in the others each task takes what is best for itself.
 
     Args:
@@ -32,15 +36,15 @@ def one_period(demands: Demands, weights: Weights | None, ranges: Ranges, accura
         accuracy: that the mean must reach at least.
 
     Raises:
-        Infeasible: if not all tasks of the busiest period can be served.
+        InfeasibleError: if not all tasks of the busiest period can be served.
     """
     loads = [
         sum(job.rate * job.tasks[period] for job in demands.jobs.values()) for period in range(len(demands.periods))
     ]
     busiest = max(range(len(loads)), key=loads.__getitem__)
-    planned = plan(only(demands, busiest), weights, accuracy=accuracy).placed
+    planned = plan(only(demands, busiest), weights, accuracy=accuracy).placement
     first = {(task, busiest): choices[0] for task, choices in planned.served.items() if choices[0] is not None}
-    return Greedy(demands, weights or Weights(), ranges, accuracy).placed(first)
+    return Greedy(demands, weights or Weights(), ranges, accuracy).placement(first)
 
 
 def only(demands: Demands, period: int) -> Demands:
@@ -59,7 +63,7 @@ class Greedy:
         accuracy: that the mean must reach at least.
     """
 
-    def __init__(self, demands: Demands, weights: Weights, ranges: Ranges, accuracy: float | None) -> None:
+    def __init__(self, demands: Demands, weights: Weights, ranges: ObjectiveRanges, accuracy: float | None) -> None:
         self.demands, self.weights, self.ranges, self.accuracy = demands, weights, ranges, accuracy
         self._choices = {name: demands.choices(job) for name, job in demands.jobs.items()}
         self._used: dict[tuple[str, int, str], float] = {}
@@ -67,7 +71,7 @@ class Greedy:
         self._pairs = sum(sum(job.tasks) for job in demands.jobs.values())
         self._sum = self._count = 0.0
 
-    def placed(self, given: Mapping[tuple[Task, int], Choice]) -> Placed:
+    def placement(self, given: Mapping[tuple[Task, int], Choice]) -> Placement:
         """All tasks, those that are given first; a task that there is no room for goes without."""
         demands, periods = self.demands, range(len(self.demands.periods))
         for name, job in demands.jobs.items():
@@ -81,14 +85,14 @@ class Greedy:
                     best = self._best(task, period)
                     if best is not None:
                         self._take(task, period, best)
-        return Placed(demands, {task: tuple(choices) for task, choices in self._served.items()})
+        return Placement(demands, {task: tuple(choices) for task, choices in self._served.items()})
 
     def _best(self, task: Task, period: int) -> Choice | None:
         job, others = self.demands.jobs[task.job], self._served[task]
-        places = {choice.place for choice in others if choice is not None}
+        locations = {choice.location for choice in others if choice is not None}
         allowed = [one for one in self._choices[task.job] if self._fits(task, period, one)]
-        if not job.moves and places:
-            allowed = [one for one in allowed if one.place in places]
+        if not job.moves and locations:
+            allowed = [one for one in allowed if one.location in locations]
         if self.accuracy is not None:
             wanted = self.accuracy * (self._count + 1) - self._sum - EXACT
             good = [one for one in allowed if one.accuracy >= wanted]
@@ -99,32 +103,36 @@ class Greedy:
 
     def _worth(self, choice: Choice, before: str | None) -> float:
         weights, ranges = self.weights, self.ranges
-        moved = before is not None and before != choice.place
+        moved = before is not None and before != choice.location
         return (
-            weights.cost * choice.cost / width(ranges.cost)
-            - weights.accuracy * choice.accuracy / width(ranges.accuracy) / self._pairs
-            + weights.moves * moved / width(ranges.moves)
+            weights.cost * choice.cost / range_width(ranges.cost)
+            - weights.accuracy * choice.accuracy / range_width(ranges.accuracy) / self._pairs
+            + weights.moves * moved / range_width(ranges.moves)
         )
 
     def _before(self, task: Task, period: int) -> str | None:
         return next(
-            (one.place for first, then in self.demands.steps if then == period and (one := self._served[task][first])),
+            (
+                one.location
+                for first, then in self.demands.steps
+                if then == period and (one := self._served[task][first])
+            ),
             None,
         )
 
     def _fits(self, task: Task, period: int, choice: Choice) -> bool:
         return all(
-            self._used.get((choice.place, period, what), 0.0) + amount
-            <= room_of(self.demands, choice.place, what) + EXACT
-            for what, amount in self._taken(task, choice)
+            self._used.get((choice.location, period, resource), 0.0) + amount
+            <= capacity_of(self.demands, choice.location, resource) + EXACT
+            for resource, amount in self._taken(task, choice)
         )
 
     def _take(self, task: Task, period: int, choice: Choice) -> None:
         self._served[task][period] = choice
         self._sum, self._count = self._sum + choice.accuracy, self._count + 1
-        for what, amount in self._taken(task, choice):
-            key = choice.place, period, what
+        for resource, amount in self._taken(task, choice):
+            key = choice.location, period, resource
             self._used[key] = self._used.get(key, 0.0) + amount
 
     def _taken(self, task: Task, choice: Choice) -> Iterable[tuple[str, float]]:
-        return taken(self.demands.jobs[task.job], choice).items()
+        return usage(self.demands.jobs[task.job], choice).items()

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from lightning_core.core.events import Amend, Event, Pause, Resume
 from lightning_core.core.jobs import Job
-from lightning_core.placement.model import Choice, Demands
-from lightning_core.placement.plan import Placed, Task
-from lightning_core.placement.reconfigurer import Change, Limits, Reconfigurer
+from lightning_core.placement.demands import Choice, Demands
+from lightning_core.placement.plan import Placement, Task
+from lightning_core.placement.reconfigurer import Change, ReconfigurationLimits, Reconfigurer
 
 
 def job_name(demands: Demands, task: Task) -> str:
@@ -34,16 +34,20 @@ class PlanExecutor:
     """Holds the jobs of a pool to a plan, period after period, and moves them where more comes in than was planned.
 
     Args:
-        placed: the plan.
+        placement: the plan.
         job: a job of the pool by its name, with its terms as they are now.
         tell: hands an event to the pool's scheduler.
         limits: what a change within a period may cost.
     """
 
     def __init__(
-        self, placed: Placed, job: Callable[[str], Job], tell: Callable[[Event], object], limits: Limits | None = None
+        self,
+        placement: Placement,
+        job: Callable[[str], Job],
+        tell: Callable[[Event], object],
+        limits: ReconfigurationLimits | None = None,
     ) -> None:
-        self.placed = placed
+        self.placement = placement
         self.now: Reconfigurer | None = None
         """The period that has begun, as it is changed."""
         self._job, self._tell, self._limits = job, tell, limits
@@ -51,10 +55,10 @@ class PlanExecutor:
 
     def begin(self, period: int) -> None:
         """A period begins: everybody goes where the plan has it."""
-        self.now = Reconfigurer(self.placed, period, self._limits)
-        for task in self.placed.served:
+        self.now = Reconfigurer(self.placement, period, self._limits)
+        for task in self.placement.served:
             choice, before = self.now.now.get(task), self._told.pop(task, None)
-            name = job_name(self.placed.demands, task)
+            name = job_name(self.placement.demands, task)
             if choice is None:
                 self._tell(Pause(name, release=True))
                 continue
@@ -78,5 +82,5 @@ class PlanExecutor:
 
     def _send(self, task: Task, choice: Choice) -> None:
         self._told[task] = choice
-        job = self._job(job_name(self.placed.demands, task))
-        self._tell(Amend(replace(job, location=choice.place), devices=max(round(choice.units), 1)))
+        job = self._job(job_name(self.placement.demands, task))
+        self._tell(Amend(replace(job, location=choice.location), devices=max(round(choice.gpu_count), 1)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lightning_core.placement.model import EXACT, Choice, Demands, PlacedJob
+from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
 
 
 class Task(NamedTuple):
@@ -39,7 +39,7 @@ class Weights:
             raise ValueError("of the weights at least one must be above 0, got 0, 0 and 0")
 
 
-class Ranges(NamedTuple):
+class ObjectiveRanges(NamedTuple):
     """Between which the parts of the objective lie: money, mean accuracy, moves."""
 
     cost: tuple[float, float]
@@ -53,16 +53,16 @@ class Ranges(NamedTuple):
 
 
 def _part(value: float, within: tuple[float, float]) -> float:
-    return (value - within[0]) / width(within)
+    return (value - within[0]) / range_width(within)
 
 
-def width(within: tuple[float, float]) -> float:
+def range_width(within: tuple[float, float]) -> float:
     """Of a range; 1 where nothing can be chosen."""
     return within[1] - within[0] if within[1] - within[0] > EXACT else 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placement:
     """All tasks, where they are.
 
     Args:
@@ -85,15 +85,15 @@ class Placed:
         return sum(found) / len(found) if found else 0.0
 
     @property
-    def units(self) -> float:
+    def gpu_count(self) -> float:
         """GPUs, all periods together."""
-        return sum(choice.units for choice in self.choices())
+        return sum(choice.gpu_count for choice in self.choices())
 
     @property
     def moves(self) -> int:
         """Tasks that train elsewhere than in the period before, whatever their accuracy (eqs. 10 and 11)."""
         return sum(
-            before is not None and after is not None and before.place != after.place
+            before is not None and after is not None and before.location != after.location
             for choices in self.served.values()
             for before, after in ((choices[one], choices[two]) for one, two in self.demands.steps)
         )
@@ -112,25 +112,25 @@ class Placed:
         """Of all tasks that are served in all periods."""
         return (choice for choices in self.served.values() for choice in choices if choice is not None)
 
-    def held(self, place: str, period: int) -> dict[str, float]:
+    def held(self, location: str, period: int) -> dict[str, float]:
         """What a place gives in a period: GPUs by type, ``bandwidth`` and ``aggregation``."""
         held = dict.fromkeys([*self.demands.gpus, "bandwidth", "aggregation"], 0.0)
         for task, choices in self.served.items():
-            if (choice := choices[period]) is not None and choice.place == place:
-                for what, amount in taken(self.demands.jobs[task.job], choice).items():
-                    held[what] += amount
+            if (choice := choices[period]) is not None and choice.location == location:
+                for resource, amount in usage(self.demands.jobs[task.job], choice).items():
+                    held[resource] += amount
         return held
 
     def check(self) -> None:
         """Raises AssertionError if a rule is broken: of room, of the cloud's delay, of accuracy, of moving."""
         demands = self.demands
-        for place, node in demands.nodes.items():
+        for location, node in demands.nodes.items():
             for period, name in enumerate(demands.periods):
                 has = {**dict.fromkeys(demands.gpus, 0.0), **node.gpus, "bandwidth": node.bandwidth,
                        "aggregation": node.aggregation}  # fmt: skip
-                for what, amount in self.held(place, period).items():
-                    assert amount <= has[what] * (1 + 1e-6) + 1e-6, (
-                        f"{place} in {name}: {amount:g} of {has[what]:g} {what}"
+                for resource, amount in self.held(location, period).items():
+                    assert amount <= has[resource] * (1 + 1e-6) + 1e-6, (
+                        f"{location} in {name}: {amount:g} of {has[resource]:g} {resource}"
                     )
         for task, choices in self.served.items():
             job = demands.jobs[task.job]
@@ -138,10 +138,12 @@ class Placed:
             for period, choice in enumerate(choices):
                 assert choice is None or task.number < job.tasks[period], f"{task} is not there in period {period}"
                 assert choice is None or choice in allowed, f"{task}: {choice} is none that it may have"
-            places = {choice.place for choice in choices if choice is not None}
-            assert job.moves or len(places) <= 1, f"{task} must not move, and trains in {', '.join(sorted(places))}"
+            locations = {choice.location for choice in choices if choice is not None}
+            assert job.moves or len(locations) <= 1, (
+                f"{task} must not move, and trains in {', '.join(sorted(locations))}"
+            )
 
 
-def taken(job: PlacedJob, choice: Choice) -> dict[str, float]:
+def usage(job: PlacedJob, choice: Choice) -> dict[str, float]:
     """What a task takes of its place."""
-    return {choice.gpu: choice.units, "bandwidth": job.rate * job.sample, "aggregation": job.aggregation}
+    return {choice.gpu: choice.gpu_count, "bandwidth": job.rate * job.sample, "aggregation": job.aggregation}

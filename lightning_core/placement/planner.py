@@ -22,8 +22,8 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_array
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.placement.model import EXACT, Choice, Demands, PlacedJob
-from lightning_core.placement.plan import Placed, Ranges, Task, Weights, taken, width
+from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
+from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, range_width, usage
 
 # What is left when a solution counts as the best, and how many nodes of the search are looked at, at most.
 GAP, NODES = 1e-3, 100_000
@@ -31,7 +31,7 @@ GAP, NODES = 1e-3, 100_000
 UNSERVED = 1e3
 
 
-class Infeasible(ValueError):
+class InfeasibleError(ValueError):
     """Not all that is wanted can be served; the words say what is missing where.
 
     Attributes:
@@ -39,12 +39,12 @@ class Infeasible(ValueError):
         missing: by period and what is short, how much of it those that are not served would take at least.
     """
 
-    def __init__(self, words: str, largest: Placed, missing: dict[tuple[str, str], float]) -> None:
+    def __init__(self, words: str, largest: Placement, missing: dict[tuple[str, str], float]) -> None:
         super().__init__(words)
         self.largest, self.missing = largest, missing
 
 
-class Kind(NamedTuple):
+class TaskGroup(NamedTuple):
     """Tasks that are alike.
 
     Args:
@@ -61,19 +61,19 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class Solution:
     """A plan, and how good it is.
 
     Args:
-        placed: the plan.
+        placement: the plan.
         ranges: between which its parts lie.
         objective: weighted, each part in its range; less is better.
         bound: no plan has less.
         variables: of the programme.
     """
 
-    placed: Placed
-    ranges: Ranges
+    placement: Placement
+    ranges: ObjectiveRanges
     objective: float
     bound: float
     variables: int
@@ -84,12 +84,12 @@ def plan(
     weights: Weights | None = None,
     *,
     accuracy: float | None = None,
-    ranges: Ranges | None = None,
+    ranges: ObjectiveRanges | None = None,
     listed: bool = False,
     gap: float = GAP,
     nodes: int = NODES,
     seconds: float | None = None,
-) -> Solved:
+) -> Solution:
     """The best plan.
 
     Args:
@@ -103,7 +103,7 @@ def plan(
         seconds: that it may take at most; with a limit the answer depends on the machine.
 
     Raises:
-        Infeasible: if not all tasks can be served.
+        InfeasibleError: if not all tasks can be served.
         ValueError: if the mean accuracy cannot be reached, or the limits were too low for any plan.
 
     Example::
@@ -111,36 +111,36 @@ def plan(
         >>> from lightning_core.placement import Demands, Gpu, Level, Node, PlacedJob
         >>> demands = Demands(("day",), {"v100": Gpu(2.0)}, {"fp32": Level(0.9, {"v100": 150.0})},
         ...                   {"edge": Node({"v100": 10})}, {"cars": PlacedJob((2,), rate=15.0, sample=0.4)})
-        >>> solved = plan(demands)
-        >>> [choices[0].place for choices in solved.placed.served.values()]
+        >>> solution = plan(demands)
+        >>> [choices[0].location for choices in solution.placement.served.values()]
         ['cloud', 'cloud']
     """
     weights = weights or Weights()
-    kinds = kinds_of(demands, listed=listed)
-    _servable(demands, kinds)
+    groups = group_tasks(demands, listed=listed)
+    _servable(demands, groups)
     if demands.cycle and weights.moves:
-        kinds = [one for kind in kinds for one in (_split(kind) if kind.job.moves else [kind])]
-    programme = MilpModel(demands, kinds, moves=weights.moves > 0)
+        groups = [one for group in groups for one in (_split(group) if group.job.moves else [group])]
+    programme = MilpModel(demands, groups, moves=weights.moves > 0)
     ranges = ranges or programme.ranges()
     programme.weigh(weights, ranges)
     if accuracy is not None:
         programme.at_least(accuracy)
     found = programme.solve(gap, nodes, seconds)
     if found.x is None:
-        if accuracy is not None and MilpModel(demands, kinds, moves=False).relaxed().status == 0:
+        if accuracy is not None and MilpModel(demands, groups, moves=False).relaxed().status == 0:
             raise ValueError(
                 f"accuracy must be one that can be reached, at most {ranges.accuracy[1]:.4f}, got {accuracy:g}"
             )
         if found.status == 1:
             raise ValueError(f"no plan was found within {nodes} nodes" + (f" and {seconds:g} s" if seconds else ""))
-        raise _explained(demands, kinds)
-    placed = programme.dealt(found.x)
-    objective = ranges.objective(weights, placed.cost, placed.accuracy, placed.moves)
+        raise _explained(demands, groups)
+    placement = programme.assign(found.x)
+    objective = ranges.objective(weights, placement.cost, placement.accuracy, placement.moves)
     bound = float(found.mip_dual_bound) + programme.offset
-    return Solved(placed, ranges, objective, bound, len(found.x))
+    return Solution(placement, ranges, objective, bound, len(found.x))
 
 
-def kinds_of(demands: Demands, *, listed: bool = False) -> list[Kind]:
+def group_tasks(demands: Demands, *, listed: bool = False) -> list[TaskGroup]:
     """The tasks by what they are like; ``listed``: each on its own."""
     alike: dict[tuple[object, ...], list[Task]] = {}
     of: dict[tuple[object, ...], tuple[PlacedJob, tuple[int, ...]]] = {}
@@ -151,25 +151,25 @@ def kinds_of(demands: Demands, *, listed: bool = False) -> list[Kind]:
             key = (job.rate, job.sample, job.aggregation, far, job.accuracy, job.moves, periods)
             alike.setdefault(key, []).append(Task(name, number))
             of.setdefault(key, (job, periods))
-    kinds = [Kind(*of[key], tuple(tasks), tuple(demands.choices(of[key][0]))) for key, tasks in alike.items()]
-    return [one for kind in kinds for one in _split(kind)] if listed else kinds
+    groups = [TaskGroup(*of[key], tuple(tasks), tuple(demands.choices(of[key][0]))) for key, tasks in alike.items()]
+    return [one for group in groups for one in _split(group)] if listed else groups
 
 
-def _split(kind: Kind) -> list[Kind]:
-    return [kind._replace(tasks=(task,)) for task in kind.tasks]
+def _split(group: TaskGroup) -> list[TaskGroup]:
+    return [group._replace(tasks=(task,)) for task in group.tasks]
 
 
-def _servable(demands: Demands, kinds: Sequence[Kind]) -> None:
-    for kind in kinds:
-        if not kind.choices:
+def _servable(demands: Demands, groups: Sequence[TaskGroup]) -> None:
+    for group in groups:
+        if not group.choices:
             raise ValueError(
-                f"job {kind.tasks[0].job}: must be servable somewhere: its data may travel {kind.job.delay:g} ms, the "
+                f"job {group.tasks[0].job}: must be servable somewhere: its data may travel {group.job.delay:g} ms, the "
                 f"cloud is {demands.cloud.delay:g} ms away, and no node has GPUs for it"
             )
 
 
 @dataclass
-class Rows:
+class ConstraintRows:
     """Rows of a sparse matrix, as they are made."""
 
     data: list[float] = field(default_factory=list)
@@ -193,36 +193,36 @@ class Rows:
 
 
 class MilpModel:
-    """The integer programme: how many of each kind are served how in each period.
+    """The integer programme: how many of each group are served how in each period.
 
     Args:
         demands: what there is and what is wanted.
-        kinds: the tasks.
+        groups: the tasks.
         moves: whether moves count.
         partly: whether tasks may go without, at a price above all others.
     """
 
-    def __init__(self, demands: Demands, kinds: Sequence[Kind], *, moves: bool, partly: bool = False) -> None:
-        self.demands, self.kinds = demands, kinds
+    def __init__(self, demands: Demands, groups: Sequence[TaskGroup], *, moves: bool, partly: bool = False) -> None:
+        self.demands, self.groups = demands, groups
         self.offset = 0.0
         """Of the objective, which the solver does not see."""
         self.cost: list[float] = []
         self.accurate: list[float] = []
         self.high: list[float] = []
-        self.pairs = sum(len(kind.tasks) * len(kind.periods) for kind in kinds)
+        self.pairs = sum(len(group.tasks) * len(group.periods) for group in groups)
         """Tasks and periods in which they are there."""
         self.steps = 0
         """Of tasks from one period to the next."""
-        self._first: dict[tuple[int, int], int] = {}  # column of the first choice, by kind and period
+        self._first: dict[tuple[int, int], int] = {}  # column of the first choice, by group and period
         self._without: dict[tuple[int, int], int] = {}
         self._stays: list[int] = []
-        self._rows = Rows()
-        for number, kind in enumerate(kinds):
-            for period in kind.periods:
-                self._serve(number, kind, period, partly)
+        self._rows = ConstraintRows()
+        for number, group in enumerate(groups):
+            for period in group.periods:
+                self._serve(number, group, period, partly)
         self._room()
-        for number, kind in enumerate(kinds):
-            self._stay(number, kind, moves)
+        for number, group in enumerate(groups):
+            self._stay(number, group, moves)
         self._objective = np.array(self.cost)
 
     def _column(self, cost: float, accuracy: float, high: float) -> int:
@@ -231,11 +231,11 @@ class MilpModel:
         self.high.append(high)
         return len(self.cost) - 1
 
-    def _serve(self, number: int, kind: Kind, period: int, partly: bool) -> None:
+    def _serve(self, number: int, group: TaskGroup, period: int, partly: bool) -> None:
         """Each task once (4)."""
-        count = float(len(kind.tasks))
+        count = float(len(group.tasks))
         self._first[number, period] = len(self.cost)
-        columns = [self._column(choice.cost, choice.accuracy, count) for choice in kind.choices]
+        columns = [self._column(choice.cost, choice.accuracy, count) for choice in group.choices]
         if partly:
             self._without[number, period] = self._column(UNSERVED, 0.0, count)
             columns.append(self._without[number, period])
@@ -247,53 +247,56 @@ class MilpModel:
             used: dict[tuple[str, str], list[tuple[int, float]]] = {}
             for (number, when), first in self._first.items():
                 if when == period:
-                    kind = self.kinds[number]
-                    for column, choice in enumerate(kind.choices, first):
-                        for what, amount in taken(kind.job, choice).items():
+                    group = self.groups[number]
+                    for column, choice in enumerate(group.choices, first):
+                        for resource, amount in usage(group.job, choice).items():
                             if amount:
-                                used.setdefault((choice.place, what), []).append((column, amount))
-            for (place, what), entries in used.items():
-                if (room := room_of(self.demands, place, what)) < math.inf:
+                                used.setdefault((choice.location, resource), []).append((column, amount))
+            for (location, resource), entries in used.items():
+                if (room := capacity_of(self.demands, location, resource)) < math.inf:
                     self._rows.add(entries, 0.0, room)
 
-    def _stay(self, number: int, kind: Kind, moves: bool) -> None:
+    def _stay(self, number: int, group: TaskGroup, moves: bool) -> None:
         """Who may not move is where he was; else it is counted who stays (10, 11)."""
-        if not kind.job.moves:
-            for one, two in zip(kind.periods, kind.periods[1:], strict=False):
-                for place in self.demands.places:
-                    entries = [*self._at(number, one, place), *((c, -1.0) for c, _ in self._at(number, two, place))]
+        if not group.job.moves:
+            for one, two in zip(group.periods, group.periods[1:], strict=False):
+                for location in self.demands.locations:
+                    entries = [
+                        *self._at(number, one, location),
+                        *((c, -1.0) for c, _ in self._at(number, two, location)),
+                    ]
                     if entries:
                         self._rows.add(entries, 0.0, 0.0)
             return
         for one, two in self.demands.steps:
-            if not (moves and one in kind.periods and two in kind.periods):
+            if not (moves and one in group.periods and two in group.periods):
                 continue
-            self.steps += len(kind.tasks)
-            for place in self.demands.places:
-                if here := self._at(number, one, place):
-                    stays = self._column(0.0, 0.0, float(len(kind.tasks)))
+            self.steps += len(group.tasks)
+            for location in self.demands.locations:
+                if here := self._at(number, one, location):
+                    stays = self._column(0.0, 0.0, float(len(group.tasks)))
                     self._stays.append(stays)
-                    for period, there in ((one, here), (two, self._at(number, two, place))):
-                        assert period in kind.periods
+                    for period, there in ((one, here), (two, self._at(number, two, location))):
+                        assert period in group.periods
                         self._rows.add([(stays, 1.0), *((column, -1.0) for column, _ in there)], -math.inf, 0.0)
 
-    def _at(self, number: int, period: int, place: str) -> list[tuple[int, float]]:
-        """The columns of a kind that is at a place in a period."""
+    def _at(self, number: int, period: int, location: str) -> list[tuple[int, float]]:
+        """The columns of a group that is at a place in a period."""
         first = self._first[number, period]
-        return [(first + k, 1.0) for k, choice in enumerate(self.kinds[number].choices) if choice.place == place]
+        return [(first + k, 1.0) for k, choice in enumerate(self.groups[number].choices) if choice.location == location]
 
     # -------------------------------------------------------------------------------------------- what is wanted
 
-    def weigh(self, weights: Weights, ranges: Ranges) -> None:
+    def weigh(self, weights: Weights, ranges: ObjectiveRanges) -> None:
         """Sets the objective (1)."""
         cost, accurate = np.array(self.cost), np.array(self.accurate)
-        by_cost = weights.cost / width(ranges.cost)
-        by_accuracy = weights.accuracy / width(ranges.accuracy) / max(self.pairs, 1)
-        by_moves = weights.moves / width(ranges.moves)
+        by_cost = weights.cost / range_width(ranges.cost)
+        by_accuracy = weights.accuracy / range_width(ranges.accuracy) / max(self.pairs, 1)
+        by_moves = weights.moves / range_width(ranges.moves)
         self._objective = by_cost * cost - by_accuracy * accurate
         self._objective[self._stays] = -by_moves
         self.offset = (
-            weights.accuracy * ranges.accuracy[0] / width(ranges.accuracy)
+            weights.accuracy * ranges.accuracy[0] / range_width(ranges.accuracy)
             - by_cost * ranges.cost[0] + by_moves * (self.steps - ranges.moves[0])
         )  # fmt: skip
 
@@ -302,20 +305,20 @@ class MilpModel:
         entries = [(column, value) for column, value in enumerate(self.accurate) if value]
         self._rows.add(entries, accuracy * self.pairs - EXACT, math.inf)
 
-    def ranges(self) -> Ranges:
+    def ranges(self) -> ObjectiveRanges:
         """From the cheapest plan to the most accurate one that is cheapest, without asking for whole tasks."""
         cost, accurate = np.array(self.cost), np.array(self.accurate)
         cheapest = self._solved(cost, whole=False)
         best = self._solved(-accurate, whole=False)
         if cheapest.x is None or best.x is None:  # whoever solves it explains
-            return Ranges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0))
+            return ObjectiveRanges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0))
         # In two steps: a price too small to matter for accuracy is too small for a solver as well.
         reached = float(accurate @ best.x)
         as_good = self._solved(cost, whole=False, least=LinearConstraint(accurate[None], reached * (1 - 1e-7)))
         best = best if as_good.x is None else as_good
         costs = [float(cost @ one.x) for one in (cheapest, best)]
         means = [value / max(self.pairs, 1) for value in (float(accurate @ cheapest.x), reached)]
-        return Ranges((costs[0], costs[1]), (means[0], means[1]), (0.0, float(self.steps)))
+        return ObjectiveRanges((costs[0], costs[1]), (means[0], means[1]), (0.0, float(self.steps)))
 
     def relaxed(self) -> OptimizeResult:
         """Whether it could be done, if tasks could be parted."""
@@ -346,30 +349,30 @@ class MilpModel:
 
     # ------------------------------------------------------------------------------------------------- who is where
 
-    def dealt(self, found: FloatArray) -> Placed:
+    def assign(self, found: FloatArray) -> Placement:
         """The tasks themselves: as many as can stay where they were."""
         served: dict[Task, list[Choice | None]] = {
-            task: [None] * len(self.demands.periods) for kind in self.kinds for task in kind.tasks
+            task: [None] * len(self.demands.periods) for group in self.groups for task in group.tasks
         }
-        for number, kind in enumerate(self.kinds):
+        for number, group in enumerate(self.groups):
             before: dict[Task, str] = {}
-            for period in kind.periods:
+            for period in group.periods:
                 first = self._first[number, period]
                 slots: list[Choice] = []
-                for column, choice in enumerate(kind.choices, first):
+                for column, choice in enumerate(group.choices, first):
                     slots += [choice] * round(float(found[column]))
-                if before and not any(step[1] == period and step[0] in kind.periods for step in self.demands.steps):
-                    before = before if not kind.job.moves else {}
-                before = _deal(kind.tasks, slots, before, served, period)
+                if before and not any(step[1] == period and step[0] in group.periods for step in self.demands.steps):
+                    before = before if not group.job.moves else {}
+                before = _assign_tasks(group.tasks, slots, before, served, period)
         order = {
             task: None
             for name, job in self.demands.jobs.items()
             for task in (Task(name, k) for k in range(max(job.tasks)))
         }
-        return Placed(self.demands, {task: tuple(served[task]) for task in order})
+        return Placement(self.demands, {task: tuple(served[task]) for task in order})
 
 
-def _deal(
+def _assign_tasks(
     tasks: Sequence[Task],
     slots: list[Choice],
     before: dict[Task, str],
@@ -379,52 +382,54 @@ def _deal(
     """Gives each task a slot, first those that can stay; where they are now."""
     free: dict[str, list[Choice]] = {}
     for choice in slots:
-        free.setdefault(choice.place, []).append(choice)
+        free.setdefault(choice.location, []).append(choice)
     left = []
     for task in tasks:
-        if (place := before.get(task)) is not None and free.get(place):
-            served[task][period] = free[place].pop()
+        if (location := before.get(task)) is not None and free.get(location):
+            served[task][period] = free[location].pop()
         else:
             left.append(task)
     rest = [choice for some in free.values() for choice in some]
     for task, choice in zip(left, rest, strict=False):  # where not all are served, the last go without
         served[task][period] = choice
-    return {task: now.place for task in tasks if (now := served[task][period]) is not None}
+    return {task: now.location for task in tasks if (now := served[task][period]) is not None}
 
 
-def room_of(demands: Demands, place: str, what: str) -> float:
+def capacity_of(demands: Demands, location: str, resource: str) -> float:
     """What a place has: GPUs of a type, ``bandwidth`` or ``aggregation``."""
-    if place not in demands.nodes:
+    if location not in demands.nodes:
         return math.inf
-    node = demands.nodes[place]
-    if what == "bandwidth":
+    node = demands.nodes[location]
+    if resource == "bandwidth":
         return node.bandwidth
-    return node.aggregation if what == "aggregation" else float(node.gpus.get(what, 0.0))
+    return node.aggregation if resource == "aggregation" else float(node.gpus.get(resource, 0.0))
 
 
-def _explained(demands: Demands, kinds: Sequence[Kind]) -> Infeasible:
+def _explained(demands: Demands, groups: Sequence[TaskGroup]) -> InfeasibleError:
     """What is missing, and the largest part that fits."""
-    programme = MilpModel(demands, kinds, moves=False, partly=True)
+    programme = MilpModel(demands, groups, moves=False, partly=True)
     found = programme.solve(GAP, NODES, None)
-    largest = programme.dealt(found.x)
+    largest = programme.assign(found.x)
     missing: dict[tuple[str, str], float] = {}
     count: dict[int, int] = {}
     for task, period in largest.unserved:
         job = demands.jobs[task.job]
         count[period] = count.get(period, 0) + 1
-        for what, amount in taken(job, min(demands.choices(job), key=lambda choice: choice.cost)).items():
-            short = any(_left(largest, node, period, what) < amount for node in demands.nodes)
+        for resource, amount in usage(job, min(demands.choices(job), key=lambda choice: choice.cost)).items():
+            short = any(_left(largest, node, period, resource) < amount for node in demands.nodes)
             if amount and short:
-                key = demands.periods[period], what
+                key = demands.periods[period], resource
                 missing[key] = missing.get(key, 0.0) + amount
     lines = [f"{number} tasks cannot be served in {demands.periods[period]}" for period, number in count.items()]
     for period, name in enumerate(demands.periods):
-        for (when, what), amount in missing.items():
+        for (when, resource), amount in missing.items():
             if when == name:
-                free = ", ".join(f"{node} {_left(largest, node, period, what):g}" for node in demands.nodes)
-                lines.append(f"{name}: {amount:g} more {what} at the edge would be needed; free: {free or 'no node'}")
-    return Infeasible("; ".join(lines), largest, missing)
+                free = ", ".join(f"{node} {_left(largest, node, period, resource):g}" for node in demands.nodes)
+                lines.append(
+                    f"{name}: {amount:g} more {resource} at the edge would be needed; free: {free or 'no node'}"
+                )
+    return InfeasibleError("; ".join(lines), largest, missing)
 
 
-def _left(placed: Placed, node: str, period: int, what: str) -> float:
-    return room_of(placed.demands, node, what) - placed.held(node, period)[what]
+def _left(placement: Placement, node: str, period: int, resource: str) -> float:
+    return capacity_of(placement.demands, node, resource) - placement.held(node, period)[resource]

@@ -19,7 +19,7 @@ PREDICTORS: Mapping[str, Forecaster] = MappingProxyType(
 """By name: all goes on as it is; a linear function of the last four steps, fitted to two days; a line through them."""
 
 
-def beside_persistence(series: Sequence[FloatArray], horizon: int = 3) -> dict[str, FloatArray]:
+def relative_errors(series: Sequence[FloatArray], horizon: int = 3) -> dict[str, FloatArray]:
     """Mean absolute errors of each, in those of persistence, by steps ahead: shape ``(horizon,)``; 1 if it has none.
 
     Args:

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from lightning_core.placement.model import EXACT, Choice, Demands, PlacedJob
-from lightning_core.placement.plan import Placed, Task, taken
-from lightning_core.placement.planner import room_of
+from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
+from lightning_core.placement.plan import Placement, Task, usage
+from lightning_core.placement.planner import capacity_of
 
 What = Literal["grown", "moved", "partly", "left", "released"]
 
@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
     Args:
         task: which.
-        what: ``"grown"`` where it is, ``"moved"``, ``"partly"`` grown though it lacks more, ``"left"`` as it was
+        kind: ``"grown"`` where it is, ``"moved"``, ``"partly"`` grown though it lacks more, ``"left"`` as it was
             though it lacks something, ``"released"``.
         before: what it had.
         after: what it has.
@@ -35,14 +35,14 @@ class Change(NamedTuple):
     """
 
     task: Task
-    what: What
+    kind: What
     before: Choice
     after: Choice
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReconfigurationLimits:
     """What a reconfiguration may cost.
 
     Args:
@@ -64,16 +64,16 @@ class Reconfigurer:
     """One period of a plan, as it is changed.
 
     Args:
-        placed: the plan.
+        placement: the plan.
         period: number of the period.
         limits: what a change may cost.
     """
 
-    def __init__(self, placed: Placed, period: int, limits: Limits | None = None) -> None:
-        self.demands: Demands = placed.demands
-        self.limits = limits or Limits()
+    def __init__(self, placement: Placement, period: int, limits: ReconfigurationLimits | None = None) -> None:
+        self.demands: Demands = placement.demands
+        self.limits = limits or ReconfigurationLimits()
         self.now: dict[Task, Choice] = {
-            task: choice for task, choices in placed.served.items() if (choice := choices[period]) is not None
+            task: choice for task, choices in placement.served.items() if (choice := choices[period]) is not None
         }
         """What each task has."""
         self._planned = {task: choice.cost for task, choice in self.now.items()}
@@ -104,11 +104,11 @@ class Reconfigurer:
         less = [task for task, rate in self._rates.items() if wanted[task] < rate - EXACT]
         more = [task for task, rate in self._rates.items() if wanted[task] > rate + EXACT]
         changes = [change for task in less if (change := self._shrunk(task, wanted[task])) is not None]
-        more.sort(key=lambda task: (self.now[task].units * (1 - wanted[task] / self._rates[task]), task))
+        more.sort(key=lambda task: (self.now[task].gpu_count * (1 - wanted[task] / self._rates[task]), task))
         moves, self._guests = 0, None
         for task in more:
             several = self._grown(task, wanted[task], moves)
-            moves += sum(change.what == "moved" for change in several)
+            moves += sum(change.kind == "moved" for change in several)
             changes += several
         return changes
 
@@ -130,25 +130,25 @@ class Reconfigurer:
         after = self._as_it_is(task, bigger)
         if self._fits(bigger, after):
             self._take(task, bigger, after)
-            return [Change(task, "grown", before, after, f"there is room in {before.place}")]
-        lacks = f"{self._short(bigger, after)} are free in {before.place}"
+            return [Change(task, "grown", before, after, f"there is room in {before.location}")]
+        lacks = f"{self._short(bigger, after)} are free in {before.location}"
         instead = next(self._fitting(bigger, before, there=True), None)
         if instead is not None and self._affordable(task, instead):
             self._take(task, bigger, instead)
-            return [Change(task, "grown", before, instead, f"{lacks}, but {instead.units:g} {instead.gpu} are")]
+            return [Change(task, "grown", before, instead, f"{lacks}, but {instead.gpu_count:g} {instead.gpu} are")]
         best, why = self._elsewhere(task, bigger, moves)
         if best is not None:
             self._take(task, bigger, best)
-            return [Change(task, "moved", before, best, f"{lacks}, {best.place} has room")]
+            return [Change(task, "moved", before, best, f"{lacks}, {best.location} has room")]
         if (change := self._makes_way(task, bigger, after, moves)) is not None:
             self._take(task, bigger, after)
             return [
                 change,
-                Change(task, "grown", before, after, f"{_name(change.task)} has made way in {before.place}"),
+                Change(task, "grown", before, after, f"{_name(change.task)} has made way in {before.location}"),
             ]
         part = self._part(job, bigger, before)
         some = self._as_it_is(task, part)
-        if some.units > before.units + EXACT:
+        if some.gpu_count > before.gpu_count + EXACT:
             self._take(task, part, some)
             return [Change(task, "partly", before, some, f"{lacks}, and {why}")]
         self._take(task, job, before)
@@ -164,13 +164,17 @@ class Reconfigurer:
         if best is None:
             return None, "no other place has room"
         if not self._affordable(task, best):
-            return None, f"{best.place} would cost {best.cost / self._planned[task]:.2f} times what was planned"
+            return None, f"{best.location} would cost {best.cost / self._planned[task]:.2f} times what was planned"
         return best, ""
 
     def _fitting(self, job: PlacedJob, has: Choice, *, there: bool) -> Iterator[Choice]:
         """What has room at its place, or anywhere else, and is no less accurate; the cheapest first."""
         for one in self._choices(job):
-            if (one.place == has.place) == there and one.accuracy >= has.accuracy - EXACT and self._fits(job, one):
+            if (
+                (one.location == has.location) == there
+                and one.accuracy >= has.accuracy - EXACT
+                and self._fits(job, one)
+            ):
                 yield one
 
     def _affordable(self, task: Task, choice: Choice) -> bool:
@@ -181,20 +185,25 @@ class Reconfigurer:
         """Another one moves so that a task has room where it is: the one that this costs the least."""
         if moves >= self.limits.moves:
             return None
-        lacks = {what: amount - self._free(wanted.place, what) for what, amount in taken(bigger, wanted).items()}
+        lacks = {
+            resource: amount - self._free(wanted.location, resource)
+            for resource, amount in usage(bigger, wanted).items()
+        }
         if self._guests is None:
             self._guests = self._who_could_go()
-        for _, other in self._guests.get(wanted.place, ()):
+        for _, other in self._guests.get(wanted.location, ()):
             job, had = self._job(other), self.now[other]
-            gives = taken(job, had)
-            enough = all(gives.get(what, 0.0) >= amount - EXACT for what, amount in lacks.items() if amount > EXACT)
-            if other == task or had.place != wanted.place or not enough:
+            gives = usage(job, had)
+            enough = all(
+                gives.get(resource, 0.0) >= amount - EXACT for resource, amount in lacks.items() if amount > EXACT
+            )
+            if other == task or had.location != wanted.location or not enough:
                 continue
             best, _ = self._elsewhere(other, job, moves)
             if best is not None:
                 self._count(other, had, -1.0, job)
                 self._take(other, job, best)
-                return Change(other, "moved", had, best, f"makes way for {_name(task)} in {had.place}")
+                return Change(other, "moved", had, best, f"makes way for {_name(task)} in {had.location}")
         return None
 
     def _who_could_go(self) -> dict[str, list[tuple[float, Task]]]:
@@ -203,23 +212,25 @@ class Reconfigurer:
         for task, has in self.now.items():
             best, _ = self._elsewhere(task, self._job(task), 0)
             if best is not None:
-                found.setdefault(has.place, []).append((best.cost - has.cost, task))
-        return {place: sorted(some) for place, some in found.items()}
+                found.setdefault(has.location, []).append((best.cost - has.cost, task))
+        return {location: sorted(some) for location, some in found.items()}
 
     def _part(self, job: PlacedJob, bigger: PlacedJob, has: Choice) -> PlacedJob:
         """As much of what is wanted as there is room for."""
         speed = self.demands.levels[has.level].speed[has.gpu]
-        free = self._free(has.place, has.gpu)
-        units = math.floor(free + EXACT) if self.demands.whole else free
-        most = min(units * speed / self.demands.epochs, self._free(has.place, "bandwidth") / job.sample, bigger.rate)
+        free = self._free(has.location, has.gpu)
+        gpu_count = math.floor(free + EXACT) if self.demands.whole else free
+        most = min(
+            gpu_count * speed / self.demands.epochs, self._free(has.location, "bandwidth") / job.sample, bigger.rate
+        )
         return replace(job, rate=max(most, job.rate))
 
     def _short(self, job: PlacedJob, choice: Choice) -> str:
         """What is short at a place, in words."""
-        for what, amount in taken(job, choice).items():
-            free = self._free(choice.place, what)
+        for resource, amount in usage(job, choice).items():
+            free = self._free(choice.location, resource)
             if amount > free + EXACT:
-                return f"{max(free, 0.0):g} of {amount:g} {what}"
+                return f"{max(free, 0.0):g} of {amount:g} {resource}"
         return "none"
 
     def _as_it_is(self, task: Task, job: PlacedJob) -> Choice:
@@ -228,7 +239,7 @@ class Reconfigurer:
         return next(
             one
             for one in self.demands.every(job)
-            if (one.place, one.gpu, one.level) == (kept.place, kept.gpu, kept.level)
+            if (one.location, one.gpu, one.level) == (kept.location, kept.gpu, kept.level)
         )
 
     def _job(self, task: Task, rate: float | None = None) -> PlacedJob:
@@ -236,15 +247,17 @@ class Reconfigurer:
         return replace(job, rate=self._rates[task] if rate is None else rate)
 
     def _fits(self, job: PlacedJob, choice: Choice) -> bool:
-        return all(amount <= self._free(choice.place, what) + EXACT for what, amount in taken(job, choice).items())
+        return all(
+            amount <= self._free(choice.location, resource) + EXACT for resource, amount in usage(job, choice).items()
+        )
 
-    def _free(self, place: str, what: str) -> float:
-        return room_of(self.demands, place, what) - self._used.get((place, what), 0.0)
+    def _free(self, location: str, resource: str) -> float:
+        return capacity_of(self.demands, location, resource) - self._used.get((location, resource), 0.0)
 
     def _choices(self, job: PlacedJob) -> list[Choice]:
         """The cheapest first; asked for again and again."""
         if job not in self._known:
-            self._known[job] = sorted(self.demands.choices(job), key=lambda one: (one.cost, one.place))
+            self._known[job] = sorted(self.demands.choices(job), key=lambda one: (one.cost, one.location))
         return self._known[job]
 
     def _take(self, task: Task, job: PlacedJob, choice: Choice) -> None:
@@ -252,8 +265,8 @@ class Reconfigurer:
         self._count(task, choice, 1.0, job)
 
     def _count(self, task: Task, choice: Choice, sign: float, job: PlacedJob | None = None) -> None:
-        for what, amount in taken(job or self.demands.jobs[task.job], choice).items():
-            key = choice.place, what
+        for resource, amount in usage(job or self.demands.jobs[task.job], choice).items():
+            key = choice.location, resource
             self._used[key] = self._used.get(key, 0.0) + sign * amount
 
 

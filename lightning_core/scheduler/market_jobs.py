@@ -1,4 +1,4 @@
-"""Jobs of a pool as the market sees them: their measured speed, slot by slot, and the lessons of those that are over.
+"""Jobs of a pool as the market sees them: their measured speed, interval by interval, and the lessons of those that are over.
 
 A job that has ended tells what each spot policy would have made of it: it is played again through the prices that came,
 at the speed that was measured, up to its deadline (counterfactual replay, Kong et al., algorithm 2). The market must
@@ -17,7 +17,7 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.events import SelectorFeedback
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
-from lightning_core.market import Foreseen, JobBatch, LastValue, Market, SpotJob, play
+from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.policies import OnDemand
 from lightning_core.market.selector import normalised
 from lightning_core.scheduler.market_terms import MarketTerms
@@ -25,16 +25,16 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 
 
-def speed_table(speed: SpeedUp, slot: float, most: int | None = None) -> tuple[int, tuple[float, ...]]:
+def throughput_table(speed: SpeedUp, interval: float, max_nodes: int | None = None) -> tuple[int, tuple[float, ...]]:
     """A job's measured speed as the market's table H(n).
 
     Args:
         speed: what was learned of it.
-        slot: seconds.
-        most: instances to tell of; none: the largest of its sizes.
+        interval: seconds.
+        max_nodes: instances to tell of; none: the largest of its sizes.
 
     Returns:
-        The fewest instances that it needs, and batches in a slot on 0, 1, .. of them; on a number between two of its
+        The fewest instances that it needs, and batches in an interval on 0, 1, .. of them; on a number between two of its
         sizes as many as on the smaller.
 
     Raises:
@@ -42,20 +42,20 @@ def speed_table(speed: SpeedUp, slot: float, most: int | None = None) -> tuple[i
 
     Example::
 
-        >>> speed_table(SpeedUp((1, 2, 4), (1.0, 1.8, 3.0)), slot=100.0)
+        >>> throughput_table(SpeedUp((1, 2, 4), (1.0, 1.8, 3.0)), interval=100.0)
         (1, (0.0, 100.0, 180.0, 180.0, 300.0))
     """
     if not speed.known:
         raise ValueError("a job's speed must be known, nothing has been seen of it")
-    least, most = speed.sizes[0], most or speed.sizes[-1]
+    min_nodes, max_nodes = speed.sizes[0], max_nodes or speed.sizes[-1]
     table = [0.0]
-    for number in range(1, most + 1):
+    for number in range(1, max_nodes + 1):
         size = max((one for one in speed.sizes if one <= number), default=None)
-        table.append(0.0 if size is None else max(table[-1], slot * speed.rate(size)))
-    return least, tuple(table)
+        table.append(0.0 if size is None else max(table[-1], interval * speed.rate(size)))
+    return min_nodes, tuple(table)
 
 
-def work_left(scheduler: Scheduler, name: str) -> float:
+def batches_left(scheduler: Scheduler, name: str) -> float:
     """Batches that a job has still to do.
 
     Raises:
@@ -67,18 +67,18 @@ def work_left(scheduler: Scheduler, name: str) -> float:
     return float(max(target.batches - scheduler.last(name).batches, 1))
 
 
-# Slots in which a job is played again at most; of a longer one several are taken for one.
-MOST_SLOTS = 32
+# Intervals in which a job is played again at most; of a longer one several are taken for one.
+MAX_INTERVALS = 32
 
 
-class Lecture(NamedTuple):
+class ReplayableJob(NamedTuple):
     """A job that can teach.
 
     Args:
         name: of the job.
         job: what the market sees of it; None if it teaches nothing, for its speed or its work is not known, or it lived
             beyond the recording.
-        start: the slot in which it began.
+        start: the interval in which it began.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Lecture(NamedTuple):
     start: int
 
 
-class Lessons:
+class CounterfactualReplay:
     """Makes lessons of a pool's jobs, once their deadlines have passed.
 
     Args:
@@ -98,58 +98,59 @@ class Lessons:
         self.terms, self.market = terms, market
 
     @classmethod
-    def of(cls, settings: Settings) -> Lessons | None:
+    def of(cls, settings: Settings) -> CounterfactualReplay | None:
         """Of a pool, if it has a market."""
         terms = settings.market_terms()
         return None if terms is None else cls(terms, terms.market())
 
-    def due(self, scheduler: Scheduler, now: float) -> list[Lecture]:
+    def due(self, scheduler: Scheduler, now: float) -> list[ReplayableJob]:
         """Jobs that can teach now."""
-        names = [name for name, over in scheduler.untaught.items() if over <= now]
-        return [Lecture(name, *self._seen(scheduler, name)) for name in names]
+        names = [name for name, over in scheduler.awaiting_feedback.items() if over <= now]
+        return [ReplayableJob(name, *self._observe(scheduler, name)) for name in names]
 
     def next(self, scheduler: Scheduler) -> float | None:
         """When a job can teach next, scheduler time."""
-        return min(scheduler.untaught.values(), default=None)
+        return min(scheduler.awaiting_feedback.values(), default=None)
 
-    def lesson(self, lecture: Lecture) -> SelectorFeedback:
-        """What each policy would have made of a job; up to a second or two for one of many slots and devices."""
+    def feedback(self, lecture: ReplayableJob) -> SelectorFeedback:
+        """What each policy would have made of a job; up to a second or two for one of many intervals and devices."""
         name, job, start = lecture
         if job is None:
             return SelectorFeedback(name, ())
         job = replace(job, value=self.terms.value * on_demand_alone(job, self.market.on_demand))
-        times = math.ceil(job.deadline / MOST_SLOTS)
+        times = math.ceil(job.deadline / MAX_INTERVALS)
         if times > 1:
-            market = coarser(self.market, start, times)
-            speed = tuple(times * one for one in job.speed)
-            job, start = replace(job, deadline=job.deadline // times, speed=speed), 0
+            market = coarsen(self.market, start, times)
+            scaled = tuple(times * one for one in job.throughput)
+            job, start = replace(job, deadline=job.deadline // times, throughput=scaled), 0
         else:
             market = self.market
         policies = list(self.terms.make().values())
-        ledgers = play(policies, JobBatch([job], market, [start]), Foreseen(LastValue()))
+        ledgers = backtest(policies, JobBatch([job], market, [start]), MarketForecaster(LastValue()))
         worth = (normalised(ledger.utility, job, market.on_demand) for ledger in ledgers)
         return SelectorFeedback(name, tuple(float(one[0]) for one in worth))
 
-    def _seen(self, scheduler: Scheduler, name: str) -> tuple[SpotJob | None, int]:
+    def _observe(self, scheduler: Scheduler, name: str) -> tuple[SpotJob | None, int]:
         status, given, speed = scheduler.last(name), scheduler.job(name), scheduler.speedup(name)
-        slot = self.market.seconds
-        start = math.ceil((status.submitted_at + given.begin) / slot)
-        deadline = math.floor(status.deadline / slot) - start
+        interval = self.market.seconds
+        start = math.ceil((status.submitted_at + given.begin) / interval)
+        deadline = math.floor(status.deadline / interval) - start
         # What a job has done that did not reach its loss tells nothing of what it would have had to do.
         met = status.batches if status.verdict is Verdict.MET else 0
         work = given.target.batches if isinstance(given.target, BatchTarget) else met
         if deadline < 1 or start + deadline > len(self.market) or not work or not speed.known:
             return None, start
-        least, table = speed_table(speed, slot)
+        min_nodes, table = throughput_table(speed, interval)
         kept, grace = self.terms.kept, self.terms.grace
-        return SpotJob(float(work), deadline, least, len(table) - 1, table, kept, kept, 0.0, grace), start
+        return SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, 0.0, grace), start
 
 
-def coarser(market: Market, start: int, times: int) -> Market:
-    """From a slot on, so many slots as one: the fewest instances in them, and the highest price."""
-    slots = (len(market) - start) // times
+def coarsen(market: Market, start: int, times: int) -> Market:
+    """From an interval on, so many intervals as one: the fewest instances in them, and the highest price."""
+    intervals = (len(market) - start) // times
     available, price = (
-        column[start : start + slots * times].reshape(slots, times) for column in (market.available, market.price)
+        column[start : start + intervals * times].reshape(intervals, times)
+        for column in (market.available, market.price)
     )
     return Market(price.max(1) * times, available.min(1), market.on_demand * times, market.seconds * times, market.name)
 
@@ -157,5 +158,5 @@ def coarser(market: Market, start: int, times: int) -> Market:
 def on_demand_alone(job: SpotJob, price: float) -> float:
     """What a job costs on the fewest on-demand instances that end it in time."""
     none = Market(np.full(job.deadline, price), np.zeros(job.deadline, np.int64), price)
-    [ledger] = play([OnDemand()], JobBatch([job], none, [0]), Foreseen(LastValue()))
+    [ledger] = backtest([OnDemand()], JobBatch([job], none, [0]), MarketForecaster(LastValue()))
     return float(ledger.cost[0])

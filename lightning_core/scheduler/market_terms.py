@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_core.market.model import Market
+from lightning_core.market.job_batch import Market
+from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies import SPOT_POLICIES
-from lightning_core.market.traces import SLOT, read, shipped
-from lightning_core.market.views import SpotPolicy
+from lightning_core.market.traces import INTERVAL, read, shipped
 
 # As different from each other as they are: what plans, what waits, what keeps to the clock, what trusts nothing.
 USUAL = ("chain", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
@@ -20,17 +20,17 @@ class MarketTerms:
     """A pool's market.
 
     Args:
-        trace: file of a recording (:func:`~lightning_core.market.traces.read`), whose first slot is the pool's first;
+        trace: file of a recording (:func:`~lightning_core.market.traces.read`), whose first interval is the pool's first;
             empty: the one that is shipped.
-        price: of a spot instance for a slot: where none is recorded, or instead of what was.
+        price: of a spot instance for an interval: where none is recorded, or instead of what was.
         on_demand: price of an on-demand instance.
-        slot: seconds of a slot; none: as it was recorded.
+        interval: seconds of an interval; none: as it was recorded.
         pool: of a recording of SpotLake's, ``INSTANCE@ZONE``.
         policies: names in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of which each job gets one.
         seed: of the draws among them.
         value: of a job that ends in time, in what it costs on on-demand instances alone.
         grace: after so many times its deadline its end is worth nothing.
-        kept: part of a slot that is left if the number of instances changes in it.
+        kept: part of an interval that is left if the number of instances changes in it.
 
     Raises:
         ValueError: if one is out of its range.
@@ -39,7 +39,7 @@ class MarketTerms:
     trace: str = ""
     price: float | None = None
     on_demand: float = 1.0
-    slot: float | None = None
+    interval: float | None = None
     pool: str = ""
     policies: tuple[str, ...] = USUAL
     seed: int = 0
@@ -60,12 +60,16 @@ class MarketTerms:
         for rule in ("trace", "pool"):
             if not isinstance(text := getattr(self, rule), str):
                 raise ValueError(f"market {rule} must be text, got {text!r}")
-        for rule in ("price", "on_demand", "slot", "value", "grace", "kept"):
+        for rule in ("price", "on_demand", "interval", "value", "grace", "kept"):
             if isinstance(number := getattr(self, rule), bool | str):
                 raise ValueError(f"market {rule} must be a number, got {number!r}")
         if self.price is not None and not 0 <= self.price < math.inf:
             raise ValueError(f"market price must be at least 0 and finite, got {self.price}")
-        positive = {"on_demand": self.on_demand, "value": self.value, "slot": SLOT if self.slot is None else self.slot}
+        positive = {
+            "on_demand": self.on_demand,
+            "value": self.value,
+            "interval": INTERVAL if self.interval is None else self.interval,
+        }
         for rule, number in positive.items():
             if not 0 < number < math.inf:
                 raise ValueError(f"market {rule} must be positive and finite, got {number}")
@@ -82,8 +86,8 @@ class MarketTerms:
             OSError: if it is not there.
         """
         if not self.trace:
-            return shipped(self.price, self.on_demand, self.slot)
-        return read(Path(self.trace), self.price, self.on_demand, self.slot, self.pool)
+            return shipped(self.price, self.on_demand, self.interval)
+        return read(Path(self.trace), self.price, self.on_demand, self.interval, self.pool)
 
     def make(self) -> dict[str, SpotPolicy]:
         """The policies, by name."""

@@ -104,7 +104,7 @@ class Scheduler:
         self._closing = False
         terms = self.settings.market_terms()
         self._selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
-        self._untaught: dict[str, float] = {}
+        self._awaiting_feedback: dict[str, float] = {}
         self.gone: frozenset[int] = frozenset()
         """Devices on which no worker can be had for now."""
         self._changed: list[Answer] = []
@@ -180,7 +180,7 @@ class Scheduler:
             grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
             row = table.add(job, now, size, grant, incarnation)
             if self._selector is not None:
-                self._untaught.pop(job.name, None)  # its name means another one now
+                self._awaiting_feedback.pop(job.name, None)  # its name means another one now
                 table.spot[row] = _chosen(self._selector, row)
             if not there:
                 self._end(row, now, Verdict.CANCELLED, Reason("no_such_location", text=job.location))
@@ -199,10 +199,10 @@ class Scheduler:
 
     def _learn(self, lesson: SelectorFeedback) -> None:
         """The next job's policy is chosen by what this one has taught."""
-        if self._selector is None or self._untaught.pop(lesson.job, None) is None:
+        if self._selector is None or self._awaiting_feedback.pop(lesson.job, None) is None:
             return
         if len(lesson.utilities) == len(self._selector.names) and all(0 <= one <= 1 for one in lesson.utilities):
-            self._selector.learn(np.array(lesson.utilities))
+            self._selector.update(np.array(lesson.utilities))
 
     def _report(self, report: Report, now: float) -> None:
         table = self._table
@@ -407,7 +407,7 @@ class Scheduler:
         table.end(row, now, end)
         self._changed.append(end)
         if self._selector is not None:
-            self._untaught[end.job] = max(float(table.deadline[row]), now)
+            self._awaiting_feedback[end.job] = max(float(table.deadline[row]), now)
 
     # ------------------------------------------------------------------------------------------------ the round
 
@@ -535,9 +535,9 @@ class Scheduler:
         return self._table.speedups[self._table.row_of[name]]
 
     @property
-    def untaught(self) -> Mapping[str, float]:
+    def awaiting_feedback(self) -> Mapping[str, float]:
         """Jobs that are over, of a pool with a market, and have not taught anything yet; when each deadline is over."""
-        return self._untaught
+        return self._awaiting_feedback
 
     def last(self, name: str) -> JobStatus:
         """The newest of a name that was submitted."""
@@ -565,7 +565,7 @@ def _at(job: Job) -> str:
 def _chosen(selector: Selector, number: int) -> Reason:
     """A draw by the weights, and how much weight it has."""
     name = selector.choose(number)
-    return Reason("spot_policy", (float(selector.weights[selector.names.index(name)]), selector.learned), name)
+    return Reason("spot_policy", (float(selector.weights[selector.names.index(name)]), selector.feedback_count), name)
 
 
 def _countable(report: Report) -> bool:

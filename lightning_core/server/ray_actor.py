@@ -53,7 +53,7 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import JoinRefused
-from lightning_core.scheduler.market_jobs import Lecture, Lessons
+from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host, NotKeptError
 from lightning_core.server.notifications import Notifier
@@ -97,7 +97,7 @@ class SchedulerActor:
         self._door = SocketServer(self, Path(socket)) if socket else None
         self._notifier = Notifier(on_verdict or {})
         self._launching = asyncio.Lock()
-        self._lessons: Lessons | None = None
+        self._lessons: CounterfactualReplay | None = None
         self._teaching: asyncio.Task[None] | None = None
         self._scripts = Sessions(lambda: self._host.scheduler, self._handle)
         try:
@@ -109,7 +109,7 @@ class SchedulerActor:
             self._trouble = f"{type(error).__name__}: {error}"
         if self._trouble is None:
             try:
-                self._lessons = Lessons.of(self._host.scheduler.settings)
+                self._lessons = CounterfactualReplay.of(self._host.scheduler.settings)
             except (OSError, ValueError) as error:  # its recording is gone: jobs get policies, and nobody learns
                 log.warning("no job will teach which spot policy is best: %s", error)
         # Ray starts it again without a word, and scripts can speak only to a door that is open.
@@ -358,11 +358,11 @@ class SchedulerActor:
         if lectures := self._lessons.due(self._host.scheduler, self._host.now()):
             self._teaching = asyncio.get_running_loop().create_task(self._hear(self._lessons, lectures))
 
-    async def _hear(self, lessons: Lessons, lectures: Sequence[Lecture]) -> None:
+    async def _hear(self, lessons: CounterfactualReplay, lectures: Sequence[ReplayableJob]) -> None:
         try:
             for lecture in lectures:
                 try:
-                    lesson = await asyncio.to_thread(lessons.lesson, lecture)
+                    lesson = await asyncio.to_thread(lessons.feedback, lecture)
                 except Exception:  # it is not asked again
                     log.exception("job %s cannot teach", lecture.name)
                     lesson = SelectorFeedback(lecture.name, ())

@@ -27,7 +27,7 @@ from typing import Any
 from lightning_core.core.answers import Answer, End, Grant
 from lightning_core.core.events import Event, ExitCause, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.scheduler.market_jobs import Lessons
+from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
@@ -93,7 +93,7 @@ class Simulation:
         self._journal: Journal | None = None
         self._check = check
         self._scheduler = Scheduler(settings)
-        self._lessons = Lessons.of(settings)
+        self._lessons = CounterfactualReplay.of(settings)
         self._workers = {given.job.name: Worker(given) for given in jobs}
         self._devices = [Device() for _ in range(settings.devices)]
         # What is to be looked at when an instant is over: devices that change hands, jobs that want a process.
@@ -171,7 +171,7 @@ class Simulation:
         """Those that are over teach those to come."""
         if self._lessons is not None:
             for lecture in self._lessons.due(self._scheduler, self._now):
-                self._handle(self._lessons.lesson(lecture))
+                self._handle(self._lessons.feedback(lecture))
 
     def _say(self, event: Event) -> None:
         """A worker speaks."""

@@ -27,12 +27,12 @@ def test_markets_of_a_folder_with_and_without_prices(tmp_path: Path, capsys: pyt
     assert all(f"left out: {tmp_path / name}" in told for name in ("jobs.csv", "short.csv", "other.json", "gap.csv"))
     assert [trace.name for trace in (priced, several, one)] == ["a", "b", "c"]
     assert [trace.priced for trace in (priced, several, one)] == [True, False, False]
-    assert [trace.most for trace in (priced, several, one)] == [12, 4, 1]
+    assert [trace.max_nodes for trace in (priced, several, one)] == [12, 4, 1]
     assert several.extreme == 1.0
     assert set(several.market.price.tolist()) == {PRICE}
     batch = several.jobs(5, seed=3)
     assert batch.feasible.all()
-    assert batch.work[0] / batch.most[0] == pytest.approx(80 / 12)
+    assert batch.work[0] / batch.max_nodes[0] == pytest.approx(80 / 12)
 
 
 def test_without_a_folder_there_are_a_recorded_market_and_a_made_up_one(tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ def test_a_plan(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     said = Said(capsys, "market", "plan", "--trace", calm, *JOB, "--picture", str(picture))
     assert said.code == 0
     assert "recorded: 0.5 to 0.5" in said.out
-    assert "80 of work in 10 slots (5h) on 1 to 12 instances; worth 121.5" in said.out
-    slots = re.findall(r"^(\d) +8 +0\.500 +(\d+) +(\d+) ", said.out, re.MULTILINE)
-    assert [slot for slot, _, _ in slots] == list("0123456789")
+    assert "80 of work in 10 intervals (5h) on 1 to 12 instances; worth 121.5" in said.out
+    intervals = re.findall(r"^(\d) +8 +0\.500 +(\d+) +(\d+) ", said.out, re.MULTILINE)
+    assert [interval for interval, _, _ in intervals] == list("0123456789")
     now = re.search(r"now: hold (\d+) spot and (\d+) on-demand instances", said.out)
     assert now is not None
-    assert now.groups() == slots[0][1:]
+    assert now.groups() == intervals[0][1:]
     cost = re.search(r"ends in time and costs ([\d.]+); on-demand alone 81", said.out)
     assert cost is not None
     assert 40 < float(cost[1]) < 50  # eight at half the price do nearly all of it
@@ -68,7 +68,7 @@ def test_a_backtest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_arguments_of_policies_and_a_price_that_is_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spot.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [4, 4, 3, 0, 0, 4] * 40}))
-    asked = ("market", "backtest", "--trace", str(path), *JOB, "--most", "4", "--work", "20")
+    asked = ("market", "backtest", "--trace", str(path), *JOB, "--max-nodes", "4", "--work", "20")
     said = Said(capsys, *asked, "--price", "0.3", "--policy", "ahap:omega=1", "--policy", "chain", "--starts", "5")
     assert said.code == 0
     assert "price assumed: 0.3" in said.out
@@ -94,14 +94,14 @@ def test_forecasts(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
         (("plan", *JOB, "--policy", "ahap:omega=2.5"), "omega and commitment must be whole, got 2.5 and 1"),
         (("plan", *JOB, "--policy", "ahap:windows=1"), "--policy ahap: "),
         (("plan", *JOB, "--policy", "ahap:mode=Paper"), "mode, end and ahead must be of .* got 'Paper'"),
-        (("plan", *JOB, "--speed", "1,nan,3"), "speed must be finite"),
-        (("plan", *JOB, "--policy", "ahap:omega=0"), "omega must be at least 1 slot, got 0"),
-        (("plan", *JOB, "--speed", "1,two"), "--speed must be numbers with commas between, got '1,two'"),
+        (("plan", *JOB, "--throughput", "1,nan,3"), "throughput must be finite"),
+        (("plan", *JOB, "--policy", "ahap:omega=0"), "omega must be at least 1 interval, got 0"),
+        (("plan", *JOB, "--throughput", "1,two"), "--throughput must be numbers with commas between, got '1,two'"),
         (("plan", *JOB, "--trace", "/nowhere.csv"), "No such file"),
         (("backtest", *JOB, "--starts", "0"), "--starts must be at least 1, got 0"),
-        (("backtest", "--work", "80", "--deadline", "2000"), "at most the 1316 slots of a100, got 2000"),
-        (("forecast", "--horizon", "0"), "--horizon must be at least 1 slot, got 0"),
-        (("forecast", "--horizon", "2000"), "--horizon must be below the 1316 slots of a100, got 2000"),
+        (("backtest", "--work", "80", "--deadline", "2000"), "at most the 1316 intervals of a100, got 2000"),
+        (("forecast", "--horizon", "0"), "--horizon must be at least 1 interval, got 0"),
+        (("forecast", "--horizon", "2000"), "--horizon must be below the 1316 intervals of a100, got 2000"),
     ],
 )
 def test_what_is_refused(asked: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,7 @@ def test_the_speed_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.C
     run.mkdir()
     Simulation(Settings(policy="edf", devices=2), jobs, journal=run / "journal.db").run(until=20.0)
     said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "vit", "--deadline", "4")
-    assert "batches in a slot by instances: 1: 1.8e+04, 2: 3.24e+04" in said.out
+    assert "batches in an interval by instances: 1: 1.8e+04, 2: 3.24e+04" in said.out
     assert said.code == 0
     said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "bart", "--deadline", "4")
     assert "has no job 'bart'; did you mean 'bert'" in said.err
@@ -170,11 +170,11 @@ CONTENT = {"jobs": {"a": {"deadline": "1h", "target": {"batches": 10}, "config":
 
 
 def test_a_bundle_with_a_market(calm: str, tmp_path: Path) -> None:
-    market = {"trace": "calm.csv", "slot": "10m", "policies": ["chain", "max-spot"], "seed": 4}
+    market = {"trace": "calm.csv", "interval": "10m", "policies": ["chain", "max-spot"], "seed": 4}
     bundle = _bundle(tmp_path, market)
     terms = bundle.settings.market_terms()
     assert terms is not None
-    assert (terms.trace, terms.slot, terms.policies, terms.seed) == (calm, 600.0, ("chain", "max-spot"), 4)
+    assert (terms.trace, terms.interval, terms.policies, terms.seed) == (calm, 600.0, ("chain", "max-spot"), 4)
     assert Bundle.from_dict(bundle.to_dict(), tmp_path).settings == bundle.settings
     short = _bundle(tmp_path, "calm.csv").settings.market_terms()
     assert short is not None
@@ -186,7 +186,7 @@ def test_a_bundle_with_a_market(calm: str, tmp_path: Path) -> None:
     [
         ("nowhere.csv", "market: trace .*nowhere.csv: No such file"),
         ({"trase": "calm.csv"}, "market: unknown key 'trase'; did you mean 'trace'"),
-        ({"slot": -30}, "market: duration must be positive, got -30"),
+        ({"interval": -30}, "market: duration must be positive, got -30"),
         ({"policies": ["chains"]}, "market: market policies must be of chain"),
         (3, "market: expected a recording or a mapping of trace, "),
     ],

@@ -1,4 +1,4 @@
-"""``lightning-core place``: what it says, draws and refuses."""
+"""``lightning-core location``: what it says, draws and refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightning_core.bundle.demands import read_demands
+from lightning_core.bundle.demands_file import read_demands
 from lightning_core.bundle.problems import BundleError
 from tests.cli.test_cli import Said
 from tests.conftest import ROOT
@@ -18,17 +18,19 @@ DAY = ROOT / "examples" / "day.yaml"
 
 def test_the_example_s_day_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, where = tmp_path / "day.png", tmp_path / "day.json"
-    said = Said(capsys, "place", "plan", str(DAY), "--baselines", "--picture", str(picture), "--json", str(where))
+    said = Said(capsys, "location", "plan", str(DAY), "--baselines", "--picture", str(picture), "--json", str(where))
     assert said.code == 0
     lines = said.out.splitlines()
-    assert [line.split()[0] for line in lines[:5]] == ["place", "harbour", "station", "campus", "cloud"]
+    assert [line.split()[0] for line in lines[:5]] == ["location", "harbour", "station", "campus", "cloud"]
     rows = {line.split("  ")[0]: line.split()[-1] for line in lines if line.startswith(("plan", "one "))}
     assert float(rows["plan"]) <= min(float(rows["one period planned"]), float(rows["one after the other"]))
     assert picture.read_bytes().startswith(b"\x89PNG")
     body = json.loads(where.read_text())
     cameras = [task for task in body["tasks"] if task["job"] == "cameras"]
     assert len(cameras) == 8
-    assert all(choice is None or choice["place"] != "cloud" for task in cameras for choice in task["served"].values())
+    assert all(
+        choice is None or choice["location"] != "cloud" for task in cameras for choice in task["served"].values()
+    )
 
 
 def test_what_does_not_fit_is_told_and_the_rest_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +38,7 @@ def test_what_does_not_fit_is_told_and_the_rest_is_planned(tmp_path: Path, capsy
     body["jobs"]["cameras"]["tasks"] = [2, 40, 4]
     path = tmp_path / "day.yaml"
     path.write_text(yaml.safe_dump(body))
-    said = Said(capsys, "place", "plan", str(path))
+    said = Said(capsys, "location", "plan", str(path))
     assert said.code == 3
     assert "tasks cannot be served in day" in said.out
     assert "more v100 at the edge would be needed" in said.out
@@ -44,11 +46,11 @@ def test_what_does_not_fit_is_told_and_the_rest_is_planned(tmp_path: Path, capsy
 
 
 def test_an_accuracy_that_must_be_reached(capsys: pytest.CaptureFixture[str]) -> None:
-    said = Said(capsys, "place", "plan", str(DAY), "--cost", "1", "--accuracy", "0", "--mean-accuracy", "0.85")
+    said = Said(capsys, "location", "plan", str(DAY), "--cost", "1", "--accuracy", "0", "--mean-accuracy", "0.85")
     assert said.code == 0
     plan = next(line.split() for line in said.out.splitlines() if line.startswith("plan"))
     assert float(plan[2]) >= 0.85
-    said = Said(capsys, "place", "plan", str(DAY), "--mean-accuracy", "0.99")
+    said = Said(capsys, "location", "plan", str(DAY), "--mean-accuracy", "0.99")
     assert (said.code, "at most 0.9000" in said.err) == (2, True)
 
 
@@ -101,7 +103,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
 def test_a_day_with_surges_is_lived_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, figures = tmp_path / "loads.svg", tmp_path / "day.json"
     said = Said(
-        capsys, "place", "simulate", str(DAY), "--steps", "8", "--picture", str(picture), "--json", str(figures)
+        capsys, "location", "simulate", str(DAY), "--steps", "8", "--picture", str(picture), "--json", str(figures)
     )
     assert said.code == 0
     assert "<svg" in picture.read_text()
@@ -116,10 +118,10 @@ def test_a_day_with_surges_is_lived_through(tmp_path: Path, capsys: pytest.Captu
 def test_what_comes_in_can_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, figures = tmp_path / "day.csv", tmp_path / "day.json"
     path.write_text("cameras,buses,meters,shops\n" + "15,15,5,15\n" * 6)
-    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path), "--json", str(figures))
+    said = Said(capsys, "location", "simulate", str(DAY), "--arrivals", str(path), "--json", str(figures))
     assert (said.code, json.loads(figures.read_text())["as planned"]["served"]) == (0, 1.0)
     path.write_text("cameras,buses,meters,shops\n15,15,5,15\n15,x,5,15\n15,15,0,15\n15,15,5\n")
-    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path))
+    said = Said(capsys, "location", "simulate", str(DAY), "--arrivals", str(path))
     assert said.code == 2
     assert [line.partition(str(path))[2] for line in said.err.splitlines()] == [
         ": must be as many rows for each of 3 periods, got 4",
@@ -128,5 +130,5 @@ def test_what_comes_in_can_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
         ":5: expected 4 positive numbers, got '15,15,5'",
     ]
     path.write_text("cameras,buses\n15,15\n")
-    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path))
+    said = Said(capsys, "location", "simulate", str(DAY), "--arrivals", str(path))
     assert "expected a column for each of cameras, buses, meters, shops, got cameras, buses" in said.err

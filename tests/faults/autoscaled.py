@@ -19,11 +19,11 @@ from typing import Any
 
 import ray
 
-from lightning_core.cloud.provisioners import MARKET, Autoscaled, nodes_there
+from lightning_core.cloud.provisioners import MARKET, AutoscalerProvisioner, nodes_there
 from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.cluster.cluster import Cluster
-from lightning_core.market.live_plan import Nodes
+from lightning_core.market.online_plan import NodeCounts
 from lightning_core.node.signals import below, end
 from lightning_core.worker.process_group import free_port
 
@@ -101,17 +101,17 @@ def main(folder: Path) -> None:
     found: dict[str, Any] = {}
     with made_up_cloud(folder) as address:
         join_ray(address)
-        cloud = Autoscaled("device", leave=20.0)
-        cloud.want(Nodes(0, 1))
-        found["came"] = wait_for(lambda: nodes_there() == Nodes(0, 1))
+        cloud = AutoscalerProvisioner("device", leave=20.0)
+        cloud.want(NodeCounts(0, 1))
+        found["came"] = wait_for(lambda: nodes_there() == NodeCounts(0, 1))
         with Cluster(4, devices=4, least=1) as pool:
             # The pool has room for four, and waits for none of them.
             time.sleep(8)
             found["with room for four"] = alive()
-            cloud.want(Nodes(2, 1))
-            found["more"] = wait_for(lambda: nodes_there() == Nodes(2, 1) and pool.warm() == 3)
-            cloud.want(Nodes(1, 0))
-            found["fewer"] = wait_for(lambda: nodes_there() == Nodes(1, 0) and pool.warm() == 1)
+            cloud.want(NodeCounts(2, 1))
+            found["more"] = wait_for(lambda: nodes_there() == NodeCounts(2, 1) and pool.warm() == 3)
+            cloud.want(NodeCounts(1, 0))
+            found["fewer"] = wait_for(lambda: nodes_there() == NodeCounts(1, 0) and pool.warm() == 1)
             found["given back"] = wait_for(lambda: alive() == 1)
             time.sleep(8)
             found["at last"] = list(nodes_there())

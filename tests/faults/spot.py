@@ -17,28 +17,28 @@ import numpy as np
 
 from benchmarks.resize import _seen as seen
 from benchmarks.spot_live import moments
-from lightning_core.cloud.provisioners import SPOT, LocalNodes
+from lightning_core.cloud.provisioners import SPOT, SimulatedProvisioner
 from lightning_core.cloud.simulated_cloud import local_machines
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
-from lightning_core.cluster.spot_watcher import MadeUp, SpotRun
+from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.market import Market
-from lightning_core.market.live_plan import Nodes
+from lightning_core.market.online_plan import NodeCounts
 from lightning_core.market.policies import SPOT_POLICIES
 from tests.conftest import ROOT
 
-SLOT, NOTICE, MOST = 20.0, 10.0, 2
-# Spot nodes by slot: two; one (drained with notice); none; two again.
+INTERVAL, NOTICE, MOST = 20.0, 10.0, 2
+# Spot nodes by interval: two; one (drained with notice); none; two again.
 COUNTS = [2, 1, 0, 2, 2, 2, 2, 2, 2, 2, 2, 2]
 BATCHES, DEADLINE = 2300, 200.0
 SAVE_EVERY = 5.0
 
 
-class World(MadeUp):
+class World(MarketReplay):
     """The market, and what else befalls the nodes."""
 
-    def __init__(self, nodes: LocalNodes, market: Market, run: SpotRun, found: dict[str, Any]) -> None:
+    def __init__(self, nodes: SimulatedProvisioner, market: Market, run: SpotWatcher, found: dict[str, Any]) -> None:
         super().__init__(nodes, market, run)
         self.nodes, self.found = nodes, found
         self._killed = self._stopped = 0.0
@@ -49,7 +49,7 @@ class World(MadeUp):
             if job.state is State.ENDED:
                 continue
             # Without notice, once both are back; and one that hangs a while later, and comes back.
-            if now >= 4 * SLOT and not self._killed and len(job.devices) == 2 and job.state is State.RUNNING:
+            if now >= 4 * INTERVAL and not self._killed and len(job.devices) == 2 and job.state is State.RUNNING:
                 self._killed = self.found["killed at"] = now
                 os.kill(self.nodes.processes(SPOT)[-1], signal.SIGKILL)
             self._hang(now, job)
@@ -85,14 +85,14 @@ def main(folder: Path) -> None:
     found: dict[str, Any] = {}
     content = {"pool": {"devices": 2 * MOST}, "policy": "fifo", "period": "0.5s", "jobs": {"a": job(folder / "a")}}
     bundle = Bundle.from_dict(content, ROOT)
-    market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=SLOT)
+    market = Market(np.full(len(COUNTS), 0.4), np.array(COUNTS), seconds=INTERVAL)
     with local_machines() as machines:
-        nodes = LocalNodes(machines, NOTICE)
+        nodes = SimulatedProvisioner(machines, NOTICE)
         asked = time.monotonic()
-        nodes.want(Nodes(0, 1))
+        nodes.want(NodeCounts(0, 1))
         with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
             setup = time.monotonic() - asked
-            spot = SpotRun(
+            spot = SpotWatcher(
                 pool, nodes, nodes.there, market, lambda _: SPOT_POLICIES["max-spot"](), kept=0.8, setup=setup
             )
             watcher = World(nodes, market, spot, found)

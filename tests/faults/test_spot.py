@@ -94,14 +94,14 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
     flags = [
         "--quotes",
         f"{sys.executable} {script} {tmp_path / 'began'}",
-        "--slot",
+        "--interval",
         "15s",
         "--spot-policy",
         "max-spot",
     ]
     command = [sys.executable, "-m", "lightning_core.cli.main", "run", str(path), "--run-dir", str(run), *flags]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command += ["--picture", str(tmp_path / "slots.png")]
+    command += ["--picture", str(tmp_path / "intervals.png")]
     ran: dict[str, Any] = {"cwd": ROOT, "env": environment, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, stdout=subprocess.PIPE, **ran) as left:
         until = time.monotonic() + 120
@@ -112,21 +112,21 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
         left.send_signal(signal.SIGINT)
         words, _ = left.communicate(timeout=90)
     assert left.returncode == 130, words
-    before = json.loads((run / "ledger.json").read_text())["slots"]
+    before = json.loads((run / "ledger.json").read_text())["intervals"]
     assert f"run --resume {run}" in words
     command = [sys.executable, "-m", "lightning_core.cli.main", "run", "--resume", str(run)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=300, **ran)
     assert done.returncode == 0, done.stdout
     ledger = json.loads((run / "ledger.json").read_text())
-    assert ledger["slots"][: len(before)] == before
-    rows = ledger["slots"]
+    assert ledger["intervals"][: len(before)] == before
+    rows = ledger["intervals"]
     assert sum(row["batches"] for row in rows) == 1600
     assert all(row["spot"] <= row["available"] for row in rows)
     assert {row["available"] for row in rows} == {1, 3}
     assert max(row["used"] for row in rows) > 1.5  # both at once
     assert ledger["cost"] == pytest.approx(sum(row["spot"] * 0.3 + row["on_demand"] for row in rows))
     assert ledger["optimum"] <= ledger["cost"]
-    assert (tmp_path / "slots.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "intervals.png").read_bytes().startswith(b"\x89PNG")
     # A node that goes is nothing that people are told of line by line.
     assert "Raylet is terminated" not in words + done.stdout
 

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from lightning_core.market import (
     Arima,
     Autoregressive,
-    Foreseen,
     JobBatch,
     LastValue,
     Ledger,
     Market,
+    MarketForecaster,
     Noisy,
     Perfect,
     Seasonal,
     SpotJob,
-    play,
+    backtest,
 )
-from lightning_core.market.choices import Choices
+from lightning_core.market.observation import Forecast, Observation, SpotPolicy
 from lightning_core.market.optimum import by_labels, optimum
 from lightning_core.market.policies import (
     Ahanp,
@@ -39,14 +39,14 @@ from lightning_core.market.policies import (
     UniformProgress,
 )
 from lightning_core.market.policies.chain import transitions
-from lightning_core.market.views import Forecast, Seen, SpotPolicy
-from lightning_core.market.windows import grid_of
+from lightning_core.market.safety_net import SafetyNet
+from lightning_core.market.window_planner import grid_of
 from lightning_core.placement.predictor import PREDICTORS
 from lightning_core.planning.series import errors
 from lightning_core.scheduler.market_jobs import on_demand_alone
 
 PAPER = SpotJob(work=80.0, deadline=10)
-LAST, PERFECT = Foreseen(LastValue()), Foreseen(Perfect())
+LAST, PERFECT = MarketForecaster(LastValue()), MarketForecaster(Perfect())
 
 POLICIES: dict[str, Any] = {
     "on-demand": OnDemand,
@@ -66,9 +66,9 @@ POLICIES: dict[str, Any] = {
 }
 
 
-def alone(policy: SpotPolicy, job: SpotJob, market: Market, foresight: Any = LAST, **how: Any) -> Ledger:
-    """One policy, one job, from the market's first slot on."""
-    [ledger] = play([policy], JobBatch([job], market, [0]), foresight, **how)
+def alone(policy: SpotPolicy, job: SpotJob, market: Market, forecasts: Any = LAST, **how: Any) -> Ledger:
+    """One policy, one job, from the market's first interval on."""
+    [ledger] = backtest([policy], JobBatch([job], market, [0]), forecasts, **how)
     return ledger
 
 
@@ -85,12 +85,12 @@ def flat(available: list[int], price: float = 0.4) -> Market:
 
 
 def test_what_the_rest_is_worth_behind_the_deadline() -> None:
-    assert (PAPER.slots_after(80.0, 0), PAPER.worth_of_rest(80.0, 0)) == (7, -84.0)
-    assert PAPER.worth_of_rest(0.8, 8) == pytest.approx(84.0)  # a slot late: 96 less 12
+    assert (PAPER.intervals_after(80.0, 0), PAPER.worth_of_rest(80.0, 0)) == (7, -84.0)
+    assert PAPER.worth_of_rest(0.8, 8) == pytest.approx(84.0)  # an interval late: 96 less 12
     assert PAPER.worth_of_rest(10.0, 12) == pytest.approx(84.0)  # as it is on all already
-    assert PAPER.worth_of_rest(11.5, 8) == pytest.approx(120 * 0.6 - 24)  # two slots, for the first loses a tenth
+    assert PAPER.worth_of_rest(11.5, 8) == pytest.approx(120 * 0.6 - 24)  # two intervals, for the first loses a tenth
     assert PAPER.worth_of_rest(0.0, 3) == 120.0
-    assert [PAPER.value_at(slot) for slot in (9, 10, 12, 15, 20)] == pytest.approx([120, 120, 72, 0, 0])
+    assert [PAPER.value_at(interval) for interval in (9, 10, 12, 15, 20)] == pytest.approx([120, 120, 72, 0, 0])
 
 
 def test_whether_a_job_can_be_ended_in_time_at_all() -> None:
@@ -102,12 +102,12 @@ def test_whether_a_job_can_be_ended_in_time_at_all() -> None:
     ("wrong", "words"),
     [
         ({"work": 0.0}, "work must be positive"),
-        ({"deadline": 0}, "deadline must be at least 1 slot"),
-        ({"least": 13}, "least must be at least 1 and at most 12"),
-        ({"speed": (0.0, 1.0)}, "speed must be of 0 to 12 instances"),
-        ({"most": 2, "speed": (0.0, 2.0, 1.0)}, "not fall with more"),
-        ({"most": 2, "speed": (1.0, 2.0, 3.0)}, "speed must be 0 without instances"),
-        ({"up": 0.95, "down": 0.9}, "up must be above 0 and at most down"),
+        ({"deadline": 0}, "deadline must be at least 1 interval"),
+        ({"min_nodes": 13}, "min_nodes must be at least 1 and at most 12"),
+        ({"throughput": (0.0, 1.0)}, "throughput must be of 0 to 12 instances"),
+        ({"max_nodes": 2, "throughput": (0.0, 2.0, 1.0)}, "not fall with more"),
+        ({"max_nodes": 2, "throughput": (1.0, 2.0, 3.0)}, "throughput must be 0 without instances"),
+        ({"growth_fraction": 0.95, "shrink_fraction": 0.9}, "growth_fraction and shrink_fraction must satisfy"),
         ({"grace": 1.0}, "grace must be above 1"),
         ({"value": math.nan}, "value must be at least 0"),
     ],
@@ -119,8 +119,8 @@ def test_jobs_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(
     ("price", "available", "words"),
-    [([0.1], [1, 2], "of the same slots"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
-     ([], [], "of the same slots"), ([math.inf], [1], "price must be at least 0 and finite")],
+    [([0.1], [1, 2], "of the same intervals"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
+     ([], [], "of the same intervals"), ([math.inf], [1], "price must be at least 0 and finite")],
 )  # fmt: skip
 def test_markets_that_cannot_be(price: Any, available: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
@@ -142,7 +142,7 @@ def test_on_demand_alone_takes_the_fewest_that_do() -> None:
 
 
 def test_the_paper_s_rule_without_forecasts_slot_by_slot() -> None:
-    """Spot instances appear after four slots: as printed the fleet shrinks to one, by default it goes on growing."""
+    """Spot instances appear after four intervals: as printed the fleet shrinks to one, by default it goes on growing."""
     market = flat([0] * 4 + [16] * 6)
     printed = alone(Ahanp(0.9, mode="paper"), PAPER, market, guarded=False)
     assert totals(printed)[1:] == [1, 2, 4, 1, 2, 4, 8, 12, 12]
@@ -156,7 +156,7 @@ def test_the_paper_s_rule_without_forecasts_slot_by_slot() -> None:
 
 def test_uniform_progress_buys_what_is_missing_where_there_is_no_spot() -> None:
     ledger = alone(UniformProgress(), PAPER, flat([0, 0, 12, 12, 12, 12, 12, 12, 12, 12]), guarded=False)
-    assert ledger.on_demand[0, :2].tolist() == [9, 9]  # 8 a slot are due; 9 of them do 8.1 in the first
+    assert ledger.on_demand[0, :2].tolist() == [9, 9]  # 8 an interval are due; 9 of them do 8.1 in the first
     assert not ledger.on_demand[0, 2:].any()
 
 
@@ -176,8 +176,8 @@ def test_a_chain_learns_how_counts_move() -> None:
     market = Market(np.full(300, 0.4), np.tile([0, 0, 12], 100))
     batch = JobBatch([PAPER] * 3, market, [200, 201, 202])
     chain, full, blind = (
-        play([policy], batch, foresight)[0].utility.mean()
-        for policy, foresight in ((Chain(), LAST), (Ahap(9, end="literal"), PERFECT), (Ahap(9, end="literal"), LAST))
+        backtest([policy], batch, forecasts)[0].utility.mean()
+        for policy, forecasts in ((Chain(), LAST), (Ahap(9, end="literal"), PERFECT), (Ahap(9, end="literal"), LAST))
     )
     assert full >= chain > full - 2
     assert chain > blind + 2
@@ -202,18 +202,29 @@ def test_plans_count_in_the_mean_and_are_added_up_as_printed() -> None:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, slots: int = 10) -> tuple[SpotJob, Market]:
+def worlds(draw: st.DrawFn, intervals: int = 10) -> tuple[SpotJob, Market]:
     """A job that can be ended in time, and a market of any kind."""
-    most = draw(st.integers(1, 16))
-    speed = np.concatenate([[0.0], np.cumsum(draw(st.lists(st.floats(0.05, 1.0), min_size=most, max_size=most)))])
-    up = draw(st.floats(0.3, 1.0))
-    down = draw(st.floats(up, 1.0))
-    deadline = draw(st.integers(1, slots))
-    work = draw(st.floats(0.05, 1.0)) * (up + deadline - 1) * float(speed[-1])
-    loss = draw(st.sampled_from([0.0, 0.4, 1.5]))
-    job = SpotJob(work, deadline, draw(st.integers(1, most)), most, tuple(speed.tolist()), up, down, loss=loss)
-    prices = draw(st.lists(st.floats(0.05, 1.3), min_size=slots, max_size=slots))
-    counts = draw(st.lists(st.integers(0, 16), min_size=slots, max_size=slots))
+    max_nodes = draw(st.integers(1, 16))
+    throughput = np.concatenate(
+        [[0.0], np.cumsum(draw(st.lists(st.floats(0.05, 1.0), min_size=max_nodes, max_size=max_nodes)))]
+    )
+    growth_fraction = draw(st.floats(0.3, 1.0))
+    shrink_fraction = draw(st.floats(growth_fraction, 1.0))
+    deadline = draw(st.integers(1, intervals))
+    work = draw(st.floats(0.05, 1.0)) * (growth_fraction + deadline - 1) * float(throughput[-1])
+    preemption_cost = draw(st.sampled_from([0.0, 0.4, 1.5]))
+    job = SpotJob(
+        work,
+        deadline,
+        draw(st.integers(1, max_nodes)),
+        max_nodes,
+        tuple(throughput.tolist()),
+        growth_fraction,
+        shrink_fraction,
+        preemption_cost=preemption_cost,
+    )
+    prices = draw(st.lists(st.floats(0.05, 1.3), min_size=intervals, max_size=intervals))
+    counts = draw(st.lists(st.integers(0, 16), min_size=intervals, max_size=intervals))
     return job, Market(np.array(prices), np.array(counts))
 
 
@@ -224,21 +235,21 @@ def worlds(draw: st.DrawFn, slots: int = 10) -> tuple[SpotJob, Market]:
 def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: int, overhead: Any) -> None:
     """In time whatever is forecast and whatever goes, within what there is, the same whoever plays beside it."""
     job, market = world
-    terms: Any = {"overhead": overhead, "gone": job.loss}
-    noise = Foreseen(Noisy(2.0, seed=seed), Noisy(2.0, 8.0, "heavy", seed))
+    terms: Any = {"overhead": overhead, "gone": job.preemption_cost}
+    noise = MarketForecaster(Noisy(2.0, seed=seed), Noisy(2.0, 8.0, "heavy", seed))
     ledger = alone(POLICIES[name](), job, market, noise, **terms)
-    slots = slice(0, job.deadline)
-    held = (ledger.spot + ledger.on_demand)[0, slots]
+    intervals = slice(0, job.deadline)
+    held = (ledger.spot + ledger.on_demand)[0, intervals]
     assert ledger.on_time.all()
-    assert np.all((held == 0) | ((held >= job.least) & (held <= job.most)))
-    assert np.all(ledger.spot[0, slots] <= market.available[slots])
+    assert np.all((held == 0) | ((held >= job.min_nodes) & (held <= job.max_nodes)))
+    assert np.all(ledger.spot[0, intervals] <= market.available[intervals])
     assert np.all((ledger.spot >= 0) & (ledger.on_demand >= 0))
-    assert job.loss or np.all(np.diff(ledger.progress[0]) >= 0)
+    assert job.preemption_cost or np.all(np.diff(ledger.progress[0]) >= 0)
     assert ledger.cost[0] == pytest.approx(ledger.paid.sum())
     free = alone(POLICIES[name](), job, market, noise, guarded=False, **terms)
     kept = free.on_demand[0, -1] + (free.spot[0, -1] if overhead == "total" else 0)
-    assert free.late[0] == job.slots_after(job.work - free.progress[0, -1], int(kept))
-    others = play([OnDemand(), POLICIES[name](), MaxSpot()], JobBatch([job] * 3, market, [0] * 3), noise, **terms)
+    assert free.late[0] == job.intervals_after(job.work - free.progress[0, -1], int(kept))
+    others = backtest([OnDemand(), POLICIES[name](), MaxSpot()], JobBatch([job] * 3, market, [0] * 3), noise, **terms)
     assert np.array_equal(others[1].spot[2], ledger.spot[0])
     if overhead == "total":
         assert ledger.utility[0] <= optimum(JobBatch([job], market, [0]))[0] + 1e-9
@@ -246,43 +257,48 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
 
 def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:
     """Four were held: a loss is 2.8 of work, of which the change to three is 0.3 already."""
-    job = SpotJob(30.0, 10, most=4)
+    job = SpotJob(30.0, 10, max_nodes=4)
     ledger = alone(MaxSpot(), job, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), gone=0.7)
     done = np.diff(ledger.progress[0, :5], prepend=0.0)
     assert done == pytest.approx([0.9 * 4, 0.9 * 3 - 2.5, 3.0, 0.9 * 4, -2.8])
     assert ledger.late == [1]  # nobody reckoned with that
-    known = replace(job, loss=0.7)
+    known = replace(job, preemption_cost=0.7)
     assert alone(MaxSpot(), known, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), gone=0.7).on_time.all()
 
 
 def test_who_has_instances_as_he_begins_pays_for_no_start() -> None:
-    job = SpotJob(8.0, 4, most=4, up=0.5, down=0.5)
+    job = SpotJob(8.0, 4, max_nodes=4, growth_fraction=0.5, shrink_fraction=0.5)
     ledgers = [alone(OnDemand(), job, flat([0] * 4), held=held) for held in ((0, 0), (1, 2))]
     assert [ledger.progress[0, 0] for ledger in ledgers] == [1.5, 3.0]
 
 
 def test_who_reckons_with_losses_does_so_only_where_there_may_be_one() -> None:
-    job, market = SpotJob(38.0, 12, most=4, up=0.2, down=0.2, loss=0.2), flat([4] * 12)
+    job, market = (
+        SpotJob(38.0, 12, max_nodes=4, growth_fraction=0.2, shrink_fraction=0.2, preemption_cost=0.2),
+        flat([4] * 12),
+    )
     # On-demand ones alone are as many as without.
-    assert totals(alone(OnDemand(), job, market)) == totals(alone(OnDemand(), replace(job, loss=0.0), market))
-    assert on_demand_alone(job, 1.0) == on_demand_alone(replace(job, loss=0.0), 1.0)
+    assert totals(alone(OnDemand(), job, market)) == totals(
+        alone(OnDemand(), replace(job, preemption_cost=0.0), market)
+    )
+    assert on_demand_alone(job, 1.0) == on_demand_alone(replace(job, preemption_cost=0.0), 1.0)
     # Spot ones that can stay as they are do; and who has none to fear is the same beside who has.
     held = np.array([3])
     row = LAST.look(JobBatch([job], market, [0]), 10, 0)
-    for loss, beside in ((0.2, False), (0.0, False), (0.0, True)):
-        batch = JobBatch([replace(job, loss=loss)] + [job] * beside, market, [0] * (1 + beside))
+    for preemption_cost, beside in ((0.2, False), (0.0, False), (0.0, True)):
+        batch = JobBatch([replace(job, preemption_cost=preemption_cost)] + [job] * beside, market, [0] * (1 + beside))
         several = [np.repeat(column, 1 + beside) for column in (np.array([33.0]), held, held * 0)]
         now = Forecast(np.repeat(row.prices, 1 + beside, 0), np.repeat(row.counts, 1 + beside, 0))
-        choices = Choices(Seen(batch, 10, several[0], several[1], several[2], now, several[0], several[0]))
+        net = SafetyNet(Observation(batch, 10, several[0], several[1], several[2], now, several[0], several[0]))
         wish = np.array([4] * (1 + beside))
-        assert [one[0] for one in choices.guarded(wish, wish * 0)] == [3, 0]
+        assert [one[0] for one in net.guarded(wish, wish * 0)] == [3, 0]
 
 
-@pytest.mark.parametrize("up", [0.05, 0.2, 0.9, 1.0])
+@pytest.mark.parametrize("growth_fraction", [0.05, 0.2, 0.9, 1.0])
 @pytest.mark.parametrize("overhead", ["total", "launches"])
-def test_the_net_lets_alone_whoever_can_stay_as_he_is(up: float, overhead: Any) -> None:
-    """Where a change costs nearly a whole slot, nine that stay are worth more than twelve that are launched."""
-    job = SpotJob(work=80.0, deadline=10, up=up, down=up)
+def test_the_net_lets_alone_whoever_can_stay_as_he_is(growth_fraction: float, overhead: Any) -> None:
+    """Where a change costs nearly a whole interval, nine that stay are worth more than twelve that are launched."""
+    job = SpotJob(work=80.0, deadline=10, growth_fraction=growth_fraction, shrink_fraction=growth_fraction)
     for policy in (OnDemand, MaxSpot):
         netted = alone(policy(), job, flat([9] * 10), overhead=overhead)
         free = alone(policy(), job, flat([9] * 10), guarded=False, overhead=overhead)
@@ -298,25 +314,33 @@ def test_the_net_lets_alone_whoever_can_stay_as_he_is(up: float, overhead: Any) 
 @settings(max_examples=40, deadline=None)
 def test_a_window_s_plan_is_the_best_of_all(data: st.DataObject) -> None:
     """With the whole future known and its end at the deadline, the plan is worth what the best of all plans is."""
-    slots, most = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
-    least = data.draw(st.integers(1, most))
-    up, down = data.draw(st.sampled_from([(0.9, 0.9), (0.8, 0.9), (1.0, 1.0), (0.5, 1.0)]))
-    job = SpotJob(data.draw(st.floats(0.3, 1.2)) * slots * most, slots, least, most, up=up, down=down, value=10.0)
-    prices = data.draw(st.lists(st.floats(0.1, 1.3), min_size=slots, max_size=slots))
-    counts = data.draw(st.lists(st.integers(0, 4), min_size=slots, max_size=slots))
+    intervals, max_nodes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    min_nodes = data.draw(st.integers(1, max_nodes))
+    growth_fraction, shrink_fraction = data.draw(st.sampled_from([(0.9, 0.9), (0.8, 0.9), (1.0, 1.0), (0.5, 1.0)]))
+    job = SpotJob(
+        data.draw(st.floats(0.3, 1.2)) * intervals * max_nodes,
+        intervals,
+        min_nodes,
+        max_nodes,
+        growth_fraction=growth_fraction,
+        shrink_fraction=shrink_fraction,
+        value=10.0,
+    )
+    prices = data.draw(st.lists(st.floats(0.1, 1.3), min_size=intervals, max_size=intervals))
+    counts = data.draw(st.lists(st.integers(0, 4), min_size=intervals, max_size=intervals))
     market = Market(np.array(prices), np.array(counts))
-    numbers = (0, *range(least, most + 1))
+    numbers = (0, *range(min_nodes, max_nodes + 1))
     best = -math.inf
-    for plan in itertools.product(numbers, repeat=slots):
+    for plan in itertools.product(numbers, repeat=intervals):
         held, done, cost = 0, 0.0, 0.0
-        for slot, total in enumerate(plan):
+        for interval, total in enumerate(plan):
             if done >= job.work - 1e-9:
                 break
-            part = up if total > held else down if total < held else 1.0
-            spot = min(total, int(market.available[slot])) if prices[slot] <= 1 else 0
-            held, done, cost = total, done + part * total, cost + spot * prices[slot] + total - spot
+            part = growth_fraction if total > held else shrink_fraction if total < held else 1.0
+            spot = min(total, int(market.available[interval])) if prices[interval] <= 1 else 0
+            held, done, cost = total, done + part * total, cost + spot * prices[interval] + total - spot
         best = max(best, job.worth_of_rest(max(job.work - done, 0.0), held) - cost)
-    ledger = alone(Ahap(max(slots - 1, 1), 1, end="literal"), job, market, PERFECT, guarded=False)
+    ledger = alone(Ahap(max(intervals - 1, 1), 1, end="literal"), job, market, PERFECT, guarded=False)
     assert ledger.utility[0] == pytest.approx(best)
     assert optimum(JobBatch([job], market, [0]))[0] == pytest.approx(best)
     assert by_labels(job, market.price, market.available) == pytest.approx(best)
@@ -334,16 +358,16 @@ def test_nothing_depends_on_the_unit_of_work(times: float) -> None:
     """A net that is a hair too strict, or too lax, would show: half of these can just be ended."""
     draw = np.random.default_rng(4)
     market = Market(draw.uniform(0.3, 0.9, 400), draw.integers(0, 14, 400))
-    speed = tuple(np.concatenate([[0.0], np.cumsum(draw.uniform(0.6, 1.1, 12))]).tolist())
-    works = [(0.9 + 9) * speed[-1] * part for part in (1.0, 1.0, 0.7, 0.8)] * 5
+    throughput = tuple(np.concatenate([[0.0], np.cumsum(draw.uniform(0.6, 1.1, 12))]).tolist())
+    works = [(0.9 + 9) * throughput[-1] * part for part in (1.0, 1.0, 0.7, 0.8)] * 5
     jobs, others = (
-        [SpotJob(scale * work, 10, 2, 12, tuple(scale * one for one in speed)) for work in works]
+        [SpotJob(scale * work, 10, 2, 12, tuple(scale * one for one in throughput)) for work in works]
         for scale in (1.0, times)
     )
     starts = list(range(0, 200, 10))
     each = [OnDemand, MaxSpot, Chain, Ahap]
     for made in each:
-        one, other = (play([made()], JobBatch(some, market, starts), LAST)[0] for some in (jobs, others))
+        one, other = (backtest([made()], JobBatch(some, market, starts), LAST)[0] for some in (jobs, others))
         assert one.on_time.all()
         assert other.on_time.all()
         assert other.utility == pytest.approx(one.utility, abs=1e-6)
@@ -359,9 +383,9 @@ def test_work_beyond_all_reach_costs_no_memory() -> None:
 
 def test_policies_play_as_if_alone_also_where_forecasts_are_drawn() -> None:
     market = Market(np.full(40, 0.5), np.random.default_rng(2).integers(0, 16, 40))
-    batch, noise = JobBatch([PAPER] * 3, market, [0, 7, 20]), Foreseen(Noisy(2.0), Noisy(2.0, seed=1))
-    [one] = play([Ahap(1, 1)], batch, noise)
-    two, _ = play([Ahap(1, 1), Ahap(5, 1)], batch, noise)
+    batch, noise = JobBatch([PAPER] * 3, market, [0, 7, 20]), MarketForecaster(Noisy(2.0), Noisy(2.0, seed=1))
+    [one] = backtest([Ahap(1, 1)], batch, noise)
+    two, _ = backtest([Ahap(1, 1), Ahap(5, 1)], batch, noise)
     assert np.array_equal(one.spot, two.spot)
 
 

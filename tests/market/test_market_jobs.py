@@ -17,7 +17,13 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.market import Market, SpotJob
-from lightning_core.scheduler.market_jobs import Lecture, Lessons, coarser, speed_table, work_left
+from lightning_core.scheduler.market_jobs import (
+    CounterfactualReplay,
+    ReplayableJob,
+    batches_left,
+    coarsen,
+    throughput_table,
+)
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -26,14 +32,14 @@ from lightning_core.simulation.simulation import SimulatedJob, Simulation
 from lightning_core.storage.journal import Journal, replay
 
 POLICIES = ["chain", "max-spot", "on-demand"]
-# A slot of ten seconds, and plenty of cheap spot instances but for now and then.
+# An interval of ten seconds, and plenty of cheap spot instances but for now and then.
 CHEAP = "available,price\n" + "4,0.3\n3,0.3\n0,0.3\n4,0.35\n" * 50
 
 
 def pool(tmp_path: Path, **more: object) -> Settings:
     path = tmp_path / "cheap.csv"
     path.write_text(CHEAP)
-    return Settings(policy="edf", market={"trace": str(path), "slot": 10.0, "policies": POLICIES, **more})
+    return Settings(policy="edf", market={"trace": str(path), "interval": 10.0, "policies": POLICIES, **more})
 
 
 def job(name: str, deadline: float = 50.0, batches: int = 200, target: Target | None = None) -> Job:
@@ -79,7 +85,7 @@ def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "lesson",
+    "feedback",
     [
         SelectorFeedback("stranger", (1.0, 0.0, 0.0)),
         SelectorFeedback("a", (1.0,)),
@@ -87,11 +93,11 @@ def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> N
         SelectorFeedback("a", ()),
     ],
 )
-def test_lessons_that_teach_nothing(tmp_path: Path, lesson: SelectorFeedback) -> None:
+def test_lessons_that_teach_nothing(tmp_path: Path, feedback: SelectorFeedback) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"),)), 0.0)
     ended(scheduler, "a", 5.0)
-    scheduler.handle(lesson, 6.0)
+    scheduler.handle(feedback, 6.0)
     scheduler.handle(Submit((job("b"),)), 7.0)
     spot = scheduler.status()[-1].spot
     assert spot is not None
@@ -102,12 +108,12 @@ def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(SelectorFeedback("a", (1.0, 0.0, 0.0)), 1.0)
-    assert not scheduler.untaught
+    assert not scheduler.awaiting_feedback
     ended(scheduler, "a", 5.0)
-    assert scheduler.untaught == {"a": 50.0}
+    assert scheduler.awaiting_feedback == {"a": 50.0}
     for _ in range(3):
         scheduler.handle(SelectorFeedback("a", (1.0, 0.0, 0.0)), 6.0)
-    assert not scheduler.untaught
+    assert not scheduler.awaiting_feedback
     scheduler.handle(Submit((job("b"),)), 7.0)
     spot = scheduler.status()[-1].spot
     assert spot is not None
@@ -116,7 +122,7 @@ def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
 
 def test_a_lesson_is_the_job_played_again_at_its_measured_speed(tmp_path: Path) -> None:
     settings = pool(tmp_path)
-    lessons = Lessons.of(settings)
+    lessons = CounterfactualReplay.of(settings)
     assert lessons is not None
     scheduler = Scheduler(settings)
     scheduler.handle(Submit((job("a", deadline=50.0, batches=600),)), 12.0)
@@ -125,14 +131,14 @@ def test_a_lesson_is_the_job_played_again_at_its_measured_speed(tmp_path: Path) 
     assert not list(lessons.due(scheduler, 61.0))  # the market has not come to its deadline yet
     [lecture] = lessons.due(scheduler, 62.0)
     assert lecture.job is not None
-    # From 12 s on: its first whole slot is the one at 20 s, its last ends at 60 s.
+    # From 12 s on: its first whole interval is the one at 20 s, its last ends at 60 s.
     assert (lecture.start, lecture.job.deadline, lecture.job.work) == (2, 4, 600.0)
-    assert lecture.job.speed == (0.0, 100.0, 180.0)
-    lesson = lessons.lesson(lecture)
-    ours, greedy, dear = lesson.utilities
+    assert lecture.job.throughput == (0.0, 100.0, 180.0)
+    feedback = lessons.feedback(lecture)
+    ours, greedy, dear = feedback.utilities
     assert min(ours, greedy) > dear  # spot instances are a third of the price
-    assert lesson == lessons.lesson(lecture)
-    scheduler.handle(lesson, 62.0)
+    assert feedback == lessons.feedback(lecture)
+    scheduler.handle(feedback, 62.0)
     assert not list(lessons.due(scheduler, 1000.0))
 
 
@@ -140,22 +146,22 @@ def test_a_lesson_is_the_job_played_again_at_its_measured_speed(tmp_path: Path) 
     ("given", "at"),
     [
         (Job("a", 50.0, BatchTarget(200)), 0.0),  # its speed was never seen
-        (job("a", deadline=5.0), 0.0),  # shorter than a slot
+        (job("a", deadline=5.0), 0.0),  # shorter than an interval
         (job("a", deadline=5000.0), 0.0),  # beyond the recording
         (job("a", target=LossTarget("loss", 0.1)), 0.0),  # missed: nobody knows its work
     ],
 )
 def test_jobs_that_teach_nothing_are_asked_once(tmp_path: Path, given: Job, at: float) -> None:
     settings = pool(tmp_path)
-    lessons = Lessons.of(settings)
+    lessons = CounterfactualReplay.of(settings)
     assert lessons is not None
     scheduler = Scheduler(settings)
     scheduler.handle(Submit((given,)), at)
     scheduler.handle(Cancel("a"), given.deadline + 10)
     [lecture] = lessons.due(scheduler, 6000.0)
     assert lecture.job is None
-    scheduler.handle(lessons.lesson(lecture), 6000.0)
-    assert not scheduler.untaught
+    scheduler.handle(lessons.feedback(lecture), 6000.0)
+    assert not scheduler.awaiting_feedback
 
 
 def test_a_simulated_pool_learns_and_its_journal_replays(tmp_path: Path) -> None:
@@ -169,24 +175,24 @@ def test_a_simulated_pool_learns_and_its_journal_replays(tmp_path: Path) -> None
     with Journal.open(path, read_only=True) as journal:
         again = replay(journal)
         assert again.digest == journal.digest
-    learned = [status.spot.numbers[1] for status in again.scheduler.status() if status.spot is not None]
-    assert learned == list(map(float, range(10)))
+    feedback_count = [status.spot.numbers[1] for status in again.scheduler.status() if status.spot is not None]
+    assert feedback_count == list(map(float, range(10)))
     last = again.scheduler.status()[-1].spot
     assert last is not None
     assert last.text != "on-demand"
 
 
 def test_the_actor_learns_apart_and_wakes_for_it(tmp_path: Path) -> None:
-    """No Ray is needed to ask it; its time is real, so slots are short."""
+    """No Ray is needed to ask it; its time is real, so intervals are short."""
     (tmp_path / "cheap.csv").write_text(CHEAP)
-    market = {"trace": str(tmp_path / "cheap.csv"), "slot": 0.05, "policies": POLICIES}
+    market = {"trace": str(tmp_path / "cheap.csv"), "interval": 0.05, "policies": POLICIES}
 
     async def story() -> list[float]:
         actor = SchedulerActor({"policy": "edf", "market": market}, str(tmp_path / "pool"))
         await actor.submit((job("a", deadline=0.4, batches=10),))
         await actor.event(Report("a", 1, number=1, version=1, batches=10, busy=0.3))
         async with asyncio.timeout(20):
-            while actor._host.scheduler.untaught:  # nobody speaks to it meanwhile
+            while actor._host.scheduler.awaiting_feedback:  # nobody speaks to it meanwhile
                 await asyncio.sleep(0.02)
         await actor.submit((Job("b", 5.0, BatchTarget(10)),))
         _, jobs = await actor.status()
@@ -213,17 +219,17 @@ def test_a_recording_that_is_gone_costs_the_lessons_alone(tmp_path: Path) -> Non
 
 def test_a_lesson_that_cannot_be_had_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cheap.csv").write_text(CHEAP)
-    market = {"trace": str(tmp_path / "cheap.csv"), "slot": 0.05, "policies": POLICIES}
+    market = {"trace": str(tmp_path / "cheap.csv"), "interval": 0.05, "policies": POLICIES}
     asked: list[str] = []
-    lesson = Lessons.lesson
+    feedback = CounterfactualReplay.feedback
 
-    def fails(self: Lessons, lecture: Lecture) -> SelectorFeedback:
+    def fails(self: CounterfactualReplay, lecture: ReplayableJob) -> SelectorFeedback:
         asked.append(lecture.name)
         if lecture.name == "bad":
             raise MemoryError
-        return lesson(self, lecture)
+        return feedback(self, lecture)
 
-    monkeypatch.setattr(Lessons, "lesson", fails)
+    monkeypatch.setattr(CounterfactualReplay, "feedback", fails)
 
     async def story() -> list[float]:
         actor = SchedulerActor({"policy": "edf", "market": market}, str(tmp_path / "pool"))
@@ -231,7 +237,7 @@ def test_a_lesson_that_cannot_be_had_is_asked_for_once(tmp_path: Path, monkeypat
         for name in ("bad", "good"):
             await actor.event(Report(name, 1, number=1, version=1, batches=10, busy=0.3))
         async with asyncio.timeout(20):
-            while actor._host.scheduler.untaught:
+            while actor._host.scheduler.awaiting_feedback:
                 await asyncio.sleep(0.02)
         await actor.submit((job("next"),))
         _, jobs = await actor.status()
@@ -244,7 +250,7 @@ def test_a_lesson_that_cannot_be_had_is_asked_for_once(tmp_path: Path, monkeypat
 
 def test_a_job_that_begins_later_is_taught_from_then_on(tmp_path: Path) -> None:
     settings = pool(tmp_path)
-    lessons = Lessons.of(settings)
+    lessons = CounterfactualReplay.of(settings)
     assert lessons is not None
     scheduler = Scheduler(settings)
     scheduler.handle(Submit((replace(job("a", deadline=100.0), begin=45.0),)), 0.0)
@@ -256,32 +262,32 @@ def test_a_job_that_begins_later_is_taught_from_then_on(tmp_path: Path) -> None:
 
 def test_a_long_job_is_played_again_in_fewer_slots() -> None:
     market = Market(np.array([9.0, 0.4, 0.3, 0.5, 0.2, 0.6]), np.array([9, 4, 3, 5, 0, 6]), 1.0, 60.0)
-    some = coarser(market, 1, 2)
+    some = coarsen(market, 1, 2)
     assert some.available.tolist() == [3, 0]
     assert some.price == pytest.approx([0.8, 1.0])
     assert (some.on_demand, some.seconds) == (2.0, 120.0)
-    lessons = Lessons(MarketTerms(policies=("chain", "max-spot", "on-demand")), MarketTerms().market())
+    lessons = CounterfactualReplay(MarketTerms(policies=("chain", "max-spot", "on-demand")), MarketTerms().market())
     speed = tuple(9.7 * n**0.9 for n in range(9))
-    lesson = lessons.lesson(Lecture("a", SpotJob(1e4, 300, 1, 8, speed, value=1.0), 7))
-    assert len(lesson.utilities) == 3
-    assert lesson.utilities[0] > lesson.utilities[2]  # spot instances are cheaper here
+    feedback = lessons.feedback(ReplayableJob("a", SpotJob(1e4, 300, 1, 8, speed, value=1.0), 7))
+    assert len(feedback.utilities) == 3
+    assert feedback.utilities[0] > feedback.utilities[2]  # spot instances are cheaper here
 
 
 def test_a_speed_table_between_sizes_and_beyond() -> None:
     speed = SpeedUp((2, 4), (3.0, 5.0))
-    assert speed_table(speed, 10.0) == (2, (0.0, 0.0, 30.0, 30.0, 50.0))
-    assert speed_table(speed, 10.0, most=5) == (2, (0.0, 0.0, 30.0, 30.0, 50.0, 50.0))
+    assert throughput_table(speed, 10.0) == (2, (0.0, 0.0, 30.0, 30.0, 50.0))
+    assert throughput_table(speed, 10.0, max_nodes=5) == (2, (0.0, 0.0, 30.0, 30.0, 50.0, 50.0))
     with pytest.raises(ValueError, match="nothing has been seen of it"):
-        speed_table(SpeedUp((1,)), 10.0)
+        throughput_table(SpeedUp((1,)), 10.0)
 
 
 def test_work_that_is_left() -> None:
     scheduler = Scheduler(Settings(policy="fifo"))
     scheduler.handle(Submit((job("a"), Job("b", 50.0, LossTarget("loss", 0.1)))), 0.0)
     scheduler.handle(Report("a", 1, number=1, version=1, batches=50, busy=5.0), 5.0)
-    assert work_left(scheduler, "a") == 150.0
+    assert batches_left(scheduler, "a") == 150.0
     with pytest.raises(ValueError, match="job 'b': its target is a loss"):
-        work_left(scheduler, "b")
+        batches_left(scheduler, "b")
 
 
 @pytest.mark.parametrize(
@@ -295,7 +301,7 @@ def test_work_that_is_left() -> None:
         ({"price": True}, "price must be a number, got True"),
         ({"trace": 3}, "trace must be text, got 3"),
         ({"price": -0.1}, "price must be at least 0 and finite, got -0.1"),
-        ({"slot": 0.0}, "slot must be positive and finite, got 0.0"),
+        ({"interval": 0.0}, "interval must be positive and finite, got 0.0"),
         ({"grace": 1.0}, "grace must be above 1 and finite, got 1.0"),
         ({"kept": 0.0}, "kept must be above 0 and at most 1, got 0.0"),
         ({"colour": 1}, "market: .*unexpected keyword argument 'colour'"),

@@ -41,7 +41,7 @@ def test_what_was_asked_in_a_slot_stays_what_that_slot_offered(tmp_path: Path) -
         path.write_text('{"price": 1.5, "available": 0, "on_demand": 4}')
         wait_for(quotes, Quote(1.5, 0, 4.0))
         later = quotes(2)
-        # Nobody asked in slot 1: it was as the one before it.
+        # Nobody asked in interval 1: it was as the one before it.
         assert later.price[:4].tolist() == [0.4, 0.4, 1.5, 1.5]
         assert later.available[:4].tolist() == [3, 3, 0, 0]
         assert later.on_demand == 4.0
@@ -108,6 +108,6 @@ def test_a_run_holds_what_the_command_says_there_is(tmp_path: Path) -> None:
         assert [(row.price, row.available, row.spot) for row in run.rows] == [(0.4, 2, 2), (0.4, 2, 2)]
         world.live(run, 10.0)
         assert (run.rows[2].price, run.rows[2].available, run.rows[2].spot) == (0.5, 1, 1)
-        others = run.beside_others()
+        others = run.reference_costs()
         assert others is not None
         assert others[1] <= others[0]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import Foreseen, JobBatch, LastValue, Market, SpotJob, play
+from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.policies.paper_pool import distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
 
@@ -41,7 +41,7 @@ def test_a_policy_whose_weight_has_vanished_can_come_back() -> None:
     selector = Selector("ab")
     for job in range(3350):
         ramp = job < 350
-        selector.learn(np.array([1.0, 0.0 if job else 0.9] if ramp else [float(job % 2), float(1 - job % 2)]))
+        selector.update(np.array([1.0, 0.0 if job else 0.9] if ramp else [float(job % 2), float(1 - job % 2)]))
         assert selector.regret <= selector.bound
     assert selector.regret < 3
 
@@ -52,7 +52,7 @@ def test_a_policy_whose_weight_has_vanished_can_come_back() -> None:
 def test_the_regret_stays_under_its_bound(sequence: Sequence, known: bool, policies: int) -> None:
     selector = Selector([f"p{k}" for k in range(policies)], jobs=400 if known else None)
     for job in range(400):
-        selector.learn(sequence(selector, job))
+        selector.update(sequence(selector, job))
         assert selector.regret <= selector.bound + 1e-9
     # Whoever does not know the number of jobs is no worse off than the paper's bound, which does.
     assert selector.regret <= math.sqrt(800 * math.log(policies)) + 1e-9
@@ -64,7 +64,7 @@ def test_the_regret_stays_under_its_bound(sequence: Sequence, known: bool, polic
 def test_also_on_any_other_sequence(utilities: list[list[float]]) -> None:
     selector = Selector("abcd")
     for one in utilities:
-        selector.learn(np.array(one))
+        selector.update(np.array(one))
         assert selector.regret <= selector.bound
         assert selector.weights.sum() == pytest.approx(1.0)
 
@@ -75,7 +75,7 @@ def test_draws_go_by_the_weights_and_come_again() -> None:
     one, two = Selector("abc", seed=7), Selector("abc", seed=7)
     assert one.choose() == one.choose() == two.choose()
     for _ in range(60):
-        one.learn(np.array([0.0, 1.0, 0.0]))
+        one.update(np.array([0.0, 1.0, 0.0]))
     assert one.best == "b"
     assert one.weights[1] > 0.99
 
@@ -86,8 +86,8 @@ def test_it_is_bold_where_one_policy_is_always_better() -> None:
     better = np.linspace(0.6, 0.62, 112)
     for _ in range(500):
         utilities = better + draw.uniform(-0.2, 0.2)  # good days and bad ones, for all of them
-        bold.learn(utilities)
-        printed.learn(utilities)
+        bold.update(utilities)
+        printed.update(utilities)
     assert bold.best == printed.best == "111"
     assert bold.regret < 0.1 < 2.0 < printed.regret
 
@@ -96,7 +96,7 @@ def test_what_is_shared_out_anew_lets_a_bad_policy_come_back() -> None:
     still, shared = Selector("ab", jobs=400), Selector("ab", jobs=400, share=0.02)
     for job in range(400):
         for selector in (still, shared):
-            selector.learn(np.array([1.0, 0.0] if job < 300 else [0.0, 1.0]))
+            selector.update(np.array([1.0, 0.0] if job < 300 else [0.0, 1.0]))
     assert shared.weights[1] > 0.8 > 0.2 > still.weights[1]
 
 
@@ -117,7 +117,7 @@ def test_selectors_that_cannot_be(names: list[str], more: dict[str, float], word
 @pytest.mark.parametrize("wrong", [[0.5], [0.5, 1.5], [0.5, math.nan]])
 def test_utilities_that_cannot_be(wrong: list[float]) -> None:
     with pytest.raises(ValueError, match="utilities must be 2 numbers of 0 to 1"):
-        Selector("ab").learn(np.array(wrong))
+        Selector("ab").update(np.array(wrong))
 
 
 def test_utilities_are_brought_to_nought_to_one_by_what_is_known_beforehand() -> None:
@@ -130,7 +130,7 @@ def test_the_paper_s_pool_has_112_policies_of_which_few_differ() -> None:
     draw = np.random.default_rng(0)
     market = Market(draw.uniform(0.4, 0.9, 300), draw.integers(0, 17, 300))
     batch = JobBatch([SpotJob(work=80.0, deadline=10)] * 6, market, draw.integers(0, 290, 6).tolist())
-    ledgers = play(list(pool.values()), batch, Foreseen(LastValue()))
+    ledgers = backtest(list(pool.values()), batch, MarketForecaster(LastValue()))
     assert len(pool) == 112
     assert 15 <= distinct(ledgers) < 60  # sigma hardly matters
     assert all(ledger.on_time.all() for ledger in ledgers)

@@ -1,4 +1,4 @@
-"""The market slot by slot: the same decisions as when a recording is played, by what has really been done."""
+"""The market interval by interval: the same decisions as when a recording is played, by what has really been done."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
-from lightning_core.cli.market_run import OnMarket, draw, read_books, write_books
+from lightning_core.cli.market_run import MarketOptions, draw, read_ledger, write_ledger
 from lightning_core.cloud import provisioners
-from lightning_core.cloud.provisioners import Command
+from lightning_core.cloud.provisioners import CommandProvisioner
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.cluster.spot_watcher import Books, MarketAt, SpotRun
+from lightning_core.cluster.spot_watcher import MarketFeed, SpotRunState, SpotWatcher
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import Amend, Event
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from lightning_core.market import Foreseen, JobBatch, LastValue, Market, SpotJob, play
-from lightning_core.market.live_plan import LivePlan, Nodes
+from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.online_plan import NodeCounts, OnlinePlan
 from lightning_core.market.policies import SPOT_POLICIES
 from tests.cli.test_cli import Said
 
@@ -45,47 +45,49 @@ def market(counts: list[int], price: float = 0.4, seconds: float = 10.0) -> Mark
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_live_it_is_what_it_was_in_the_recording(
-    name: str, counts: list[int], prices: list[float], work: int, loss: float
+    name: str, counts: list[int], prices: list[float], work: int, preemption_cost: float
 ) -> None:
     trace = Market(np.array(prices), np.array(counts))
-    job = replace(PAPER, work=float(work), loss=loss)
-    [ledger] = play([SPOT_POLICIES[name]()], JobBatch([job], trace, [1]), Foreseen(LastValue()))
-    plan, held, done = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Nodes(), 0.0
-    for slot in range(job.deadline):
+    job = replace(PAPER, work=float(work), preemption_cost=preemption_cost)
+    [ledger] = backtest([SPOT_POLICIES[name]()], JobBatch([job], trace, [1]), MarketForecaster(LastValue()))
+    plan, held, done = OnlinePlan(SPOT_POLICIES[name](), MarketForecaster(LastValue())), NodeCounts(), 0.0
+    for interval in range(job.deadline):
         before = held
-        held = plan.decide(job, trace, 1, slot, done, held)
+        held = plan.decide(job, trace, 1, interval, done, held)
         if done < job.work - 1e-6:
-            assert (held.spot, held.on_demand) == (ledger.spot[0, slot], ledger.on_demand[0, slot])
-        part = 1.0 if held.all == before.all else job.up if held.all > before.all else job.down
-        done = min(done + part * job.speed[held.all], job.work)
-        assert done == pytest.approx(ledger.progress[0, slot])
+            assert (held.spot, held.on_demand) == (ledger.spot[0, interval], ledger.on_demand[0, interval])
+        part = 1.0 if held.all == before.all else job.growth_fraction if held.all > before.all else job.shrink_fraction
+        done = min(done + part * job.throughput[held.all], job.work)
+        assert done == pytest.approx(ledger.progress[0, interval])
 
 
 def test_behind_the_deadline_it_is_ended_on_all_it_can_use() -> None:
-    plan = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue()))
-    assert plan.decide(PAPER, market([9] * 12), 0, 10, 70.0, Nodes(9, 0)) == Nodes(0, 12)
-    assert plan.decide(PAPER, market([9] * 12), 0, 11, 80.0, Nodes(0, 12)) == Nodes()
+    plan = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue()))
+    assert plan.decide(PAPER, market([9] * 12), 0, 10, 70.0, NodeCounts(9, 0)) == NodeCounts(0, 12)
+    assert plan.decide(PAPER, market([9] * 12), 0, 11, 80.0, NodeCounts(0, 12)) == NodeCounts()
 
 
 def test_what_is_lost_within_a_slot_is_replaced_only_if_there_is_no_time_to_wait() -> None:
-    plan, trace = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue())), market([9] * 12)
-    early = plan.must_have(PAPER, trace, 0, 2, 30.0, Nodes(0, 0), gone=0.5)
-    assert early == Nodes(0, 0)  # 50 in 7 slots: on-demand ones can still do it
-    late = plan.must_have(PAPER, trace, 0, 5, 30.0, Nodes(1, 0), gone=0.5)
-    assert late == Nodes(1, 11)  # 49.5 left for 4 slots of 12, the first at 0.9
-    # What the next slot brings is not looked at.
+    plan, trace = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())), market([9] * 12)
+    early = plan.must_have(PAPER, trace, 0, 2, 30.0, NodeCounts(0, 0), gone=0.5)
+    assert early == NodeCounts(0, 0)  # 50 in 7 intervals: on-demand ones can still do it
+    late = plan.must_have(PAPER, trace, 0, 5, 30.0, NodeCounts(1, 0), gone=0.5)
+    assert late == NodeCounts(1, 11)  # 49.5 left for 4 intervals of 12, the first at 0.9
+    # What the next interval brings is not looked at.
     none = market([9] * 6 + [0] * 6)
-    lossy = replace(PAPER, loss=0.5)
+    lossy = replace(PAPER, preemption_cost=0.5)
     for known in (trace, none):
-        assert plan.must_have(lossy, known, 0, 5, 48.5, Nodes(2, 0), gone=0.5) == Nodes(2, 0)  # 32.5 and two of 6
-        assert plan.must_have(lossy, known, 0, 5, 43.0, Nodes(2, 0), gone=0.5) == Nodes(2, 10)
-    assert plan.must_have(PAPER, trace, 0, 9, 79.0, Nodes(1, 0), gone=0.5) == Nodes(1, 11)
-    assert plan.must_have(PAPER, trace, 0, 5, 80.0, Nodes(1, 0), gone=0.5) == Nodes(1, 0)
+        assert plan.must_have(lossy, known, 0, 5, 48.5, NodeCounts(2, 0), gone=0.5) == NodeCounts(
+            2, 0
+        )  # 32.5 and two of 6
+        assert plan.must_have(lossy, known, 0, 5, 43.0, NodeCounts(2, 0), gone=0.5) == NodeCounts(2, 10)
+    assert plan.must_have(PAPER, trace, 0, 9, 79.0, NodeCounts(1, 0), gone=0.5) == NodeCounts(1, 11)
+    assert plan.must_have(PAPER, trace, 0, 5, 80.0, NodeCounts(1, 0), gone=0.5) == NodeCounts(1, 0)
 
 
 def test_others_have_taken_what_they_have_taken() -> None:
-    plan = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue()))
-    assert plan.decide(PAPER, market([9] * 12), 0, 0, 0.0, Nodes(), taken=6).spot == 3
+    plan = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue()))
+    assert plan.decide(PAPER, market([9] * 12), 0, 0, 0.0, NodeCounts(), taken=6).spot == 3
 
 
 @dataclass
@@ -94,11 +96,11 @@ class World:
 
     jobs: dict[str, Job]
     now: float = 0.0
-    nodes: Nodes = field(default_factory=Nodes)
+    nodes: NodeCounts = field(default_factory=NodeCounts)
     spot: int = 100
     batches: dict[str, float] = field(default_factory=dict)
     told: list[Event] = field(default_factory=list)
-    wishes: list[Nodes] = field(default_factory=list)
+    wishes: list[NodeCounts] = field(default_factory=list)
     warm_up: float = 0.0
     """Seconds that nodes take to train where there were none."""
     trains_at: float = 0.0
@@ -121,19 +123,19 @@ class World:
     def warm(self) -> int:
         return self.nodes.all
 
-    def want(self, wanted: Nodes) -> None:
+    def want(self, wanted: NodeCounts) -> None:
         if not self.nodes.all:
             self.trains_at = self.now + self.warm_up
         self.wishes.append(wanted)
-        self.nodes = Nodes(min(wanted.spot, self.spot), wanted.on_demand)
+        self.nodes = NodeCounts(min(wanted.spot, self.spot), wanted.on_demand)
 
-    def there(self) -> Nodes:
+    def there(self) -> NodeCounts:
         return self.nodes
 
     def close(self) -> None:
-        self.want(Nodes())
+        self.want(NodeCounts())
 
-    def live(self, run: SpotRun, seconds: float, step: float = 0.5) -> None:
+    def live(self, run: SpotWatcher, seconds: float, step: float = 0.5) -> None:
         for _ in range(int(seconds / step)):
             run.update(self.now, self.status())
             share = self.nodes.all / len(self.jobs) if self.now >= self.trains_at else 0.0
@@ -167,8 +169,8 @@ def elastic(name: str, batches: int, deadline: float) -> Job:
     return Job(name, deadline, BatchTarget(batches), can=can, max_devices=4, sizes=(1, 2, 4))
 
 
-def spot_run(world: World, trace: Market | MarketAt, policy: str = "max-spot", **more: Any) -> SpotRun:
-    return SpotRun(world, world, world.there, trace, lambda _: SPOT_POLICIES[policy](), kept=1.0, **more)
+def spot_run(world: World, trace: Market | MarketFeed, policy: str = "max-spot", **more: Any) -> SpotWatcher:
+    return SpotWatcher(world, world, world.there, trace, lambda _: SPOT_POLICIES[policy](), kept=1.0, **more)
 
 
 def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:
@@ -176,12 +178,12 @@ def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:
     run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]))
     world.live(run, 60.0)
     assert [event.devices for event in world.told if isinstance(event, Amend)][:3] == [1, 2, 0]
-    # The first slot is spent on learning how fast it is.
+    # The first interval is spent on learning how fast it is.
     assert [(row.spot, row.on_demand) for row in run.rows[:3]] == [(0, 1), (2, 0), (0, 0)]
     assert run.rows[1].batches == pytest.approx(20, abs=2)
     assert run.rows[1].cost == pytest.approx(0.8)
     assert world.batches["a"] == 100
-    assert world.wishes[-1] == Nodes()
+    assert world.wishes[-1] == NodeCounts()
     assert run.cost == pytest.approx(sum(row.spot * 0.4 + row.on_demand for row in run.rows))
     assert [row.number for row in run.rows] == list(range(len(run.rows)))
 
@@ -190,24 +192,24 @@ def test_what_is_given_back_stays_until_what_comes_instead_is_there() -> None:
     world = World({"a": elastic("a", 300, 100.0)})
     run = spot_run(world, market([2] * 12))
     world.live(run, 9.9)
-    assert world.nodes == Nodes(0, 1)
+    assert world.nodes == NodeCounts(0, 1)
     world.spot = 0  # they take their time
     world.live(run, 3.0)
-    assert world.wishes[-1] == Nodes(2, 1) != world.nodes == Nodes(0, 1)
+    assert world.wishes[-1] == NodeCounts(2, 1) != world.nodes == NodeCounts(0, 1)
     world.spot = 2
     world.want(world.wishes[-1])
     world.live(run, 1.0)
-    assert world.nodes == Nodes(2, 0)
-    assert (run._now is not None, run._now and run._now.paid) == (True, Nodes(2, 0))
+    assert world.nodes == NodeCounts(2, 0)
+    assert (run._now is not None, run._now and run._now.paid) == (True, NodeCounts(2, 0))
 
 
 def test_where_nothing_comes_what_was_there_stays() -> None:
     world = World({"a": elastic("a", 300, 100.0)}, spot=0)
     run = spot_run(world, market([2] * 12))
     world.live(run, 14.0)
-    assert world.wishes[-1] == Nodes(2, 1)
+    assert world.wishes[-1] == NodeCounts(2, 1)
     world.live(run, 2.0)
-    assert world.wishes[-1] == Nodes(2, 1)  # nothing has come: the old one stays, and is paid for
+    assert world.wishes[-1] == NodeCounts(2, 1)  # nothing has come: the old one stays, and is paid for
     world.live(run, 5.0)
     assert (run.rows[1].spot, run.rows[1].on_demand, run.rows[1].cost) == (0, 1, 1.0)
 
@@ -219,14 +221,14 @@ def test_with_a_speed_from_before_it_need_not_learn_first() -> None:
     assert (run.rows[0].spot, run.rows[0].on_demand) == (2, 0)
 
 
-@pytest.mark.parametrize(("batches", "come"), [(100, Nodes()), (180, Nodes(0, 4))])
-def test_where_spot_nodes_go_and_time_is_short_on_demand_nodes_come_at_once(batches: int, come: Nodes) -> None:
-    """After three of fifty seconds, on at most four nodes: 88 more batches can wait for the next slot, 168 cannot."""
+@pytest.mark.parametrize(("batches", "come"), [(100, NodeCounts()), (180, NodeCounts(0, 4))])
+def test_where_spot_nodes_go_and_time_is_short_on_demand_nodes_come_at_once(batches: int, come: NodeCounts) -> None:
+    """After three of fifty seconds, on at most four nodes: 88 more batches can wait for the next interval, 168 cannot."""
     world = World({"a": elastic("a", batches, 50.0)})
     run = spot_run(world, market([4] * 8), first=1.0)
     world.live(run, 3.0)
-    assert world.nodes == Nodes(4, 0)
-    world.spot, world.nodes = 0, Nodes()
+    assert world.nodes == NodeCounts(4, 0)
+    world.spot, world.nodes = 0, NodeCounts()
     world.live(run, 1.0)
     assert world.nodes == come
 
@@ -240,54 +242,54 @@ def test_several_jobs_share_what_there_is() -> None:
     assert {event.job.name for event in world.told if isinstance(event, Amend)} == {"a", "b"}
 
 
-@pytest.mark.parametrize(("batches", "come"), [(30, Nodes()), (185, Nodes(0, 4))])
-def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches: int, come: Nodes) -> None:
-    """Both have four spot nodes, which all go: 181 batches in nine slots of 20 at most cannot wait."""
+@pytest.mark.parametrize(("batches", "come"), [(30, NodeCounts()), (185, NodeCounts(0, 4))])
+def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches: int, come: NodeCounts) -> None:
+    """Both have four spot nodes, which all go: 181 batches in nine intervals of 20 at most cannot wait."""
     world = World({"a": elastic("a", batches, 50.0), "b": elastic("b", 20, 80.0)})
     run = spot_run(world, market([8] * 8, seconds=5.0), first=1.0)
     world.live(run, 1.0)
-    assert world.nodes == Nodes(8, 0)
-    world.spot, world.nodes = 0, Nodes()
+    assert world.nodes == NodeCounts(8, 0)
+    world.spot, world.nodes = 0, NodeCounts()
     world.live(run, 1.0)
     assert world.nodes == come
 
 
 def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
-    trace, books = market([2, 2, 0, 0, 4, 4, 4, 4]), list[Books]()
+    trace, state = market([2, 2, 0, 0, 4, 4, 4, 4]), list[SpotRunState]()
     world = World({"a": elastic("a", 10, 30.0), "b": elastic("b", 60, 80.0)})
-    first = spot_run(world, trace, first=1.0, keep=books.append)
+    first = spot_run(world, trace, first=1.0, keep=state.append)
     world.live(first, 25.0)
-    first.close()  # in the middle of a slot, which is paid for
-    assert [row.number for row in books[-1].rows] == [0, 1, 2]
-    assert books[-1].lives == {"a": (0, 3, 10), "b": (0, 8, sum(row.batches for row in books[-1].rows) - 10)}
-    world.now, world.nodes = 41.0, Nodes(0, 1)
+    first.close()  # in the middle of an interval, which is paid for
+    assert [row.number for row in state[-1].rows] == [0, 1, 2]
+    assert state[-1].spans == {"a": (0, 3, 10), "b": (0, 8, sum(row.batches for row in state[-1].rows) - 10)}
+    world.now, world.nodes = 41.0, NodeCounts(0, 1)
     world.batches["b"] += 2  # while it left
-    second = spot_run(world, trace, first=1.0, keep=books.append, before=books[-1])
+    second = spot_run(world, trace, first=1.0, keep=state.append, before=state[-1])
     world.live(second, 39.0)
     assert [row.number for row in second.rows[:4]] == [0, 1, 2, 4]
     assert sum(row.batches for row in second.rows) == 70
-    assert books[-1].rows == tuple(second.rows)
+    assert state[-1].rows == tuple(second.rows)
     # It has as long as it had, and is compared with what all of it would have cost.
     assert [job.deadline for job in second.jobs] == [3, 8]
-    assert second.beside_others() is not None
+    assert second.reference_costs() is not None
     assert not any(isinstance(event, Amend) and event.job.name == "a" for event in world.told[2:])
 
 
 def test_what_a_run_was_told_and_its_ledger_are_found_again(tmp_path: Path) -> None:
-    assert OnMarket.of(tmp_path) is None
-    assert read_books(tmp_path) == Books()
-    asked = OnMarket(Path("m.csv"), slot="20s", policy="chain", ray="auto", provision="sh up --key s3cret")
+    assert MarketOptions.of(tmp_path) is None
+    assert read_ledger(tmp_path) == SpotRunState()
+    asked = MarketOptions(Path("m.csv"), interval="20s", policy="chain", ray="auto", provision="sh up --key s3cret")
     asked.keep(tmp_path)
-    assert OnMarket.of(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
+    assert MarketOptions.of(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
     assert (tmp_path / "market.json").stat().st_mode & 0o077 == 0  # a command may have a key in it
-    world, books = World({"a": elastic("a", 100, 80.0)}), list[Books]()
-    world.live(spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), keep=books.append), 60.0)
-    write_books(books[-1], tmp_path)
-    assert read_books(tmp_path) == books[-1]
+    world, state = World({"a": elastic("a", 100, 80.0)}), list[SpotRunState]()
+    world.live(spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), keep=state.append), 60.0)
+    write_ledger(state[-1], tmp_path)
+    assert read_ledger(tmp_path) == state[-1]
     ledger = tmp_path / "ledger.json"
     ledger.write_text(ledger.read_text().replace('"price"', '"prize"'))
     with pytest.raises(BundleError, match="is no ledger of a run"):
-        read_books(tmp_path)
+        read_ledger(tmp_path)
 
 
 def test_its_slots_are_drawn(tmp_path: Path) -> None:
@@ -295,84 +297,93 @@ def test_its_slots_are_drawn(tmp_path: Path) -> None:
     run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), first=1.0)
     world.live(run, 60.0)
     job = {**BUNDLE["jobs"]["a"], "deadline": "80s"}
-    draw(run, Bundle.from_dict({"pool": {"devices": 3}, "jobs": {"a": job}}), tmp_path / "slots.svg")
-    words = (tmp_path / "slots.svg").read_text()
+    draw(run, Bundle.from_dict({"pool": {"devices": 3}, "jobs": {"a": job}}), tmp_path / "intervals.svg")
+    words = (tmp_path / "intervals.svg").read_text()
     assert "spot instances there are" in words
     assert f"paid {run.cost:.3g}; on-demand alone" in words
 
 
 def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_slot() -> None:
-    world = World({"a": elastic("a", 80, 100.0)}, nodes=Nodes(0, 1), warm_up=3.0, trains_at=3.0)
+    world = World({"a": elastic("a", 80, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0, trains_at=3.0)
     run = spot_run(world, market([4, 0, 0, 0, 0, 0, 4, 4, 4, 4]), first=1.0, setup=2.0)
     world.live(run, 1.0)
     [job] = run.jobs
-    assert job.up == pytest.approx(0.8)  # so long it took before the run began
+    assert job.growth_fraction == pytest.approx(0.8)  # so long it took before the run began
     world.live(run, 10.0)
-    assert run.jobs[0].up == pytest.approx(0.5, abs=0.06)  # and until the first batch
+    assert run.jobs[0].growth_fraction == pytest.approx(0.5, abs=0.06)  # and until the first batch
     world.live(run, 60.0)
-    assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # nodes that came again
+    assert run.jobs[0].growth_fraction == pytest.approx(0.7, abs=0.06)  # nodes that came again
 
 
 def test_what_was_not_saved_is_still_to_be_done() -> None:
-    """Left are 118 of 130 batches, not 102: some 112 can be done on on-demand nodes if this slot is let go."""
+    """Left are 118 of 130 batches, not 102: some 112 can be done on on-demand nodes if this interval is let go."""
     several: list[dict[str, int]] = [{}, {"a": 12}]
     for recovering in several:
-        world = World({"a": elastic("a", 130, 60.0)}, nodes=Nodes(0, 1))
+        world = World({"a": elastic("a", 130, 60.0)}, nodes=NodeCounts(0, 1))
         run = spot_run(world, market([4, 0, 0, 0, 0, 0]), first=1.0)
         world.live(run, 10.0)
-        world.batches["a"], world.recovering, world.nodes = 28.0, recovering, Nodes()
+        world.batches["a"], world.recovering, world.nodes = 28.0, recovering, NodeCounts()
         world.spot = 0
         world.live(run, 21.0)
         assert run.rows[2].on_demand == (4 if recovering else 0)
 
 
 def test_how_long_a_start_takes_is_told_apart_from_what_is_done_again() -> None:
-    world = World({"a": elastic("a", 300, 100.0)}, nodes=Nodes(0, 1), warm_up=3.0, saves=1.0)
+    world = World({"a": elastic("a", 300, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0, saves=1.0)
     run = spot_run(world, market([4] * 10), first=1.0, setup=1.0)
     world.live(run, 19.5)
-    world.nodes = Nodes()  # all of them, as a slot ends
+    world.nodes = NodeCounts()  # all of them, as an interval ends
     world.live(run, 0.5)
     world.live(run, 1.0)
     world.batches["a"] -= 8.0  # two seconds' worth is done again
     world.live(run, 10.0)
-    assert run.jobs[0].loss == pytest.approx(0.4, abs=0.11)  # of slots of ten seconds: a start, and what is not saved
+    assert run.jobs[0].preemption_cost == pytest.approx(
+        0.4, abs=0.11
+    )  # of intervals of ten seconds: a start, and what is not saved
 
 
 def test_a_node_that_is_there_is_there_for_one() -> None:
     jobs = {name: elastic(name, 100, 60.0) for name in "ab"}
-    world = World(jobs, nodes=Nodes(0, 1), warm_up=4.0, trains_at=4.0)
+    world = World(jobs, nodes=NodeCounts(0, 1), warm_up=4.0, trains_at=4.0)
     run = spot_run(world, market([0] * 6), setup=3.0)
     world.live(run, 15.0)
     # For one it took the time until the run began and 5 s, for the other 5 s and not both.
-    assert run.jobs[0].loss == pytest.approx(0.5, abs=0.06)
+    assert run.jobs[0].preemption_cost == pytest.approx(0.5, abs=0.06)
 
 
 def test_what_another_job_gets_has_not_gone() -> None:
-    plan, job = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue())), SpotJob(40.0, 12, most=4, loss=1.0)
-    assert plan.decide(job, market([8] * 12), 0, 2, 7.0, Nodes(4, 0), taken=5) == Nodes(3, 0)
-    assert plan.decide(job, market([3] * 12), 0, 2, 7.0, Nodes(4, 0)) == Nodes(0, 4)  # one has, without notice maybe
+    plan, job = (
+        OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())),
+        SpotJob(40.0, 12, max_nodes=4, preemption_cost=1.0),
+    )
+    assert plan.decide(job, market([8] * 12), 0, 2, 7.0, NodeCounts(4, 0), taken=5) == NodeCounts(3, 0)
+    assert plan.decide(job, market([3] * 12), 0, 2, 7.0, NodeCounts(4, 0)) == NodeCounts(
+        0, 4
+    )  # one has, without notice maybe
 
 
 def test_nodes_that_go_as_a_slot_begins_cost_one_loss() -> None:
     """Left are 224 batches, 266 can be done: 38 are for those that go and for those that stay, who may go as well."""
-    world = World({"a": elastic("a", 341, 100.0)}, nodes=Nodes(0, 1), saves=2.0)
+    world = World({"a": elastic("a", 341, 100.0)}, nodes=NodeCounts(0, 1), saves=2.0)
     run = spot_run(world, market([4, 4, 4, 2, 2, 2, 2, 2, 2, 2]), first=1.0, setup=3.0)
     world.live(run, 30.0)
-    assert world.nodes == Nodes(4, 0)
-    world.spot, world.nodes = 2, Nodes(2, 0)
+    assert world.nodes == NodeCounts(4, 0)
+    world.spot, world.nodes = 2, NodeCounts(2, 0)
     world.live(run, 1.0)
-    assert run.jobs[0].loss == pytest.approx(0.5, abs=0.06)
-    assert world.nodes == Nodes(2, 2)
+    assert run.jobs[0].preemption_cost == pytest.approx(0.5, abs=0.06)
+    assert world.nodes == NodeCounts(2, 2)
 
 
 def test_who_is_given_no_node_at_first_is_timed_from_when_it_is() -> None:
-    world = World({"a": elastic("a", 80, 100.0)}, nodes=Nodes(0, 1), warm_up=3.0)
+    world = World({"a": elastic("a", 80, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0)
     run = spot_run(world, market([0, 0, 4, 4, 4, 4, 4, 4, 4, 4]), first=1.0, setup=2.0)
     world.live(run, 15.0)
-    assert run.jobs[0].up == pytest.approx(0.8)
+    assert run.jobs[0].growth_fraction == pytest.approx(0.8)
     assert not world.nodes.all
     world.live(run, 20.0)
-    assert run.jobs[0].up == pytest.approx(0.7, abs=0.06)  # what it took before the run is in it, not added
+    assert run.jobs[0].growth_fraction == pytest.approx(
+        0.7, abs=0.06
+    )  # what it took before the run is in it, not added
 
 
 @given(
@@ -382,65 +393,77 @@ def test_who_is_given_no_node_at_first_is_timed_from_when_it_is() -> None:
 )  # fmt: skip
 @settings(max_examples=300, deadline=None)
 def test_whatever_goes_without_notice_on_demand_nodes_alone_end_it_in_time(
-    name: str, counts: list[int], loss: float, up: float, work: int, fates: list[str]
+    name: str, counts: list[int], preemption_cost: float, growth_fraction: float, work: int, fates: list[str]
 ) -> None:
-    """In each slot with spot nodes they may be lost once: within it, or as the next one begins, seen or not."""
+    """In each interval with spot nodes they may be lost once: within it, or as the next one begins, seen or not."""
     trace = market(counts)
-    job = SpotJob(float(work), 12, most=4, up=up, down=up, loss=loss)
+    job = SpotJob(
+        float(work),
+        12,
+        max_nodes=4,
+        growth_fraction=growth_fraction,
+        shrink_fraction=growth_fraction,
+        preemption_cost=preemption_cost,
+    )
     if not job.feasible:
         return
-    plan, held, done, fate = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue())), Nodes(), 0.0, "stay"
-    for slot in range(job.deadline):
+    plan, held, done, fate = OnlinePlan(SPOT_POLICIES[name](), MarketForecaster(LastValue())), NodeCounts(), 0.0, "stay"
+    for interval in range(job.deadline):
         before, gone = held, fate == "crash at the end" and held.spot > 0
-        fewer = fate == "go at the end" and before.spot > counts[slot]
-        held = plan.decide(job, trace, 0, slot, done, held, gone=gone)
+        fewer = fate == "go at the end" and before.spot > counts[interval]
+        held = plan.decide(job, trace, 0, interval, done, held, gone=gone)
         if done == job.work:
             break
-        fate = fates[slot]
+        fate = fates[interval]
         within = fate == "go within" and held.spot > 0
-        part = 1.0 if held.all == before.all else up
-        done = min(done + part * job.speed[held.all] - (gone + fewer + within) * loss * job.speed[-1], job.work)
+        part = 1.0 if held.all == before.all else growth_fraction
+        done = min(
+            done + part * job.throughput[held.all] - (gone + fewer + within) * preemption_cost * job.throughput[-1],
+            job.work,
+        )
     assert done == pytest.approx(job.work)
 
 
 def test_where_there_is_no_time_for_a_loss_spot_nodes_are_left() -> None:
-    plan, trace = LivePlan(SPOT_POLICIES["max-spot"](), Foreseen(LastValue())), market([4] * 12)
-    job = SpotJob(40.0, 12, most=4, loss=1.0)  # 47.6 can be done
-    assert plan.decide(job, trace, 0, 0, 0.0, Nodes()) == Nodes(4, 0)
-    assert plan.decide(job, trace, 0, 2, 4.1, Nodes(4, 0)) == Nodes(4, 0)
-    assert plan.decide(job, trace, 0, 2, 3.9, Nodes(4, 0)) == Nodes(0, 4)  # 40 can be done, 36.1 are to do
-    assert plan.decide(replace(job, loss=0.0), trace, 0, 2, 3.9, Nodes(4, 0)) == Nodes(4, 0)
-    assert plan.decide(job, trace, 0, 2, -2.0, Nodes(4, 0)) == Nodes(0, 4)  # late, but not by a whole loss
-    assert plan.decide(job, trace, 0, 2, -5.0, Nodes(4, 0)) == Nodes(4, 0)
-    # One would end it in this slot, but must not be lost.
-    assert plan.decide(job, trace, 0, 11, 39.0, Nodes(4, 0)) == Nodes(0, 2)
+    plan, trace = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())), market([4] * 12)
+    job = SpotJob(40.0, 12, max_nodes=4, preemption_cost=1.0)  # 47.6 can be done
+    assert plan.decide(job, trace, 0, 0, 0.0, NodeCounts()) == NodeCounts(4, 0)
+    assert plan.decide(job, trace, 0, 2, 4.1, NodeCounts(4, 0)) == NodeCounts(4, 0)
+    assert plan.decide(job, trace, 0, 2, 3.9, NodeCounts(4, 0)) == NodeCounts(0, 4)  # 40 can be done, 36.1 are to do
+    assert plan.decide(replace(job, preemption_cost=0.0), trace, 0, 2, 3.9, NodeCounts(4, 0)) == NodeCounts(4, 0)
+    assert plan.decide(job, trace, 0, 2, -2.0, NodeCounts(4, 0)) == NodeCounts(0, 4)  # late, but not by a whole loss
+    assert plan.decide(job, trace, 0, 2, -5.0, NodeCounts(4, 0)) == NodeCounts(4, 0)
+    # One would end it in this interval, but must not be lost.
+    assert plan.decide(job, trace, 0, 11, 39.0, NodeCounts(4, 0)) == NodeCounts(0, 2)
 
 
 def test_what_a_loss_costs_is_a_start_and_what_was_not_saved() -> None:
     world = World({"a": elastic("a", 80, 100.0)}, saves=2.0)
     run = spot_run(world, market([4] * 10), first=1.0, setup=3.0)
     world.live(run, 1.0)
-    assert run.jobs[0].loss == pytest.approx(0.5)  # of slots of ten seconds
+    assert run.jobs[0].preemption_cost == pytest.approx(0.5)  # of intervals of ten seconds
 
 
 @pytest.mark.parametrize("name", sorted(SPOT_POLICIES))
 def test_every_policy_can_begin_in_the_middle(name: str) -> None:
-    plan = LivePlan(SPOT_POLICIES[name](), Foreseen(LastValue()))
-    held = plan.decide(PAPER, market([9] * 12), 0, 8, 62.0, Nodes())  # 18 left in two slots: none of them can wait
+    plan = OnlinePlan(SPOT_POLICIES[name](), MarketForecaster(LastValue()))
+    held = plan.decide(
+        PAPER, market([9] * 12), 0, 8, 62.0, NodeCounts()
+    )  # 18 left in two intervals: none of them can wait
     assert 0 < held.all <= 12
 
 
 def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
     path = tmp_path / "wishes"
     script = f"echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND >> {path}"
-    command = Command(["sh", "-c", script])
+    command = CommandProvisioner(["sh", "-c", script])
     for number in (1, 2):  # the same again is told again: nodes may have gone meanwhile
-        command.want(Nodes(3, 1))
+        command.want(NodeCounts(3, 1))
         wait_for(lambda: path.is_file() and path.read_text().split("\n") == ["3 1"] * number + [""])  # noqa: B023
     command.close()
     assert path.read_text().split("\n") == ["3 1", "3 1", "0 0", ""]
     with pytest.raises(ValueError, match="a command must be named, got none"):
-        Command("")
+        CommandProvisioner("")
 
 
 def test_a_command_that_fails_is_tried_again(
@@ -449,8 +472,8 @@ def test_a_command_that_fails_is_tried_again(
     monkeypatch.setattr(provisioners, "AGAIN", 0.02)
     path = tmp_path / "wishes"
     script = f"test -e {path} || exit 7; echo $LIGHTNING_CORE_SPOT >> {path}"
-    command = Command(["sh", "-c", script, "s3cret"])
-    command.want(Nodes(3, 1))
+    command = CommandProvisioner(["sh", "-c", script, "s3cret"])
+    command.want(NodeCounts(3, 1))
     wait_for(lambda: "3 spot and 1 on-demand nodes could not be asked for: sh: exit code 7" in caplog.text)
     path.touch()
     wait_for(lambda: path.read_text() == "3\n")
@@ -479,10 +502,12 @@ def test_a_bundle_on_a_market_has_twice_the_devices_that_its_jobs_can_use(tmp_pa
     """So those that come are warm before others go; the terms are those of a bundle that has a market."""
     trace = tmp_path / "market.csv"
     trace.write_text("available,price\n4,0.3\n")
-    placed = OnMarket(trace, slot="20s", policy="chain").place(Bundle.from_dict({**BUNDLE, "pool": {"devices": 3}}))
+    placed = MarketOptions(trace, interval="20s", policy="chain").place(
+        Bundle.from_dict({**BUNDLE, "pool": {"devices": 3}})
+    )
     terms = placed.settings.market_terms()
     assert terms is not None
-    assert (placed.settings.devices, terms.slot, terms.policies) == (8, 20.0, ("chain",))
+    assert (placed.settings.devices, terms.interval, terms.policies) == (8, 20.0, ("chain",))
     assert Bundle.from_dict(placed.to_dict()) == placed
 
 
@@ -491,10 +516,13 @@ def test_who_was_not_told_saves_some_times_in_a_slot(tmp_path: Path) -> None:
     trace.write_text("available,price\n" + "2,0.5\n" * 50)
     told = {**BUNDLE["jobs"]["b"], "save_every": "5m"}
     content = {"jobs": {**BUNDLE["jobs"], "b": told}, "pool": {"devices": 3}}
-    asked = OnMarket(trace, slot="20s", policy="chain")
+    asked = MarketOptions(trace, interval="20s", policy="chain")
     placed = asked.place(Bundle.from_dict(content))
     assert [spec.saves for spec in placed.jobs] == [2.0, 300.0]
-    assert [spec.saves for spec in OnMarket(trace, slot="2h").place(Bundle.from_dict(content)).jobs] == [300.0, 300.0]
+    assert [spec.saves for spec in MarketOptions(trace, interval="2h").place(Bundle.from_dict(content)).jobs] == [
+        300.0,
+        300.0,
+    ]
     # Gone on with, it is what it was.
     assert not differences(Bundle.from_dict(placed.to_dict()), asked.place(Bundle.from_dict(content)))
 
@@ -519,7 +547,7 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--slot", "20s"], "--slot is of a run on a market: it needs --market TRACE or --quotes COMMAND"),
+        (["--interval", "20s"], "--interval is of a run on a market: it needs --market TRACE or --quotes COMMAND"),
         (["--spot-policy", "chain"], "--spot-policy is of a run on a market: it needs --market TRACE or --quotes"),
         (["--market", "m.csv", "--quotes", "q"], "a market is either recorded (--market TRACE) or asked for (--quotes"),
         (["--quotes", "q"], "--quotes needs --spot-policy NAME: without a recording none can be chosen"),
@@ -530,7 +558,10 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
         (["--market", "m.csv", "--spot-policy", "chian"], "--spot-policy: unknown 'chian'; did you mean 'chain'?"),
         (["--market", "m.csv", "--picture", "p.gif"], "--picture: must end in .png, .svg or .pdf, got p.gif"),
         (["--market", "m.csv", "--picture", "no/p.svg"], "--picture: must be in a folder that is there, got"),
-        (["--market", "m.csv", "--provision", "up"], "--provision brings up nodes of a Ray cluster: it needs --ray"),
+        (
+            ["--market", "m.csv", "--provision", "growth_fraction"],
+            "--provision brings up nodes of a Ray cluster: it needs --ray",
+        ),
         (["--market", "m.csv", "--resume", "runs/x"], "--resume goes on on the market that the run was begun on"),
     ],
 )

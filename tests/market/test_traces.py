@@ -1,4 +1,4 @@
-"""Recordings of markets: what is read, slot by slot, and what is refused."""
+"""Recordings of markets: what is read, interval by interval, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from lightning_core.market.traces import (
     read,
     read_events,
-    read_slots,
+    read_intervals,
     read_spot_traces,
     read_spotlake,
     resampled,
@@ -36,9 +36,9 @@ def test_the_market_that_is_shipped() -> None:
 
 def test_slots_of_another_length_have_the_least_of_those_in_them(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "hour,avail,price\n0,0,0.3\n0.5,8,0.4\n1,8,0.5\n1.5,7,0.6\n")
-    market = read_slots(path, slot=3600.0)
+    market = read_intervals(path, interval=3600.0)
     assert (market.available.tolist(), market.price.tolist(), market.seconds) == ([0, 7], [0.4, 0.6], 3600.0)
-    assert read_slots(path, slot=1800.0).available.tolist() == [0, 8, 8, 7]
+    assert read_intervals(path, interval=1800.0).available.tolist() == [0, 8, 8, 7]
 
 
 def test_packed_or_with_a_byte_order_mark(tmp_path: Path) -> None:
@@ -50,24 +50,24 @@ def test_packed_or_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 
 def test_the_shipped_market_in_another_currency() -> None:
-    market, dear = shipped(), shipped(on_demand=3.0, slot=3600.0)
+    market, dear = shipped(), shipped(on_demand=3.0, interval=3600.0)
     assert (dear.on_demand, dear.seconds, len(dear)) == (3.0, 3600.0, len(market) // 2)
     assert dear.price.max() == pytest.approx(3 * market.price.max())
     assert set(shipped(price=0.2).price.tolist()) == {0.2}
 
 
 def test_slots(tmp_path: Path) -> None:
-    market = read_slots(written(tmp_path / "a.csv", "hour,avail,price_p10\n0,3,0.5\n0.25,0,0.6\n0.5,7,0.7\n"))
+    market = read_intervals(written(tmp_path / "a.csv", "hour,avail,price_p10\n0,3,0.5\n0.25,0,0.6\n0.5,7,0.7\n"))
     assert (market.available.tolist(), market.price.tolist()) == ([3, 0, 7], [0.5, 0.6, 0.7])
     assert (market.seconds, market.name) == (900.0, "a")
-    flat = read_slots(written(tmp_path / "b.csv", "available\n3\n4\n"), price=0.3, on_demand=2.0)
+    flat = read_intervals(written(tmp_path / "b.csv", "available\n3\n4\n"), price=0.3, on_demand=2.0)
     assert (flat.price.tolist(), flat.on_demand, flat.seconds) == ([0.3, 0.3], 2.0, 1800.0)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("available,price\n", "there must be slots, got none"),
+        ("available,price\n", "there must be intervals, got none"),
         ("hour,price\n0,1\n", "must have a column available or avail or count, got hour, price"),
         ("available\n1\n", "say what a spot instance costs"),
         ("available,price\nx,1\n", "every available must be a number"),
@@ -77,13 +77,13 @@ def test_slots(tmp_path: Path) -> None:
 )
 def test_slots_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        read_slots(written(tmp_path / "a.csv", text))
+        read_intervals(written(tmp_path / "a.csv", text))
 
 
 def test_spot_traces_have_the_least_count_of_each_slot(tmp_path: Path) -> None:
     body = {"metadata": {"gap_seconds": 600}, "data": [1, 1, 1, 4, 0, 4, 2, 3, 2, 1]}
     market = read_spot_traces(written(tmp_path / "zone.json", json.dumps(body)), price=0.33)
-    assert market.available.tolist() == [1, 0, 2]  # what is left does not fill a slot
+    assert market.available.tolist() == [1, 0, 2]  # what is left does not fill an interval
     assert market.price.tolist() == [0.33] * 3
     for wrong in ("[]", "{", '{"metadata": {}, "data": []}', '{"metadata": {"gap_seconds": 1}, "data": ["x"]}'):
         with pytest.raises(ValueError, match=r"must be an object of metadata.gap_seconds and data"):
@@ -128,13 +128,15 @@ def test_spotlake_s_snapshots(tmp_path: Path) -> None:
 
 
 def test_what_is_known_holds_until_the_next_is() -> None:
-    least, highest = resampled(np.array([0.0, 5.0, 12.0]), np.array([4, 1, 6]), np.array([0.1, 0.4, 0.2]), 4.0, 16.0)
-    assert least.tolist() == [4, 1, 1, 6]
+    min_nodes, highest = resampled(
+        np.array([0.0, 5.0, 12.0]), np.array([4, 1, 6]), np.array([0.1, 0.4, 0.2]), 4.0, 16.0
+    )
+    assert min_nodes.tolist() == [4, 1, 1, 6]
     assert highest is not None
     assert highest.tolist() == [0.1, 0.4, 0.4, 0.2]
-    with pytest.raises(ValueError, match="slot must be positive"):
+    with pytest.raises(ValueError, match="interval must be positive"):
         resampled(np.zeros(1), np.zeros(1, np.int64), None, 0.0, 1.0)
-    with pytest.raises(ValueError, match="must last a slot of 4 s, got 3 s"):
+    with pytest.raises(ValueError, match="must last an interval of 4 s, got 3 s"):
         resampled(np.zeros(1), np.zeros(1, np.int64), None, 4.0, 3.0)
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.placement import Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
-from lightning_core.placement.day import Surges, live
-from lightning_core.placement.predictor import PREDICTORS, beside_persistence
-from lightning_core.placement.reconfigurer import Limits
+from lightning_core.placement.day_simulation import Surges, simulate_day
+from lightning_core.placement.predictor import PREDICTORS, relative_errors
+from lightning_core.placement.reconfigurer import ReconfigurationLimits
 from lightning_core.planning.series import LastValue, Perfect
 
 # 150 samples a second on a GPU, 100 epochs: ten of them serve 15 samples a second, not one more.
@@ -22,18 +22,18 @@ DEMANDS = Demands(
     {"a": PlacedJob((1, 2), 15.0, 0.4, delay=20.0), "b": PlacedJob((1, 1), 15.0, 0.4, delay=20.0)},
     edge=EdgePrices(0.8),
 )  # fmt: skip
-PLACED = plan(DEMANDS, Weights(1.0, 0.0)).placed
+PLACED = plan(DEMANDS, Weights(1.0, 0.0)).placement
 FLAT = np.ones(8)
 
 
 def test_what_was_planned_is_served() -> None:
-    lived = live(PLACED, {"a": FLAT, "b": FLAT}, LastValue())
-    assert (lived.served, lived.moves, lived.left) == (1.0, 0, 0)
-    assert lived.cost == pytest.approx(PLACED.cost)
-    assert {place: load.tolist() for place, load in lived.loads.items() if load.any()} == {
-        place: [held] * 4 + [later] * 4
-        for place in DEMANDS.places
-        if (held := PLACED.held(place, 0)["v100"]) + (later := PLACED.held(place, 1)["v100"])
+    results = simulate_day(PLACED, {"a": FLAT, "b": FLAT}, LastValue())
+    assert (results.served, results.moves, results.left) == (1.0, 0, 0)
+    assert results.cost == pytest.approx(PLACED.cost)
+    assert {location: load.tolist() for location, load in results.loads.items() if load.any()} == {
+        location: [held] * 4 + [later] * 4
+        for location in DEMANDS.locations
+        if (held := PLACED.held(location, 0)["v100"]) + (later := PLACED.held(location, 1)["v100"])
     }
 
 
@@ -43,22 +43,22 @@ def test_a_surge_is_served_from_the_step_in_which_it_is_foreseen() -> None:
     lost = {None: 2 * 3.0, LastValue(): 1 * 3.0, Perfect(): 0.0}
     costs = []
     for forecaster, missing in lost.items():
-        lived = live(PLACED, {"a": FLAT, "b": surge}, forecaster)
-        assert lived.served == pytest.approx(1 - missing / asked)
-        costs.append(lived.cost)
+        results = simulate_day(PLACED, {"a": FLAT, "b": surge}, forecaster)
+        assert results.served == pytest.approx(1 - missing / asked)
+        costs.append(results.cost)
     assert costs[0] < costs[1] == pytest.approx(costs[2])  # persistence gives back as late as it takes
 
 
 def test_less_than_was_planned_is_no_reason_to_give_anything_back() -> None:
-    lived = live(PLACED, {"a": 0.5 * FLAT, "b": FLAT}, Perfect())
-    assert lived.served == 1.0
-    assert lived.cost == pytest.approx(PLACED.cost)
+    results = simulate_day(PLACED, {"a": 0.5 * FLAT, "b": FLAT}, Perfect())
+    assert results.served == 1.0
+    assert results.cost == pytest.approx(PLACED.cost)
 
 
 def test_what_the_plan_left_out_is_not_served() -> None:
     task = next(iter(PLACED.served))
     without = replace(PLACED, served={**PLACED.served, task: (None, *PLACED.served[task][1:])})
-    assert live(without, {"a": FLAT, "b": FLAT}, Perfect()).served == pytest.approx(1 - 4 / 20)
+    assert simulate_day(without, {"a": FLAT, "b": FLAT}, Perfect()).served == pytest.approx(1 - 4 / 20)
 
 
 @given(st.integers(0, 100), st.floats(0.0, 0.6), st.sampled_from([None, LastValue(), *PREDICTORS.values()]))
@@ -67,13 +67,13 @@ def test_nobody_serves_more_than_who_knows_the_future_or_costs_less_than_the_pla
     seed: int, size: float, forecaster: LastValue | None
 ) -> None:
     arrivals = Surges(size, events=0.5, noise=0.05, seed=seed).draw(DEMANDS, 8)
-    known = live(PLACED, arrivals, Perfect(), Limits(cost=0.0))
-    lived = live(PLACED, arrivals, forecaster, Limits(cost=0.0))
-    assert 0 < lived.served <= 1
-    assert lived.cost >= PLACED.cost - 1e-9
-    assert lived.served <= known.served + 0.02  # who moved for nothing may be lucky later
-    unchanged = live(PLACED, arrivals, None)
-    assert lived.served >= unchanged.served - 1e-9
+    known = simulate_day(PLACED, arrivals, Perfect(), ReconfigurationLimits(cost=0.0))
+    results = simulate_day(PLACED, arrivals, forecaster, ReconfigurationLimits(cost=0.0))
+    assert 0 < results.served <= 1
+    assert results.cost >= PLACED.cost - 1e-9
+    assert results.served <= known.served + 0.02  # who moved for nothing may be lucky later
+    unchanged = simulate_day(PLACED, arrivals, None)
+    assert results.served >= unchanged.served - 1e-9
 
 
 def test_surges_are_what_was_asked_for() -> None:
@@ -88,16 +88,16 @@ def test_surges_are_what_was_asked_for() -> None:
 
 def test_bad_days_are_refused() -> None:
     with pytest.raises(ValueError, match="arrivals must be one series for each of a, b; see 'c'"):
-        live(PLACED, {"a": FLAT, "b": FLAT, "c": FLAT}, None)
+        simulate_day(PLACED, {"a": FLAT, "b": FLAT, "c": FLAT}, None)
     with pytest.raises(ValueError, match=r"as many steps for each of 2 periods, got \[7\] in all"):
-        live(PLACED, {"a": FLAT[:7], "b": FLAT[:7]}, None)
+        simulate_day(PLACED, {"a": FLAT[:7], "b": FLAT[:7]}, None)
     with pytest.raises(ValueError, match="size must be at least 0 and finite"):
         Surges(size=-0.1)
 
 
 def test_each_predictor_is_told_beside_persistence() -> None:
     ramp = np.concatenate([np.full(20, 1.0), np.linspace(1, 9, 40)])
-    beside = beside_persistence([ramp])
+    beside = relative_errors([ramp])
     assert np.array_equal(beside["persistence"], np.ones(3))
     assert beside["trend"][2] < 0.3
-    assert all(np.array_equal(one, np.ones(3)) for one in beside_persistence([np.ones(30)]).values())
+    assert all(np.array_equal(one, np.ones(3)) for one in relative_errors([np.ones(30)]).values())

@@ -18,12 +18,12 @@ from lightning_core.placement import (
     Demands,
     EdgePrices,
     Gpu,
-    Infeasible,
+    InfeasibleError,
     Level,
     Node,
-    Placed,
+    ObjectiveRanges,
     PlacedJob,
-    Ranges,
+    Placement,
     Task,
     Weights,
     plan,
@@ -53,20 +53,21 @@ def test_what_a_task_costs_where_with_the_paper_s_prices() -> None:
     for sample in (0.4, 2.4):
         wanted = demands({"a": job(1, sample=sample)})
         for choice in wanted.choices(wanted.jobs["a"]):
-            found[choice.place, choice.level, sample] = choice
+            found[choice.location, choice.level, sample] = choice
     mixed = {
-        place: [round(found[place, "mixed", sample].cost, 3) for sample in (0.4, 2.4)] for place in ("edge", CLOUD)
+        location: [round(found[location, "mixed", sample].cost, 3) for sample in (0.4, 2.4)]
+        for location in ("edge", CLOUD)
     }
     assert mixed == {"edge": [0.078, 0.079], CLOUD: [0.054, 0.063]}
-    assert found["edge", "mixed", 0.4].units == 3
-    assert found["edge", "fp32", 0.4].units == 10  # 9.04, whole
+    assert found["edge", "mixed", 0.4].gpu_count == 3
+    assert found["edge", "fp32", 0.4].gpu_count == 10  # 9.04, whole
     parted = demands({"a": job(1)}, whole=False)
-    assert parted.choices(parted.jobs["a"])[0].units == pytest.approx(9.036, abs=1e-3)
+    assert parted.choices(parted.jobs["a"])[0].gpu_count == pytest.approx(9.036, abs=1e-3)
 
 
 def test_the_cloud_may_be_too_far_and_a_level_too_rough() -> None:
     wanted = demands({"a": job(1, delay=30.0, accuracy=0.8)}, cloud=Cloud(delay=40.0))
-    assert [(choice.place, choice.level) for choice in wanted.choices(wanted.jobs["a"])] == [("edge", "fp32")]
+    assert [(choice.location, choice.level) for choice in wanted.choices(wanted.jobs["a"])] == [("edge", "fp32")]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_what_cannot_be(make: Any, words: str) -> None:
 # ------------------------------------------------------------------------------------------------- the best of all
 
 
-def every(wanted: Demands) -> list[Placed]:
+def every(wanted: Demands) -> list[Placement]:
     """All plans that break no rule."""
     tasks = [Task(name, k) for name, one in wanted.jobs.items() for k in range(max(one.tasks))]
     ways = []
@@ -120,12 +121,12 @@ def every(wanted: Demands) -> list[Placed]:
         ways.append(list(product(*there)))
     found = []
     for served in product(*ways):
-        placed = Placed(wanted, dict(zip(tasks, served, strict=True)))
+        placement = Placement(wanted, dict(zip(tasks, served, strict=True)))
         try:
-            placed.check()
+            placement.check()
         except AssertionError:
             continue
-        found.append(placed)
+        found.append(placement)
     return found
 
 
@@ -140,10 +141,10 @@ def small(draw: st.DrawFn) -> Demands:
             *tasks, sample=draw(st.sampled_from([0.4, 2.4])), delay=draw(st.sampled_from([20.0, 90.0])),
             accuracy=draw(st.sampled_from([0.0, 0.8])), moves=draw(st.booleans()),
         )  # fmt: skip
-    units = st.integers(0, 22)
+    gpu_count = st.integers(0, 22)
     nodes = {
-        "n": Node({"v100": draw(units)}),
-        "m": Node({"v100": draw(units)}, bandwidth=draw(st.sampled_from([5.0, 99.0]))),
+        "n": Node({"v100": draw(gpu_count)}),
+        "m": Node({"v100": draw(gpu_count)}, bandwidth=draw(st.sampled_from([5.0, 99.0]))),
     }
     return Demands(tuple("ab"[:periods]), GPUS, LEVELS, nodes, jobs, Cloud(delay=draw(st.sampled_from([10.0, 50.0]))),
                    EdgePrices(draw(st.sampled_from([0.5, 1.5]))))  # fmt: skip
@@ -160,14 +161,14 @@ def test_no_plan_is_better(wanted: Demands, weights: Weights) -> None:
         with pytest.raises(ValueError, match=r"cannot be served|must be servable"):
             plan(wanted, weights)
         return
-    solved = plan(wanted, weights, gap=0.0)
-    solved.placed.check()
-    assert not solved.placed.unserved
-    best = min(solved.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in plans)
-    assert solved.objective == pytest.approx(best, abs=1e-6)
-    assert solved.bound <= best + 1e-6
+    solution = plan(wanted, weights, gap=0.0)
+    solution.placement.check()
+    assert not solution.placement.unserved
+    best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in plans)
+    assert solution.objective == pytest.approx(best, abs=1e-6)
+    assert solution.bound <= best + 1e-6
     target = sorted(one.accuracy for one in plans)[len(plans) // 2]
-    cheapest = plan(wanted, Weights(1.0, 0.0), accuracy=target, gap=0.0).placed
+    cheapest = plan(wanted, Weights(1.0, 0.0), accuracy=target, gap=0.0).placement
     assert cheapest.accuracy >= target - 1e-6
     assert cheapest.cost == pytest.approx(min(one.cost for one in plans if one.accuracy >= target - 1e-9), abs=1e-6)
 
@@ -179,29 +180,29 @@ def test_what_serves_one_task_after_the_other_breaks_no_rule_and_is_no_better(
     wanted: Demands, weights: Weights
 ) -> None:
     try:
-        solved = plan(wanted, weights, gap=0.0)
+        solution = plan(wanted, weights, gap=0.0)
     except ValueError:
         return
-    rivals = [incremental(wanted, weights, solved.ranges)]
-    rivals += [incremental(wanted, weights, solved.ranges, solved.placed.accuracy)]
+    rivals = [incremental(wanted, weights, solution.ranges)]
+    rivals += [incremental(wanted, weights, solution.ranges, solution.placement.accuracy)]
     try:
-        rivals.append(one_period(wanted, weights, solved.ranges))
-    except Infeasible:
+        rivals.append(one_period(wanted, weights, solution.ranges))
+    except InfeasibleError:
         pytest.fail("a period of a day that can be served can be served")
     for rival in rivals:
         rival.check()
         if not rival.unserved:
-            objective = solved.ranges.objective(weights, rival.cost, rival.accuracy, rival.moves)
-            assert solved.objective <= objective + 1e-6
+            objective = solution.ranges.objective(weights, rival.cost, rival.accuracy, rival.moves)
+            assert solution.objective <= objective + 1e-6
 
 
 def test_one_after_the_other_takes_the_edge_from_those_that_need_it() -> None:
     """The first come takes ten cheap GPUs; who may not go to the cloud finds none."""
     jobs = {"far": job(2), "near": job(2, delay=20.0, accuracy=0.8)}
     wanted = demands(jobs, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5))
-    solved = plan(wanted, Weights(0.0, 1.0))
-    greedy = incremental(wanted, Weights(0.5, 0.5), solved.ranges)
-    assert not solved.placed.unserved
+    solution = plan(wanted, Weights(0.0, 1.0))
+    greedy = incremental(wanted, Weights(0.5, 0.5), solution.ranges)
+    assert not solution.placement.unserved
     assert [task.job for task, _ in greedy.unserved] in (["near"], ["near", "near"])
 
 
@@ -224,8 +225,8 @@ def test_counted_is_as_good_as_listed(wanted: Demands, moves: float) -> None:
     counted = plan(wanted, weights, gap=0.0)
     listed = plan(wanted, weights, gap=0.0, listed=True, ranges=counted.ranges)
     for one in (counted, listed):
-        one.placed.check()
-        assert not one.placed.unserved
+        one.placement.check()
+        assert not one.placement.unserved
     assert counted.objective == pytest.approx(listed.objective, abs=1e-6)
     assert counted.variables <= listed.variables
     other = plan(wanted, weights, gap=0.0, listed=True).ranges
@@ -237,7 +238,7 @@ def test_counted_is_as_good_as_listed(wanted: Demands, moves: float) -> None:
 
 def test_what_is_missing_is_told_and_the_largest_part_is_offered() -> None:
     near = {"a": job(1, 4, delay=20.0, accuracy=0.8)}  # ten GPUs each, and the cloud is too far
-    with pytest.raises(Infeasible, match="2 tasks cannot be served in b; b: 20 more v100 at the edge") as refused:
+    with pytest.raises(InfeasibleError, match="2 tasks cannot be served in b; b: 20 more v100 at the edge") as refused:
         plan(demands(near, cloud=Cloud(delay=40.0)))
     assert "free: edge 0" in str(refused.value)
     refused.value.largest.check()
@@ -259,18 +260,18 @@ def test_who_may_not_move_stays_and_others_stay_if_that_counts() -> None:
     """By night the edge is cheaper; by day others need it."""
     jobs = {"still": job(4, 4, moves=False), "free": job(4, 4), "near": job(0, 6, delay=20.0)}
     wanted = demands(jobs, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5))
-    loose = plan(wanted, Weights(1.0, 0.0), gap=0.0).placed
-    tight = plan(wanted, Weights(0.5, 0.0, 0.5), gap=0.0).placed
+    loose = plan(wanted, Weights(1.0, 0.0), gap=0.0).placement
+    tight = plan(wanted, Weights(0.5, 0.0, 0.5), gap=0.0).placement
     assert loose.moves > tight.moves == 0
     assert loose.cost < tight.cost
-    for placed in (loose, tight):
-        placed.check()
-        assert all(one is not None and two is not None and one.place == two.place
-                   for task, (one, two) in placed.served.items() if task.job == "still")  # fmt: skip
+    for placement in (loose, tight):
+        placement.check()
+        assert all(one is not None and two is not None and one.location == two.location
+                   for task, (one, two) in placement.served.items() if task.job == "still")  # fmt: skip
 
 
 def test_each_part_of_the_objective_lies_in_its_range() -> None:
-    ranges = Ranges((10.0, 20.0), (0.7, 0.9), (0.0, 4.0))
+    ranges = ObjectiveRanges((10.0, 20.0), (0.7, 0.9), (0.0, 4.0))
     assert ranges.objective(Weights(0.5, 0.5), 10.0, 0.7, 0) == 0.0
     assert ranges.objective(Weights(0.5, 0.3, 0.2), 15.0, 0.9, 2) == pytest.approx(0.25 - 0.3 + 0.1)
-    assert Ranges((1.0, 1.0), (0.9, 0.9), (0.0, 0.0)).objective(Weights(), 1.0, 0.9, 0) == 0.0
+    assert ObjectiveRanges((1.0, 1.0), (0.9, 0.9), (0.0, 0.0)).objective(Weights(), 1.0, 0.9, 0) == 0.0

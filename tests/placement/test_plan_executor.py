@@ -15,7 +15,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.placement import CLOUD, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
 from lightning_core.placement.executor import PlanExecutor, job_name
-from lightning_core.placement.reconfigurer import Limits
+from lightning_core.placement.reconfigurer import ReconfigurationLimits
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.conftest import ROOT
@@ -45,55 +45,55 @@ class Pool:
         self.scheduler.check()
 
     def where(self) -> dict[str, tuple[str, int]]:
-        places = self.scheduler.settings.locations
+        locations = self.scheduler.settings.locations
         return {
-            status.name: (places[status.devices[0]], len(status.devices))
+            status.name: (locations[status.devices[0]], len(status.devices))
             for status in self.scheduler.status()
             if status.share
         }
 
 
 def test_every_period_sends_everybody_where_the_plan_has_it() -> None:
-    placed = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placed
-    names = [job_name(DEMANDS, task) for task in placed.served]
+    placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
+    names = [job_name(DEMANDS, task) for task in placement.served]
     assert names == ["cars-0", "cars-1", "bus"]
     pool = Pool(names)
-    acting = PlanExecutor(placed, pool.scheduler.job, pool.tell, Limits(cost=5.0))
+    acting = PlanExecutor(placement, pool.scheduler.job, pool.tell, ReconfigurationLimits(cost=5.0))
     with pytest.raises(ValueError, match="a period must have begun, got none"):
         acting.meet({"cars": 18.0})
     acting.begin(0)
-    night = {job_name(DEMANDS, task): now[0] for task, now in placed.served.items() if now[0] is not None}
-    assert pool.where() == {name: (choice.place, 1) for name, choice in night.items()}
+    night = {job_name(DEMANDS, task): now[0] for task, now in placement.served.items() if now[0] is not None}
+    assert pool.where() == {name: (choice.location, 1) for name, choice in night.items()}
     assert set(pool.where()) == {"cars-0", "bus"}
     assert pool.scheduler.last("cars-1").paused
     acting.begin(1)
-    day = {job_name(DEMANDS, task): now[1] for task, now in placed.served.items() if now[1] is not None}
-    assert pool.where() == {name: (choice.place, 1) for name, choice in day.items()}
+    day = {job_name(DEMANDS, task): now[1] for task, now in placement.served.items() if now[1] is not None}
+    assert pool.where() == {name: (choice.location, 1) for name, choice in day.items()}
     assert not pool.scheduler.last("cars-1").paused
 
 
 def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there() -> None:
     """No node at the edge has two devices: one of both moves, for the other the cloud has no device left."""
-    placed = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placed
-    pool = Pool([job_name(DEMANDS, task) for task in placed.served])
-    acting = PlanExecutor(placed, pool.scheduler.job, pool.tell, Limits(cost=5.0, moves=1))
+    placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
+    pool = Pool([job_name(DEMANDS, task) for task in placement.served])
+    acting = PlanExecutor(placement, pool.scheduler.job, pool.tell, ReconfigurationLimits(cost=5.0, moves=1))
     acting.begin(1)
     before = pool.where()
     changes = acting.meet({"cars": 18.0})
-    assert sorted(change.what for change in changes) == ["left", "moved"]
-    moved = next(job_name(DEMANDS, change.task) for change in changes if change.what == "moved")
+    assert sorted(change.kind for change in changes) == ["left", "moved"]
+    moved = next(job_name(DEMANDS, change.task) for change in changes if change.kind == "moved")
     assert pool.where() == before | {moved: (CLOUD, 2)}
     [back] = acting.meet({"cars": 15.0})
-    assert back.what == "released"
+    assert back.kind == "released"
     assert pool.where() == before | {moved: (CLOUD, 1)}
     acting.begin(0)  # the plan's own places hold again
-    assert all(place != CLOUD for place, _ in pool.where().values())
+    assert all(location != CLOUD for location, _ in pool.where().values())
 
 
 def test_whoever_stays_is_not_told_again_to_rest_or_to_go_on() -> None:
-    placed = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placed
-    pool, told = Pool([job_name(DEMANDS, task) for task in placed.served]), list[Event]()
-    acting = PlanExecutor(placed, pool.scheduler.job, told.append)
+    placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
+    pool, told = Pool([job_name(DEMANDS, task) for task in placement.served]), list[Event]()
+    acting = PlanExecutor(placement, pool.scheduler.job, told.append)
     acting.begin(0)
     assert [event for event in told if isinstance(event, Pause)] == [Pause("cars-1", release=True)]
     acting.begin(1)
@@ -109,12 +109,12 @@ def test_on_four_nodes_a_surge_moves_one_training_and_its_loss_goes_on(tmp_path:
     command = [sys.executable, str(ROOT / "examples/edge_cloud.py"), "--json", str(path)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=240)
     told: list[dict[str, Any]] = json.loads(path.read_text())
-    changes = [line for line in told if "what" in line]
+    changes = [line for line in told if "kind" in line]
     seen: dict[str, list[dict[str, Any]]] = {}
     for line in told:
         if "job" in line:
             seen.setdefault(line["job"], []).append(line)
-    assert [(change["what"], change["to"], change["units"]) for change in changes] == [
+    assert [(change["kind"], change["to"], change["gpu_count"]) for change in changes] == [
         ("moved", "cloud", 2),
         ("released", "cloud", 1),
     ]

@@ -17,23 +17,23 @@ from lightning_core.placement import (
     Gpu,
     Level,
     Node,
-    Placed,
     PlacedJob,
+    Placement,
     Task,
     Weights,
     plan,
 )
-from lightning_core.placement.reconfigurer import Limits, Reconfigurer
+from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
 
 GPUS = {"v100": Gpu(2.0)}
 LEVELS = {"fp32": Level(0.9, {"v100": 150.0})}
 
 
-def planned(units: dict[str, float], **jobs: PlacedJob) -> Placed:
+def planned(gpu_count: dict[str, float], **jobs: PlacedJob) -> Placement:
     """The edge is cheaper: whoever finds room is there. A task of rate 15 takes ten GPUs, of 18 twelve."""
-    nodes = {name: Node({"v100": has}) for name, has in units.items()}
+    nodes = {name: Node({"v100": has}) for name, has in gpu_count.items()}
     demands = Demands(("day",), GPUS, LEVELS, nodes, jobs, Cloud(delay=40.0), EdgePrices(0.5))
-    return plan(demands, Weights(1.0, 0.0)).placed
+    return plan(demands, Weights(1.0, 0.0)).placement
 
 
 def near(tasks: int = 1, **more: Any) -> PlacedJob:
@@ -43,22 +43,22 @@ def near(tasks: int = 1, **more: Any) -> PlacedJob:
 def test_where_there_is_room_a_task_grows() -> None:
     now = Reconfigurer(planned({"n": 12.0}, a=near()), 0)
     [change] = now.meet({"a": 18.0})
-    assert (change.what, change.before.units, change.after.units, change.reason) == (
+    assert (change.kind, change.before.gpu_count, change.after.gpu_count, change.reason) == (
         "grown",
         10,
         12,
         "there is room in n",
     )
     [back] = now.meet({"a": 15.0})
-    assert (back.what, back.after.units) == ("released", 10)
+    assert (back.kind, back.after.gpu_count) == ("released", 10)
     assert not now.meet({"a": 15.0})
 
 
-def standing(place: str, units: dict[str, float], **jobs: PlacedJob) -> Placed:
+def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> Placement:
     """All tasks at one place, whatever a plan would make of it."""
-    demands = planned(units, **jobs).demands
-    return Placed(demands, {
-        Task(name, number): (next(one for one in demands.choices(job) if one.place == place),)
+    demands = planned(gpu_count, **jobs).demands
+    return Placement(demands, {
+        Task(name, number): (next(one for one in demands.choices(job) if one.location == location),)
         for name, job in jobs.items() for number in range(job.tasks[0])
     })  # fmt: skip
 
@@ -66,10 +66,10 @@ def standing(place: str, units: dict[str, float], **jobs: PlacedJob) -> Placed:
 def test_where_there_is_none_it_moves_and_stays_where_it_is_then() -> None:
     now = Reconfigurer(standing("n", {"n": 11.0, "m": 12.0}, a=near()), 0)
     [moved] = now.meet({"a": 18.0})
-    assert (moved.what, moved.after.place) == ("moved", "m")
+    assert (moved.kind, moved.after.location) == ("moved", "m")
     assert moved.reason == "11 of 12 v100 are free in n, m has room"
     [back] = now.meet({"a": 15.0})
-    assert (back.what, back.after.place) == ("released", "m")
+    assert (back.kind, back.after.location) == ("released", "m")
     small = Reconfigurer(standing("n", {"n": 11.0, "m": 11.0}, a=near()), 0)
     [left] = small.meet({"a": 18.0})
     assert left.reason == "11 of 12 v100 are free in n, and no other place has room"
@@ -78,74 +78,74 @@ def test_where_there_is_none_it_moves_and_stays_where_it_is_then() -> None:
 def test_of_one_job_some_may_grow_and_others_not() -> None:
     """What each has is given back as it was taken, and who was left is served once there is room."""
     now = Reconfigurer(standing("n", {"n": 22.0}, a=near(2)), 0)
-    assert [change.what for change in now.meet({"a": 18.0})] == ["grown", "left"]
-    assert [change.what for change in now.meet({"a": 18.0})] == ["left"]
-    assert [change.what for change in now.meet({"a": 15.0})] == ["released"]
-    assert [change.what for change in now.meet({"a": 16.5})] == ["grown", "grown"]
-    assert sum(choice.units for choice in now.now.values()) == 22
+    assert [change.kind for change in now.meet({"a": 18.0})] == ["grown", "left"]
+    assert [change.kind for change in now.meet({"a": 18.0})] == ["left"]
+    assert [change.kind for change in now.meet({"a": 15.0})] == ["released"]
+    assert [change.kind for change in now.meet({"a": 16.5})] == ["grown", "grown"]
+    assert sum(choice.gpu_count for choice in now.now.values()) == 22
 
 
 def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
     [left] = Reconfigurer(planned({"n": 10.0}, a=near(moves=False)), 0).meet({"a": 18.0})
-    assert (left.what, left.reason) == ("left", "10 of 12 v100 are free in n, and it must not move")
+    assert (left.kind, left.reason) == ("left", "10 of 12 v100 are free in n, and it must not move")
     far = near(delay=90.0)
-    [dear] = Reconfigurer(planned({"n": 10.0}, a=far), 0, Limits(cost=0.5)).meet({"a": 18.0})
-    assert dear.what == "left"
+    [dear] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(cost=0.5)).meet({"a": 18.0})
+    assert dear.kind == "left"
     assert "cloud would cost 2." in dear.reason
-    [moved] = Reconfigurer(planned({"n": 10.0}, a=far), 0, Limits(cost=5.0)).meet({"a": 18.0})
-    assert (moved.what, moved.after.place) == ("moved", CLOUD)
-    [none] = Reconfigurer(planned({"n": 10.0}, a=far), 0, Limits(5.0, moves=0)).meet({"a": 18.0})
-    assert (none.what, none.reason) == ("left", "10 of 12 v100 are free in n, and 0 have moved already")
+    [moved] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(cost=5.0)).meet({"a": 18.0})
+    assert (moved.kind, moved.after.location) == ("moved", CLOUD)
+    [none] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(5.0, moves=0)).meet({"a": 18.0})
+    assert (none.kind, none.reason) == ("left", "10 of 12 v100 are free in n, and 0 have moved already")
 
 
 def test_another_type_will_do_where_it_is_not_too_dear() -> None:
     gpus, levels = {**GPUS, "eight": Gpu(16.0)}, {"fp32": Level(0.9, {"v100": 150.0, "eight": 1100.0})}
     nodes = {"n": Node({"v100": 11.0, "eight": 3.0})}
     demands = Demands(("day",), gpus, levels, nodes, {"a": near()}, Cloud(delay=40.0), EdgePrices(0.5))
-    choice = next(one for one in demands.choices(demands.jobs["a"]) if (one.place, one.gpu) == ("n", "v100"))
-    placed = Placed(demands, {Task("a", 0): (choice,)})
-    [grown] = Reconfigurer(placed, 0, Limits(cost=1.0)).meet({"a": 18.0})
-    assert (grown.what, grown.after.gpu, grown.after.units) == ("grown", "eight", 2)
+    choice = next(one for one in demands.choices(demands.jobs["a"]) if (one.location, one.gpu) == ("n", "v100"))
+    placement = Placement(demands, {Task("a", 0): (choice,)})
+    [grown] = Reconfigurer(placement, 0, ReconfigurationLimits(cost=1.0)).meet({"a": 18.0})
+    assert (grown.kind, grown.after.gpu, grown.after.gpu_count) == ("grown", "eight", 2)
     assert grown.reason == "11 of 12 v100 are free in n, but 2 eight are"
-    [partly] = Reconfigurer(placed, 0, Limits(cost=0.2)).meet({"a": 18.0})
-    assert (partly.what, partly.after.gpu, partly.after.units) == ("partly", "v100", 11)
+    [partly] = Reconfigurer(placement, 0, ReconfigurationLimits(cost=0.2)).meet({"a": 18.0})
+    assert (partly.kind, partly.after.gpu, partly.after.gpu_count) == ("partly", "v100", 11)
 
 
 def test_who_may_go_makes_way_for_who_may_not() -> None:
     """The one that this costs the least; it stays there afterwards."""
     jobs = {"a": near(), "b": near(delay=90.0), "c": near(delay=90.0, sample=4.0), "d": near(delay=90.0, moves=False)}
-    now = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, Limits(cost=2.0))
-    [left] = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, Limits(cost=0.1)).meet({"a": 18.0})
-    assert left.what == "left"
+    now = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=2.0))
+    [left] = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=0.1)).meet({"a": 18.0})
+    assert left.kind == "left"
     moved, grown = now.meet({"a": 18.0})
-    assert (moved.task.job, moved.what, moved.after.place) == ("b", "moved", CLOUD)
+    assert (moved.task.job, moved.kind, moved.after.location) == ("b", "moved", CLOUD)
     assert moved.reason == "makes way for a, task 0 in n"
-    assert (grown.task.job, grown.what, grown.reason) == ("a", "grown", "b, task 0 has made way in n")
-    assert [change.what for change in now.meet({"a": 15.0})] == ["released"]
-    assert now.now[Task("b", 0)].place == CLOUD
-    still = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, Limits(2.0, moves=0))
-    assert [change.what for change in still.meet({"a": 18.0})] == ["left"]
+    assert (grown.task.job, grown.kind, grown.reason) == ("a", "grown", "b, task 0 has made way in n")
+    assert [change.kind for change in now.meet({"a": 15.0})] == ["released"]
+    assert now.now[Task("b", 0)].location == CLOUD
+    still = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(2.0, moves=0))
+    assert [change.kind for change in still.meet({"a": 18.0})] == ["left"]
 
 
 def test_who_cannot_have_all_takes_what_there_is() -> None:
     now = Reconfigurer(standing("n", {"n": 22.0}, a=near(moves=False), b=near(moves=False)), 0)
     [partly] = now.meet({"a": 22.5})
-    assert (partly.what, partly.before.units, partly.after.units) == ("partly", 10, 12)
+    assert (partly.kind, partly.before.gpu_count, partly.after.gpu_count) == ("partly", 10, 12)
     assert partly.reason == "12 of 15 v100 are free in n, and it must not move"
-    assert [change.what for change in now.meet({"a": 22.5})] == ["left"]
+    assert [change.kind for change in now.meet({"a": 22.5})] == ["left"]
     [back] = now.meet({"a": 15.0})
-    assert (back.what, back.after.units) == ("released", 10)
+    assert (back.kind, back.after.gpu_count) == ("released", 10)
     parts = replace(planned({"n": 22.0}, a=near()).demands, whole=False, nodes={"n": Node({"v100": 11.0}, 6.5)})
-    choice = next(one for one in parts.choices(parts.jobs["a"]) if one.place == "n")
-    thin = Reconfigurer(Placed(parts, {Task("a", 0): (choice,)}), 0)
+    choice = next(one for one in parts.choices(parts.jobs["a"]) if one.location == "n")
+    thin = Reconfigurer(Placement(parts, {Task("a", 0): (choice,)}), 0)
     [partly] = thin.meet({"a": 30.0})
-    assert partly.after.units == pytest.approx(10 * 6.5 / 0.4 / 15)  # its line is full before its GPUs are
+    assert partly.after.gpu_count == pytest.approx(10 * 6.5 / 0.4 / 15)  # its line is full before its GPUs are
 
 
 def test_whoever_lacks_the_most_comes_first() -> None:
     now = Reconfigurer(planned({"n": 26.0}, a=near(), b=near()), 0)
     changes = now.meet({"a": 18.0, "b": 22.5})
-    assert [(change.task.job, change.what) for change in changes] == [("b", "grown"), ("a", "partly")]
+    assert [(change.task.job, change.kind) for change in changes] == [("b", "grown"), ("a", "partly")]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_what_cannot_be_met(rates: dict[str, float], words: str) -> None:
 @pytest.mark.parametrize(("cost", "moves", "words"), [(-1.0, 1, "cost must be at least 0"), (1.0, -1, "moves must be")])
 def test_limits_that_cannot_be(cost: float, moves: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Limits(cost, moves)
+        ReconfigurationLimits(cost, moves)
 
 
 @pytest.mark.stories
@@ -169,20 +169,22 @@ def test_limits_that_cannot_be(cost: float, moves: int, words: str) -> None:
     st.lists(st.integers(10, 60), min_size=1, max_size=3),
 )
 @settings(max_examples=40, deadline=None)
-def test_no_place_ever_gives_more_than_it_has(story: list[tuple[str, float]], units: list[int]) -> None:
+def test_no_place_ever_gives_more_than_it_has(story: list[tuple[str, float]], gpu_count: list[int]) -> None:
     jobs = {"a": near(2, delay=90.0), "b": near(1, delay=90.0, moves=False), "c": near(3, delay=90.0)}
-    now = Reconfigurer(planned({f"n{k}": float(has) for k, has in enumerate(units)}, **jobs), 0, Limits(10.0))
-    still = now.now[Task("b", 0)].place
+    now = Reconfigurer(
+        planned({f"n{k}": float(has) for k, has in enumerate(gpu_count)}, **jobs), 0, ReconfigurationLimits(10.0)
+    )
+    still = now.now[Task("b", 0)].location
     for name, rate in story:
         before = dict(now.now)
         for change in now.meet({name: rate}):
             assert change.before == before[change.task]
             before[change.task] = change.after
-            assert (change.what == "moved") == (change.before.place != change.after.place)
+            assert (change.kind == "moved") == (change.before.location != change.after.location)
         assert before == now.now
-        kept = {(task, choice.place): now._rates[task] * 0.4 for task, choice in now.now.items()}
-        for k, has in enumerate(units):
-            used = sum(rate for (_, place), rate in kept.items() if place == f"n{k}")
+        kept = {(task, choice.location): now._rates[task] * 0.4 for task, choice in now.now.items()}
+        for k, has in enumerate(gpu_count):
+            used = sum(rate for (_, location), rate in kept.items() if location == f"n{k}")
             assert now._used.get((f"n{k}", "bandwidth"), 0.0) == pytest.approx(used, abs=1e-6)
-            assert sum(choice.units for choice in now.now.values() if choice.place == f"n{k}") <= has
-        assert now.now[Task("b", 0)].place == still
+            assert sum(choice.gpu_count for choice in now.now.values() if choice.location == f"n{k}") <= has
+        assert now.now[Task("b", 0)].location == still

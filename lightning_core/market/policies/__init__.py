@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies.ahanp import Ahanp
 from lightning_core.market.policies.ahap import Ahap
 from lightning_core.market.policies.chain import Chain
-from lightning_core.market.policies.lifetime import NextLifetime
 from lightning_core.market.policies.max_spot import MaxSpot
+from lightning_core.market.policies.next_lifetime import NextLifetime
 from lightning_core.market.policies.on_demand import OnDemand
 from lightning_core.market.policies.uniform_progress import AllOrNothing, UniformProgress
-from lightning_core.market.views import SpotPolicy
 
 __all__ = [
     "SPOT_POLICIES", "Ahanp", "Ahap", "AllOrNothing", "Chain", "MaxSpot", "NextLifetime", "OnDemand", "UniformProgress",

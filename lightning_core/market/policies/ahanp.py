@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
-from lightning_core.market.choices import Choices
-from lightning_core.market.views import Seen
+from lightning_core.market.observation import Observation
+from lightning_core.market.safety_net import SafetyNet
 
 
 class Ahanp:
@@ -33,11 +33,11 @@ class Ahanp:
         self.sigma = sigma
         self.paper = mode == "paper"
 
-    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        batch, held, available = seen.batch, seen.held, seen.available
-        before = batch.available[:, seen.slot - 1] if seen.slot else np.zeros_like(available)
-        ahead = seen.progress >= seen.due(-1)
-        cheap = seen.price <= self.sigma * batch.on_demand
+    def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
+        batch, held, available = observation.batch, observation.held, observation.available
+        before = batch.available[:, observation.interval - 1] if observation.interval else np.zeros_like(available)
+        ahead = observation.progress >= observation.due(-1)
+        cheap = observation.price <= self.sigma * batch.on_demand
         appeared = (before == 0) & (available > 0)
         total = np.select(
             [
@@ -50,14 +50,14 @@ class Ahanp:
             ],
             [
                 np.zeros_like(held),
-                np.maximum((held + 1) // 2, batch.least),
+                np.maximum((held + 1) // 2, batch.min_nodes),
                 held,
                 held,
                 np.maximum(held, available),
-                batch.least if self.paper else np.maximum(batch.least, 2 * held),
+                batch.min_nodes if self.paper else np.maximum(batch.min_nodes, 2 * held),
             ],
             2 * held,
         )
         idles = ahead & ((available == 0) | ((held == 0) & (total == 0) & (not self.paper)))
-        total = np.where(idles, 0, np.clip(total, batch.least, batch.most))
-        return Choices(seen).split(total)
+        total = np.where(idles, 0, np.clip(total, batch.min_nodes, batch.max_nodes))
+        return SafetyNet(observation).split(total)

@@ -7,28 +7,28 @@ from typing import Literal, get_args
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
-from lightning_core.market.model import EXACT
-from lightning_core.market.views import Seen
-from lightning_core.market.windows import End, Windows
+from lightning_core.market.job_batch import EXACT
+from lightning_core.market.observation import Observation
+from lightning_core.market.window_planner import End, WindowPlanner
 
 Ahead = Literal["window_end", "now"]
 Mode = Literal["default", "paper"]
 
 
 class Ahap:
-    """Plans a window of forecasts exactly in each slot, and does what the last plans say in the mean.
+    """Plans a window of forecasts exactly in each interval, and does what the last plans say in the mean.
 
     A job that is as far as it should be at the window's end takes cheap spot instances alone.
 
     Args:
-        omega: slots of the window behind the present one.
+        omega: intervals of the window behind the present one.
         commitment: plans that count, the printed ``v``, from 1 to ``omega + 1``.
         sigma: a spot price up to so many on-demand prices is cheap; it matters only for jobs that are ahead.
-        end: what a window is worth at its end (:data:`~lightning_core.market.windows.End`).
+        end: what a window is worth at its end (:data:`~lightning_core.market.window_planner.End`).
         ahead: a job is ahead by its progress at the ``"window_end"``, or ``"now"``.
-        mode: ``"default"``, or ``"paper"``: plans are added up, ends are literal, in its last slots no
+        mode: ``"default"``, or ``"paper"``: plans are added up, ends are literal, in its last intervals no
             job is ahead.
-        windows: tables that several policies share; they must have the same ``end``.
+        planner: tables that several policies share; they must have the same ``end``.
 
     Raises:
         ValueError: if one is out of its range.
@@ -42,7 +42,7 @@ class Ahap:
         end: End = "target",
         ahead: Ahead = "window_end",
         mode: Mode = "default",
-        windows: Windows | None = None,
+        planner: WindowPlanner | None = None,
     ) -> None:
         if mode not in get_args(Mode) or end not in get_args(End) or ahead not in get_args(Ahead):
             known = f"{get_args(Mode)}, {get_args(End)} and {get_args(Ahead)}"
@@ -50,41 +50,41 @@ class Ahap:
         if not (isinstance(omega, int) and isinstance(commitment, int)):
             raise ValueError(f"omega and commitment must be whole, got {omega} and {commitment}")
         if omega < 1:
-            raise ValueError(f"omega must be at least 1 slot, got {omega}")
+            raise ValueError(f"omega must be at least 1 interval, got {omega}")
         if not 1 <= commitment <= omega + 1:
             raise ValueError(f"commitment must be 1 to omega + 1 = {omega + 1}, got {commitment}")
         if not sigma > 0:
             raise ValueError(f"sigma must be above 0, got {sigma}")
         self.paper = mode == "paper"
         end = "literal" if self.paper else end
-        if windows is not None and windows.end != end:
-            raise ValueError(f"windows must end as the policy's do, {end}, got {windows.end}")
+        if planner is not None and planner.end != end:
+            raise ValueError(f"windows must end as the policy's do, {end}, got {planner.end}")
         self.omega, self.commitment, self.sigma = omega, commitment, sigma
         self.horizon = omega
         self._ahead = ahead
-        self._windows = windows or Windows(end)
+        self._planner = planner or WindowPlanner(end)
         self._plans: list[IntArray] = []  # the newest first, of shape (2, jobs, commitment): spot, on-demand
 
-    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        if seen.slot == 0:
+    def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
+        if observation.interval == 0:
             self._plans = []
-        self._plans = [np.stack(self._plan(seen)), *self._plans][: self.commitment]
+        self._plans = [np.stack(self._plan(observation)), *self._plans][: self.commitment]
         spot, on_demand = np.sum([plan[:, :, age] for age, plan in enumerate(self._plans)], axis=0)
         if self.paper:
             return spot, on_demand
         count = len(self._plans)
         return (2 * spot + count) // (2 * count), (2 * on_demand + count) // (2 * count)
 
-    def _plan(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        batch, forecast = seen.batch, seen.forecast
-        spot, on_demand = self._windows.plan(seen, self.omega, self.commitment)
-        goal = seen.due(-1) if self._ahead == "now" else seen.due(self.omega)
-        ahead = seen.progress >= goal - EXACT
+    def _plan(self, observation: Observation) -> tuple[IntArray, IntArray]:
+        batch, forecast = observation.batch, observation.forecast
+        spot, on_demand = self._planner.plan(observation, self.omega, self.commitment)
+        goal = observation.due(-1) if self._ahead == "now" else observation.due(self.omega)
+        ahead = observation.progress >= goal - EXACT
         if self.paper:
-            ahead &= seen.slot + 1 + self.omega <= batch.deadline
+            ahead &= observation.interval + 1 + self.omega <= batch.deadline
         if ahead.any():
             prices, counts = (column[:, : self.commitment] for column in forecast)
-            cheap = (prices <= self.sigma * batch.on_demand[:, None]) & (counts >= batch.least[:, None])
-            spot = np.where(ahead[:, None], np.where(cheap, np.minimum(counts, batch.most[:, None]), 0), spot)
+            cheap = (prices <= self.sigma * batch.on_demand[:, None]) & (counts >= batch.min_nodes[:, None])
+            spot = np.where(ahead[:, None], np.where(cheap, np.minimum(counts, batch.max_nodes[:, None]), 0), spot)
             on_demand = np.where(ahead[:, None], 0, on_demand)
         return spot, on_demand

@@ -1,9 +1,9 @@
 """Provision for what is likely: the count of spot instances as a Markov chain, learned from its own past.
 
-It moves from slot to slot as it did before: a transition is as likely as it was seen, with a belief that mostly all
+It moves from interval to interval as it did before: a transition is as likely as it was seen, with a belief that mostly all
 stays as it is. The price is thought to stay. Against that chain the plan to the deadline is optimal, by
-backward induction over (slot, progress, instances held, count): it buys what the mean of all futures asks for, where a
-single forecast would be believed to the last slot.
+backward induction over (interval, progress, instances held, count): it buys what the mean of all futures asks for, where a
+single forecast would be believed to the last interval.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import math
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.choices import Choices
-from lightning_core.market.model import EXACT, SpotJob, slots_after, value_at
-from lightning_core.market.views import Seen
-from lightning_core.market.windows import CELLS, Group, group_of, step_back
+from lightning_core.market.job_batch import EXACT, SpotJob, intervals_after, value_at
+from lightning_core.market.observation import Observation
+from lightning_core.market.safety_net import SafetyNet
+from lightning_core.market.window_planner import CELLS, Group, group_of, step_back
 
 
-def transitions(counts: IntArray, most: int, *, stays: float = 0.9, belief: float = 4.0) -> FloatArray:
-    """How likely the count of the next slot is, by that of this one.
+def transitions(counts: IntArray, max_nodes: int, *, stays: float = 0.9, belief: float = 4.0) -> FloatArray:
+    """How likely the count of the next interval is, by that of this one.
 
     Args:
-        counts: seen so far, one a slot; more than ``most`` are as good as those.
-        most: instances that a job can use.
+        counts: seen so far, one an interval; more than ``max_nodes`` are as good as those.
+        max_nodes: instances that a job can use.
         stays: how likely the count is thought to stay, before anything is seen.
         belief: for how many transitions from each count that counts.
 
     Returns:
-        Shape ``(most + 1, most + 1)``; rows add up to 1.
+        Shape ``(max_nodes + 1, max_nodes + 1)``; rows add up to 1.
     """
-    seen = np.minimum(counts, most)
-    states = most + 1
-    pairs = np.bincount(seen[:-1] * states + seen[1:], minlength=states * states).reshape(states, states)
-    often = np.bincount(seen, minlength=states) + 1.0 / states
+    observation = np.minimum(counts, max_nodes)
+    states = max_nodes + 1
+    pairs = np.bincount(observation[:-1] * states + observation[1:], minlength=states * states).reshape(states, states)
+    often = np.bincount(observation, minlength=states) + 1.0 / states
     prior = stays * np.eye(states) + (1 - stays) * often / often.sum()
     weights = pairs + belief * prior
     chain: FloatArray = weights / weights.sum(1, keepdims=True)
@@ -44,10 +44,10 @@ def transitions(counts: IntArray, most: int, *, stays: float = 0.9, belief: floa
 class Chain:
     """The best mean over all futures of a Markov chain that is learned as it goes.
 
-    A decision costs a few milliseconds for each slot up to the deadline, and grows with the square of ``most``.
+    A decision costs a few milliseconds for each interval up to the deadline, and grows with the square of ``max_nodes``.
 
     Args:
-        window: newest slots that it learns from.
+        window: newest intervals that it learns from.
         stays: how likely it is thought that a count stays, before anything is seen.
         belief: for how many transitions that counts.
 
@@ -59,58 +59,64 @@ class Chain:
 
     def __init__(self, window: int = 672, stays: float = 0.9, belief: float = 4.0) -> None:
         if window < 2:
-            raise ValueError(f"window must be at least 2 slots, got {window}")
+            raise ValueError(f"window must be at least 2 intervals, got {window}")
         if not 0 <= stays <= 1:
             raise ValueError(f"stays must be at least 0 and at most 1, got {stays}")
         if not 0 < belief < math.inf:
             raise ValueError(f"belief must be positive and finite, got {belief}")
         self.window, self.stays, self.belief = window, stays, belief
 
-    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        return Choices(seen).split(np.array([self._decide(seen, row) for row in range(len(seen.batch))], np.int64))
+    def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
+        return SafetyNet(observation).split(
+            np.array([self._decide(observation, row) for row in range(len(observation.batch))], np.int64)
+        )
 
-    def _decide(self, seen: Seen, row: int) -> int:
-        batch, slot = seen.batch, seen.slot
-        left = float(batch.work[row] - seen.progress[row])
-        slots = int(batch.deadline[row]) - slot
-        if left <= EXACT or slots <= 0:
+    def _decide(self, observation: Observation, row: int) -> int:
+        batch, interval = observation.batch, observation.interval
+        left = float(batch.work[row] - observation.progress[row])
+        intervals = int(batch.deadline[row]) - interval
+        if left <= EXACT or intervals <= 0:
             return 0
-        job, market, now = batch.jobs[row], batch.markets[row], int(batch.starts[row]) + slot
+        job, market, now = batch.jobs[row], batch.markets[row], int(batch.starts[row]) + interval
         counts = market.available[max(now + 1 - self.window, 0) : now + 1]
-        chain = transitions(counts, job.most, stays=self.stays, belief=self.belief)
+        chain = transitions(counts, job.max_nodes, stays=self.stays, belief=self.belief)
         group = group_of(job)
         if left / group.unit > CELLS:  # it need not be finer than that
             group = group_of(job, left / CELLS)
-        cost = _costs(job, float(seen.price[row]), market.on_demand)
-        worth = _expected(job, left, slots - 1, chain, cost, group, market.on_demand)
-        number, held, count = np.arange(job.most + 1), int(seen.held[row]), min(int(counts[-1]), job.most)
+        cost = _costs(job, float(observation.price[row]), market.on_demand)
+        worth = _expected(job, left, intervals - 1, chain, cost, group, market.on_demand)
+        number, held, count = (
+            np.arange(job.max_nodes + 1),
+            int(observation.held[row]),
+            min(int(counts[-1]), job.max_nodes),
+        )
         cell = np.minimum(group.gains(np.array([held]))[0], worth.shape[2] - 1)
         return int((worth[number, count, cell] - cost[count]).argmax())
 
 
 def _expected(
-    job: SpotJob, left: float, slots: int, chain: FloatArray, cost: FloatArray, group: Group, on_demand: float
+    job: SpotJob, left: float, intervals: int, chain: FloatArray, cost: FloatArray, group: Group, on_demand: float
 ) -> FloatArray:
-    """What is to be expected behind this slot, with so many to come.
+    """What is to be expected behind this interval, with so many to come.
 
     Returns:
-        By the instances held in this slot, by its count, and by the cells of what is left that are done in it.
+        By the instances held in this interval, by its count, and by the cells of what is left that are done in it.
     """
     fastest = int(group.same[-1])
-    cells = min(math.ceil(left / group.unit), (slots + 1) * fastest) + 1  # what is left, or can be done by then
+    cells = min(math.ceil(left / group.unit), (intervals + 1) * fastest) + 1  # what is left, or can be done by then
     rest = np.maximum(left - np.arange(cells) * group.unit, 0.0)
-    at_most = (np.arange(job.most + 1) == job.most)[:, None]
-    late = slots_after(rest, at_most, job.speed[-1], job.up)
-    end = value_at(job.deadline + late, job.deadline, job.value, job.grace) - late * job.most * on_demand
-    worth = np.repeat(end[:, None, :], job.most + 1, axis=1)
-    for slot in range(slots, 0, -1):
-        worth = np.matmul(chain, step_back(worth, cost, group)[:, :, : slot * fastest + 1])
+    at_most = (np.arange(job.max_nodes + 1) == job.max_nodes)[:, None]
+    late = intervals_after(rest, at_most, job.throughput[-1], job.growth_fraction)
+    end = value_at(job.deadline + late, job.deadline, job.value, job.grace) - late * job.max_nodes * on_demand
+    worth = np.repeat(end[:, None, :], job.max_nodes + 1, axis=1)
+    for interval in range(intervals, 0, -1):
+        worth = np.matmul(chain, step_back(worth, cost, group)[:, :, : interval * fastest + 1])
     return worth
 
 
 def _costs(job: SpotJob, price: float, on_demand: float) -> FloatArray:
-    """Of 0 to ``most`` instances by the count of spot ones; inf where the job may not have so many."""
-    number = np.arange(job.most + 1)
+    """Of 0 to ``max_nodes`` instances by the count of spot ones; inf where the job may not have so many."""
+    number = np.arange(job.max_nodes + 1)
     spot = np.minimum(number, number[:, None]) * (price <= on_demand)
     cost = spot * price + (number - spot) * on_demand
-    return np.where((number == 0) | (number >= job.least), cost, math.inf)
+    return np.where((number == 0) | (number >= job.min_nodes), cost, math.inf)

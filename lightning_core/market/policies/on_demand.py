@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
-from lightning_core.market.model import EXACT, JobBatch
-from lightning_core.market.views import Seen
+from lightning_core.market.job_batch import EXACT, JobBatch
+from lightning_core.market.observation import Observation
 
 
 def fewest_in_time(batch: JobBatch) -> IntArray:
-    """Instances that, held from the first slot on, end each job by its deadline; all that it can use if none do."""
-    done = batch.speed * (batch.up + batch.deadline - 1)[:, None]
-    number = np.arange(batch.speed.shape[1])
+    """Instances that, held from the first interval on, end each job by its deadline; all that it can use if none do."""
+    done = batch.throughput * (batch.growth_fraction + batch.deadline - 1)[:, None]
+    number = np.arange(batch.throughput.shape[1])
     work = batch.work - batch.reserve  # they do not go
-    enough = (done >= work[:, None] - EXACT) & (number >= batch.least[:, None])
-    return np.where(enough.any(1), np.minimum(enough.argmax(1), batch.most), batch.most)
+    enough = (done >= work[:, None] - EXACT) & (number >= batch.min_nodes[:, None])
+    return np.where(enough.any(1), np.minimum(enough.argmax(1), batch.max_nodes), batch.max_nodes)
 
 
 class OnDemand:
@@ -23,6 +23,6 @@ class OnDemand:
 
     horizon = 0
 
-    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        on_demand = fewest_in_time(seen.batch)
+    def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
+        on_demand = fewest_in_time(observation.batch)
         return np.zeros_like(on_demand), on_demand

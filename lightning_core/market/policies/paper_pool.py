@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_core.market.model import Ledger
+from lightning_core.market.job_batch import Ledger
+from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies import Ahanp, Ahap
-from lightning_core.market.views import SpotPolicy
-from lightning_core.market.windows import Windows
+from lightning_core.market.window_planner import WindowPlanner
 
 SIGMAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 LONGEST = 5
@@ -18,9 +18,9 @@ def paper_pool() -> dict[str, SpotPolicy]:
 
     They share the tables of their windows, so they must be played together or one after another, not at once.
     """
-    windows = Windows()
+    planner = WindowPlanner()
     pool: dict[str, SpotPolicy] = {
-        f"ahap-{omega}-{commitment}-{sigma}": Ahap(omega, commitment, sigma, windows=windows)
+        f"ahap-{omega}-{commitment}-{sigma}": Ahap(omega, commitment, sigma, planner=planner)
         for omega in range(1, LONGEST + 1)
         for commitment in range(1, omega + 1)
         for sigma in SIGMAS

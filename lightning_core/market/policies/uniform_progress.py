@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, IntArray
-from lightning_core.market.model import EXACT
-from lightning_core.market.views import Seen
+from lightning_core.market.job_batch import EXACT
+from lightning_core.market.observation import Observation
 
 
 class UniformProgress:
@@ -14,12 +14,12 @@ class UniformProgress:
 
     horizon = 0
 
-    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        batch, spot = seen.batch, seen.usable
-        lacks = seen.due() - seen.progress
-        enough = batch.up[:, None] * batch.speed >= lacks[:, None] - EXACT
-        fewest = np.where(enough.any(1), enough.argmax(1), batch.most)
-        return spot, np.where((spot == 0) & (lacks > EXACT), np.minimum(fewest, batch.most), 0)
+    def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
+        batch, spot = observation.batch, observation.usable
+        lacks = observation.due() - observation.progress
+        enough = batch.growth_fraction[:, None] * batch.throughput >= lacks[:, None] - EXACT
+        fewest = np.where(enough.any(1), enough.argmax(1), batch.max_nodes)
+        return spot, np.where((spot == 0) & (lacks > EXACT), np.minimum(fewest, batch.max_nodes), 0)
 
 
 class AllOrNothing:
@@ -34,13 +34,13 @@ class AllOrNothing:
     def __init__(self) -> None:
         self._on: BoolArray = np.zeros(0, np.bool_)  # on-demand instances
 
-    def decide(self, seen: Seen) -> tuple[IntArray, IntArray]:
-        batch = seen.batch
-        if seen.slot == 0 or len(self._on) != len(batch):  # the first slot that it sees
+    def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
+        batch = observation.batch
+        if observation.interval == 0 or len(self._on) != len(batch):  # the first interval that it sees
             self._on = np.zeros(len(batch), np.bool_)
-        spot = seen.usable >= batch.most
-        even, step = seen.due(-1), batch.work / batch.deadline
-        ahead = seen.progress >= even + 2 * (1 - batch.up) * step - EXACT
-        behind = seen.progress < even - EXACT
+        spot = observation.usable >= batch.max_nodes
+        even, step = observation.due(-1), batch.work / batch.deadline
+        ahead = observation.progress >= even + 2 * (1 - batch.growth_fraction) * step - EXACT
+        behind = observation.progress < even - EXACT
         self._on = ~spot & ((self._on & ~ahead) | behind)
-        return np.where(spot, batch.most, 0), np.where(self._on, batch.most, 0)
+        return np.where(spot, batch.max_nodes, 0), np.where(self._on, batch.max_nodes, 0)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.placement.model import Choice, Demands
-from lightning_core.placement.plan import Placed
-from lightning_core.placement.reconfigurer import Limits, Reconfigurer
+from lightning_core.placement.demands import Choice, Demands
+from lightning_core.placement.plan import Placement
+from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
 from lightning_core.planning.series import Forecaster
 
 
@@ -78,16 +78,16 @@ class Surges:
         return found
 
 
-def live(
-    placed: Placed,
+def simulate_day(
+    placement: Placement,
     arrivals: Mapping[str, FloatArray],
     forecaster: Forecaster | None,
-    limits: Limits | None = None,
+    limits: ReconfigurationLimits | None = None,
 ) -> DayResult:
     """Lives through a day.
 
     Args:
-        placed: the plan.
+        placement: the plan.
         arrivals: by job, what comes in for a task in each step, in what was planned; as many steps for each period.
         forecaster: foresees it; None: the plan stays as it is.
         limits: what a change may cost.
@@ -95,7 +95,7 @@ def live(
     Raises:
         ValueError: if the arrivals are not of these jobs, or not as many for each period.
     """
-    demands = placed.demands
+    demands = placement.demands
     if strangers := set(demands.jobs) ^ set(arrivals):
         raise ValueError(f"arrivals must be one series for each of {', '.join(demands.jobs)}; see {min(strangers)!r}")
     lengths = {len(values) for values in arrivals.values()}
@@ -109,25 +109,25 @@ def live(
         name: np.concatenate([[1.0], forecaster.table(np.asarray(values, float), 1)[:-1, 0]])
         for name, values in arrivals.items()
     }  # fmt: skip
-    loads = {place: np.zeros(total) for place in demands.places}
+    loads = {location: np.zeros(total) for location in demands.locations}
     came = served = cost = 0.0
     moves = left = 0
     for period in range(len(demands.periods)):
-        now = Reconfigurer(placed, period, limits)
+        now = Reconfigurer(placement, period, limits)
         for step in range(period * steps, (period + 1) * steps):
             if foreseen:
                 # No less than was planned: that is kept for it.
                 wanted = {name: demands.jobs[name].rate * max(float(foreseen[name][step]), 1.0) for name in arrivals}
                 changes = now.meet(wanted)
-                moves += sum(change.what == "moved" for change in changes)
-                left += sum(change.what in ("left", "partly") for change in changes)
+                moves += sum(change.kind == "moved" for change in changes)
+                left += sum(change.kind in ("left", "partly") for change in changes)
             for task, choice in now.now.items():
                 wants = demands.jobs[task.job].rate * float(arrivals[task.job][step])
                 came += wants
                 served += min(wants, capacity(demands, choice))
                 cost += choice.cost / steps
-                loads[choice.place][step] += choice.units
-        for task, at in placed.unserved:
+                loads[choice.location][step] += choice.gpu_count
+        for task, at in placement.unserved:
             if at == period:
                 some = arrivals[task.job][period * steps : (period + 1) * steps]
                 came += demands.jobs[task.job].rate * float(some.sum())
@@ -136,4 +136,4 @@ def live(
 
 def capacity(demands: Demands, choice: Choice) -> float:
     """Samples a second that what a task has can train on."""
-    return choice.units * demands.levels[choice.level].speed[choice.gpu] / demands.epochs
+    return choice.gpu_count * demands.levels[choice.level].speed[choice.gpu] / demands.epochs

@@ -185,12 +185,12 @@ class Demands:
         if CLOUD in self.nodes:
             raise ValueError(f"a node must not be called {CLOUD!r}")
         _positive(window=self.window, epochs=self.epochs)
-        for what, name, types in (
+        for part, name, types in (
             *(("level", name, level.speed) for name, level in self.levels.items()),
             *(("node", name, node.gpus) for name, node in self.nodes.items()),
         ):
             if strangers := set(types) - set(self.gpus):
-                raise ValueError(f"{what} {name}: must have GPUs of {', '.join(self.gpus)}, got {min(strangers)!r}")
+                raise ValueError(f"{part} {name}: must have GPUs of {', '.join(self.gpus)}, got {min(strangers)!r}")
         best = max(level.accuracy for level in self.levels.values())
         for name, job in self.jobs.items():
             if len(job.tasks) != len(self.periods):
@@ -203,7 +203,7 @@ class Demands:
                 )
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def locations(self) -> tuple[str, ...]:
         """The nodes, and the cloud last."""
         return (*self.nodes, CLOUD)
 
@@ -221,29 +221,33 @@ class Demands:
         found = self.every(job)
         cheapest: dict[str, Choice] = {}
         for choice in found:
-            if choice.place == CLOUD and choice.cost < cheapest.get(choice.level, choice).cost + EXACT:
+            if choice.location == CLOUD and choice.cost < cheapest.get(choice.level, choice).cost + EXACT:
                 cheapest[choice.level] = choice
-        return [one for one in found if one.place != CLOUD or cheapest[one.level] is one]
+        return [one for one in found if one.location != CLOUD or cheapest[one.level] is one]
 
     def every(self, job: PlacedJob) -> list[Choice]:
         """How a task of a job may be served at all."""
         found = []
-        for place, (kind, level) in product(self.places, self.levels.items()):
-            if level.accuracy < job.accuracy - EXACT or (place == CLOUD and self.cloud.delay > job.delay):
+        for location, (level_name, level) in product(self.locations, self.levels.items()):
+            if level.accuracy < job.accuracy - EXACT or (location == CLOUD and self.cloud.delay > job.delay):
                 continue
             for gpu, speed in level.speed.items():
-                if place != CLOUD and not self.nodes[place].gpus.get(gpu, 0):
+                if location != CLOUD and not self.nodes[location].gpus.get(gpu, 0):
                     continue
-                units = self.epochs * job.rate / speed
-                units = float(math.ceil(units - EXACT)) if self.whole else units
-                found.append(Choice(place, gpu, kind, units, level.accuracy, self._cost(job, place, gpu, units)))
+                gpu_count = self.epochs * job.rate / speed
+                gpu_count = float(math.ceil(gpu_count - EXACT)) if self.whole else gpu_count
+                found.append(
+                    Choice(
+                        location, gpu, level_name, gpu_count, level.accuracy, self._cost(job, location, gpu, gpu_count)
+                    )
+                )
         return found
 
-    def _cost(self, job: PlacedJob, place: str, gpu: str, units: float) -> float:
+    def _cost(self, job: PlacedJob, location: str, gpu: str, gpu_count: float) -> float:
         """Of a task for a window (eq. 2; there both places are charged what processing costs in the cloud)."""
         hours, gigabytes = self.window / 3600, job.rate * self.window * job.sample / 1000
-        processing = units * hours * self.gpus[gpu].price
-        if place == CLOUD:
+        processing = gpu_count * hours * self.gpus[gpu].price
+        if location == CLOUD:
             return processing + gigabytes * self.cloud.gigabyte
         return self.edge.gpu * processing + gigabytes * self.edge.gigabyte
 
@@ -252,18 +256,18 @@ class Choice(NamedTuple):
     """How a task may be served.
 
     Args:
-        place: a node, or the cloud.
+        location: a node, or the cloud.
         gpu: type.
         level: of accuracy.
-        units: GPUs that it takes.
+        gpu_count: GPUs that it takes.
         accuracy: that it reaches.
         cost: for a window.
     """
 
-    place: str
+    location: str
     gpu: str
     level: str
-    units: float
+    gpu_count: float
     accuracy: float
     cost: float
 

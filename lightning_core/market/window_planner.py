@@ -1,14 +1,14 @@
-"""The best plan over a few slots, exactly, by dynamic programming; for all jobs of a batch and any progress at once.
+"""The best plan over a few intervals, exactly, by dynamic programming; for all jobs of a batch and any progress at once.
 
 For a number of instances the cheapest split is spot first where that is cheaper, and a change is paid for by what the
-number was before. So a state is (slot, progress, number), and a decision the next number. Progress lies on a grid on
-which every slot's work does, if there is one (:func:`grid_of`); else it is rounded down to a fine one.
+number was before. So a state is (interval, progress, number), and a decision the next number. Progress lies on a grid on
+which every interval's work does, if there is one (:func:`grid_of`); else it is rounded down to a fine one.
 
     f_t(Z, m) = max over n of  f_{t+1}(Z + mu(n, m) H(n), n) - cost_t(n)
 
 ``mu`` knows only whether n is more than m, the same or less: with the maxima over larger and over smaller n running
-along, a slot takes O(grid * instances) for each job. Only the progress that a job still can have is looked at, and
-windows that end at the same slot are one. The same recursion over all slots to the deadline, with the prices
+along, an interval takes O(grid * instances) for each job. Only the progress that a job still can have is looked at, and
+windows that end at the same interval are one. The same recursion over all intervals to the deadline, with the prices
 as they came, is the offline optimum (:mod:`.optimum`).
 """
 
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.model import EXACT, JobBatch, SpotJob, slots_after, value_at
+from lightning_core.market.job_batch import EXACT, JobBatch, SpotJob, intervals_after, value_at
 
 if TYPE_CHECKING:
-    from lightning_core.market.views import Forecast, Seen
+    from lightning_core.market.observation import Forecast, Observation
 
 # Units of work that are tried for a grid, as parts of what one instance does; and how fine one is that is not exact.
 UNITS = (1.0, 0.5, 0.25, 0.2, 0.1, 0.05, 0.025, 0.02, 0.01)
@@ -45,9 +45,9 @@ class Group(NamedTuple):
         rows: of their batch.
         deadline: theirs.
         unit: of progress.
-        same: cells that so many instances come on in a slot, shape ``(N + 1,)``.
-        up: the same, in the slot in which their number has grown.
-        down: the same, in the slot in which it has shrunk.
+        same: cells that so many instances come on in an interval, shape ``(N + 1,)``.
+        up: the same, in the interval in which their number has grown.
+        down: the same, in the interval in which it has shrunk.
     """
 
     rows: IntArray
@@ -68,15 +68,15 @@ class Group(NamedTuple):
         return cells
 
 
-def exact_grid(speed: FloatArray, up: float, down: float) -> float | None:
-    """A unit of which every slot's work is a multiple; None if there is none that is not too fine.
+def exact_grid(throughput: FloatArray, up: float, down: float) -> float | None:
+    """A unit of which every interval's work is a multiple; None if there is none that is not too fine.
 
     Args:
-        speed: work of 0, 1, .. instances in a slot, shape ``(N + 1,)``.
-        up: part of a slot that is left if their number grows.
+        throughput: work of 0, 1, .. instances in an interval, shape ``(N + 1,)``.
+        up: part of an interval that is left if their number grows.
         down: part that is left if it shrinks.
     """
-    gains = np.concatenate([speed, up * speed, down * speed])
+    gains = np.concatenate([throughput, up * throughput, down * throughput])
     for unit in UNITS:
         cells = gains / unit
         if np.abs(cells - np.round(cells)).max() < 1e-6 and cells.max() <= 4 * CELLS:
@@ -84,22 +84,22 @@ def exact_grid(speed: FloatArray, up: float, down: float) -> float | None:
     return None
 
 
-def grid_of(speed: FloatArray, up: float, down: float) -> float:
+def grid_of(throughput: FloatArray, up: float, down: float) -> float:
     """The unit of :func:`exact_grid`; if there is none, a fine one."""
-    exact = exact_grid(speed, up, down)
-    return float(speed.max()) / CELLS if exact is None else exact
+    exact = exact_grid(throughput, up, down)
+    return float(throughput.max()) / CELLS if exact is None else exact
 
 
 def groups_of(batch: JobBatch) -> list[Group]:
     """The jobs of a batch by speed and deadline, a few at a time."""
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
-        found.setdefault((*job.speed, job.up, job.down, job.deadline), []).append(row)
+        found.setdefault((*job.throughput, job.growth_fraction, job.shrink_fraction, job.deadline), []).append(row)
     groups = []
     for rows in found.values():
         one = group_of(batch.jobs[rows[0]])
-        most = max(min(batch.work[rows].max() / one.unit, one.deadline * int(one.same[-1])), 1)
-        some = int(np.clip(NUMBERS / (len(one.same) * most), 1, TOGETHER))
+        max_nodes = max(min(batch.work[rows].max() / one.unit, one.deadline * int(one.same[-1])), 1)
+        some = int(np.clip(NUMBERS / (len(one.same) * max_nodes), 1, TOGETHER))
         groups += [one._replace(rows=np.array(rows[at : at + some])) for at in range(0, len(rows), some)]
     return groups
 
@@ -109,23 +109,26 @@ def group_of(job: SpotJob, unit: float | None = None) -> Group:
 
     Args:
         job: the job.
-        unit: of progress, if it is not to be the finest that is needed: what a slot does is then rounded.
+        unit: of progress, if it is not to be the finest that is needed: what an interval does is then rounded.
     """
-    speed = np.array(job.speed)
-    unit, rounded = (unit, 0.5) if unit else (grid_of(speed, job.up, job.down), 1e-6)
-    cells = (np.floor(part * speed / unit + rounded).astype(np.int64) for part in (1.0, job.up, job.down))
+    throughput = np.array(job.throughput)
+    unit, rounded = (unit, 0.5) if unit else (grid_of(throughput, job.growth_fraction, job.shrink_fraction), 1e-6)
+    cells = (
+        np.floor(part * throughput / unit + rounded).astype(np.int64)
+        for part in (1.0, job.growth_fraction, job.shrink_fraction)
+    )
     return Group(np.zeros(1, np.int64), job.deadline, unit, *cells)
 
 
 class Table(NamedTuple):
-    """What a window is worth from each of its slots on.
+    """What a window is worth from each of its intervals on.
 
     Args:
         group: whose it is.
         first, last: the least and the most progress of each job that it is asked of, in cells, shape ``(jobs,)``.
-        worth: behind each slot of the window, arrays of shape ``(N + 1, jobs, cells)``: by the number of instances
+        worth: behind each interval of the window, arrays of shape ``(N + 1, jobs, cells)``: by the number of instances
             held in it.
-        cost: of so many instances in each slot, shape ``(slots, jobs, N + 1)``; inf where it may not have so many.
+        cost: of so many instances in each interval, shape ``(intervals, jobs, N + 1)``; inf where it may not have so many.
     """
 
     group: Group
@@ -144,25 +147,25 @@ class Table(NamedTuple):
         cell = self.group.cell(progress)
         return bool(((cell >= self.first) & (cell <= self.last)).all())
 
-    def choices(self, slot: int, cell: IntArray, held: IntArray) -> tuple[FloatArray, IntArray]:
-        """What 0, 1, .. instances in a slot of the window are worth, and to which cells they lead.
+    def action_values(self, interval: int, cell: IntArray, held: IntArray) -> tuple[FloatArray, IntArray]:
+        """What 0, 1, .. instances in an interval of the window are worth, and to which cells they lead.
 
         Args:
-            slot: counted from 0.
+            interval: counted from 0.
             cell: in which each job is, shape ``(jobs,)``.
-            held: its instances in the slot before.
+            held: its instances in the interval before.
 
         Returns:
             Each of shape ``(jobs, N + 1)``.
         """
         number, jobs = np.arange(len(self.group.same)), np.arange(len(cell))[:, None]
-        after = self.worth[slot]
+        after = self.worth[interval]
         then = np.minimum(cell[:, None] + self.group.gains(held), after.shape[2] - 1)
-        return after[number, jobs, then] - self.cost[slot], then
+        return after[number, jobs, then] - self.cost[interval], then
 
 
-class Windows:
-    """Plans for windows of forecasts. Policies that share one share its tables: it keeps those of one slot.
+class WindowPlanner:
+    """Plans for windows of forecasts. Policies that share one share its tables: it keeps those of one interval.
 
     Args:
         end: what a window is worth at its end.
@@ -175,68 +178,68 @@ class Windows:
         self._groups: list[Group] = []
         self._tables: dict[tuple[int, int], Table] = {}
 
-    def plan(self, seen: Seen, horizon: int, steps: int) -> tuple[IntArray, IntArray]:
+    def plan(self, observation: Observation, horizon: int, steps: int) -> tuple[IntArray, IntArray]:
         """The first steps of the best plan of each job.
 
         Args:
-            seen: the slot, and forecasts of at least ``horizon`` slots.
-            horizon: slots of the window behind this one.
+            observation: the interval, and forecasts of at least ``horizon`` intervals.
+            horizon: intervals of the window behind this one.
             steps: how many to tell, at most ``horizon + 1``.
 
         Returns:
             Spot and on-demand instances, each of shape ``(B, steps)``; none behind a deadline.
         """
-        totals = np.zeros((len(seen.batch), steps), np.int64)
-        for table in self._tables_of(seen, horizon):
-            planned = _walk(table, seen, min(steps, len(table.cost)))
+        totals = np.zeros((len(observation.batch), steps), np.int64)
+        for table in self._tables_of(observation, horizon):
+            planned = _walk(table, observation, min(steps, len(table.cost)))
             totals[table.group.rows, : planned.shape[1]] = planned
-        prices, counts = (column[:, :steps] for column in seen.forecast)
-        cheap = prices <= seen.batch.on_demand[:, None]
+        prices, counts = (column[:, :steps] for column in observation.forecast)
+        cheap = prices <= observation.batch.on_demand[:, None]
         spot = np.where(cheap, np.minimum(counts, totals), 0)
         return spot, totals - spot
 
-    def worth(self, seen: Seen, horizon: int) -> FloatArray:
+    def worth(self, observation: Observation, horizon: int) -> FloatArray:
         """What the best plan of each job is worth from now on, shape ``(B,)``; nan if its deadline is over."""
-        found = np.full(len(seen.batch), np.nan)
-        for group in groups_of(seen.batch):
-            slots, rows = min(horizon + 1, group.deadline - seen.slot), group.rows
-            if slots <= 0:
+        found = np.full(len(observation.batch), np.nan)
+        for group in groups_of(observation.batch):
+            intervals, rows = min(horizon + 1, group.deadline - observation.interval), group.rows
+            if intervals <= 0:
                 continue
-            table = self._table(seen, slots, group, last_only=True)
-            worth, _ = table.choices(0, table.cell(seen.progress[rows]), seen.held[rows])
+            table = self._table(observation, intervals, group, last_only=True)
+            worth, _ = table.action_values(0, table.cell(observation.progress[rows]), observation.held[rows])
             found[rows] = worth.max(1)
         return found
 
-    def _tables_of(self, seen: Seen, horizon: int) -> Iterator[Table]:
+    def _tables_of(self, observation: Observation, horizon: int) -> Iterator[Table]:
         """One a group whose deadline is not over."""
-        if self._batch is not seen.batch:
-            self._batch, self._groups = seen.batch, groups_of(seen.batch)
-        if self._forecast is not seen.forecast:
-            self._forecast, self._tables = seen.forecast, {}
+        if self._batch is not observation.batch:
+            self._batch, self._groups = observation.batch, groups_of(observation.batch)
+        if self._forecast is not observation.forecast:
+            self._forecast, self._tables = observation.forecast, {}
         for number, group in enumerate(self._groups):
-            slots = min(horizon + 1, group.deadline - seen.slot)
-            if slots <= 0:
+            intervals = min(horizon + 1, group.deadline - observation.interval)
+            if intervals <= 0:
                 continue
-            table = self._tables.get((number, slots))
-            if table is None or not table.has(seen.progress[group.rows]):
-                table = self._tables[number, slots] = self._table(seen, slots, group)
+            table = self._tables.get((number, intervals))
+            if table is None or not table.has(observation.progress[group.rows]):
+                table = self._tables[number, intervals] = self._table(observation, intervals, group)
             yield table
 
-    def _table(self, seen: Seen, slots: int, group: Group, *, last_only: bool = False) -> Table:
-        batch, rows = seen.batch, group.rows
+    def _table(self, observation: Observation, intervals: int, group: Group, *, last_only: bool = False) -> Table:
+        batch, rows = observation.batch, group.rows
         evenly = self.end == "target"
-        goal = batch.work[rows] * ((seen.slot + slots) / group.deadline if evenly else 1.0)
+        goal = batch.work[rows] * ((observation.interval + intervals) / group.deadline if evenly else 1.0)
         cells = np.ceil(goal / group.unit - 1e-6).astype(np.int64)
-        first = group.cell(np.minimum(seen.lowest, seen.progress)[rows])
-        last = group.cell(np.maximum(seen.highest, seen.progress)[rows])
+        first = group.cell(np.minimum(observation.lowest, observation.progress)[rows])
+        last = group.cell(np.maximum(observation.highest, observation.progress)[rows])
         # Up to the goal, or what can be done by then.
-        columns = np.minimum(np.maximum(cells - first, 0), last - first + slots * int(group.same[-1])).max() + 1
+        columns = np.minimum(np.maximum(cells - first, 0), last - first + intervals * int(group.same[-1])).max() + 1
         done = (first[:, None] + np.arange(columns)) * group.unit
         numbers = len(group.same)
-        begin = seen.slot + slots if self.end == "rollout" else group.deadline
+        begin = observation.interval + intervals if self.end == "rollout" else group.deadline
         worth = [_end_of(batch, rows, np.maximum(goal[:, None] - done, 0.0), begin, numbers)]
-        cost = _costs(seen, rows, slots, numbers)
-        for at in range(slots - 1, 0, -1):
+        cost = _costs(observation, rows, intervals, numbers)
+        for at in range(intervals - 1, 0, -1):
             worth.append(step_back(worth[-1], cost[at], group))
             if last_only:
                 del worth[0]
@@ -244,35 +247,43 @@ class Windows:
 
 
 def _end_of(batch: JobBatch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
-    """What the rest is worth if it is done from a slot on, by number of instances, job and cell."""
-    most, price, up, fastest, deadline, value, grace = (
+    """What the rest is worth if it is done from an interval on, by number of instances, job and cell."""
+    max_nodes, price, up, fastest, deadline, value, grace = (
         column[rows][:, None]
-        for column in (batch.most, batch.on_demand, batch.up, batch.fastest, batch.deadline, batch.value, batch.grace)
+        for column in (
+            batch.max_nodes,
+            batch.on_demand,
+            batch.growth_fraction,
+            batch.fastest,
+            batch.deadline,
+            batch.value,
+            batch.grace,
+        )
     )
 
     def worth(at_most: bool) -> FloatArray:
-        late = slots_after(left, at_most, fastest, up)
-        return value_at(begin + late, deadline, value, grace) - late * most * price
+        late = intervals_after(left, at_most, fastest, up)
+        return value_at(begin + late, deadline, value, grace) - late * max_nodes * price
 
-    at_most = np.arange(numbers)[:, None, None] == most
+    at_most = np.arange(numbers)[:, None, None] == max_nodes
     return np.where(at_most, worth(True), worth(False))
 
 
-def _costs(seen: Seen, rows: IntArray, slots: int, numbers: int) -> FloatArray:
-    batch, number = seen.batch, np.arange(numbers)
-    price, count = (column[rows, :slots].T[:, :, None] for column in seen.forecast)
+def _costs(observation: Observation, rows: IntArray, intervals: int, numbers: int) -> FloatArray:
+    batch, number = observation.batch, np.arange(numbers)
+    price, count = (column[rows, :intervals].T[:, :, None] for column in observation.forecast)
     on_demand = batch.on_demand[rows][:, None]
     spot = np.where(price <= on_demand, np.minimum(number, count), 0)
     cost = spot * price + (number - spot) * on_demand
-    allowed = (number == 0) | ((number >= batch.least[rows][:, None]) & (number <= batch.most[rows][:, None]))
+    allowed = (number == 0) | ((number >= batch.min_nodes[rows][:, None]) & (number <= batch.max_nodes[rows][:, None]))
     return np.where(allowed, cost, math.inf)
 
 
 def step_back(after: FloatArray, cost: FloatArray, group: Group) -> FloatArray:
-    """What it is worth before a slot, by what it is worth behind it; both of shape (numbers, jobs, cells).
+    """What it is worth before an interval, by what it is worth behind it; both of shape (numbers, jobs, cells).
 
     Args:
-        after: by the number of instances held in the slot.
+        after: by the number of instances held in the interval.
         cost: of so many instances, shape ``(jobs, numbers)``.
         group: the jobs.
 
@@ -302,14 +313,14 @@ def _moved(after: FloatArray, gains: IntArray, cost: FloatArray) -> FloatArray:
     return moved
 
 
-def _walk(table: Table, seen: Seen, steps: int) -> IntArray:
+def _walk(table: Table, observation: Observation, steps: int) -> IntArray:
     """The numbers of instances that lead to what the window is worth, shape ``(jobs, steps)``."""
     rows = table.group.rows
     jobs = np.arange(len(rows))
-    cell, held = table.cell(seen.progress[rows]), seen.held[rows]
+    cell, held = table.cell(observation.progress[rows]), observation.held[rows]
     totals = np.zeros((len(rows), steps), np.int64)
     for step in range(steps):
-        worth, then = table.choices(step, cell, held)
+        worth, then = table.action_values(step, cell, held)
         good = worth >= worth.max(1, keepdims=True) - EXACT
         # Of equals the number that it has, else the smallest.
         held = np.where(good[jobs, held], held, good.argmax(1))

@@ -1,0 +1,38 @@
+"""Spot instances only if they are forecast to live long enough to be worth the change (Wu et al., section 5.4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.core.arrays import IntArray
+from lightning_core.market.observation import Observation
+
+
+class NextLifetime:
+    """All the instances that a job can use, or none; the length of the next life of spot instances decides.
+
+    With ``k`` on-demand prices over spot ones and ``d`` intervals that a change costs: from idle to spot if they live
+    longer than ``k d / (k - 1)``, from on-demand instances if longer than twice that. Idle it takes on-demand instances
+    only for the safety net's sake, so it is nothing without that.
+
+    Args:
+        horizon: intervals that it looks ahead.
+
+    Raises:
+        ValueError: if ``horizon`` is below 1.
+    """
+
+    def __init__(self, horizon: int = 5) -> None:
+        if horizon < 1:
+            raise ValueError(f"horizon must be at least 1 interval, got {horizon}")
+        self.horizon = horizon
+
+    def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
+        batch = observation.batch
+        enough = observation.forecast.counts[:, : self.horizon + 1] >= batch.max_nodes[:, None]
+        lives = np.where(enough.all(1), np.inf, enough.argmin(1))
+        ratio = batch.on_demand / np.maximum(observation.price, 1e-9)
+        pays = np.where(ratio > 1, ratio * (1 - batch.growth_fraction) / np.maximum(ratio - 1, 1e-9), np.inf)
+        waits = np.where(observation.on_demand > 0, 2 * pays, np.where(observation.spot > 0, 0.0, pays))
+        spot = enough[:, 0] & (lives > waits)
+        return np.where(spot, batch.max_nodes, 0), np.where(~spot & (observation.on_demand > 0), batch.max_nodes, 0)
