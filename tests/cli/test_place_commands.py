@@ -18,7 +18,7 @@ DAY = ROOT / "examples" / "day.yaml"
 
 def test_the_example_s_day_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, where = tmp_path / "day.png", tmp_path / "day.json"
-    said = Said(capsys, "location", "plan", str(DAY), "--baselines", "--picture", str(picture), "--json", str(where))
+    said = Said(capsys, "place", "plan", str(DAY), "--baselines", "--picture", str(picture), "--json", str(where))
     assert said.code == 0
     lines = said.out.splitlines()
     assert [line.split()[0] for line in lines[:5]] == ["location", "harbour", "station", "campus", "cloud"]
@@ -38,7 +38,7 @@ def test_what_does_not_fit_is_told_and_the_rest_is_planned(tmp_path: Path, capsy
     body["jobs"]["cameras"]["tasks"] = [2, 40, 4]
     path = tmp_path / "day.yaml"
     path.write_text(yaml.safe_dump(body))
-    said = Said(capsys, "location", "plan", str(path))
+    said = Said(capsys, "place", "plan", str(path))
     assert said.code == 3
     assert "tasks cannot be served in day" in said.out
     assert "more v100 at the edge would be needed" in said.out
@@ -46,11 +46,11 @@ def test_what_does_not_fit_is_told_and_the_rest_is_planned(tmp_path: Path, capsy
 
 
 def test_an_accuracy_that_must_be_reached(capsys: pytest.CaptureFixture[str]) -> None:
-    said = Said(capsys, "location", "plan", str(DAY), "--cost", "1", "--accuracy", "0", "--mean-accuracy", "0.85")
+    said = Said(capsys, "place", "plan", str(DAY), "--cost", "1", "--accuracy", "0", "--mean-accuracy", "0.85")
     assert said.code == 0
     plan = next(line.split() for line in said.out.splitlines() if line.startswith("plan"))
     assert float(plan[2]) >= 0.85
-    said = Said(capsys, "location", "plan", str(DAY), "--mean-accuracy", "0.99")
+    said = Said(capsys, "place", "plan", str(DAY), "--mean-accuracy", "0.99")
     assert (said.code, "at most 0.9000" in said.err) == (2, True)
 
 
@@ -103,7 +103,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
 def test_a_day_with_surges_is_lived_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, figures = tmp_path / "loads.svg", tmp_path / "day.json"
     said = Said(
-        capsys, "location", "simulate", str(DAY), "--steps", "8", "--picture", str(picture), "--json", str(figures)
+        capsys, "place", "simulate", str(DAY), "--steps", "8", "--picture", str(picture), "--json", str(figures)
     )
     assert said.code == 0
     assert "<svg" in picture.read_text()
@@ -118,10 +118,10 @@ def test_a_day_with_surges_is_lived_through(tmp_path: Path, capsys: pytest.Captu
 def test_what_comes_in_can_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, figures = tmp_path / "day.csv", tmp_path / "day.json"
     path.write_text("cameras,buses,meters,shops\n" + "15,15,5,15\n" * 6)
-    said = Said(capsys, "location", "simulate", str(DAY), "--arrivals", str(path), "--json", str(figures))
+    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path), "--json", str(figures))
     assert (said.code, json.loads(figures.read_text())["as planned"]["served"]) == (0, 1.0)
     path.write_text("cameras,buses,meters,shops\n15,15,5,15\n15,x,5,15\n15,15,0,15\n15,15,5\n")
-    said = Said(capsys, "location", "simulate", str(DAY), "--arrivals", str(path))
+    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path))
     assert said.code == 2
     assert [line.partition(str(path))[2] for line in said.err.splitlines()] == [
         ": must be as many rows for each of 3 periods, got 4",
@@ -130,5 +130,5 @@ def test_what_comes_in_can_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
         ":5: expected 4 positive numbers, got '15,15,5'",
     ]
     path.write_text("cameras,buses\n15,15\n")
-    said = Said(capsys, "location", "simulate", str(DAY), "--arrivals", str(path))
+    said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path))
     assert "expected a column for each of cameras, buses, meters, shops, got cameras, buses" in said.err
