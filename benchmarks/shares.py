@@ -58,7 +58,7 @@ def alone(cluster: Cluster, jobs: int, seconds: float, folder: Path) -> Alone:
     names = [f"job{k}" for k in range(jobs)]
     specs = {n: job(WIDTHS[k], folder / f"{n}.npy", seconds * (k + 1)) for k, n in enumerate(names)}
     # The last worker has no job: it is the idle one to compare with. The last job is held until its turn comes.
-    pids: list[int] = ray.get(cluster.keeper.pids.remote())
+    pids: list[int] = ray.get(cluster.pool_manager.pids.remote())
     held, idle = psutil.Process(pids[jobs - 1]), psutil.Process(pids[-1])
     used: list[float] = []
 

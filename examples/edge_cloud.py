@@ -40,7 +40,7 @@ from torch.utils.data import TensorDataset  # noqa: E402
 from lightning_core.callbacks import ElasticLoader  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
-from lightning_core.cluster.worker_slots import LABEL  # noqa: E402
+from lightning_core.cluster.worker_slots import LOCATION_LABEL  # noqa: E402
 from lightning_core.core.answers import JobStatus  # noqa: E402
 from lightning_core.core.events import Cancel  # noqa: E402
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan  # noqa: E402
@@ -216,7 +216,7 @@ def main(arguments: argparse.Namespace) -> None:
         names: dict[str, str] = {}
         for name, devices in locations.items():
             node = machines.add_node(
-                num_cpus=1, resources={"device": devices}, labels={LABEL: name}, object_store_memory=MEMORY
+                num_cpus=1, resources={"device": devices}, labels={LOCATION_LABEL: name}, object_store_memory=MEMORY
             )
             names[node.node_id] = name
         first = {

@@ -162,9 +162,9 @@ class Pool:
             BundleError: With every problem found, and everything that this pool does not have.
         """
         from lightning_core.bundle.bundle_file import BundleSpec
-        from lightning_core.bundle.pool_section import There
+        from lightning_core.bundle.pool_section import ExistingPool
 
-        there = There(self.settings.devices, kind_of(self.about()), f"the pool at {self.folder}")
+        there = ExistingPool(self.settings.devices, kind_of(self.about()), f"the pool at {self.folder}")
         bundle = BundleSpec.from_file(path, there)
         bundle.check_targets(self.settings)
         return bundle.importing_only(allow_import) if allow_import else bundle

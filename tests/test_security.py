@@ -23,7 +23,7 @@ import pytest
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.lightning_config import check_config
 from lightning_core.bundle.preflight import check_folder
-from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
@@ -334,11 +334,11 @@ def test_what_is_made_is_the_user_s_alone(tmp_path: Path) -> None:
 @pytest.mark.promise("S2")
 @pytest.mark.usefixtures("open_to_all")
 def test_the_spec_of_a_run_is_the_user_s_alone(tmp_path: Path) -> None:
-    from lightning_core.run.run_folder import keep_spec, new_run_dir
+    from lightning_core.run.run_folder import new_run_dir, write_spec
 
     job = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}
     folder = new_run_dir(tmp_path / "run")
-    keep_spec(Bundle.from_dict({"jobs": {"a": job}, "allow_import": ["tests"]}), folder)
+    write_spec(Bundle.from_dict({"jobs": {"a": job}, "allow_import": ["tests"]}), folder)
     assert (mode(folder), mode(folder / "bundle.yaml")) == (0o700, 0o600)
     again = Bundle.from_file(folder / "bundle.yaml")
     assert again.allow_import == ("tests",)
@@ -361,18 +361,18 @@ def test_a_secret_is_not_shown() -> None:
         "jobs.token-classification.model.init_args.api_key: changed (not shown here)",
         "jobs.token-classification.model.init_args.deep.password: changed (not shown here)",
     ]
-    found = Findings(Source("b"))
+    found = Problems(Position("b"))
     found.at("model", "init_args", "api_key", "inner").add("expected int, got 'hunter2'")
     found.at("model", "init_args", "lr").add("expected int, got 'hunter2'")
     given = {"kind": 7, "token": "hunter2"}  # the parser says again all that it was given
     check_config({"model": {"class_path": "tests.bundle.test_yaml_loader.Choosy", "init_args": given}}, found)
-    assert found.problems[:2] == [
+    assert found.messages[:2] == [
         "b: model.init_args.api_key.inner: expected int, got what is not shown here",
         "b: model.init_args.lr: expected int, got 'hunter2'",
     ]
-    assert len(found.problems) == 3
-    assert "'token': '...'" in found.problems[2]
-    assert "hunter2" not in found.problems[2]
+    assert len(found.messages) == 3
+    assert "'token': '...'" in found.messages[2]
+    assert "hunter2" not in found.messages[2]
     with pytest.raises(BundleError, match="got 'hunter2'"):  # a job's name hides nothing
         Bundle.from_dict({"jobs": {"token": {"model": "a.B", "deadline": "hunter2", "target": {"batches": 1}}}})
 

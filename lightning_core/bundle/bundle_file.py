@@ -46,21 +46,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from lightning_core.bundle.config_check import Configs, Problem, check_configs
-from lightning_core.bundle.job_spec import JobSpec, duration_text, is_file_name, read_job
+from lightning_core.bundle.config_check import ConfigProblem, ConfigsToCheck, check_configs
+from lightning_core.bundle.job_spec import JobSpec, exact_duration, is_file_name, read_job
 from lightning_core.bundle.on_verdict import read_on_verdict
 from lightning_core.bundle.pool_section import (
+    ExistingPool,
     Kind,
-    There,
     market_to_dict,
-    metered,
     parse_policy,
     read_allow_import,
-    read_parts,
+    read_bundle_content,
     with_policy,
+    with_quantum,
 )
 from lightning_core.bundle.preflight import check_checkpoint_file, check_gpus, folder_warnings
-from lightning_core.bundle.problems import BundleError, Findings, Source, require
+from lightning_core.bundle.problems import BundleError, Position, Problems, require
 from lightning_core.scheduler.settings import Settings
 
 __all__ = ["BundleSpec", "JobSpec", "Kind"]
@@ -92,7 +92,7 @@ class BundleSpec:
     allow_import: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", metered(self.settings, self.kind))
+        object.__setattr__(self, "settings", with_quantum(self.settings, self.kind))
         names = [spec.job.name for spec in self.jobs]
         if not names:
             raise BundleError(["jobs: at least one job is needed"])
@@ -114,7 +114,7 @@ class BundleSpec:
             raise BundleError(words)
 
     @classmethod
-    def from_file(cls, path: Path | str, there: There | None = None) -> Self:
+    def from_file(cls, path: Path | str, there: ExistingPool | None = None) -> Self:
         """Reads a bundle file, or a file of one job.
 
         Args:
@@ -131,7 +131,7 @@ class BundleSpec:
         content, found = load_yaml(path, EMPTY)
         return cls._read(content, path.parent, found, there)
 
-    def read_again(self, path: Path | str, there: There | None = None) -> Self:
+    def read_again(self, path: Path | str, there: ExistingPool | None = None) -> Self:
         """Read the file of a run that goes on: times of day are those of the day on which each job was submitted.
 
         Args:
@@ -160,19 +160,19 @@ class BundleSpec:
         Raises:
             BundleError: with every problem found.
         """
-        return cls._read(content, Path(folder), Findings(Source(source)))
+        return cls._read(content, Path(folder), Problems(Position(source)))
 
     @classmethod
     def _read(
         cls,
         content: Any,
         folder: Path,
-        found: Findings,
-        there: There | None = None,
+        found: Problems,
+        there: ExistingPool | None = None,
         submitted: Mapping[str, datetime | None] | None = None,
     ) -> Self:
         folder = folder.resolve()
-        parts = read_parts(content, folder, found, there)
+        parts = read_bundle_content(content, folder, found, there)
         on_verdict = read_on_verdict(parts.content.get("on_verdict"), found.at("on_verdict"))
         allow = None
         if parts.content.get("allow_import") is not None:
@@ -188,8 +188,8 @@ class BundleSpec:
                 if refusal is not None:
                     at.at("target").add(str(refusal))
         jobs = tuple(spec for spec in specs if spec is not None)
-        if found.problems or parts.settings is None:
-            raise BundleError(found.problems)
+        if found.messages or parts.settings is None:
+            raise BundleError(found.messages)
         return cls(jobs, parts.settings, parts.kind, folder, on_verdict, allow)
 
     def with_policy(self, text: str) -> Self:
@@ -226,7 +226,9 @@ class BundleSpec:
         """
         return replace(self, allow_import=read_allow_import(names))
 
-    def check(self, *, local: bool = True, check: Callable[[Configs], list[Problem]] = check_configs) -> None:
+    def check(
+        self, *, local: bool = True, check: Callable[[ConfigsToCheck], list[ConfigProblem]] = check_configs
+    ) -> None:
         """Finds what can be found before anything starts: first what needs no import, then what the configs name.
 
         Classes are imported and configs are parsed as LightningCLI will, without building anything.
@@ -240,28 +242,28 @@ class BundleSpec:
         """
         require("torch", "lightning", "ray", "jsonargparse")
         checkpoints = self._checkpoints()
-        found = Findings(Source("bundle"))
+        found = Problems(Position("bundle"))
         if local and self.settings.locations and not _in_a_ray():
             words = "locations are nodes of a Ray cluster, which is joined by `lightning-core run --ray ADDRESS`"
             found.at("pool", "devices").add(words)
         if local and self.kind == "gpu":
             check_gpus(self.settings.devices, found.at("pool", "kind"))
         for path, spec in checkpoints.items():
-            check_checkpoint_file(path, found.within(spec.place.at("ckpt_path")))
-        if found.problems:
-            raise BundleError(found.problems)
+            check_checkpoint_file(path, found.within(spec.position.at("ckpt_path")))
+        if found.messages:
+            raise BundleError(found.messages)
 
         jobs = list(self.jobs)
-        asked = Configs(
+        asked = ConfigsToCheck(
             [spec.config for spec in jobs],
             [str(self.folder), str(Path.cwd())],
             self.allow_import,
             [(jobs.index(spec), str(path)) for path, spec in checkpoints.items()],
         )
         for problem in check(asked):
-            Findings(jobs[problem.job].place, found.problems).at(*problem.parts).add(problem.words)
-        if found.problems:
-            raise BundleError(found.problems)
+            Problems(jobs[problem.job].position, found.messages).at(*problem.path).add(problem.message)
+        if found.messages:
+            raise BundleError(found.messages)
 
     def warnings(self, run_dir: Path) -> list[str]:
         """What may go wrong later in this folder."""
@@ -287,7 +289,7 @@ class BundleSpec:
             "pool": pool,
             "policy": {"name": settings.policy, **settings.policy_args},
             **({"estimator": estimator} if estimator else {}),
-            "period": duration_text(settings.period),
+            "period": exact_duration(settings.period),
             **({} if settings.market is None else {"market": market_to_dict(settings.market)}),
             **({"on_verdict": dict(self.on_verdict)} if self.on_verdict else {}),
             **({} if self.allow_import is None else {"allow_import": list(self.allow_import)}),

@@ -18,14 +18,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_core.bundle.problems import Findings, Parts
+from lightning_core.bundle.problems import KeyPath, Problems
 from lightning_core.core.names import did_you_mean
 
 # What a job trains, and on what.
 BASES = {"model": "LightningModule", "data": "LightningDataModule"}
 # What else has a place of its own, imported only for the check. Classes among the arguments of others must be what
 # those arguments are annotated with: the config's own parser sees to it before anything is built.
-PLACES = {
+EXPECTED_BASES = {
     "optimizer": ("torch.optim.Optimizer",),
     "lr_scheduler": ("torch.optim.lr_scheduler.LRScheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
     "trainer.callbacks": ("lightning.pytorch.Callback",),
@@ -52,7 +52,7 @@ REFUSED = (frozenset(sys.stdlib_module_names) - HARMLESS) | {
 }
 
 
-def described_classes(config: Any, parts: Parts = ()) -> Iterator[tuple[Parts, Mapping[Any, Any]]]:
+def described_classes(config: Any, parts: KeyPath = ()) -> Iterator[tuple[KeyPath, Mapping[Any, Any]]]:
     """Every mapping with a ``class_path`` anywhere in a config, and where it is."""
     if isinstance(config, Mapping):
         if "class_path" in config:
@@ -64,7 +64,7 @@ def described_classes(config: Any, parts: Parts = ()) -> Iterator[tuple[Parts, M
             yield from described_classes(inner, (*parts, index))
 
 
-def check_spelling(config: Mapping[str, Any], found: Findings, allow: Sequence[str] | None = None) -> None:
+def check_class_paths(config: Mapping[str, Any], found: Problems, allow: Sequence[str] | None = None) -> None:
     """What can be said of the class paths without importing anything.
 
     Args:
@@ -117,11 +117,11 @@ def refusal(path: str, allow: Sequence[str] | None = None) -> str:
     return "" if allow is None else f"{path!r} is not in allow_import, {', '.join(allow) or 'which is empty'}"
 
 
-def check_imports(config: Mapping[str, Any], found: Findings, allow: Sequence[str] | None = None) -> None:
+def check_imports(config: Mapping[str, Any], found: Problems, allow: Sequence[str] | None = None) -> None:
     """Imports every class and looks at it and at the names of its arguments; nothing is built.
 
     Args:
-        config: of LightningCLI, its class paths looked at by :func:`check_spelling`.
+        config: of LightningCLI, its class paths looked at by :func:`check_class_paths`.
         found: takes what is wrong.
         allow: what may be imported; None for all that is not refused.
     """
@@ -132,7 +132,7 @@ def check_imports(config: Mapping[str, Any], found: Findings, allow: Sequence[st
         here = found.at(*parts)
         try:
             made = _imported(path)
-            _check_class(made, path, PLACES.get(_place(parts), ()))
+            _check_class(made, path, EXPECTED_BASES.get(_place(parts), ()))
             # Under whatever name it was imported, it is where it was defined.
             if words := refusal(f"{made.__module__}.{made.__qualname__}", allow):
                 raise ValueError(f"not allowed: {path!r} is another name of what is refused: {words}")
@@ -143,7 +143,7 @@ def check_imports(config: Mapping[str, Any], found: Findings, allow: Sequence[st
             _check_arguments(made, value.get("init_args"), here.at("init_args"), complete)
 
 
-def _place(parts: Parts) -> str:
+def _place(parts: KeyPath) -> str:
     """Of a class in the config, whether it stands there alone or in a list."""
     return ".".join(str(part) for part in (parts[:-1] if parts and isinstance(parts[-1], int) else parts))
 
@@ -179,7 +179,7 @@ def _check_class(made: Any, path: str, bases: Sequence[str]) -> None:
         raise ValueError(f"{path!r} is abstract: it lacks {missing}")
 
 
-def _check_arguments(made: Any, given: Any, found: Findings, complete: bool) -> None:
+def _check_arguments(made: Any, given: Any, found: Problems, complete: bool) -> None:
     """Names of arguments against the signature.
 
     Args:

@@ -1,7 +1,7 @@
-"""Configs checked by importing what they name and parsing them as LightningCLI will; nothing is built.
+"""Checks configs by importing what they name and parsing them as LightningCLI will; nothing is built.
 
-This needs torch and Lightning, which take seconds to import. A pool that is up has a process that has imported them
-(:mod:`lightning_core.cluster.config_checker`); elsewhere the process that asks does it.
+This needs torch and Lightning, which take seconds to import. A running pool has a process that has imported them
+(:mod:`lightning_core.cluster.config_checker`); elsewhere the calling process does the work.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from lightning_core.bundle.class_paths import check_imports, check_spelling
+from lightning_core.bundle.class_paths import check_class_paths, check_imports
 from lightning_core.bundle.preflight import check_checkpoint_content
-from lightning_core.bundle.problems import Findings, Parts, Source
+from lightning_core.bundle.problems import KeyPath, Position, Problems
 
 
 @dataclass(frozen=True)
-class Configs:
+class ConfigsToCheck:
     """The configs of a bundle, as plain data.
 
     Args:
-        configs: of LightningCLI, one for each job.
-        folders: where class paths are looked up beside what is installed.
-        allow: what class paths may name; None for all that is not refused.
-        checkpoints: files that jobs begin with, each with the place of its job in ``configs``.
+        configs: LightningCLI config of each job.
+        folders: Folders in which class paths are looked up, besides the installed packages.
+        allow: Names that class paths may import; None for all that are not refused.
+        checkpoints: Files that jobs start from, each with the index of its job in ``configs``.
     """
 
     configs: Sequence[Mapping[str, Any]]
@@ -37,55 +37,56 @@ class Configs:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What is wrong in a config.
+class ConfigProblem:
+    """A problem in a config.
 
     Args:
-        job: its place among the configs.
-        parts: keys and indices that lead to the value.
-        words: what is wrong with it.
+        job: Index of the config.
+        path: Keys and indices that lead to the value.
+        message: What is wrong with the value.
     """
 
     job: int
-    parts: Parts
-    words: str
+    path: KeyPath
+    message: str
 
 
 @dataclass(frozen=True)
-class _Noted(Findings):
-    """Problems by their places: who asked knows the file and the line of each."""
+class _ConfigProblems(Problems):
+    """Collector that keeps the path of each problem: the caller knows the file and line of each value."""
 
     job: int = 0
-    noted: list[Problem] = field(default_factory=list)
+    found: list[ConfigProblem] = field(default_factory=list)
 
     @override
-    def within(self, source: Source) -> Self:
-        return type(self)(source, self.problems, self.job, self.noted)
+    def within(self, position: Position) -> Self:
+        return type(self)(position, self.messages, self.job, self.found)
 
     @override
-    def add(self, words: str) -> None:
-        self.noted.append(Problem(self.job, self.source.parts, words))
+    def add(self, message: str) -> None:
+        self.found.append(ConfigProblem(self.job, self.position.path, message))
 
 
-def check_configs(asked: Configs) -> list[Problem]:
+def check_configs(request: ConfigsToCheck) -> list[ConfigProblem]:
     """Import every class that the configs name, and parse the configs.
 
     Args:
-        asked: the configs. Their folders are added to the path of this process.
+        request: The configs. Their folders are added to ``sys.path`` of this process.
 
     Returns:
         Every problem found, in the order of the jobs.
     """
     from lightning_core.bundle.lightning_config import check_config
 
-    sys.path += [folder for folder in asked.folders if folder not in sys.path]
-    noted: list[Problem] = []
-    for job, config in enumerate(asked.configs):
-        before = len(noted)
-        found = _Noted(Source(""), job=job, noted=noted)
-        for check in (check_spelling, check_imports, check_config):
-            if len(noted) == before:  # what is misspelt is not imported, and what cannot be imported is not parsed
-                check(config, found, asked.allow)
-    for job, path in asked.checkpoints:
-        check_checkpoint_content(Path(path), _Noted(Source("", parts=("ckpt_path",)), job=job, noted=noted))
-    return noted
+    sys.path += [folder for folder in request.folders if folder not in sys.path]
+    found: list[ConfigProblem] = []
+    for job, config in enumerate(request.configs):
+        before = len(found)
+        problems = _ConfigProblems(Position(""), job=job, found=found)
+        for check in (check_class_paths, check_imports, check_config):
+            if len(found) == before:  # each check relies on the one before
+                check(config, problems, request.allow)
+    for job, path in request.checkpoints:
+        checkpoint = _ConfigProblems(Position("", path=("ckpt_path",)), job=job, found=found)
+        check_checkpoint_content(Path(path), checkpoint)
+    return found

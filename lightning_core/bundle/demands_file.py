@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lightning_core.bundle.problems import BundleError, Findings
+from lightning_core.bundle.problems import BundleError, Problems
 from lightning_core.bundle.yaml_loader import load_yaml
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import parse_duration
@@ -31,8 +31,8 @@ def read_demands(path: Path) -> Demands:
     content, found = load_yaml(path, "file is empty; expected a mapping with 'periods', 'gpus', 'levels' and 'jobs'")
     if not isinstance(content, Mapping):
         found.add(f"expected a mapping of {', '.join(KEYS)}, got {type(content).__name__}")
-        raise BundleError(found.problems)
-    found.keys(content, KEYS)
+        raise BundleError(found.messages)
+    found.check_keys(content, KEYS)
     for key in ("periods", "gpus", "levels", "jobs"):
         if key not in content:
             found.add(f"{key} is missing")
@@ -53,11 +53,11 @@ def read_demands(path: Path) -> Demands:
     periods = content.get("periods", [])
     if not isinstance(periods, list) or not all(isinstance(name, str) for name in periods):
         found.at("periods").add(f"expected a list of names, got {periods!r}")
-    if found.problems:
-        raise BundleError(found.problems)
+    if found.messages:
+        raise BundleError(found.messages)
     made = found.read(lambda value: Demands(tuple(value), **several), periods)
     if made is None:
-        raise BundleError(found.problems)
+        raise BundleError(found.messages)
     return made
 
 
@@ -93,7 +93,7 @@ def read_arrivals(path: Path, demands: Demands) -> dict[str, FloatArray]:
     return {name: table[:, at] / demands.jobs[name].rate for at, name in enumerate(header)}
 
 
-def _named(value: Any, found: Findings, read: Callable[[Any, Findings], T | None]) -> dict[str, T]:
+def _named(value: Any, found: Problems, read: Callable[[Any, Problems], T | None]) -> dict[str, T]:
     """Parts by name; those that are wrong are left out, for their problems are told."""
     if not isinstance(value, Mapping):
         found.add(f"expected a mapping by name, got {value!r}")
@@ -102,21 +102,21 @@ def _named(value: Any, found: Findings, read: Callable[[Any, Findings], T | None
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def _made(kind: type[T], value: Any, found: Findings) -> T | None:
+def _made(kind: type[T], value: Any, found: Problems) -> T | None:
     """One part, its numbers read."""
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(value, Mapping):
         found.add(f"expected a mapping of {', '.join(known)}, got {value!r}")
         return None
-    before = len(found.problems)
-    found.keys(value, known)
+    before = len(found.messages)
+    found.check_keys(value, known)
     for name, field in known.items():
         if name not in value and field.default is MISSING:
             found.add(f"{name} is missing")
     given = {
         str(name): found.at(str(name)).read(_part_of(str(name)), part) for name, part in value.items() if name in known
     }
-    if len(found.problems) > before:
+    if len(found.messages) > before:
         return None
     return found.read(lambda parts: kind(**parts), given)
 

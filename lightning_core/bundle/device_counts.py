@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def slots_of(config: Mapping[str, Any], most: int) -> int:
+def micro_batches_of(config: Mapping[str, Any], most: int) -> int:
     """How many micro-batches a step of a job has: as on its largest number of devices.
 
     Args:
@@ -15,7 +15,7 @@ def slots_of(config: Mapping[str, Any], most: int) -> int:
 
     Example::
 
-        >>> slots_of({"trainer": {"accumulate_grad_batches": 2}}, 3)
+        >>> micro_batches_of({"trainer": {"accumulate_grad_batches": 2}}, 3)
         6
     """
     trainer = config.get("trainer")

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from lightning_core.bundle.class_paths import check_spelling
-from lightning_core.bundle.device_counts import sizes, slots_of
+from lightning_core.bundle.class_paths import check_class_paths
+from lightning_core.bundle.device_counts import micro_batches_of, sizes
 from lightning_core.bundle.preflight import check_plain
-from lightning_core.bundle.problems import BundleError, Findings, Source, require
+from lightning_core.bundle.problems import BundleError, Position, Problems, require
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import Moment, WallTime, parse_duration, parse_when, seconds_until
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
@@ -67,20 +67,20 @@ class JobSpec:
     cell: int = CELL
     save_every: float | None = None
     keep_best: bool = field(default=False, kw_only=True)
-    source: Source | None = field(default=None, compare=False, repr=False)
+    source: Position | None = field(default=None, compare=False, repr=False)
     clock: Mapping[str, WallTime] = field(default_factory=dict)
     submitted: datetime | None = None
 
     def __post_init__(self) -> None:
-        found = Findings(self.place)
+        found = Problems(self.position)
         check_plain(self.config, found)
-        if found.problems:
-            raise BundleError(found.problems)
+        if found.messages:
+            raise BundleError(found.messages)
 
     @property
-    def place(self) -> Source:
+    def position(self) -> Position:
         """Of the config."""
-        return self.source or Source("bundle").at("jobs", self.job.name)
+        return self.source or Position("bundle").at("jobs", self.job.name)
 
     @property
     def saves(self) -> float:
@@ -98,11 +98,11 @@ class JobSpec:
             try:
                 terms[key] = seconds_until(when, now)
             except ValueError as error:
-                raise BundleError([self.place.at(key).problem(str(error))]) from None
+                raise BundleError([self.position.at(key).problem(str(error))]) from None
         try:
             return replace(self, job=replace(self.job, **terms), submitted=now)
         except ValueError as error:
-            raise BundleError([self.place.problem(str(error))]) from None
+            raise BundleError([self.position.problem(str(error))]) from None
 
     def moments(self, now: datetime) -> dict[str, Moment]:
         """Return when its points in time are, by term."""
@@ -117,14 +117,14 @@ class JobSpec:
     def to_dict(self) -> dict[str, Any]:
         """As in a bundle file, the config inline."""
         job = self.job
-        terms: dict[str, Any] = {"deadline": duration_text(job.deadline), "target": job.target.to_dict()}
+        terms: dict[str, Any] = {"deadline": exact_duration(job.deadline), "target": job.target.to_dict()}
         if job.begin:
-            terms["begin"] = duration_text(job.begin)
+            terms["begin"] = exact_duration(job.begin)
         terms |= {key: when.text for key, when in self.clock.items()}
         if self.submitted is not None:
             terms[SUBMITTED] = self.submitted.astimezone().isoformat()
         if job.work is not None:
-            terms["work"] = duration_text(job.work)
+            terms["work"] = exact_duration(job.work)
         if job.restarts is not None:
             terms["restarts"] = job.restarts
         if job.location:
@@ -139,7 +139,7 @@ class JobSpec:
             "on_nan": str(job.on_nan),
             "retries": job.retries,
             "cell": self.cell,
-            **({} if self.save_every is None else {"save_every": duration_text(self.save_every)}),
+            **({} if self.save_every is None else {"save_every": exact_duration(self.save_every)}),
             **({"keep_best": True} if self.keep_best else {}),
         }
 
@@ -148,7 +148,7 @@ def read_job(
     name: Any,
     value: Any,
     folder: Path,
-    found: Findings,
+    found: Problems,
     devices: int,
     allow: Sequence[str] | None = None,
     locations: Sequence[str] = (),
@@ -166,7 +166,7 @@ def read_job(
         locations: of the pool's devices.
         submitted: Time of its submission, if it was submitted and the file may not say so.
     """
-    before = len(found.problems)
+    before = len(found.messages)
     if not is_name(name):
         quote = "" if isinstance(name, str) else "; quote it"
         found.add(f"a name is {NAME_RULE}, got {name!a}{quote}")  # of letters that only look alike, their codes
@@ -175,7 +175,7 @@ def read_job(
         given = "empty" if value is None else f"got {value!r}"
         found.add(f"{given}; expected a mapping with deadline, target and a config")
         return None
-    found.keys(value, JOB_KEYS)
+    found.check_keys(value, JOB_KEYS)
 
     def term(key: str, parse: Any, default: Any = None) -> Any:
         if value.get(key) is None:
@@ -203,16 +203,16 @@ def read_job(
     begin, work = when("begin", 0.0), term("work", parse_duration)
     weight, on_miss = term("weight", _positive, 1.0), term("on_miss", _on_miss, OnMiss.CONTINUE)
     on_nan = term("on_nan", _on_nan, OnNan.CONTINUE)
-    cell, save_every = term("cell", whole, CELL), term("save_every", parse_duration)
+    cell, save_every = term("cell", positive_int, CELL), term("save_every", parse_duration)
     keep_best = term("keep_best", _yes_or_no, False)
     restarts, retries = term("restarts", _times), term("retries", _times, 0)
     if deadline is not None and begin is not None and begin >= deadline:
         found.at("begin").add(f"must be before the deadline {value['deadline']}, got {value['begin']!r}")
-    both = term("devices", whole)
+    both = term("devices", positive_int)
     if both is not None and (twice := [key for key in ("min_devices", "max_devices") if key in value]):
         found.at("devices").add(f"stands for min_devices and max_devices; remove it, or {' and '.join(twice)}")
-    least = term("min_devices", whole, both or 1)
-    most = term("max_devices", whole, both or least)
+    least = term("min_devices", positive_int, both or 1)
+    most = term("max_devices", positive_int, both or least)
     if least is not None and most is not None and least > most:
         found.at("min_devices").add(f"must be at most max_devices {most}, got {least}")
     location = value.get("location") or ""
@@ -224,9 +224,9 @@ def read_job(
     if least is not None and least > there:
         key = "devices" if both else "min_devices"
         found.at(key).add(f"must be at most the pool's {there}{where}, or the job can never be scheduled, got {least}")
-    if len(found.problems) > before:
+    if len(found.messages) > before:
         return None
-    several = sizes(slots_of(config, most), least, most)
+    several = sizes(micro_batches_of(config, most), least, most)
     job = Job(
         name,
         deadline,
@@ -248,32 +248,32 @@ def read_job(
 
 
 def _config(
-    value: Mapping[str, Any], folder: Path, found: Findings, allow: Sequence[str] | None
-) -> tuple[dict[str, Any], Source]:
+    value: Mapping[str, Any], folder: Path, found: Problems, allow: Sequence[str] | None
+) -> tuple[dict[str, Any], Position]:
     config = {key: value[key] for key in CONFIG_KEYS if key in value}
     if "config" in value:
         if config:
             found.at("config").add(f"either config or {', '.join(config)}, not both")
-            return config, found.source
+            return config, found.position
         if not isinstance(value["config"], str):
             found.at("config").add(f"must be the path of a LightningCLI config, got {value['config']!r}")
-            return config, found.source
+            return config, found.position
         try:
             require("yaml")
             from lightning_core.bundle.yaml_loader import load_yaml
 
             content, inner = load_yaml(folder / value["config"], "file is empty; expected a LightningCLI config")
         except BundleError as error:
-            found.problems.extend(error.problems)
-            return config, found.source
-        found.problems.extend(inner.problems)
-        found = found.within(inner.source)
+            found.messages.extend(error.problems)
+            return config, found.position
+        found.messages.extend(inner.messages)
+        found = found.within(inner.position)
         if isinstance(content, Mapping) and "fit" in content:  # of `main.py --config x.yaml fit`
             content, found = content["fit"], found.at("fit")
         if not isinstance(content, Mapping):
             found.add(f"expected a LightningCLI config, a mapping with model, got {content!r}")
-            return config, found.source
-        found.keys(content, CONFIG_KEYS)
+            return config, found.position
+        found.check_keys(content, CONFIG_KEYS)
         config = {key: content[key] for key in CONFIG_KEYS if key in content}
     if "model" not in config:
         found.add("model is missing (inline, or in the file that config names)")
@@ -281,12 +281,12 @@ def _config(
         if isinstance(config.get(key), str):
             config[key] = {"class_path": config[key]}
     _check_config(config, folder, found, allow)
-    return config, found.source
+    return config, found.position
 
 
-def _check_config(config: dict[str, Any], folder: Path, found: Findings, allow: Sequence[str] | None) -> None:
+def _check_config(config: dict[str, Any], folder: Path, found: Problems, allow: Sequence[str] | None) -> None:
     check_plain(config, found)
-    check_spelling(config, found, allow)
+    check_class_paths(config, found, allow)
     trainer = config.get("trainer")
     if isinstance(trainer, Mapping):
         for key, words in LAUNCHERS_KEYS.items():
@@ -331,32 +331,32 @@ def read_target(value: Any) -> Target:
             raise ValueError(f"unknown key {key!r}{did_you_mean(key, TARGET_KEYS)}")
     terms = dict(value)
     if terms.keys() == {"batches"}:
-        return BatchTarget(whole(terms["batches"]))
+        return BatchTarget(positive_int(terms["batches"]))
     if "batches" in terms and terms.keys() == {"batches", "for_evaluations"}:
         raise ValueError("for_evaluations is of a metric, and batches are counted; remove it")
     if "loss" in terms and not {"metric", "at_most"} & terms.keys():
         terms |= {"metric": STEP_LOSS, "at_most": terms.pop("loss")}
-    times = whole(terms.pop("for_evaluations", 1))
+    times = positive_int(terms.pop("for_evaluations", 1))
     if not isinstance(terms.get("metric", ""), str):
         raise ValueError(f"metric must be a name, got {terms['metric']!r}")
     if terms.keys() not in ({"metric", "at_most"}, {"metric", "at_least"}, {"metric", "at_least", "best"}):
         raise ValueError(f"expected {forms}, got {', '.join(sorted(value)) or 'nothing'}")
-    numbers = {key: number(terms[key]) for key in ("at_most", "at_least", "best") if key in terms}
+    numbers = {key: read_number(terms[key]) for key in ("at_most", "at_least", "best") if key in terms}
     return LossTarget(terms["metric"], **numbers, for_evaluations=times)
 
 
-def duration_text(seconds: float) -> str:
+def exact_duration(seconds: float) -> str:
     """What is read as exactly so many seconds.
 
     Example::
 
-        >>> duration_text(90.0), duration_text(1e-05)
+        >>> exact_duration(90.0), exact_duration(1e-05)
         ('90s', '0.00001s')
     """
     return f"{np.format_float_positional(seconds, trim='-')}s"
 
 
-def whole(value: Any, most: int | None = None) -> int:
+def positive_int(value: Any, most: int | None = None) -> int:
     """A whole number of at least 1.
 
     Raises:
@@ -389,7 +389,7 @@ def _times(value: Any) -> int:
     return value
 
 
-def number(value: Any) -> float:
+def read_number(value: Any) -> float:
     """A number.
 
     Raises:
@@ -406,7 +406,7 @@ def number(value: Any) -> float:
 
 
 def _positive(value: Any) -> float:
-    given = number(value)
+    given = read_number(value)
     if not (given > 0 and math.isfinite(given)):
         raise ValueError(f"must be positive and finite, got {value!r}")
     return given

@@ -21,11 +21,11 @@ from jsonargparse import ArgumentError, _common, _typehints, set_loader, set_par
 from lightning.pytorch.cli import LightningCLI
 
 from lightning_core.bundle.class_paths import REFUSED
-from lightning_core.bundle.problems import Findings
+from lightning_core.bundle.problems import Problems
 from lightning_core.core.names import is_secret
 
 # How the parser calls our way to read a text.
-AS_READ = "lightning_core"
+PARSER_MODE = "lightning_core"
 
 
 class _ParsedOnly(LightningCLI):
@@ -55,7 +55,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def check_config(config: Mapping[str, Any], found: Findings, allow: Sequence[str] | None = None) -> None:
+def check_config(config: Mapping[str, Any], found: Problems, allow: Sequence[str] | None = None) -> None:
     """Parses a config as the worker will; what LightningCLI would complain about goes to ``found``.
 
     Args:
@@ -68,7 +68,7 @@ def check_config(config: Mapping[str, Any], found: Findings, allow: Sequence[str
             # Without the seed: to look at a config must not seed the process that looks.
             _cli(_ParsedOnly, {**config, "seed_everything": False}, {}, exit_on_error=False)
     except (ArgumentError, ValueError, TypeError) as error:
-        parts, words = plain_words(str(error))
+        parts, words = simplify_message(str(error))
         for secret in _secrets(config):  # the parser says again all that it was given
             words = words.replace(secret, "...")
         found.at(*parts).add(words)
@@ -83,15 +83,15 @@ def _secrets(value: Any, path: tuple[object, ...] = ()) -> Iterator[str]:
         yield value
 
 
-def as_read(text: str) -> bool | int | float | str:
+def read_scalar(text: str) -> bool | int | float | str:
     """A text of a config where something else is wanted: a number, true or false if it is one, and nothing else.
 
     YAML reads 1e-3 as text, and people write it as a number.
 
     Example::
 
-        >>> as_read("1e-3"), as_read("-7"), as_read("true"), as_read("[{class_path: os.system}]"), as_read("1:30")
-        (0.001, -7, True, '[{class_path: os.system}]', '1:30')
+        >>> read_scalar("1e-3"), read_scalar("-7"), read_scalar("true"), read_scalar("1:30")
+        (0.001, -7, True, '1:30')
     """
     if text in ("true", "false"):
         return text == "true"
@@ -100,7 +100,7 @@ def as_read(text: str) -> bool | int | float | str:
     return float(text) if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) else text
 
 
-set_loader(AS_READ, as_read)
+set_loader(PARSER_MODE, read_scalar)
 
 
 @contextmanager
@@ -115,19 +115,19 @@ def _strictly(allow: Sequence[str] | None = None) -> Iterator[None]:
     everything = [] if allow is None else ["*"]
     try:
         set_parsing_settings(import_path_denylist=[*REFUSED, *everything], import_path_allowlist=list(allow or ()))
-        hints.basic_json_or_yaml_load = as_read
+        hints.basic_json_or_yaml_load = read_scalar
         yield
     finally:
         _common.parsing_settings.update(settings)
         hints.basic_json_or_yaml_load = read_number
 
 
-def plain_words(message: str) -> tuple[list[str], str]:
+def simplify_message(message: str) -> tuple[list[str], str]:
     r"""Where a message of the parser points, and what it says there; all of it if it is of no known form.
 
     Example::
 
-        >>> plain_words("Parser key \"trainer.max_epochs\": Expected a <class 'int'>. Got value: x")
+        >>> simplify_message("Parser key \"trainer.max_epochs\": Expected a <class 'int'>. Got value: x")
         (['trainer', 'max_epochs'], "expected int, got 'x'")
     """
     text = " ".join(message.split())
@@ -192,5 +192,5 @@ def _cli(kind: type[LightningCLI], config: Mapping[str, Any], defaults: dict[str
             trainer_defaults=defaults,
             run=False,
             args=config,
-            parser_kwargs={"parser_mode": AS_READ, **parser},
+            parser_kwargs={"parser_mode": PARSER_MODE, **parser},
         )

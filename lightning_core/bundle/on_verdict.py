@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightning_core.bundle.problems import Findings
+from lightning_core.bundle.problems import Problems
 
 
-def read_on_verdict(value: Any, found: Findings) -> dict[str, Any]:
+def read_on_verdict(value: Any, found: Problems) -> dict[str, Any]:
     """``{command: "notify-send ...", webhook: "https://..."}``, the command in words; empty for none.
 
     Args:
@@ -23,7 +23,7 @@ def read_on_verdict(value: Any, found: Findings) -> dict[str, Any]:
         found.add(f"expected a mapping with command or webhook, got {value!r}")
         return {}
     parsers: dict[str, Callable[[Any], Any]] = {"command": _command, "webhook": _webhook}
-    found.keys(value, parsers)
+    found.check_keys(value, parsers)
     return {key: found.at(key).read(parse, value[key]) for key, parse in parsers.items() if key in value}
 
 

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lightning_core.bundle.job_spec import duration_text, whole
-from lightning_core.bundle.problems import BundleError, Findings
+from lightning_core.bundle.job_spec import exact_duration, positive_int
+from lightning_core.bundle.problems import BundleError, Problems
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
 from lightning_core.node.cpu_quota import QUANTUM
@@ -19,8 +19,8 @@ from lightning_core.scheduler.settings import Settings
 BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "market", "on_verdict", "allow_import", "jobs")
 MARKET_KEYS = tuple(field.name for field in fields(MarketTerms))
 POOL_KEYS = ("devices", "kind", "cores", "resident")
-MOST_DEVICES = 64
-MOST_JOBS = 1000
+MAX_DEVICES = 64
+MAX_JOBS = 1000
 # What Ray takes as the value of a label.
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 LABEL_RULE = "1 to 63 letters, digits, dots, dashes or underscores, the first and the last a letter or digit"
@@ -28,7 +28,7 @@ LABEL_RULE = "1 to 63 letters, digits, dots, dashes or underscores, the first an
 Kind = Literal["cpu", "gpu"]
 
 
-class There(NamedTuple):
+class ExistingPool(NamedTuple):
     """A pool that is there already, and stays as it is whatever a file says."""
 
     devices: int
@@ -38,12 +38,12 @@ class There(NamedTuple):
     """How people call it."""
 
 
-class Parts(NamedTuple):
+class BundleContent(NamedTuple):
     """What a bundle file says: of the pool, and which jobs there are, not yet read."""
 
     content: Mapping[str, Any]
     """Of a file of one job nothing: all that it says is the job's."""
-    jobs: list[tuple[Any, Any, Findings]]
+    jobs: list[tuple[Any, Any, Problems]]
     """Name, what is said of it, and where problems with it go."""
     kind: Kind
     devices: int
@@ -52,7 +52,9 @@ class Parts(NamedTuple):
     """None, with its problems noted, if anything is wrong with them."""
 
 
-def read_parts(content: Any, folder: Path, found: Findings, there: There | None = None) -> Parts:
+def read_bundle_content(
+    content: Any, folder: Path, found: Problems, there: ExistingPool | None = None
+) -> BundleContent:
     """Parts a bundle file, or a file of one job, and reads how the jobs share.
 
     Args:
@@ -66,23 +68,23 @@ def read_parts(content: Any, folder: Path, found: Findings, there: There | None 
     """
     if not isinstance(content, Mapping):
         found.add(f"expected a mapping with 'jobs', got {type(content).__name__}")
-        raise BundleError(found.problems)
+        raise BundleError(found.messages)
     if "jobs" not in content and content.keys() & {"deadline", "target"}:
         job = {key: value for key, value in content.items() if key != "name"}
-        named = [(content.get("name", Path(found.source.name).stem), job, found)]
+        named = [(content.get("name", Path(found.position.name).stem), job, found)]
         content = {}
     else:
-        found.keys(content, BUNDLE_KEYS)
+        found.check_keys(content, BUNDLE_KEYS)
         jobs = content.get("jobs")
         if not isinstance(jobs, Mapping) or not jobs:
             found.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")
             jobs = {}
-        if len(jobs) > MOST_JOBS:
-            found.at("jobs").add(f"must be at most {MOST_JOBS} jobs, got {len(jobs)}")
+        if len(jobs) > MAX_JOBS:
+            found.at("jobs").add(f"must be at most {MAX_JOBS} jobs, got {len(jobs)}")
             jobs = {}
         named = [(name, value, found.at("jobs", str(name))) for name, value in jobs.items()]
     pool = read_pool(content.get("pool"), found.at("pool"), there)
-    return Parts(content, named, pool.kind, pool.devices, read_settings(content, pool, folder, found))
+    return BundleContent(content, named, pool.kind, pool.devices, read_settings(content, pool, folder, found))
 
 
 def parse_policy(text: str) -> dict[str, Any]:
@@ -112,9 +114,9 @@ def _value(text: str) -> int | float | bool | str:
     """As YAML would read it."""
     if text in ("true", "false"):
         return text == "true"
-    for number in (int, float):
+    for read_number in (int, float):
         try:
-            return number(text)
+            return read_number(text)
         except ValueError:
             pass
     return text
@@ -145,7 +147,7 @@ def read_allow_import(value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Pool(NamedTuple):
+class PoolSection(NamedTuple):
     """What a bundle file says of its devices."""
 
     kind: Kind
@@ -157,18 +159,18 @@ class Pool(NamedTuple):
     """Of each device; empty if that makes no difference."""
 
 
-def metered(settings: Settings, kind: Kind) -> Settings:
+def with_quantum(settings: Settings, kind: Kind) -> Settings:
     """The same for devices of this kind: a part of a CPU can be had, in steps of so much of a core."""
     return replace(settings, quantum=QUANTUM / settings.cores if kind == "cpu" else 1.0)
 
 
-def of_pool(settings: Settings, pool: Pool) -> Settings:
+def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     """The same for a pool of these devices."""
-    return metered(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
+    return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                            locations=pool.locations), pool.kind)  # fmt: skip
 
 
-def read_settings(content: Mapping[str, Any], pool: Pool, folder: Path, found: Findings) -> Settings | None:
+def read_settings(content: Mapping[str, Any], pool: PoolSection, folder: Path, found: Problems) -> Settings | None:
     default = Settings()
     period = found.at("period").read(parse_duration, content["period"]) if "period" in content else default.period
     under = found.at("policy").read(lambda value: with_policy(default, value), content.get("policy", {}))
@@ -180,7 +182,7 @@ def read_settings(content: Mapping[str, Any], pool: Pool, folder: Path, found: F
         market = found.at("market").read(lambda value: read_market(value, folder), content["market"])
     if under is None or settings is None or period is None:
         return None
-    return of_pool(replace(settings, period=period, market=market), pool)
+    return with_pool(replace(settings, period=period, market=market), pool)
 
 
 def read_market(value: Any, folder: Path) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def market_to_dict(market: Mapping[str, Any]) -> dict[str, Any]:
     if "policies" in body:
         body["policies"] = list(body["policies"])
     if body.get("interval") is not None:
-        body["interval"] = duration_text(body["interval"])
+        body["interval"] = exact_duration(body["interval"])
     return body
 
 
@@ -232,7 +234,7 @@ def _named(value: Any, default: str) -> tuple[str, dict[str, Any]]:
     return str(args.pop("name", default)), args
 
 
-def read_pool(value: Any, found: Findings, there: There | None = None) -> Pool:
+def read_pool(value: Any, found: Problems, there: ExistingPool | None = None) -> PoolSection:
     """Kind, devices and how many jobs stay warm.
 
     Args:
@@ -245,7 +247,7 @@ def read_pool(value: Any, found: Findings, there: There | None = None) -> Pool:
     if not isinstance(value, Mapping):
         found.add(f"expected a mapping of {', '.join(POOL_KEYS)}, got {value!r}")
         value = {}
-    found.keys(value, POOL_KEYS)
+    found.check_keys(value, POOL_KEYS)
     kind: Kind = "cpu"
     if (given := value.get("kind", "cpu")) in ("cpu", "gpu"):
         kind = given
@@ -258,23 +260,23 @@ def read_pool(value: Any, found: Findings, there: There | None = None) -> Pool:
     elif there is not None and there.kind is None:
         devices = there.devices
     else:
-        devices = found.at("devices").read(lambda given: whole(given, MOST_DEVICES), value.get("devices", 1))
+        devices = found.at("devices").read(lambda given: positive_int(given, MAX_DEVICES), value.get("devices", 1))
     if there is not None and there.kind:
         _check_there(value, there, devices or 1, found)
         kind, devices, locations = there.kind, there.devices, ()
     resident = None
     if there is None and value.get("resident") is not None:
-        resident = found.at("resident").read(whole, value["resident"])
+        resident = found.at("resident").read(positive_int, value["resident"])
     if devices is not None and resident is not None and resident < devices:
         found.at("resident").add(f"must be at least one job a device ({devices}), got {resident}")
         resident = None
-    cores = found.at("cores").read(whole, value["cores"]) if value.get("cores") is not None else 1
+    cores = found.at("cores").read(positive_int, value["cores"]) if value.get("cores") is not None else 1
     if kind == "gpu" and "cores" in value:
         found.at("cores").add("is of a pool of CPUs; remove it")
-    return Pool(kind, devices or MOST_DEVICES, cores or 1, resident, locations)
+    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations)
 
 
-def _check_there(value: Mapping[str, Any], there: There, devices: int, found: Findings) -> None:
+def _check_there(value: Mapping[str, Any], there: ExistingPool, devices: int, found: Problems) -> None:
     """Adds a problem for what a file wants of its pool and the one that is there has not."""
     way = "`lightning-core run --own` gives it a pool of its own"
     if value.get("kind", there.kind) in {"cpu", "gpu"} - {there.kind}:
@@ -287,17 +289,17 @@ def _check_there(value: Mapping[str, Any], there: There, devices: int, found: Fi
         found.at("devices").add(f"the bundle shares {devices} devices, {there.name} has {there.devices}; {way}")
 
 
-def _read_locations(value: Mapping[Any, Any], found: Findings) -> tuple[str, ...]:
+def _read_locations(value: Mapping[Any, Any], found: Problems) -> tuple[str, ...]:
     """``{harbour: 2, cloud: 4}`` as where each device is; empty, with its problems noted, if anything is wrong."""
-    before = len(found.problems)
+    before = len(found.messages)
     locations: list[str] = []
     for name, count in value.items():
         at = found.at(str(name))
         if not isinstance(name, str) or not LABEL_VALUE.fullmatch(name):
             at.add(f"a location is {LABEL_RULE}, for Ray's nodes carry it as a label, got {name!a}")
-        locations += [str(name)] * (at.read(lambda given: whole(given, MOST_DEVICES), count) or 0)
+        locations += [str(name)] * (at.read(lambda given: positive_int(given, MAX_DEVICES), count) or 0)
     if not value:
         found.add("expected a number, or a number by location, got none")
-    if len(locations) > MOST_DEVICES:
-        found.add(f"must be at most {MOST_DEVICES} devices, got {len(locations)}")
-    return tuple(locations) if len(found.problems) == before else ()
+    if len(locations) > MAX_DEVICES:
+        found.add(f"must be at most {MAX_DEVICES} devices, got {len(locations)}")
+    return tuple(locations) if len(found.messages) == before else ()

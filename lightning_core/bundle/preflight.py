@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_core.bundle.problems import BundleError, Findings
+from lightning_core.bundle.problems import BundleError, Problems
 from lightning_core.storage.generations import CorruptCheckpointError, newest, opened
 from lightning_core.storage.private_files import private_folder
 
@@ -20,7 +20,7 @@ CHECKPOINTS_KEPT = 3
 LEAST_FREE = 2**30
 
 
-def check_plain(value: Any, found: Findings) -> None:
+def check_plain(value: Any, found: Problems) -> None:
     """A config travels as text: whatever is not plain data is found by its path, before a page of errors is."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -35,7 +35,7 @@ def check_plain(value: Any, found: Findings) -> None:
         found.add(f"{type(value)} cannot be sent to the worker; describe it by class_path and init_args")
 
 
-def check_checkpoint_file(path: Path, found: Findings) -> None:
+def check_checkpoint_file(path: Path, found: Problems) -> None:
     """Whether a checkpoint, or an older generation of it, is there and whole, without importing torch."""
     if newest(path) is not None:
         return
@@ -61,7 +61,7 @@ def check_checkpoint_file(path: Path, found: Findings) -> None:
         found.add(f"checkpoint {path} cannot be read: {error}")
 
 
-def check_checkpoint_content(path: Path, found: Findings) -> None:
+def check_checkpoint_content(path: Path, found: Problems) -> None:
     """Whether a checkpoint holds tensors and plain data alone, and is Lightning's. Nothing in it is run."""
     import torch
 
@@ -97,7 +97,7 @@ def gpus_here() -> int:
     return there if chosen is None else min(there, len(chosen))
 
 
-def check_gpus(devices: int, found: Findings) -> None:
+def check_gpus(devices: int, found: Problems) -> None:
     """Whether a pool of so many GPUs can be had on this machine."""
     if (there := gpus_here()) < devices:
         found.add(f"{devices} wanted, but this machine has {there} GPUs; expected kind: cpu, or fewer devices")

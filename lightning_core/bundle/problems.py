@@ -1,4 +1,4 @@
-"""What is wrong, and where: all problems of a file are gathered, each with file, line and path of its value."""
+"""Problems of a bundle: all of a file are collected, each with its file, line and the path of its value."""
 
 from __future__ import annotations
 
@@ -9,33 +9,39 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lightning_core.core.names import did_you_mean, is_secret
+from lightning_core.errors import LightningCoreError
 
 if TYPE_CHECKING:
     import yaml
 
 T = TypeVar("T")
-Parts = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
+"""Keys and indices that lead from the top of a file to a value."""
 
-# A value that is wrong may be a megabyte long, and ten thousand of them may be wrong.
-LONGEST = 600
-MOST_SHOWN = 100
+# A wrong value may be a megabyte long, and a file may hold ten thousand of them.
+MAX_PROBLEM_LENGTH = 600
+MAX_PROBLEMS_SHOWN = 100
 
 
-class BundleError(ValueError):
-    """What is wrong with a bundle: every problem found, one a line."""
+class BundleError(LightningCoreError, ValueError):
+    """A bundle is wrong; the message has one line for each problem.
+
+    Attributes:
+        problems: All problems, also those beyond the first hundred, which the message leaves out.
+    """
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
-        more = len(self.problems) - MOST_SHOWN
-        hidden = [f"... and {more:,} problems more"] if more > 0 else []
-        super().__init__("\n".join([*self.problems[:MOST_SHOWN], *hidden]))
+        more = len(self.problems) - MAX_PROBLEMS_SHOWN
+        hidden = [f"... and {more:,} more problems"] if more > 0 else []
+        super().__init__("\n".join([*self.problems[:MAX_PROBLEMS_SHOWN], *hidden]))
 
 
 def require(*modules: str, extra: str = "launch") -> None:
-    """Sees to it that modules can be imported, without importing them.
+    """Check that modules are installed, without importing them.
 
     Raises:
-        BundleError: with the command that installs them.
+        BundleError: If one is not; the message has the command that installs it.
     """
     if missing := [name for name in modules if find_spec(name) is None]:
         are = "are" if len(missing) > 1 else "is"
@@ -44,84 +50,89 @@ def require(*modules: str, extra: str = "launch") -> None:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where values come from.
+class Position:
+    """Position of a value in a file, or in a Python object.
 
     Args:
-        name: of the file, or how Python objects are called.
-        root: what the YAML parser made of the file, with the line of each key; None for Python objects.
-        parts: keys and indices that lead from the root to the values.
+        name: Name of the file, or of the object.
+        root: Root node of the parsed YAML, which has the line of each key; None for a Python object.
+        path: Keys and indices that lead from the root to the value.
 
     Example::
 
-        >>> Source("bundle").at("jobs", "a", "callbacks", 0).problem("is missing")
+        >>> Position("bundle").at("jobs", "a", "callbacks", 0).problem("is missing")
         'bundle: jobs.a.callbacks[0]: is missing'
     """
 
     name: str
     root: yaml.Node | None = None
-    parts: Parts = ()
+    path: KeyPath = ()
 
-    def at(self, *parts: str | int) -> Self:
-        """Further down."""
-        return type(self)(self.name, self.root, self.parts + parts)
+    def at(self, *path: str | int) -> Self:
+        """Return the position of a value inside this one."""
+        return type(self)(self.name, self.root, self.path + path)
 
     @property
     def mark(self) -> str:
-        """``:LINE:COLUMN`` of the last key on the way that the file has, counted from 1; empty without one."""
+        """``:LINE:COLUMN`` of the last key of the path that the file has, counted from 1; empty if it has none."""
         node, found = self.root, None
-        for part in self.parts:
+        for part in self.path:
             inner: Any = node.value if node is not None else None
             if not isinstance(inner, list):
                 break
             if isinstance(part, int):
                 found = node = inner[part]
-            else:  # of keys that a merge (<<) has brought in twice, the last one holds
+            else:  # a merge (<<) may bring in a key twice; the last one counts
                 pairs = [pair for pair in inner if isinstance(pair, tuple) and pair[0].value == part]
                 if not pairs:
                     break
                 found, node = pairs[-1]
         return "" if found is None else f":{found.start_mark.line + 1}:{found.start_mark.column + 1}"
 
-    def problem(self, words: str) -> str:
-        """``FILE:LINE:COLUMN: PATH: words``, one printable line; without the value of what is a secret by its name."""
-        if is_secret(self.parts):
-            words = re.sub(r"\bgot\b.*", "got what is not shown here", words, flags=re.DOTALL)
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.parts).lstrip(".")
-        place = f"{self.name}{self.mark}"
-        text = " ".join(f"{place}: {path}: {words}".split() if path else f"{place}: {words}".split())
+    def problem(self, message: str) -> str:
+        """Return ``FILE:LINE:COLUMN: PATH: message`` in one printable line, without the value if the key is secret."""
+        if is_secret(self.path):
+            message = re.sub(r"\bgot\b.*", "got what is not shown here", message, flags=re.DOTALL)
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path).lstrip(".")
+        where = f"{self.name}{self.mark}"
+        text = " ".join(f"{where}: {path}: {message}".split() if path else f"{where}: {message}".split())
         text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-        return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+        return text if len(text) <= MAX_PROBLEM_LENGTH else text[:MAX_PROBLEM_LENGTH] + " ..."
 
 
 @dataclass(frozen=True)
-class Findings:
-    """The problems found so far, and the place that is looked at now."""
+class Problems:
+    """Collector of problems, with the position that is being checked.
 
-    source: Source
-    problems: list[str] = field(default_factory=list)
+    Args:
+        position: Position to which new problems refer.
+        messages: Problems found so far; shared by all collectors made from this one.
+    """
 
-    def at(self, *parts: str | int) -> Self:
-        """Further down."""
-        return self.within(self.source.at(*parts))
+    position: Position
+    messages: list[str] = field(default_factory=list)
 
-    def within(self, source: Source) -> Self:
-        """Elsewhere, such as in another file."""
-        return type(self)(source, self.problems)
+    def at(self, *path: str | int) -> Self:
+        """Return a collector for a value inside this one."""
+        return self.within(self.position.at(*path))
 
-    def add(self, words: str) -> None:
-        """This value is wrong."""
-        self.problems.append(self.source.problem(words))
+    def within(self, position: Position) -> Self:
+        """Return a collector for another position, such as one in another file."""
+        return type(self)(position, self.messages)
 
-    def keys(self, value: Mapping[Any, Any], known: Iterable[str]) -> None:
-        """Adds a problem for each key that is not known."""
+    def add(self, message: str) -> None:
+        """Add a problem at this position."""
+        self.messages.append(self.position.problem(message))
+
+    def check_keys(self, value: Mapping[Any, Any], known: Iterable[str]) -> None:
+        """Add a problem for each unknown key of a mapping."""
         known = list(known)
         for key in value:
             if key not in known:
                 self.at(str(key)).add(f"unknown key {key!r}{did_you_mean(key, known)}")
 
     def read(self, parse: Callable[[Any], T], value: Any) -> T | None:
-        """The parsed value; None, and one problem more, if it is wrong."""
+        """Parse a value; if that fails, add a problem and return None."""
         try:
             return parse(value)
         except (ValueError, TypeError) as error:

@@ -3,7 +3,8 @@
 Rules
 
 1. Every YAML file comes in by :func:`load_yaml`: bundles, and the configs that they name. A worker parses what was read
-   here, as JSON, and a text in it is not read as YAML again (:func:`lightning_core.bundle.lightning_config.as_read`).
+   here, as JSON, and text in it is not read as YAML again
+   (:func:`lightning_core.bundle.lightning_config.read_scalar`).
 2. Every problem names file, line and column, and all are told at once. What makes reading on pointless or costly
    (broken syntax, too deep, too much) ends it there.
 """
@@ -16,13 +17,13 @@ from typing import Any
 
 import yaml
 
-from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.bundle.problems import BundleError, Position, Problems
 
 LARGEST = 2**20
 DEEPEST = 50
-MOST_ALIASES = 100
+MAX_ALIASES = 100
 # Keys and values, with what aliases stand for: a few hundred bytes of aliases of aliases stand for billions.
-MOST_NODES = 20_000
+MAX_VALUES = 20_000
 
 _MERGE = "tag:yaml.org,2002:merge"
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
@@ -51,8 +52,8 @@ class _StrictLoader(yaml.SafeLoader):
         anchor = event.anchor
         if isinstance(event, yaml.AliasEvent):
             self._aliases += 1
-            if self._aliases > MOST_ALIASES:
-                raise _refused(f"too many aliases (limit {MOST_ALIASES})", event)
+            if self._aliases > MAX_ALIASES:
+                raise _refused(f"too many aliases (limit {MAX_ALIASES})", event)
             if anchor in self.anchors and anchor not in self._sizes:
                 raise _refused(f"alias *{anchor} is a part of what it stands for", event)
             self._count(self._sizes.get(anchor, 0), event)
@@ -106,11 +107,11 @@ class _StrictLoader(yaml.SafeLoader):
 
     def _count(self, nodes: int, event: Any) -> None:
         self.nodes += nodes
-        if self.nodes > MOST_NODES:
-            raise _refused(f"too many values (limit {MOST_NODES:,}, aliases counted as what they stand for)", event)
+        if self.nodes > MAX_VALUES:
+            raise _refused(f"too many values (limit {MAX_VALUES:,}, aliases counted as what they stand for)", event)
 
     def _complain(self, mark: yaml.Mark, words: str) -> None:
-        self._problems.append(Source(f"{self._path}:{mark.line + 1}:{mark.column + 1}").problem(words))
+        self._problems.append(Position(f"{self._path}:{mark.line + 1}:{mark.column + 1}").problem(words))
 
 
 _StrictLoader.add_constructor(_INT, _StrictLoader.construct_number)
@@ -123,7 +124,7 @@ def _refused(words: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=words, problem_mark=event.start_mark)
 
 
-def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Findings]:
+def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Problems]:
     """The content of a YAML file, and what is wrong with it so far.
 
     Args:
@@ -145,14 +146,14 @@ def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Findings]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise BundleError([*problems, Source(place).problem(error.problem or str(error))]) from None
+        raise BundleError([*problems, Position(place).problem(error.problem or str(error))]) from None
     except yaml.reader.ReaderError as error:  # a character that YAML does not allow
         line, column = text.count("\n", 0, error.position), error.position - text.rfind("\n", 0, error.position)
         words = f"{error.reason}, got {chr(error.character)!r}"
-        raise BundleError([Source(f"{path}:{line + 1}:{column}").problem(words)]) from None
+        raise BundleError([Position(f"{path}:{line + 1}:{column}").problem(words)]) from None
     if content is None:
         raise BundleError([f"{path}: {empty}", *problems])
-    return content, Findings(Source(str(path), root), problems)
+    return content, Problems(Position(str(path), root), problems)
 
 
 def _text(path: Path) -> str:

@@ -13,7 +13,7 @@ from lightning_core.cli.arguments import add_allow_import, add_pool, whole_numbe
 from lightning_core.core.durations import WallTime, format_duration, parse_when, seconds_until
 from lightning_core.core.names import did_you_mean, listed
 from lightning_core.pool import NoPoolError, Pool, UnknownJobError
-from lightning_core.run.pool_reference import journal_of
+from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.storage.journal import Journal, replay
@@ -97,7 +97,7 @@ def _why(arguments: argparse.Namespace) -> int:
         with Pool.connect(arguments.pool) as pool:
             pool.status(arguments.job)
             folder = pool.folder
-    with Journal.open(journal_of(folder), read_only=True) as journal:
+    with Journal.open(journal_path(folder), read_only=True) as journal:
         history = History.read(journal)
         has_market = history.settings.market is not None and history.part_of is None
         jobs = replay(journal).scheduler.status() if has_market else []

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_core.cli.arguments import new_file
 from lightning_core.core.durations import format_duration
-from lightning_core.run.pool_reference import journal_of
+from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET
 from lightning_core.storage.excerpt import compare
 from lightning_core.storage.journal import Journal, replay
@@ -31,7 +31,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    with Journal.open(journal_of(arguments.run_dir), read_only=True) as journal:
+    with Journal.open(journal_path(arguments.run_dir), read_only=True) as journal:
         if (part := journal.part_of) is not None:
             again, same = compare(journal, part), True
             print(f"a part of the journal of the pool at {part.folder}, which was handled again; its jobs are "
@@ -48,7 +48,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from lightning_core.report.page import write
 
-    path = journal_of(arguments.run_dir)
+    path = journal_path(arguments.run_dir)
     out = arguments.out or path.with_name("report.html")
     with Journal.open(path, read_only=True) as journal:
         write(journal, out, path.parent.resolve().name)
@@ -64,7 +64,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _picture(arguments: argparse.Namespace) -> int:
     from lightning_core.report.picture import draw
 
-    with Journal.open(journal_of(arguments.run_dir), read_only=True) as journal:
+    with Journal.open(journal_path(arguments.run_dir), read_only=True) as journal:
         draw(journal, arguments.out)
     print(arguments.out)
     return EXIT_MET

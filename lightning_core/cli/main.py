@@ -21,7 +21,7 @@ from lightning_core.cli.arguments import Parser, complete
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
 from lightning_core.node.signals import Interrupted, raising
-from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_POOL_LOST, PoolLost
+from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_POOL_LOST, PoolLostError
 from lightning_core.storage.journal import JournalError
 from lightning_core.variables import unknown
 from lightning_core.view.text import clean
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(_missing(error))
     except OSError as error:  # NoPoolError and NotOnThisMachineError too
         return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else _words(error))
-    except PoolLost as error:
+    except PoolLostError as error:
         _fail(str(error))
         return EXIT_POOL_LOST
     except (LightningCoreError, ValueError, sqlite3.DatabaseError, JournalError) as error:

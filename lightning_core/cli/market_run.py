@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.bundle.bundle_file import BundleSpec
-from lightning_core.bundle.pool_section import MOST_DEVICES, market_to_dict, read_market
+from lightning_core.bundle.pool_section import MAX_DEVICES, market_to_dict, read_market
 from lightning_core.bundle.problems import BundleError, require
 from lightning_core.cloud.quotes import Quotes
 from lightning_core.core.answers import JobStatus
@@ -135,8 +135,8 @@ class MarketOptions:
             for spec in bundle.jobs
             if spec.job.location
         ]
-        if (max_nodes := sum(spec.job.max_devices for spec in bundle.jobs)) > MOST_DEVICES // 2:
-            problems.append(f"jobs: on a market they can use {MOST_DEVICES // 2} devices in all, got {max_nodes}")
+        if (max_nodes := sum(spec.job.max_devices for spec in bundle.jobs)) > MAX_DEVICES // 2:
+            problems.append(f"jobs: on a market they can use {MAX_DEVICES // 2} devices in all, got {max_nodes}")
         if bundle.kind == "gpu" and self.ray is None:
             problems.append("pool.kind: made-up machines have no GPUs of their own; --ray names a cluster that has")
         terms: dict[str, Any] | None = None

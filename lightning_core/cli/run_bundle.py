@@ -15,8 +15,8 @@ from lightning_core.cli.jobs import has_job, print_moments, read_bundle
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
 from lightning_core.node.signals import Interrupted, signals
 from lightning_core.pool import Pool
-from lightning_core.run.pool_reference import InPool
-from lightning_core.scheduler.summary import EXIT_MET, PoolLost
+from lightning_core.run.pool_reference import PoolReference
+from lightning_core.scheduler.summary import EXIT_MET, PoolLostError
 from lightning_core.storage.journal import Journal, replay
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, market_options:
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
-    from lightning_core.run.run_folder import keep_origin, keep_spec, new_run_dir
+    from lightning_core.run.run_folder import new_run_dir, write_origin, write_spec
 
     run_dir = new_run_dir(arguments.run_dir)
-    keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
-    keep_spec(bundle, run_dir)
+    write_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
+    write_spec(bundle, run_dir)
     print_moments(bundle)
     if market_options is not None:
         market_options.keep(run_dir)
@@ -147,8 +147,10 @@ def _run_in(
                     summary = cluster.run(bundle, run_dir, view, before)
             print_summary(summary, sys.stdout)
             if summary.lost:
-                raise PoolLost("Ray's control process has died; what the jobs have saved, and the journal, are whole")
-    except (PoolLost, Interrupted):
+                raise PoolLostError(
+                    "Ray's control process has died; what the jobs have saved, and the journal, are whole"
+                )
+    except (PoolLostError, Interrupted):
         print(goes_on, flush=True)
         raise
     if arguments.json:
@@ -175,7 +177,7 @@ def _resume(arguments: argparse.Namespace) -> int:
                 f"{name} is a job in the pool: `lightning-core resume {name}` lets it go on if it is paused"
             )
         raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml")
-    if (note := InPool.of(run_dir)) is not None:
+    if (note := PoolReference.of(run_dir)) is not None:
         return resume_in_pool(run_dir, note, arguments)
     before = BundleSpec.from_file(run_dir / "bundle.yaml")
     if (run_dir / "journal.db").is_file():  # else it was left before anything was submitted

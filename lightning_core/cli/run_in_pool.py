@@ -17,9 +17,9 @@ from lightning_core.cli.jobs import launch
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.errors import LightningCoreError
 from lightning_core.pool import Pool
-from lightning_core.run.pool_reference import JOURNAL, InPool, take
+from lightning_core.run.pool_reference import JOURNAL, PoolReference, take
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.summary import EXIT_MET, PoolLost, Summary
+from lightning_core.scheduler.summary import EXIT_MET, PoolLostError, Summary
 from lightning_core.server.discovery import AUTO, home, is_address
 from lightning_core.storage.excerpt import at_work, find
 from lightning_core.storage.journal import Journal, JournalError, replay
@@ -42,19 +42,19 @@ class PoolGoneError(LightningCoreError, RuntimeError):
 def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -> int:
     """Submit a bundle to a pool that is up and follow it; interrupted, the jobs go on without an audience."""
     pool.check(bundle)
-    from lightning_core.run.run_folder import keep_origin, keep_spec, new_run_dir
+    from lightning_core.run.run_folder import new_run_dir, write_origin, write_spec
 
     run_dir = new_run_dir(arguments.run_dir)
-    keep_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
+    write_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
     bundle = bundle.submitted(datetime.now())
-    keep_spec(bundle, run_dir)
+    write_spec(bundle, run_dir)
     folder = str(pool.folder)
-    note = InPool(_where(arguments.pool, folder), folder, tuple(spec.job.name for spec in bundle.jobs))
+    note = PoolReference(_where(arguments.pool, folder), folder, tuple(spec.job.name for spec in bundle.jobs))
     note.keep(run_dir)
     return _submit(pool, bundle, run_dir, note, arguments)
 
 
-def resume_in_pool(run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+def resume_in_pool(run_dir: Path, note: PoolReference, arguments: argparse.Namespace) -> int:
     """Come back to a run in a pool: follow its jobs to their end, or write down how they have ended.
 
     Raises:
@@ -90,7 +90,7 @@ def _where(pool: str, folder: str) -> str:
     return pool if is_address(pool) else folder
 
 
-def _unchanged(run_dir: Path, note: InPool) -> BundleSpec:
+def _unchanged(run_dir: Path, note: PoolReference) -> BundleSpec:
     """The bundle as it was submitted, or would be.
 
     Raises:
@@ -98,12 +98,12 @@ def _unchanged(run_dir: Path, note: InPool) -> BundleSpec:
     """
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.differences import differences
-    from lightning_core.bundle.pool_section import There
+    from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.problems import BundleError
     from lightning_core.run.run_folder import read_origin
 
     before = BundleSpec.from_file(run_dir / "bundle.yaml")
-    there = There(before.settings.devices, before.kind, f"the pool at {note.folder}")
+    there = ExistingPool(before.settings.devices, before.kind, f"the pool at {note.folder}")
     now = read_origin(run_dir, before, there)
     if changes := differences(before, now):
         raise BundleError([
@@ -123,7 +123,7 @@ def _submitted(pool: Pool, bundle: BundleSpec) -> float | None:
     return times.pop() if len(times) == 1 else None
 
 
-def _submit(pool: Pool, bundle: BundleSpec, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+def _submit(pool: Pool, bundle: BundleSpec, run_dir: Path, note: PoolReference, arguments: argparse.Namespace) -> int:
     launch(pool, bundle)
     newest = {job.name: job for job in pool.jobs()}  # a name may have been used before
     note = replace(note, submitted_at=newest[note.jobs[0]].submitted_at)
@@ -131,7 +131,7 @@ def _submit(pool: Pool, bundle: BundleSpec, run_dir: Path, note: InPool, argumen
     return _follow(pool, run_dir, note, arguments)
 
 
-def _follow(pool: Pool, run_dir: Path, note: InPool, arguments: argparse.Namespace) -> int:
+def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.Namespace) -> int:
     from lightning_core.node.signals import signals
     from lightning_core.run.follow import follow
     from lightning_core.view.progress import print_summary, view_for
@@ -152,7 +152,7 @@ def _follow(pool: Pool, run_dir: Path, note: InPool, arguments: argparse.Namespa
             newest = pool.jobs()
     except ConnectionError as error:
         up = "`lightning-core down` or a fault ended it" if not is_address(note.pool) else "it cannot be reached"
-        raise PoolLost(f"{error}: {up}; {_up(note)}; then {again}") from None
+        raise PoolLostError(f"{error}: {up}; {_up(note)}; then {again}") from None
     finally:
         watcher.close()
     number = received[0] if received else None
@@ -169,7 +169,7 @@ def _follow(pool: Pool, run_dir: Path, note: InPool, arguments: argparse.Namespa
     return summary.exit_code
 
 
-def _after(run_dir: Path, note: InPool, arguments: argparse.Namespace, *, up: bool) -> int:
+def _after(run_dir: Path, note: PoolReference, arguments: argparse.Namespace, *, up: bool) -> int:
     """Write down how the jobs of a pool have ended that is down, or up again without them."""
     from lightning_core.view.progress import print_summary
 
@@ -190,12 +190,12 @@ def _after(run_dir: Path, note: InPool, arguments: argparse.Namespace, *, up: bo
                  f"lightning-core run --resume {run_dir}")  # fmt: skip
 
 
-def _up(note: InPool) -> str:
+def _up(note: PoolReference) -> str:
     folder = "" if Path(note.folder) == home().expanduser().resolve() else f" --folder {note.folder}"
     return f"`lightning-core up{folder}` brings it up and goes on with its jobs"
 
 
-def _wait_for_workers(note: InPool) -> None:
+def _wait_for_workers(note: PoolReference) -> None:
     """A job has ended when its target is met; its worker saves its last state after that."""
     until = time.monotonic() + GRACE
     with suppress(JournalError):  # it is on another machine: nothing will be taken
@@ -205,7 +205,7 @@ def _wait_for_workers(note: InPool) -> None:
 
 def _write(
     run_dir: Path,
-    note: InPool,
+    note: PoolReference,
     settings: Settings,
     now: float,
     jobs: list[JobStatus],

@@ -34,7 +34,7 @@ from lightning_core.view.progress import print_summary
 
 # Beside the folder of live runs, not in it: `plan` learns from those how long jobs take.
 FOLDER = Path("simulations")
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 MOST_SEEDS = 10_000
 DELAYS = tuple(field.name for field in fields(Delays))
 
@@ -69,8 +69,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    if arguments.devices is not None and not 1 <= arguments.devices <= MOST_DEVICES:
-        raise ValueError(f"--devices must be 1 to {MOST_DEVICES}, got {arguments.devices}")
+    if arguments.devices is not None and not 1 <= arguments.devices <= MAX_DEVICES:
+        raise ValueError(f"--devices must be 1 to {MAX_DEVICES}, got {arguments.devices}")
     if arguments.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {arguments.seed}")
     if arguments.seeds is not None and not 1 <= arguments.seeds <= MOST_SEEDS:

@@ -37,9 +37,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.on_verdict import read_on_verdict
-    from lightning_core.bundle.pool_section import Pool, of_pool, parse_policy, read_market
+    from lightning_core.bundle.pool_section import PoolSection, parse_policy, read_market, with_pool
     from lightning_core.bundle.preflight import check_gpus
-    from lightning_core.bundle.problems import BundleError, Findings, Source, require
+    from lightning_core.bundle.problems import BundleError, Position, Problems, require
     from lightning_core.cluster.head import up
     from lightning_core.node.core_claims import free_cores
     from lightning_core.node.device_arbiter import CORES
@@ -52,18 +52,18 @@ def _up(arguments: argparse.Namespace) -> int:
     if arguments.kind == "gpu" and arguments.cores != 1:
         raise ValueError("--cores is of a pool of CPUs; remove it")
     resident = 2 * devices if arguments.resident is None else arguments.resident
-    shared = Pool(arguments.kind, devices, arguments.cores, resident)
-    found = Findings(Source("up"))
+    shared = PoolSection(arguments.kind, devices, arguments.cores, resident)
+    found = Problems(Position("up"))
     market = None
     if arguments.market:
         market = found.at("--market").read(lambda trace: read_market(trace, Path()), arguments.market)
-    settings = of_pool(Settings(policy=policy.pop("name"), policy_args=policy, market=market), shared)
+    settings = with_pool(Settings(policy=policy.pop("name"), policy_args=policy, market=market), shared)
     if arguments.kind == "gpu":
         check_gpus(devices, found.at("--kind"))
     told = {"command": arguments.on_verdict, "webhook": arguments.webhook}
     on_verdict = read_on_verdict({key: value for key, value in told.items() if value} or None, found.at("--on-verdict"))
-    if found.problems:
-        raise BundleError(found.problems)
+    if found.messages:
+        raise BundleError(found.messages)
     folder = arguments.folder or home()
     if arguments.kind == "cpu" and devices * arguments.cores > (free := free_cores(CORES)) < len(CORES):
         print(f"note: {len(CORES) - free} of the {len(CORES)} cores here are other pools' of yours: jobs on cores that "

@@ -26,14 +26,14 @@ from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cloud.ray_cluster import has_token, start_local_ray
 from lightning_core.cluster.pool_manager import start_pool_manager
-from lightning_core.cluster.worker_slots import LABEL
+from lightning_core.cluster.worker_slots import LOCATION_LABEL
 from lightning_core.core.events import Amend, Cancel, Close, Event, WorkersLost
 from lightning_core.core.jobs import Job
 from lightning_core.node.signals import Interrupted, below, end, signal_words, signals
 from lightning_core.run.follow import POLL, Watcher, follow
-from lightning_core.run.run_folder import keep_spec
+from lightning_core.run.run_folder import write_spec
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.summary import PoolLost, Summary
+from lightning_core.scheduler.summary import PoolLostError, Summary
 from lightning_core.server.ray_actor import Actor, start_scheduler
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import SAVE_EVERY
@@ -59,7 +59,7 @@ class Cluster:
         kind: of the devices.
         devices: of the pool.
         cores: of each of them, if they are CPUs.
-        locations: where each device is: nodes carry it as the label :data:`~.places.LABEL`. Empty for anywhere.
+        locations: Location of each device (label :data:`~.worker_slots.LOCATION_LABEL` of nodes); empty for any.
         least: devices that must be there when it opens; the others may come, and go, later. None for all.
         warming: is told how many workers are warm, and of how many, while the pool opens.
     """
@@ -110,7 +110,9 @@ class Cluster:
 
     def __enter__(self) -> Self:
         if self.locations and not ray.is_initialized():
-            raise ValueError(f"locations must be of a Ray that has been joined: nodes carry them as the label {LABEL}")
+            raise ValueError(
+                f"locations must be of a Ray that has been joined: nodes carry them as the label {LOCATION_LABEL}"
+            )
         try:
             with signals() as received:
                 if not ray.is_initialized():
@@ -168,7 +170,7 @@ class Cluster:
         return self._lost_since is not None and time.monotonic() - self._lost_since > SILENT
 
     @property
-    def keeper(self) -> Actor:
+    def pool_manager(self) -> Actor:
         """The Keeper's actor."""
         if self._keeper is None:
             raise RuntimeError("use the cluster in a 'with' statement")
@@ -198,7 +200,7 @@ class Cluster:
 
     def warm(self) -> int:
         """Devices that there is a worker on, and will be."""
-        return int(call(self.keeper, "warm"))
+        return int(call(self.pool_manager, "warm"))
 
     def tell(self, event: Event) -> None:
         """Hands an event to the scheduler of the run that is going on.
@@ -243,7 +245,7 @@ class Cluster:
         """
         settings = self.settings(bundle)
         check_folder(run_dir)
-        keep_spec(bundle, run_dir)
+        write_spec(bundle, run_dir)
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
         self._save_every = {spec.job.name: spec.saves for spec in bundle.jobs}
         self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
@@ -270,7 +272,7 @@ class Cluster:
         except RayTaskError as error:  # what the scheduler refuses, in its words
             raise BundleError([" ".join(str(error.cause).split())]) from error
         except (RayError, GetTimeoutError) as error:
-            raise PoolLost(f"the pool does not answer any more: {error}") from error
+            raise PoolLostError(f"the pool does not answer any more: {error}") from error
         finally:
             if watcher is not None:
                 watcher.close()
@@ -291,17 +293,17 @@ class Cluster:
         if known and before is not None:
             for event in _changes(before, bundle, run_dir):
                 answer(scheduler.event.remote(event), received)
-        answer(self.keeper.serve.remote(name, str(run_dir)), received)
+        answer(self.pool_manager.serve.remote(name, str(run_dir)), received)
         there = {job.name for job in known}
         bundle = bundle.submitted(datetime.now(), but=there)
-        keep_spec(bundle, run_dir)
+        write_spec(bundle, run_dir)
         new = [spec.for_worker(bundle.folder) for spec in bundle.jobs if spec.job.name not in there]
         answer(scheduler.launch.remote(new), received)
 
     def _wait_until_idle(self, scheduler: Actor, watcher: Watcher | None, until: float) -> list[str]:
         """The jobs whose workers have not put them down by then."""
         while True:
-            busy: list[str] = call(self.keeper, "busy", until=until)
+            busy: list[str] = call(self.pool_manager, "busy", until=until)
             if not busy or time.monotonic() > until:
                 return busy
             if watcher is not None:

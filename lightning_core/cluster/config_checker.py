@@ -24,7 +24,7 @@ from socketserver import ForkingMixIn, StreamRequestHandler, UnixStreamServer
 
 from typing_extensions import override
 
-from lightning_core.bundle.config_check import Configs, Problem, check_configs
+from lightning_core.bundle.config_check import ConfigProblem, ConfigsToCheck, check_configs
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class _Request(StreamRequestHandler):
         asked = json.loads(self.rfile.readline(LONGEST_LINE))
         if (folder := Path(asked.pop("cwd"))).is_dir():
             os.chdir(folder)
-        found = check_configs(Configs(**asked))
+        found = check_configs(ConfigsToCheck(**asked))
         self.wfile.write(json.dumps([asdict(problem) for problem in found]).encode() + b"\n")
 
 
@@ -84,7 +84,7 @@ def start(path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
-def ask(path: Path, asked: Configs) -> list[Problem]:
+def ask(path: Path, asked: ConfigsToCheck) -> list[ConfigProblem]:
     """Check configs in the process that listens at a socket, or here if none answers.
 
     Args:
@@ -99,7 +99,7 @@ def ask(path: Path, asked: Configs) -> list[Problem]:
             connection.sendall(request)
             with connection.makefile("rb") as answers:
                 found = json.loads(answers.readline())
-        return [Problem(one["job"], tuple(one["parts"]), one["words"]) for one in found]
+        return [ConfigProblem(one["job"], tuple(one["path"]), one["message"]) for one in found]
     except (OSError, ValueError) as error:  # of another machine, say, or it ended with what it imported
         log.debug("%s: no checker answers: %s", path, error)
         return check_configs(asked)

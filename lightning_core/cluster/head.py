@@ -236,16 +236,16 @@ def _open_pool(
     with joined(head) as ray:
         scheduler = start_scheduler(POOL, settings, folder, head["socket"], on_verdict)
         temp = Path(head["temp"])
-        keeper = start_pool_manager(
+        pool_manager = start_pool_manager(
             "pool", settings.devices, settings.slots or 1, head["kind"], settings.cores, temp / "keeper.json",
             checker=temp / config_checker.NAME,
         )  # fmt: skip
         try:
             answer(scheduler.pid.remote(), received)
-            answer(keeper.open.remote(warm=False), received)
+            answer(pool_manager.open.remote(warm=False), received)
             if goes_on:
                 answer(scheduler.event.remote(WorkersLost()), received)
-            answer(keeper.serve.remote(POOL, str(folder), warm=False), received)
+            answer(pool_manager.serve.remote(POOL, str(folder), warm=False), received)
         except ray.exceptions.RayError as error:
             raise HeadError(" ".join(str(getattr(error, "cause", None) or error).split())) from None
     client = SocketClient(Path(head["socket"]))
@@ -265,16 +265,16 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
     with joined(head) as ray:
         from lightning_core.server.ray_settings import NAMESPACE
 
-        keeper = ray.get_actor("pool-keeper", namespace=NAMESPACE)
+        pool_manager = ray.get_actor("pool-keeper", namespace=NAMESPACE)
         scheduler = ray.get_actor(POOL, namespace=NAMESPACE)
         try:
-            while not received and ray.get(keeper.busy.remote(), timeout=END) and time.monotonic() < until:
+            while not received and ray.get(pool_manager.busy.remote(), timeout=END) and time.monotonic() < until:
                 time.sleep(0.2)
-            ray.get(keeper.close.remote(), timeout=END)
+            ray.get(pool_manager.close.remote(), timeout=END)
             ray.get(scheduler.close.remote(), timeout=END)
         except ray.exceptions.RayError as error:
             raise HeadError(str(error)) from None
-        ray.kill(keeper)
+        ray.kill(pool_manager)
         ray.kill(scheduler)
 
 

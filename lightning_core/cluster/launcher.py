@@ -24,8 +24,8 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from lightning_core.bundle.device_counts import slots_of
-from lightning_core.cluster.monitor import Watch, tell
+from lightning_core.bundle.device_counts import micro_batches_of
+from lightning_core.cluster.monitor import WorkerMonitor, tell
 from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
@@ -37,7 +37,7 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_checkpoints import adopt
 from lightning_core.storage.job_specs import home_of
 from lightning_core.worker.process_group import Rank
-from lightning_core.worker.worker import Assignment, Life
+from lightning_core.worker.worker import Assignment, Incarnation
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +62,19 @@ class Launcher:
     """
 
     def __init__(
-        self, places: WorkerSlots, watch: Watch, scheduler: str, folder: Path, ready_within: float = READY_WITHIN
+        self,
+        places: WorkerSlots,
+        watch: WorkerMonitor,
+        scheduler: str,
+        folder: Path,
+        ready_within: float = READY_WITHIN,
     ) -> None:
         self._places = places
         self._watch = watch
         self._scheduler = scheduler
         self._folder = folder
         self._ready_within = ready_within
-        self._whole: set[Life] = set()  # launched, and whole when they were
+        self._whole: set[Incarnation] = set()  # launched, and whole when they were
         self._admissions: dict[Placement, asyncio.Task[None]] = {}
 
     def want(self, placements: Sequence[Placement]) -> None:
@@ -77,7 +82,7 @@ class Launcher:
         for gone in self._admissions.keys() - set(placements):
             self._admissions[gone].cancel()
         for placement in placements:
-            life = Life(placement.job, placement.incarnation, self._scheduler)
+            life = Incarnation(placement.job, placement.incarnation, self._scheduler)
             if placement in self._admissions or (life in self._whole and self._places.of(life)):
                 continue
             task = asyncio.ensure_future(self._admit(placement, life))
@@ -89,7 +94,7 @@ class Launcher:
         for task in self._admissions.values():
             task.cancel()
 
-    async def _admit(self, placement: Placement, life: Life) -> None:
+    async def _admit(self, placement: Placement, life: Incarnation) -> None:
         """Sees to it that a job gets its workers, or that the scheduler hears why not."""
         awake = StallAwareClock(AGAIN + SILENT + STOOD_STILL)
         waited, told = 0.0, ""
@@ -116,7 +121,7 @@ class Launcher:
                 async with asyncio.timeout(AGAIN):  # wait_for may lose that this was cancelled
                     await self._places.moved.wait()
 
-    async def _try(self, placement: Placement, life: Life) -> str | None:
+    async def _try(self, placement: Placement, life: Incarnation) -> str | None:
         """Begins a life if it can; who is missing, in words, empty if all are only at work; None if nothing is left
         to do.
         """
@@ -132,7 +137,7 @@ class Launcher:
             if half:  # a Keeper died at it: the job is none the worse for that
                 await tell(life.scheduler, WorkerExited(life.job, life.incarnation, ExitCause.RELEASED))
             else:  # its worker has just left, and said so; or it died while there was no Keeper
-                await self._watch.mourn(life, ExitCause.LOST, "its worker died unseen")
+                await self._watch.report_lost(life, ExitCause.LOST, "its worker died unseen")
             return None
         try:
             alone = await asyncio.to_thread(self._assignment, placement, home)
@@ -152,7 +157,9 @@ class Launcher:
             for place in places:
                 place.reserved = False
 
-    async def _begin(self, places: Sequence[WorkerSlot], life: Life, alone: Assignment, home: Path) -> str | None:
+    async def _begin(
+        self, places: Sequence[WorkerSlot], life: Incarnation, alone: Assignment, home: Path
+    ) -> str | None:
         """As :meth:`_try`, on places that are kept for this life meanwhile."""
         workers = [place.worker for place in places]
         silent = await asyncio.gather(*(self._trouble(place) for place in places))
@@ -216,7 +223,7 @@ class Launcher:
             paths=tuple(spec["paths"]),
             kind=self._places.kind,
             devices=placement.devices,
-            rank=Rank(slots=slots_of(spec["config"], job.max_devices) if job.sizes else 0),
+            rank=Rank(slots=micro_batches_of(spec["config"], job.max_devices) if job.sizes else 0),
         )
 
 
@@ -239,5 +246,5 @@ def _noted(home: Path) -> tuple[int, bool]:
         return 0, False
 
 
-def _note(home: Path, life: Life, *, half: bool) -> None:
+def _note(home: Path, life: Incarnation, *, half: bool) -> None:
     write_whole(home / LAUNCHED, f"{life.incarnation} {HALF}" if half else str(life.incarnation))

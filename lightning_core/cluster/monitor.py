@@ -29,7 +29,7 @@ from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import home_of
 from lightning_core.worker.exit_causes import OOM
-from lightning_core.worker.worker import Life
+from lightning_core.worker.worker import Incarnation
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ GRACE = 30.0
 TRIES, PAUSE = 120, 0.5
 
 
-class Watch:
+class WorkerMonitor:
     """Looks after the workers of a pool.
 
     Args:
@@ -92,7 +92,7 @@ class Watch:
         except ActorUnavailableError:  # not known to be dead
             place.heard_of = False
         except RayError as error:
-            self._bury(place, worker, error)
+            self.on_worker_exit(place, worker, error)
         else:
             if place.has(worker):
                 self._places.vacate(place)
@@ -123,7 +123,7 @@ class Watch:
             if (asked := self._asked.pop(rank, None)) is not None:
                 asked.cancel()
             self._places.end(rank, detail if rank is place else f"it was a rank of {life.job}, which lost another")
-        self._places.task(self.mourn(life, cause, detail))
+        self._places.task(self.report_lost(life, cause, detail))
 
     async def _ask(self, place: WorkerSlot, worker: Actor) -> None:
         try:
@@ -131,25 +131,25 @@ class Watch:
         except ActorUnavailableError:
             return  # cut off, or dying: it is asked again
         except RayError as error:
-            self._bury(place, worker, error)
+            self.on_worker_exit(place, worker, error)
             return
         if place.has(worker):
             place.silent = 0.0
             if life is None and not place.heard_of:
                 self._places.vacate(place)
 
-    def _bury(self, place: WorkerSlot, worker: Actor, error: RayError) -> None:
+    def on_worker_exit(self, place: WorkerSlot, worker: Actor, error: RayError) -> None:
         if place.has(worker):
-            self.lose(place, *epitaph(error))
+            self.lose(place, *classify_exit(error))
 
-    async def mourn(self, life: Life, cause: ExitCause, detail: str) -> None:
+    async def report_lost(self, life: Incarnation, cause: ExitCause, detail: str) -> None:
         """Tells the scheduler of a life that is gone, and what it saved last."""
         folder = self._folder()
         saved = None if folder is None else await asyncio.to_thread(_last_save, home_of(folder, life.job), life)
         await tell(life.scheduler, WorkerExited(life.job, life.incarnation, cause, detail, saved))
 
 
-def epitaph(error: RayError) -> tuple[ExitCause, str]:
+def classify_exit(error: RayError) -> tuple[ExitCause, str]:
     """Why a worker is gone, of what Ray says."""
     if isinstance(error, ActorDiedError) and error.preempted:
         return ExitCause.PREEMPTED, "its node was taken away"
@@ -158,7 +158,7 @@ def epitaph(error: RayError) -> tuple[ExitCause, str]:
     return ExitCause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
 
 
-def _last_save(home: Path, life: Life) -> Save | None:
+def _last_save(home: Path, life: Incarnation) -> Save | None:
     """What a life of a job had saved last, and whole."""
     try:
         found = find(checkpoint_folder(home, life.incarnation))

@@ -26,7 +26,7 @@ from ray.exceptions import RayError
 
 from lightning_core.cluster import config_checker
 from lightning_core.cluster.launcher import READY_WITHIN, Launcher
-from lightning_core.cluster.monitor import LOOK, Watch
+from lightning_core.cluster.monitor import LOOK, WorkerMonitor
 from lightning_core.cluster.node_slots import NodeSlots
 from lightning_core.cluster.worker_slots import SILENT, WorkerSlots
 from lightning_core.core.answers import Placement
@@ -81,7 +81,7 @@ class PoolManager:
             self._places = WorkerSlots(name, devices, slots, kind, cores, locations)
         else:
             self._places = NodeSlots(name, devices, slots, kind, cores, least)
-        self._watch = Watch(self._places, lambda: self._folder, silent)
+        self._watch = WorkerMonitor(self._places, lambda: self._folder, silent)
         self._watching: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []
         self._launcher: Launcher | None = None

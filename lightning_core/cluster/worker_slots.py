@@ -32,12 +32,12 @@ from lightning_core.node.cpu_quota import sweep
 from lightning_core.node.device_arbiter import CORES, DeviceArbiter, note_first_core
 from lightning_core.server.ray_actor import Actor
 from lightning_core.server.ray_settings import NAMESPACE
-from lightning_core.worker.worker import Life, Worker
+from lightning_core.worker.worker import Incarnation, Worker
 
 log = logging.getLogger(__name__)
 
 # Which nodes are at a location says this label of theirs: `ray start --labels=lightning-core/location=NAME`.
-LABEL = "lightning-core/location"
+LOCATION_LABEL = "lightning-core/location"
 # Part of a device's Ray resource that each process on it takes.
 PART = 0.01
 # How long the cluster may take to give a device to the pool, seconds.
@@ -83,7 +83,7 @@ class WorkerSlot:
         self.device = device
         self.number = number
         self.worker: Actor | None = None
-        self.life: Life | None = None
+        self.life: Incarnation | None = None
         """Of which job, that the worker has."""
         self.settled = False
         """Whether it is known what a worker that was here before the Keeper is at."""
@@ -113,7 +113,7 @@ class WorkerSlot:
         """Whether it still is this place's worker: it may have been ended on purpose, and another one be here."""
         return self.worker is worker
 
-    def take(self, worker: Actor | None, life: Life | None = None, *, heard_of: bool = False) -> None:
+    def take(self, worker: Actor | None, life: Incarnation | None = None, *, heard_of: bool = False) -> None:
         """The worker that is here from now on, and what it is at."""
         self.worker, self.life, self.heard_of = worker, life, heard_of
         self.silent, self.over_since, self.failures = 0.0, None, 0
@@ -129,7 +129,7 @@ class WorkerSlots:
         slots: workers to keep warm on each.
         kind: of the devices, ``"cpu"`` or ``"gpu"``.
         cores: of each device, if they are CPUs.
-        locations: where each device is: on nodes with that as their label :data:`LABEL`. Empty for anywhere.
+        locations: where each device is: on nodes with that as their label :data:`LOCATION_LABEL`. Empty for anywhere.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class WorkerSlots:
     def __iter__(self) -> Iterator[WorkerSlot]:
         return iter(self._all)
 
-    def of(self, life: Life) -> list[WorkerSlot]:
+    def of(self, life: Incarnation) -> list[WorkerSlot]:
         """Those whose workers have this life of a job."""
         return [place for place in self._all if place.life == life]
 
@@ -406,7 +406,7 @@ class WorkerSlots:
 
     def _selector(self, device: int) -> dict[str, str]:
         """Labels of the nodes that a device may be on."""
-        return {LABEL: self._locations[device]}
+        return {LOCATION_LABEL: self._locations[device]}
 
     def _detached(self, kind: type[Any], name: str, device: int, **options: Any) -> Any:
         resources = {"num_gpus": PART} if self.kind == "gpu" else {"resources": {self._resource: PART}}

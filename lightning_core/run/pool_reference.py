@@ -33,7 +33,7 @@ JOURNAL = "journal.db"
 
 
 @dataclass(frozen=True)
-class InPool:
+class PoolReference:
     """What the folder of a run notes of the pool that its jobs are in.
 
     Args:
@@ -87,7 +87,7 @@ class InPool:
         return [found[name] for name in self.jobs if name in found]
 
 
-def journal_of(path: Path) -> Path:
+def journal_path(path: Path) -> Path:
     """Return the path of the journal of a run or a pool, as new as can be had.
 
     Args:
@@ -99,7 +99,7 @@ def journal_of(path: Path) -> Path:
     if not path.is_dir():
         return path
     journal = path / JOURNAL
-    note = InPool.of(path)
+    note = PoolReference.of(path)
     if note is None or note.ended:
         return journal
     try:
@@ -111,7 +111,7 @@ def journal_of(path: Path) -> Path:
     return journal
 
 
-def take(run_dir: Path, note: InPool, jobs: Sequence[JobStatus], newest: Iterable[JobStatus]) -> list[str]:
+def take(run_dir: Path, note: PoolReference, jobs: Sequence[JobStatus], newest: Iterable[JobStatus]) -> list[str]:
     """Take from the pool's folder what concerns the run: the journal, and what each job printed and saved.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from lightning_core.bundle.bundle_file import BundleSpec
-from lightning_core.bundle.pool_section import There
+from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
 from lightning_core.storage.atomic_files import write_whole
@@ -54,13 +54,13 @@ def _dated(now: datetime) -> Path:
     return folder.resolve()
 
 
-def keep_spec(bundle: BundleSpec, run_dir: Path) -> None:
+def write_spec(bundle: BundleSpec, run_dir: Path) -> None:
     """Notes what is run, whole or not at all: the folder can be gone on with from now on."""
     with owner_only():
         write_whole(run_dir / "bundle.yaml", yaml.dump(bundle.to_dict(), Dumper=_WithoutAliases, sort_keys=False))
 
 
-def keep_origin(run_dir: Path, source: Path, policy: str | None, allow_import: Sequence[str]) -> None:
+def write_origin(run_dir: Path, source: Path, policy: str | None, allow_import: Sequence[str]) -> None:
     """Note where a run's bundle is from, and what the command line said of it."""
     with owner_only():
         (run_dir / "origin").write_text(str(source.resolve()))
@@ -68,7 +68,7 @@ def keep_origin(run_dir: Path, source: Path, policy: str | None, allow_import: S
             (run_dir / "said.json").write_text(json.dumps({"policy": policy, "allow_import": list(allow_import)}))
 
 
-def read_origin(run_dir: Path, before: BundleSpec, there: There | None = None) -> BundleSpec:
+def read_origin(run_dir: Path, before: BundleSpec, there: ExistingPool | None = None) -> BundleSpec:
     """Return the bundle that a run was begun with, as its file is now; as it was if the file is gone.
 
     Args:

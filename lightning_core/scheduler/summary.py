@@ -14,7 +14,7 @@ from lightning_core.scheduler.settings import Settings
 EXIT_MET, EXIT_CRASHED, EXIT_BAD_INPUT, EXIT_NOT_MET, EXIT_POOL_LOST = 0, 1, 2, 3, 70
 
 
-class PoolLost(RuntimeError):
+class PoolLostError(RuntimeError):
     """What the jobs ran on is gone; what they saved, and the journal, are not."""
 
 

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.bundle.job_spec import JOB_KEYS, TERMS, number, read_job
-from lightning_core.bundle.pool_section import There, parse_policy, read_parts, with_policy
-from lightning_core.bundle.problems import BundleError, Findings, require
+from lightning_core.bundle.job_spec import JOB_KEYS, TERMS, read_job, read_number
+from lightning_core.bundle.pool_section import ExistingPool, parse_policy, read_bundle_content, with_policy
+from lightning_core.bundle.problems import BundleError, Problems, require
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -123,13 +123,13 @@ def read_bundle(
     from lightning_core.bundle.yaml_loader import load_yaml
 
     content, found = load_yaml(path, "file is empty; expected a mapping with 'jobs', or one job")
-    parts = read_parts(content, path.parent, found, None if devices is None else There(devices))
+    parts = read_bundle_content(content, path.parent, found, None if devices is None else ExistingPool(devices))
     curves = [] if folder is None else load_curves(folder)
     part = parts.devices / max(len(parts.jobs), 1)
     reader = _Reader(path.parent, folder, curves, seed, parts.settings or Settings(), part)
     played = [reader.read(name, value, at, parts.devices) for name, value, at in parts.jobs]
-    if found.problems or parts.settings is None:
-        raise BundleError(found.problems)
+    if found.messages or parts.settings is None:
+        raise BundleError(found.messages)
     jobs = [job for job in played if job is not None]
     if shuffle:
         jobs = [jobs[at] for at in np.random.default_rng(seed).permutation(len(jobs)).tolist()]
@@ -156,19 +156,19 @@ class _Reader:
     settings: Settings
     part: float
 
-    def read(self, name: Any, value: Any, found: Findings, devices: int) -> Played | None:
+    def read(self, name: Any, value: Any, found: Problems, devices: int) -> Played | None:
         """None, with its problems in ``found``, if anything is wrong."""
         if not isinstance(value, Mapping):
             read_job(name, value, self.beside, found, devices)  # says what is wrong with it
             return None
-        before = len(found.problems)
-        found.keys(value, JOB_KEYS)
+        before = len(found.messages)
+        found.check_keys(value, JOB_KEYS)
         terms = {key: value[key] for key in TERMS if key in value}
         spec = read_job(name, terms | NOTHING, self.beside, found, devices)
         throughput = None
         if value.get("throughput") is not None:
             throughput = found.at("throughput").read(_speed, value["throughput"])
-        if spec is None or len(found.problems) > before:
+        if spec is None or len(found.messages) > before:
             return None
         try:
             if value.get("curve") is not None:
@@ -271,7 +271,7 @@ def _whole(position: FloatArray, loss: FloatArray) -> tuple[FloatArray, FloatArr
 
 
 def _speed(value: Any) -> float:
-    given = number(value)
+    given = read_number(value)
     if not 0 < given < math.inf:
         raise ValueError(f"must be positive and finite batches a second, got {value!r}")
     return given

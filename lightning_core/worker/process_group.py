@@ -56,7 +56,7 @@ def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
 
 
 @contextmanager
-def together(rank: Rank) -> Iterator[None]:
+def joined_ranks(rank: Rank) -> Iterator[None]:
     """The environment in which the ranks of a job find each other, while it trains.
 
     Those of a job that can be resized, be it one alone, also learn there of how many micro-batches a step is. The

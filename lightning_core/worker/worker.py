@@ -23,7 +23,7 @@ from lightning_core.node.cpu_quota import sweep
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.worker.exit_causes import cause_of, origin, story
-from lightning_core.worker.process_group import ALONE, Rank, free_port, is_stuck, together, trainer_arguments
+from lightning_core.worker.process_group import ALONE, Rank, free_port, is_stuck, joined_ranks, trainer_arguments
 
 if TYPE_CHECKING:
     from lightning_core.callbacks import CoreCallback
@@ -37,7 +37,7 @@ CHECKPOINT = "last.ckpt"
 AFTER_OTHERS = 3.0
 
 
-class Life(NamedTuple):
+class Incarnation(NamedTuple):
     """One life of a job, and the scheduler's name that it is a job of."""
 
     job: str
@@ -130,10 +130,10 @@ class Worker:
         finally:
             self._assignment = None
 
-    def job(self) -> Life | None:
+    def job(self) -> Incarnation | None:
         """The life of a job that it has; None while idle."""
         assignment = self._assignment
-        return None if assignment is None else Life(assignment.job, assignment.incarnation, assignment.scheduler)
+        return None if assignment is None else Incarnation(assignment.job, assignment.incarnation, assignment.scheduler)
 
     def meeting(self) -> tuple[str, int]:
         """Where the ranks of a job could meet here: address of this machine, and a port that is free."""
@@ -164,7 +164,7 @@ class Worker:
         turns = ArbiterClient(self._arbiter, cores=bound)
         log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
-            with _printing_to(log_file), modules_from(assignment.paths), together(rank):
+            with _printing_to(log_file), modules_from(assignment.paths), joined_ranks(rank):
                 callback = CoreCallback(
                     assignment.job,
                     target=assignment.target,

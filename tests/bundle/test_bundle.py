@@ -13,7 +13,7 @@ import yaml
 from lightning_core.bundle import job_spec as jobs
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.job_spec import JobSpec
-from lightning_core.bundle.pool_section import There, parse_policy
+from lightning_core.bundle.pool_section import ExistingPool, parse_policy
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Capability, Job, OnMiss
@@ -102,8 +102,8 @@ def test_a_file_of_one_job(tmp_path: Path, line: str, name: str) -> None:
 def test_a_job_for_a_pool_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("model: tests.tiny.Line\ndeadline: 9m\ntarget: {batches: 5}\ndevices: 3\n")
     with pytest.raises(BundleError, match=r"a.yaml:4:1: devices: must be at most the pool's 2"):
-        Bundle.from_file(tmp_path / "a.yaml", There(2))
-    read = Bundle.from_file(tmp_path / "a.yaml", There(4))
+        Bundle.from_file(tmp_path / "a.yaml", ExistingPool(2))
+    read = Bundle.from_file(tmp_path / "a.yaml", ExistingPool(4))
     assert (read.settings.devices, read.jobs[0].job.min_devices) == (4, 3)
 
 
@@ -119,7 +119,7 @@ def test_what_the_pool_that_is_there_has_not_is_refused(tmp_path: Path, pool: st
     job = "{model: tests.tiny.Line, deadline: 9m, target: {batches: 5}}"
     (tmp_path / "b.yaml").write_text(f"pool: {pool}\njobs: {{a: {job}}}\n")
     with pytest.raises(BundleError) as caught:
-        Bundle.from_file(tmp_path / "b.yaml", There(2, "cpu", "the pool at /p"))
+        Bundle.from_file(tmp_path / "b.yaml", ExistingPool(2, "cpu", "the pool at /p"))
     assert len(caught.value.problems) == 1
     assert words in caught.value.problems[0]
 
@@ -128,7 +128,7 @@ def test_what_the_pool_that_is_there_has_not_is_refused(tmp_path: Path, pool: st
 def test_a_bundle_takes_the_devices_of_the_pool_that_is_there(tmp_path: Path, pool: str) -> None:
     job = "{model: tests.tiny.Line, deadline: 9m, target: {batches: 5}}"
     (tmp_path / "b.yaml").write_text(f"pool: {pool}\njobs: {{a: {job}}}\n")
-    read = Bundle.from_file(tmp_path / "b.yaml", There(2, "gpu", "the pool at /p"))
+    read = Bundle.from_file(tmp_path / "b.yaml", ExistingPool(2, "gpu", "the pool at /p"))
     assert (read.settings.devices, read.kind) == (2, "gpu")
 
 

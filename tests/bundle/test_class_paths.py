@@ -8,17 +8,24 @@ from typing import Any
 
 import pytest
 
-from lightning_core.bundle.class_paths import HARMLESS, PLACES, REFUSED, check_imports, check_spelling, refusal
-from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.bundle.class_paths import (
+    EXPECTED_BASES,
+    HARMLESS,
+    REFUSED,
+    check_class_paths,
+    check_imports,
+    refusal,
+)
+from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.cluster.bundle import Bundle
 
 JOB = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}
 
 
 def spelling(config: dict[str, Any], allow: list[str] | None = None) -> list[str]:
-    found = Findings(Source("b"))
-    check_spelling(config, found, allow)
-    return found.problems
+    found = Problems(Position("b"))
+    check_class_paths(config, found, allow)
+    return found.messages
 
 
 @pytest.mark.promise("S6")
@@ -122,14 +129,14 @@ def test_nothing_is_built_to_be_looked_at(tmp_path: Path, monkeypatch: pytest.Mo
     Bundle.from_dict({"jobs": {"a": job}}, tmp_path).check()
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", EXPECTED_BASES)
 def test_every_place_has_a_base_that_is_there(place: str) -> None:
-    found = Findings(Source("b"))
+    found = Problems(Position("b"))
     config: dict[str, Any] = {"class_path": "torch.nn.Identity"}
     for key in reversed(place.split(".")):
         config = {key: config}
     check_imports(config, found)
-    [problem] = found.problems
+    [problem] = found.messages
     assert f"{place}.class_path: 'torch.nn.Identity' is not a " in problem
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.bundle.config_check import Configs, Problem, check_configs
+from lightning_core.bundle.config_check import ConfigProblem, ConfigsToCheck, check_configs
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster import config_checker
 from lightning_core.cluster.bundle import Bundle
@@ -40,7 +40,7 @@ def config(model: str, **arguments: Any) -> dict[str, Any]:
     return {"model": {"class_path": model, "init_args": arguments}, "data": {"class_path": "tests.tiny.Points"}}
 
 
-WRONG = Configs(
+WRONG = ConfigsToCheck(
     [
         config("tests.tiny.Line"),
         config("tests.tiny.Lnie"),
@@ -56,8 +56,8 @@ def test_it_says_what_a_check_on_the_spot_says(checker: Path) -> None:
     found = config_checker.ask(checker, WRONG)
     assert found == check_configs(WRONG)
     assert {problem.job for problem in found} == {1, 2, 3, 4}
-    assert found[0] == Problem(1, ("model", "class_path"), found[0].words)
-    assert "did you mean 'Line'" in found[0].words
+    assert found[0] == ConfigProblem(1, ("model", "class_path"), found[0].message)
+    assert "did you mean 'Line'" in found[0].message
 
 
 def test_a_bundle_s_problems_keep_their_lines(checker: Path, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_each_request_sees_the_modules_as_they_are_then(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     module = tmp_path / "mine_checked.py"
-    asked = Configs([config("mine_checked.Model")], [str(tmp_path)])
+    asked = ConfigsToCheck([config("mine_checked.Model")], [str(tmp_path)])
     for base, problems in (("Line", 0), ("Points", 1), ("Line", 0)):
         module.write_text(f"import tests.tiny\nclass Model(tests.tiny.{base}):\n    '''Of {base}.'''\n")
         found = config_checker.ask(checker, asked)
@@ -85,11 +85,11 @@ def test_a_module_that_ends_the_process_that_imports_it_ends_no_checker(checker:
     (tmp_path / "hostile_checked.py").write_text("import os\nif os.environ.get('SPARE') is None: os._exit(7)\n")
     os.environ["SPARE"] = "me"  # the check falls back to this process, which is to live
     try:
-        found = config_checker.ask(checker, Configs([config("hostile_checked.Model")], [str(tmp_path)]))
+        found = config_checker.ask(checker, ConfigsToCheck([config("hostile_checked.Model")], [str(tmp_path)]))
     finally:
         del os.environ["SPARE"]
-    assert "has no 'Model'" in found[0].words
-    assert config_checker.ask(checker, Configs([config("tests.tiny.Line")], [str(ROOT)])) == []
+    assert "has no 'Model'" in found[0].message
+    assert config_checker.ask(checker, ConfigsToCheck([config("tests.tiny.Line")], [str(ROOT)])) == []
 
 
 def test_where_no_checker_listens_the_check_is_done_on_the_spot(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from lightning_core.bundle import preflight
 from lightning_core.bundle.job_spec import JobSpec
-from lightning_core.bundle.problems import BundleError, Findings, Source
+from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
@@ -217,6 +217,6 @@ def test_a_folder_in_memory_is_a_warning() -> None:
 
 
 def test_problems_are_one_printable_line() -> None:
-    found = Findings(Source("b\x1b.yaml"))
+    found = Problems(Position("b\x1b.yaml"))
     found.at("a\nb").add("x\ty\u202e")
-    assert found.problems == ["b\\x1b.yaml: a b: x y\\u202e"]
+    assert found.messages == ["b\\x1b.yaml: a b: x y\\u202e"]

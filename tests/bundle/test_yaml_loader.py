@@ -17,10 +17,10 @@ import yaml
 from jsonargparse import _common, _typehints
 
 from lightning_core.bundle import yaml_loader
-from lightning_core.bundle.lightning_config import AS_READ, as_read, build, check_config
-from lightning_core.bundle.pool_section import MOST_JOBS
-from lightning_core.bundle.problems import MOST_SHOWN, BundleError, Findings, Source
-from lightning_core.bundle.yaml_loader import MOST_NODES, load_yaml
+from lightning_core.bundle.lightning_config import PARSER_MODE, build, check_config, read_scalar
+from lightning_core.bundle.pool_section import MAX_JOBS
+from lightning_core.bundle.problems import MAX_PROBLEMS_SHOWN, BundleError, Position, Problems
+from lightning_core.bundle.yaml_loader import MAX_VALUES, load_yaml
 from lightning_core.cluster.bundle import Bundle
 
 AS_DURATION = "or write a duration such as 1h30m"
@@ -34,7 +34,7 @@ def read(folder: Path, text: str | bytes) -> tuple[Any, list[str]]:
         content, found = load_yaml(path)
     except BundleError as error:
         return None, [problem.removeprefix(str(path)) for problem in error.problems]
-    return content, [problem.removeprefix(str(path)) for problem in found.problems]
+    return content, [problem.removeprefix(str(path)) for problem in found.messages]
 
 
 @pytest.mark.promise("S5")
@@ -87,8 +87,8 @@ def test_limits_are_where_they_are_said_to_be(tmp_path: Path) -> None:
     largest = "# " + "x" * (yaml_loader.LARGEST - 4) + "\n1"
     assert read(tmp_path, largest) == (1, [])
     assert read(tmp_path, f"#{largest}")[1] == [": larger than 1,048,576 bytes"]
-    assert read(tmp_path, f"[{'1,' * (MOST_NODES - 1)}]")[1] == []
-    assert len(read(tmp_path, f"[{'1,' * MOST_NODES}]")[1]) == 1
+    assert read(tmp_path, f"[{'1,' * (MAX_VALUES - 1)}]")[1] == []
+    assert len(read(tmp_path, f"[{'1,' * MAX_VALUES}]")[1]) == 1
 
 
 @pytest.mark.promise("S5")
@@ -130,13 +130,13 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         (
             "jobs:\n" + "".join(f"  j{n}: {{model: a.B, deadline: 9s, target: {{loss: 1}}}}\n" for n in range(10_000)),
             "too many values",
-            MOST_NODES + 1,
+            MAX_VALUES + 1,
         ),
         (
             "a: &a [x,x,x,x,x,x,x,x,x]\n"
             + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
             "too many values",
-            2 * MOST_NODES,
+            2 * MAX_VALUES,
         ),
         ("[" * 500_000, "nested too deeply", 51),
         ("a: &a 1\nb: [" + "*a," * 300_000 + "]", "too many aliases", 200),
@@ -169,7 +169,7 @@ def test_too_many_jobs_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(BundleError, match=r"pool.devices: must be a whole number from 1 to 64, got 1000000000"):
         Bundle.from_dict({"jobs": {}, "pool": {"devices": 10**9}})
     assert not looked
-    assert MOST_JOBS == 1000
+    assert MAX_JOBS == 1000
 
 
 @pytest.mark.promise("S12")
@@ -184,7 +184,7 @@ def test_of_thousands_of_problems_the_first_are_shown() -> None:
     error = BundleError(f"problem {number}" for number in range(12_000))
     assert len(error.problems) == 12_000
     lines = str(error).splitlines()
-    assert lines[MOST_SHOWN - 1 :] == [f"problem {MOST_SHOWN - 1}", "... and 11,900 problems more"]
+    assert lines[MAX_PROBLEMS_SHOWN - 1 :] == [f"problem {MAX_PROBLEMS_SHOWN - 1}", "... and 11,900 more problems"]
 
 
 # ------------------------------------------------------------------------------------------------ no other loader
@@ -215,9 +215,9 @@ def config(**given: Any) -> dict[str, Any]:
 
 
 def problems(given: dict[str, Any], allow: list[str] | None = None) -> list[str]:
-    found = Findings(Source("b"))
+    found = Problems(Position("b"))
     check_config(given, found, allow)
-    return found.problems
+    return found.messages
 
 
 @pytest.fixture
@@ -354,7 +354,7 @@ def test_the_parser_is_left_as_it_was() -> None:
     problems(config(), ["mine"])
     assert _common.parsing_settings == settings
     assert _typehints.basic_json_or_yaml_load is number  # type: ignore[attr-defined]
-    assert jsonargparse.get_loader(AS_READ) is as_read
+    assert jsonargparse.get_loader(PARSER_MODE) is read_scalar
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--numbers", type=list[int])
     assert parser.parse_args(["--numbers=[1, 2]"]).numbers == [1, 2]

@@ -25,13 +25,13 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, WeightedRandomSampler
 
-from lightning_core.bundle.device_counts import sizes, slots_of
+from lightning_core.bundle.device_counts import micro_batches_of, sizes
 from lightning_core.callbacks import ElasticLoader, Released, ranks
 from lightning_core.callbacks.checkpointing import random_state
 from lightning_core.callbacks.checkpointing.resumable import Saver
 from lightning_core.callbacks.elastic import loader as loaders
 from lightning_core.callbacks.elastic import steps
-from lightning_core.worker.process_group import Rank, free_port, together, trainer_arguments
+from lightning_core.worker.process_group import Rank, free_port, joined_ranks, trainer_arguments
 from tests.callbacks.test_callback import Script, grant
 from tests.cluster.test_release import launched, release
 from tests.tiny import QUIET, Batch, Net, NoisyPoints
@@ -59,7 +59,7 @@ class World:
                 answers.append(work())
             return answers
 
-    def slots_of(self, of_ranks: list[list[Slot]]) -> list[list[Slot]]:
+    def micro_batches_of(self, of_ranks: list[list[Slot]]) -> list[list[Slot]]:
         """Step by step, the samples of each slot."""
         own = self.slots // self.ranks
         batches = len(of_ranks[0])
@@ -77,7 +77,7 @@ def read(loader: ElasticLoader) -> list[Slot]:
 
 
 def epoch_of(world: World, samples: int, batch_size: int, **more: Any) -> list[list[Slot]]:
-    return world.slots_of(world.each(lambda: read(loader(samples, batch_size, **more))))
+    return world.micro_batches_of(world.each(lambda: read(loader(samples, batch_size, **more))))
 
 
 @settings(deadline=None, max_examples=150)
@@ -120,12 +120,12 @@ def test_an_epoch_is_the_same_on_every_number_of_ranks(
     assert json.loads(json.dumps(states[0])) == states[0]
     rest, following = zip(*after.each(lambda: go_on(states[0])), strict=True)
     if done < len(whole):
-        assert after.slots_of(list(rest)) == whole[done:]
+        assert after.micro_batches_of(list(rest)) == whole[done:]
     else:
         following = rest
     undisturbed = loader(samples, batch_size, shuffle=shuffle)
     second = World(1, slots).each(lambda: (read(undisturbed), read(undisturbed))[1])
-    assert after.slots_of(list(following)) == World(1, slots).slots_of(second)
+    assert after.micro_batches_of(list(following)) == World(1, slots).micro_batches_of(second)
 
 
 def test_what_is_left_at_the_end_of_an_epoch() -> None:
@@ -261,8 +261,8 @@ def test_made_anew_without_shuffling_it_is_the_same_but_for_the_order() -> None:
 
 
 def test_how_many_slots_and_who_can_share_them() -> None:
-    assert slots_of({}, 4) == slots_of({"trainer": None}, 4) == 4
-    assert slots_of({"trainer": {"accumulate_grad_batches": 3}}, 2) == 6
+    assert micro_batches_of({}, 4) == micro_batches_of({"trainer": None}, 4) == 4
+    assert micro_batches_of({"trainer": {"accumulate_grad_batches": 3}}, 2) == 6
     assert sizes(6, 1, 4) == (1, 2, 3)
     assert sizes(5, 2, 4) == ()
 
@@ -400,7 +400,7 @@ class Chain:
         """One life on this rank; what is worth knowing of it."""
         pl.seed_everything(7, verbose=False)
         script = Script(grant(1, 1.0))
-        with together(rank):
+        with joined_ranks(rank):
             core = launched(self._folder, script, every=1)
             net = Noted(**self.model)
             options = {**QUIET, "max_epochs": 3, "num_sanity_val_steps": 0, **self.options}
@@ -437,12 +437,12 @@ class Chain:
     def result(self) -> dict[str, Any]:
         """What must not depend on how many devices there were when."""
         # The samples of each slot, in the order of the slots: every rank trains every so many-th.
-        together = [
+        joined_ranks = [
             slot for life in self.told for ranks in zip(*(rank["seen"] for rank in life), strict=True) for slot in ranks
         ]
         kept = {key: self.all(key) for key in ("rates", "validated", "epochs")}
         last = {key: self.told[-1][0][key] for key in ("steps", "counted", "batches")}
-        return {"slots": together, **kept, **last}
+        return {"slots": joined_ranks, **kept, **last}
 
 
 def in_processes(work: Callable[[int], object], number: int) -> None:
@@ -651,9 +651,9 @@ def test_new_ranks_draw_what_no_other_does() -> None:
 
 
 def test_the_environment_of_one_that_is_alone_says_it_too() -> None:
-    with together(Rank()):
+    with joined_ranks(Rank()):
         assert steps.slots() == 0
-    with together(Rank(slots=6)):
+    with joined_ranks(Rank(slots=6)):
         assert steps.slots() == 6
         assert "WORLD_SIZE" not in os.environ
     assert steps.slots() == 0

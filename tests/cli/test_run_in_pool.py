@@ -28,8 +28,8 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.run import run_folder
-from lightning_core.run.pool_reference import InPool
-from lightning_core.run.run_folder import keep_origin, read_origin
+from lightning_core.run.pool_reference import PoolReference
+from lightning_core.run.run_folder import read_origin, write_origin
 from lightning_core.storage.excerpt import at_work, compare, find, write
 from lightning_core.storage.journal import Journal, JournalError, PartOf, replay
 from tests.cli.test_cli import SCRIPT, Said, note
@@ -155,7 +155,7 @@ def test_without_a_folder_named_it_has_one_all_the_same(pool: Pool, capsys: pyte
 
 
 def interrupt() -> None:
-    until(lambda: (note := InPool.of(Path("runs/one"))) is not None and note.submitted_at is not None)
+    until(lambda: (note := PoolReference.of(Path("runs/one"))) is not None and note.submitted_at is not None)
     until(lambda: pool_run_follows.is_set(), 120.0)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -235,7 +235,7 @@ def test_what_the_command_line_said_is_no_edit(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(json.dumps({"jobs": {"x": JOB}}))
     said: dict[str, Any] = {"policy": "lara:order=edf", "allow_import": ["tests", "lightning"]}
     before = Bundle.from_file(tmp_path / "b.yaml").importing_only(said["allow_import"]).with_policy(said["policy"])
-    keep_origin(tmp_path, tmp_path / "b.yaml", **said)
+    write_origin(tmp_path, tmp_path / "b.yaml", **said)
     assert differences(before, read_origin(tmp_path, before)) == []
     (tmp_path / "b.yaml").write_text(json.dumps({"jobs": {"x": JOB | {"deadline": "8m"}}}))
     assert differences(before, read_origin(tmp_path, before)) == ["jobs.x.deadline: 540s -> 480s"]

@@ -184,7 +184,7 @@ def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluste
     def kill(now: float, jobs: list[JobStatus]) -> bool:
         if now < 1.0:
             return False
-        os.kill(pid_of(cluster.keeper), signal.SIGKILL)
+        os.kill(pid_of(cluster.pool_manager), signal.SIGKILL)
         return True
 
     made = bundle(
@@ -194,12 +194,12 @@ def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluste
         dead=job(pause=0.005, target={"batches": 10**6}, die_at=300),
     )
     made = with_restarts(made, "dead", 0)
-    before = ray.get(cluster.keeper.pids.remote())
+    before = ray.get(cluster.pool_manager.pids.remote())
     summary = made.run(run_dir=tmp_path / "first", cluster=cluster, watcher=Seen(kill))
     assert [j.verdict for j in summary.jobs] == [Verdict.MET, Verdict.MET, Verdict.CRASHED]
     again = bundle("fifo", a=job(target={"batches": 50})).run(run_dir=tmp_path / "second", cluster=cluster)
     assert again.exit_code == 0
-    after = ray.get(cluster.keeper.pids.remote())
+    after = ray.get(cluster.pool_manager.pids.remote())
     assert len(set(before) & set(after)) == 2  # all but the one that died
 
 

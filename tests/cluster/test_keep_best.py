@@ -151,17 +151,17 @@ def test_losses_of_batches_are_saved_so_seldom_that_it_costs_a_fiftieth(
         clock.now += 0.1  # what a save takes
 
     monkeypatch.setattr(best, "write", write)
-    keeper = Best("job", tmp_path / "best.ckpt", LossTarget("loss", 1e-9), resumed=False)
+    pool_manager = Best("job", tmp_path / "best.ckpt", LossTarget("loss", 1e-9), resumed=False)
     for batch in range(1, 10_001):
         clock.now += 0.01
-        keeper.see(1.0 / batch, evaluated=False)
-        if keeper.wanted is not None:
-            keeper.save(None)
+        pool_manager.see(1.0 / batch, evaluated=False)
+        if pool_manager.wanted is not None:
+            pool_manager.save(None)
     assert 15 <= len(saves) <= 21  # in 100 s of training
-    keeper.see(0.0, evaluated=False)
+    pool_manager.see(0.0, evaluated=False)
     for _ in range(4):
-        keeper.see(0.0, evaluated=False)
-    assert keeper.wanted == 0.0  # it has met, which is not the time to save
+        pool_manager.see(0.0, evaluated=False)
+    assert pool_manager.wanted == 0.0  # it has met, which is not the time to save
 
 
 def test_a_manifest_with_a_value_that_is_none_is_damaged(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 from lightning_core.cluster import launcher, monitor, worker_slots
 from lightning_core.cluster import pool_manager as keepers
 from lightning_core.cluster.launcher import Launcher
-from lightning_core.cluster.monitor import epitaph
+from lightning_core.cluster.monitor import classify_exit
 from lightning_core.cluster.pool_manager import PoolManager
 from lightning_core.cluster.worker_slots import WorkerSlot
 from lightning_core.core.answers import Placement
@@ -31,11 +31,11 @@ from lightning_core.server import stall_aware_clock
 from lightning_core.storage import atomic_files
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
-from lightning_core.worker.worker import Assignment, Life, modules_from
+from lightning_core.worker.worker import Assignment, Incarnation, modules_from
 
 SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0,
         "keep_best": False, "paths": []}  # fmt: skip
-X1 = Life("x", 1, "scheduler")
+X1 = Incarnation("x", 1, "scheduler")
 
 
 class Method:
@@ -62,9 +62,9 @@ class Stage:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int = 1, slots: int = 1) -> None:
         self.folder = folder
-        self.keeper = PoolManager("pool", devices, slots, "cpu", 1, str(folder / "keeper.json"))
-        self.places, self.watch = self.keeper._places, self.keeper._watch
-        self.keeper._folder = folder
+        self.pool_manager = PoolManager("pool", devices, slots, "cpu", 1, str(folder / "keeper.json"))
+        self.places, self.watch = self.pool_manager._places, self.pool_manager._watch
+        self.pool_manager._folder = folder
         self.runs: list[asyncio.Future[None]] = []
         self.assignments: list[Assignment] = []
         self.killed: list[Any] = []
@@ -256,7 +256,7 @@ def test_workers_that_are_at_work_are_waited_for(stage: Stage) -> None:
     async def story() -> None:
         stage.launcher = stage.new_launcher(ready_within=0.05)
         stage.spec()
-        place_of(stage).take(place_of(stage).worker, Life("other", 1, "scheduler"))
+        place_of(stage).take(place_of(stage).worker, Incarnation("other", 1, "scheduler"))
         await stage.launch(within=0.2)
         assert (stage.runs, stage.heard, stage.noted()) == ([], [], "")
         stage.places.vacate(place_of(stage))
@@ -333,7 +333,7 @@ def test_ranks_meet_at_the_first_one_s_by_an_address_that_the_others_can_reach(
 def test_what_is_no_longer_placed_is_not_launched(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
-        place_of(stage).take(place_of(stage).worker, Life("other", 1, "scheduler"))
+        place_of(stage).take(place_of(stage).worker, Incarnation("other", 1, "scheduler"))
         await stage.launch(within=0.03)
         stage.launcher.want([])
         stage.places.vacate(place_of(stage))
@@ -347,7 +347,7 @@ def test_nor_if_its_place_is_free_at_the_same_moment(stage: Stage) -> None:
     """It begins to wait for news, is cancelled, and there are news, in one step."""
     tried = stage.launcher._try
 
-    async def tried_and_over(placement: Placement, life: Life) -> str | None:
+    async def tried_and_over(placement: Placement, life: Incarnation) -> str | None:
         answer = await tried(placement, life)
         asyncio.get_running_loop().call_soon(over)
         return answer
@@ -358,7 +358,7 @@ def test_nor_if_its_place_is_free_at_the_same_moment(stage: Stage) -> None:
 
     async def story() -> None:
         stage.spec()
-        place_of(stage).take(place_of(stage).worker, Life("other", 1, "scheduler"))
+        place_of(stage).take(place_of(stage).worker, Incarnation("other", 1, "scheduler"))
         stage.launcher._try = tried_and_over  # type: ignore[method-assign]
         await stage.launch()
         assert not stage.runs
@@ -427,7 +427,7 @@ def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) ->
     async def story() -> None:
         home = three.spec()
         other = place_of(three, 2)
-        other.take(other.worker, Life("other", 1, "scheduler"))
+        other.take(other.worker, Incarnation("other", 1, "scheduler"))
         workers = [place.worker for place in three.places]
         await three.launch(devices=(0, 1))
         newest = saved(home, 1, "in the last moment", 70)
@@ -436,12 +436,12 @@ def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) ->
         assert three.killed == workers[:2]
         assert three.refilled == [place_of(three), place_of(three, 1)]
         # The place is another worker's by the time that the one which was ended is heard of.
-        heir, theirs = three.worker(), Life("y", 1, "scheduler")
+        heir, theirs = three.worker(), Incarnation("y", 1, "scheduler")
         place_of(three, 1).take(heir, theirs)
         three.runs[1].set_exception(dead())
         await asyncio.sleep(0.01)
         assert (place_of(three, 1).worker, place_of(three, 1).life) == (heir, theirs)
-        assert (other.worker, other.life) == (workers[2], Life("other", 1, "scheduler"))
+        assert (other.worker, other.life) == (workers[2], Incarnation("other", 1, "scheduler"))
         assert three.heard == [WorkerExited("x", 1, ExitCause.LOST, "the worker's process died", newest)]
 
     asyncio.run(story())
@@ -458,7 +458,7 @@ def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) ->
     ],
 )
 def test_why_a_worker_is_gone(error: RayError, cause: ExitCause, words: str) -> None:
-    found, detail = epitaph(error)
+    found, detail = classify_exit(error)
     assert found is cause
     assert detail.startswith(words)
 
@@ -466,7 +466,7 @@ def test_why_a_worker_is_gone(error: RayError, cause: ExitCause, words: str) -> 
 @pytest.mark.promise("R10", "F20")
 def test_a_node_that_was_taken_away_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ActorDiedError, "preempted", True)
-    assert epitaph(ActorDiedError()) == (ExitCause.PREEMPTED, "its node was taken away")
+    assert classify_exit(ActorDiedError()) == (ExitCause.PREEMPTED, "its node was taken away")
 
 
 async def looked(stage: Stage, times: int, gone: float | None = 1.0) -> None:
@@ -507,7 +507,7 @@ def test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on
         await three.launch(devices=(0, 1))
         workers = [place.worker for place in three.places]
         other = place_of(three, 2)
-        other.take(other.worker, Life("other", 1, "scheduler"))
+        other.take(other.worker, Incarnation("other", 1, "scheduler"))
         for worker in workers:
             assert worker is not None
             worker.job.answer = lambda: asyncio.get_running_loop().create_future()
@@ -624,7 +624,7 @@ def test_what_nobody_foresaw_does_not_end_its_watch(
 
     async def story() -> None:
         stage.spec()
-        following = asyncio.create_task(stage.keeper._look_after("scheduler", stage.launcher))
+        following = asyncio.create_task(stage.pool_manager._look_after("scheduler", stage.launcher))
         for _ in range(200):
             await asyncio.sleep(0.01)
             if stage.runs:
@@ -756,14 +756,14 @@ def test_a_keeper_that_could_not_take_up_its_work_tries_it_again(stage: Stage, m
 
     async def story() -> None:
         with pytest.raises(json.JSONDecodeError):
-            await stage.keeper.busy()
+            await stage.pool_manager.busy()
         memory.write_text(json.dumps(["scheduler", str(stage.folder)]))
-        assert await stage.keeper.busy() == []
-        following = stage.keeper._following
+        assert await stage.pool_manager.busy() == []
+        following = stage.pool_manager._following
         assert following
-        await stage.keeper.busy()
-        assert stage.keeper._following is following  # once
-        for task in [*following, stage.keeper._watching]:
+        await stage.pool_manager.busy()
+        assert stage.pool_manager._following is following  # once
+        for task in [*following, stage.pool_manager._watching]:
             assert task is not None
             task.cancel()
 
@@ -790,7 +790,7 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
     stage.scheduler.gone.answer = answer
 
     async def story() -> None:
-        looking = asyncio.create_task(stage.keeper._look_at_devices("scheduler"))
+        looking = asyncio.create_task(stage.pool_manager._look_at_devices("scheduler"))
         changes: tuple[Callable[[], None], ...] = (
             lambda: None,
             lambda: draining.update(old=1),
@@ -838,7 +838,10 @@ def test_what_was_there_before_a_job_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("locations", "selectors"),
-    [((), [None, None]), (("edge", "cloud"), [[{worker_slots.LABEL: "edge"}], [{worker_slots.LABEL: "cloud"}]])],
+    [
+        ((), [None, None]),
+        (("edge", "cloud"), [[{worker_slots.LOCATION_LABEL: "edge"}], [{worker_slots.LOCATION_LABEL: "cloud"}]]),
+    ],
 )
 def test_each_device_s_group_asks_for_its_location(
     monkeypatch: pytest.MonkeyPatch, locations: tuple[str, ...], selectors: list[Any]

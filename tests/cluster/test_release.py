@@ -295,7 +295,7 @@ def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
     saver = Saver(tmp_path, every=1e-9)
     saves: list[float] = []
 
-    class Watch(pl.Callback):
+    class WorkerMonitor(pl.Callback):
         def on_save_checkpoint(self, *_: Any) -> None:
             saves.append(time.monotonic())
             time.sleep(0.02)
@@ -304,7 +304,7 @@ def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
     model = Net()
     model.pause = 0.01
     core = launched(tmp_path, save_every=1e-9)
-    fit(core, model, max_epochs=20, limit_val_batches=0, callbacks=[Watch()])
+    fit(core, model, max_epochs=20, limit_val_batches=0, callbacks=[WorkerMonitor()])
     assert saver.due()
     assert 1 <= len(saves) <= 1 + (time.monotonic() - began) / (0.02 * RARELY)
 

@@ -95,12 +95,12 @@ def main(folder: Path) -> None:
 
         # Nobody hears of it in time: it comes back from what it saved last, and nobody counts.
         life = story.jobs["b"].incarnation
-        taken, keeper = nodes[node_of(story, "b")], process_of(story.cluster.keeper)
-        os.kill(keeper, signal.SIGSTOP)
+        taken, pool_manager = nodes[node_of(story, "b")], process_of(story.cluster.pool_manager)
+        os.kill(pool_manager, signal.SIGSTOP)
         drain(machines.address, taken.node_id, NOTICE)
         end(taken)
         time.sleep(2.0)
-        os.kill(keeper, signal.SIGCONT)
+        os.kill(pool_manager, signal.SIGCONT)
         began = time.monotonic()
         yield from story.until(lambda jobs: jobs["b"].incarnation == life + 1, 20)
         found["taken"] = time.monotonic() - began

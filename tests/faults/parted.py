@@ -15,7 +15,7 @@ from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.worker import process_group as gang
-from lightning_core.worker.process_group import Rank, together
+from lightning_core.worker.process_group import Rank, joined_ranks
 from lightning_core.worker.worker import Assignment, fit
 from tests.callbacks.test_callback import Script
 from tests.tiny import Batch, Line
@@ -65,7 +65,7 @@ def main(folder: Path, number: int) -> None:
         assignment = Assignment("job", 1, target, config, 10, "nobody", str(home), (), "cpu", (0, 1), rank)
         script = Script(Grant("job", 1, 1.0, (0, 1), Reason("fixed_share")))
         began = time.monotonic()
-        with together(rank):
+        with joined_ranks(rank):
             core = CoreCallback("job", target=target, client=script, launched=True, devices=(0, 1), folder=home)
             left = fit(assignment, core)
         found[way] = {

@@ -70,10 +70,10 @@ def chaos(
     )
     with Cluster(workers=4, devices=2) as cluster:
         deeds: dict[str, Deed] = {
-            "worker": kill(pids(lambda: cluster.keeper.pids.remote())),
+            "worker": kill(pids(lambda: cluster.pool_manager.pids.remote())),
             "scheduler": kill(pids(lambda: cluster.scheduler.pid.remote())),  # type: ignore[union-attr]
-            "keeper": kill(pids(lambda: cluster.keeper.pid.remote())),
-            "worker stopped": stop(pids(lambda: cluster.keeper.pids.remote()), 12.0),
+            "pool_manager": kill(pids(lambda: cluster.pool_manager.pid.remote())),
+            "worker stopped": stop(pids(lambda: cluster.pool_manager.pids.remote()), 12.0),
         }
         frames, began = Frames(), time.monotonic()
         with Killer(seed, deeds, pause, most) as killer:

@@ -32,7 +32,7 @@ from lightning_core.callbacks.checkpointing import resumable
 from lightning_core.storage import generations
 from lightning_core.storage.generations import newest, sound
 from lightning_core.storage.job_checkpoints import FILE, adopt, checkpoint_folder, find
-from lightning_core.worker.process_group import Rank, free_port, together
+from lightning_core.worker.process_group import Rank, free_port, joined_ranks
 from tests.callbacks.test_callback import Script, grant
 from tests.cluster.test_release import launched, release
 from tests.faults.test_checkpoints import Broken, cut, flip, state
@@ -460,7 +460,7 @@ def train_as_a_rank(folder: Path, rank: Rank) -> None:
     listener = logging.Handler()
     listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     resumable.log.addHandler(listener)
-    with pytest.MonkeyPatch.context() as patch, together(rank):
+    with pytest.MonkeyPatch.context() as patch, joined_ranks(rank):
         disk = Broken(patch)
         patch.setattr(resumable, "AGAIN", 0.05)
         script = Script(grant(1, 1.0))

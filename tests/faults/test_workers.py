@@ -181,17 +181,17 @@ def test_nobody_is_given_up_for_a_standstill_nor_forgotten_in_a_restart(
 
     def tell(story: Story) -> Told:
         yield from story.until(lambda jobs: jobs and min(job.batches for job in jobs.values()) > 20)
-        scheduler, keeper = process_of(three.scheduler), process_of(three.keeper)
+        scheduler, pool_manager = process_of(three.scheduler), process_of(three.pool_manager)
         assert not LOADED.search(Path(f"/proc/{scheduler}/maps").read_text())
         story.do(Pause("held"))
         story.do(Pause("away", release=True))
         yield from story.until(lambda jobs: jobs["held"].state == "held" and jobs["away"].state == "released")
         yield from story.until(lambda _: story_free(story, "away"))
         before = story.jobs["runs"]
-        for pid in (scheduler, keeper):
+        for pid in (scheduler, pool_manager):
             os.kill(pid, signal.SIGSTOP)
         time.sleep(standstill)
-        for pid in (scheduler, keeper):
+        for pid in (scheduler, pool_manager):
             os.kill(pid, signal.SIGCONT)
         yield
         yield from story.until(lambda jobs: jobs["runs"].busy > before.busy + 0.5 * standstill, 5)
@@ -218,7 +218,7 @@ def test_nobody_is_given_up_for_a_standstill_nor_forgotten_in_a_restart(
 def story_free(story: Story, job: str) -> bool:
     import ray
 
-    return job not in ray.get(story.cluster.keeper.busy.remote(), timeout=10)
+    return job not in ray.get(story.cluster.pool_manager.busy.remote(), timeout=10)
 
 
 def process_of(actor: Any) -> int:
