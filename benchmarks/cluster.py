@@ -34,7 +34,7 @@ from lightning_core.scheduler.settings import Settings
 
 TRACES = Path(__file__).parents[1] / "../shared/data/traces"
 OURS, SPENT, ELASTICFLOW = "ours", "ours, idle spent", "ElasticFlow-like"
-DECOR = {"alpha": 0.98, "period": PERIOD, "least_stint": 0.0, "stays": 0.1}
+DECOR = {"alpha": 0.98, "period": PERIOD, "min_dwell": 0.0, "min_saving": 0.1}
 QUICK = (OURS, ELASTICFLOW, "EDF", "FIFO")
 # A quick run looks at what has not happened so often in all, the others once a minute.
 QUICK_TICKS = 800

@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
-from lightning_core.planning.sequencing import ends_in_order
+from lightning_core.planning.sequencing import completion_times
 
 
 class Known(NamedTuple):
@@ -257,7 +257,7 @@ class Gavel:
         self._chosen = self._fitting(jobs, [*first, *rest])
         chosen = np.isin(jobs.place, self._chosen)
         order_now = np.lexsort((~chosen,))
-        finish = np.where(chosen, ends_in_order(jobs.work, jobs.size, order_now, jobs.devices, now), np.nan)
+        finish = np.where(chosen, completion_times(jobs.work, jobs.size, order_now, jobs.devices, now), np.nan)
         return Plan(
             order=order_now,
             share=chosen.astype(float),

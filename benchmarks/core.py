@@ -93,7 +93,7 @@ def sensitivity() -> dict[str, Contender]:
     rows |= {f"LaiRA gamma {g}": contender("laira", {**laira, "gamma": g}) for g in (0.85, 0.9, 0.95, 0.99)}
     rows |= {f"triage level {q}": contender("triage", {**ours, "level": q}) for q in (0.1, 0.2, 0.3, 0.4, 0.5)}
     rows |= {f"triage judge_after {n}": contender("triage", {**ours, "judge_after": n}) for n in (10, 14, 20, 40)}
-    rows |= {f"triage least_chance {p}": contender("triage", {**ours, "least_chance": p}) for p in (0.05, 0.15, 0.3)}
+    rows |= {f"triage min_chance {p}": contender("triage", {**ours, "min_chance": p}) for p in (0.05, 0.15, 0.3)}
     return rows
 
 

@@ -32,7 +32,7 @@ from lightning_core.placement.demands import Choice
 from lightning_core.placement.planner import Solution, group_tasks
 from lightning_core.placement.predictor import PREDICTORS, relative_errors
 from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
-from lightning_core.planning.series import Perfect
+from lightning_core.planning.time_series import Perfect
 
 GPUS = {"v100": Gpu(2.08), "eight_v100": Gpu(16.7)}
 IN_ONE = {"v100": 1, "eight_v100": 8}

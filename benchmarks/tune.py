@@ -34,7 +34,7 @@ _POSTERIOR: Space = {
     "estimator.widening": (0.2, 0.4, 0.6),
 }
 _EXPLORE: Space = {"explore": (3, 5, 10, 20, 40)}
-_JUDGE: Space = {"judge_after": (8, 10, 14, 20, 30), "least_chance": (0.05, 0.1, 0.15, 0.2, 0.25)}
+_JUDGE: Space = {"judge_after": (8, 10, 14, 20, 30), "min_chance": (0.05, 0.1, 0.15, 0.2, 0.25)}
 _LEVEL: Space = {"level": (0.1, 0.2, 0.3, 0.4, 0.5)}
 SPACES: Mapping[str, Space] = {
     "rr": {"quantum": (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)},
@@ -43,7 +43,7 @@ SPACES: Mapping[str, Space] = {
     "lara": {**_EXPLORE, **_WEIGHTED},
     "laira": {
         "explore": (3, 5, 10, 20),
-        "initial": (2, 5, 10, 20),
+        "initial_units": (2, 5, 10, 20),
         "kp": (0.0, 5.0, 20.0, 80.0),
         "kd": (0.0, 5.0, 20.0),
         "gamma": (0.8, 0.85, 0.9, 0.95, 0.98, 0.99),

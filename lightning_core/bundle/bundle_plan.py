@@ -12,7 +12,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.planning.feasibility import Wish, fit
+from lightning_core.planning.feasibility import JobRequest, fit
 
 
 def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[str], bool]:
@@ -29,7 +29,7 @@ def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[s
         work, origin = expected_work(spec, runs)
         # The scheduler gives a job as many devices as the pool has, up to the most it can use.
         size = min(job.max_devices, bundle.settings.devices)
-        wishes.append(Wish(job.name, work, job.deadline, size, job.weight, job.begin))
+        wishes.append(JobRequest(job.name, work, job.deadline, size, job.weight, job.begin))
         if work is not None:
             lines.append(f"{job.name}: needs {format_duration(work)} of {format_duration(job.deadline)} ({origin})")
     answer = fit(wishes, bundle.settings.devices)

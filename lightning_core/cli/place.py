@@ -105,7 +105,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from lightning_core.placement.day_simulation import Surges, simulate_day
     from lightning_core.placement.predictor import PREDICTORS
     from lightning_core.placement.reconfigurer import ReconfigurationLimits
-    from lightning_core.planning.series import Perfect
+    from lightning_core.planning.time_series import Perfect
 
     if arguments.steps < 1:
         raise ValueError(f"--steps must be at least 1, got {arguments.steps}")

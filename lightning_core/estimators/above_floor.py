@@ -20,15 +20,15 @@ from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
 from lightning_core.core.protocols import Estimator
 
 # The part of the run so far after which its height counts: an untrained network's first losses may be spikes.
-EARLY = 1 / 32
+EARLY_FRACTION = 1 / 32
 # Cells over which that height is taken.
-AROUND = 3
+EARLY_CELLS = 3
 # A loss must not come nearer to the floor than this part of the distance: noise is taken in proportion to what is left.
-NEAREST = 0.25
+MIN_CLEARANCE = 0.25
 # Cells that are kept of one curve; of more, every two neighbours of the older half become one.
-MOST_CELLS = 512
+MAX_CELLS = 512
 # Losses beyond are taken as these.
-MOST_LOSS = 1e50
+MAX_ABS_LOSS = 1e50
 
 
 class AboveFloor:
@@ -76,7 +76,7 @@ class AboveFloor:
         """Take in a cell: at ``position`` batches the loss was ``loss``."""
         raised = self._raised.get(row)
         if raised is not None:
-            raised.add(position, min(max(loss, -MOST_LOSS), MOST_LOSS))
+            raised.add(position, min(max(loss, -MAX_ABS_LOSS), MAX_ABS_LOSS))
             self._follow(raised)
         elif loss > 0:
             self.bank.observe(np.array([row]), np.array([position]), np.array([loss]))
@@ -135,8 +135,8 @@ class _Raised:
         self.positions.append(position)
         self.losses.append(loss)
         self.lowest = min(self.lowest, loss)
-        if len(self.positions) > MOST_CELLS:
-            half = MOST_CELLS // 2
+        if len(self.positions) > MAX_CELLS:
+            half = MAX_CELLS // 2
             pairs = np.array(self.losses[:half]).reshape(-1, 2).mean(axis=1)
             self.losses[:half] = pairs.tolist()
             self.positions[:half] = self.positions[1:half:2]
@@ -144,7 +144,7 @@ class _Raised:
 
     def is_misplaced(self) -> bool:
         """Whether the floor is too near, or twice as far as it should be."""
-        too_near = min(self.lowest, self.threshold) < self.floor + NEAREST * self.distance
+        too_near = min(self.lowest, self.threshold) < self.floor + MIN_CLEARANCE * self.distance
         return too_near or self._wanted() < self.distance / 2
 
     def place(self) -> None:
@@ -153,7 +153,7 @@ class _Raised:
 
     def _wanted(self) -> float:
         """How far below all else the floor should be: as far as the loss was above it early in the run."""
-        first = bisect_left(self.positions, EARLY * self.positions[-1])
-        high = float(np.mean(self.losses[first : first + AROUND]))
+        first = bisect_left(self.positions, EARLY_FRACTION * self.positions[-1])
+        high = float(np.mean(self.losses[first : first + EARLY_CELLS]))
         low = min(self.lowest, self.threshold)
         return max(high - low, 1e-6 * abs(low)) or 1.0

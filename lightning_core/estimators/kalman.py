@@ -19,12 +19,12 @@ import numpy as np
 from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
 
 # Beyond e^40 batches a curve does not get there in anybody's life; losses themselves stay within e^+-50.
-FARTHEST = 40.0
-WIDEST = 50.0
+MAX_LOG_POSITION = 40.0
+MAX_LOG_LOSS = 50.0
 # Rows worked on together: many enough that the calls cost little, few enough that their numbers stay in the caches
 # (42 a row when it is stepped, some 500 when it is asked). No power of 2: such rows would fight for the same lines.
-BLOCK = 5000
-ASKED = 250
+UPDATE_BLOCK = 5000
+FORECAST_BLOCK = 250
 # Where a forecast curve is looked at: parts of the way to FARTHEST in ln s, dense near the newest cell.
 KNOTS: FloatArray = np.linspace(0.0, 1.0, 48) ** 3
 FACTORIAL = (1.0, 1.0, 2.0)
@@ -43,7 +43,7 @@ class Kalman:
         prior: variance of each state before the first cell. The state begins at 0, ln a at the first cell's ln l.
         noise: ``"independent"``, Q = q I; ``"white"``, q is the variance of the highest derivative and reaches the
             others through ``filterpy.common.Q_discrete_white_noise``.
-        least: cells needed before anything is said.
+        min_cells: cells needed before anything is said.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -70,7 +70,7 @@ class Kalman:
         measurement: float = 1e-2,
         prior: float = 1.0,
         noise: Literal["independent", "white"] = "independent",
-        least: int = 3,
+        min_cells: int = 3,
     ) -> None:
         if order not in (0, 1, 2):
             raise ValueError(f"order must be 0, 1 or 2, got {order}")
@@ -85,8 +85,8 @@ class Kalman:
             raise ValueError(f"noise must be 'independent' or 'white', got {noise!r}")
         if noise == "white" and order == 0:
             raise ValueError("noise must be 'independent' with order 0: there is no derivative for it to come through")
-        if least < 3:
-            raise ValueError(f"least must be at least 3 cells, got {least}")
+        if min_cells < 3:
+            raise ValueError(f"min_cells must be at least 3 cells, got {min_cells}")
         # Here, because the import takes a second: only who asks for this estimator waits for it.
         try:
             from filterpy.common import Q_discrete_white_noise, kinematic_state_transition
@@ -101,7 +101,7 @@ class Kalman:
         self.order = order
         self.damping = np.inf if damping is None else damping
         self.measurement = measurement
-        self.least = least
+        self.min_cells = min_cells
         self.delta = delta
         # Both are the same for -b and for ln a, which come second: F and Q of the papers are these, times I_2.
         self.transition: FloatArray = kinematic_state_transition(order, delta)
@@ -123,9 +123,9 @@ class Kalman:
             self._newest = np.hstack([self._newest, np.zeros((4, extra))])
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
-        for start in range(0, len(rows), BLOCK):
-            some = rows[start : start + BLOCK]
-            cell = position[start : start + BLOCK], np.log(loss[start : start + BLOCK])
+        for start in range(0, len(rows), UPDATE_BLOCK):
+            some = rows[start : start + UPDATE_BLOCK]
+            cell = position[start : start + UPDATE_BLOCK], np.log(loss[start : start + UPDATE_BLOCK])
             if len(some) == 1 or (np.diff(some) == 1).all():  # neighbours are stepped where they are
                 at = slice(some[0], some[-1] + 1)
                 self._step(self._belief[:, at], self._newest[:, at], *cell)
@@ -184,8 +184,8 @@ class Kalman:
         return (back @ both[:, :, -1:])[:, :, 0], back @ both[:, :, :-1] @ back.transpose(0, 2, 1)
 
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
-        mean, _ = self._forecast(rows, np.minimum(np.log(position), FARTHEST)[:, None])
-        return np.where(self._known(rows), np.exp(np.clip(mean[:, 0], -WIDEST, WIDEST)), np.nan)
+        mean, _ = self._forecast(rows, np.minimum(np.log(position), MAX_LOG_POSITION)[:, None])
+        return np.where(self._known(rows), np.exp(np.clip(mean[:, 0], -MAX_LOG_LOSS, MAX_LOG_LOSS)), np.nan)
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
         """As the protocol says. The quantile at level p is where mean + z_p * error of ln l first comes down.
@@ -195,14 +195,14 @@ class Kalman:
         """
         goal = np.log(threshold)
         reached = np.empty((len(rows), len(NORMAL)))
-        for start in range(0, len(rows), ASKED):
-            block = slice(start, start + ASKED)
+        for start in range(0, len(rows), FORECAST_BLOCK):
+            block = slice(start, start + FORECAST_BLOCK)
             reached[block] = self._first_passage(rows[block], goal[block, None])
         return reached
 
     def _first_passage(self, rows: IntArray, goal: FloatArray) -> FloatArray:
         newest = self._newest[1, rows, None]
-        x = newest + np.maximum(FARTHEST - newest, 0.0) * KNOTS
+        x = newest + np.maximum(MAX_LOG_POSITION - newest, 0.0) * KNOTS
         mean, variance = self._forecast(rows, x)
         # How many errors the goal lies below the curve, where it has come nearest so far.
         below = np.minimum.accumulate((mean - goal) / np.sqrt(np.maximum(variance, 1e-12)), axis=1)
@@ -219,7 +219,7 @@ class Kalman:
         return reached
 
     def _known(self, rows: IntArray) -> BoolArray:
-        known: BoolArray = self._newest[0, rows] >= self.least
+        known: BoolArray = self._newest[0, rows] >= self.min_cells
         return known
 
     def _forecast(self, rows: IntArray, x: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -16,7 +16,7 @@ import numpy as np
 from lightning_core.core.arrays import NORMAL, FloatArray, IntArray
 
 # Beyond e^40 batches from now a curve does not get there in anybody's life: no overflow, no false hope.
-FARTHEST = 40.0
+MAX_LOG_POSITION = 40.0
 
 
 class LeastSquares:
@@ -25,7 +25,7 @@ class LeastSquares:
     Args:
         power: log-time forgetting; the weight of cell i is (s_i / s_n)^power.
         gamma: if given, forgetting by cells instead, as LARA prints it; 1 forgets nothing.
-        least: cells needed before anything is said.
+        min_cells: cells needed before anything is said.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -43,16 +43,16 @@ class LeastSquares:
         array([400., 400., 400.])
     """
 
-    def __init__(self, power: float = 4.0, gamma: float | None = None, least: int = 3) -> None:
+    def __init__(self, power: float = 4.0, gamma: float | None = None, min_cells: int = 3) -> None:
         if not 0 <= power < np.inf:
             raise ValueError(f"power must be at least 0 and finite, got {power}")
         if gamma is not None and not 0 < gamma <= 1:
             raise ValueError(f"gamma must be above 0 and at most 1, got {gamma}")
-        if least < 3:
-            raise ValueError(f"least must be at least 3 cells, got {least}")
+        if min_cells < 3:
+            raise ValueError(f"min_cells must be at least 3 cells, got {min_cells}")
         self.power = power
         self.gamma = gamma
-        self.least = least
+        self.min_cells = min_cells
         self._count = np.zeros(0, np.int64)
         # newest: ln s of the newest cell; mean_x: the weighted mean of ln s, from newest (at most 0).
         self._newest, self._weight, self._weight2 = np.zeros((3, 0))
@@ -92,7 +92,7 @@ class LeastSquares:
     def slope(self, rows: IntArray) -> FloatArray:
         """The exponent b of l = a s^-b, shape ``(n,)``; NaN while too little has been seen."""
         xx = self._xx[rows]
-        known = (self._count[rows] >= self.least) & (xx > 0)
+        known = (self._count[rows] >= self.min_cells) & (xx > 0)
         return np.where(known, -self._xy[rows] / np.where(known, xx, 1.0), np.nan)
 
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
@@ -114,7 +114,7 @@ class LeastSquares:
         error = np.sqrt(misfit * (1.0 / effective + reach * reach * weight / (xx * effective))) / b_safe
         centre = self._newest[rows] + self._mean_x[rows] + reach
         log_position = centre[:, None] + error[:, None] * NORMAL
-        reached = np.where(log_position < FARTHEST, np.exp(np.minimum(log_position, FARTHEST)), np.inf)
+        reached = np.where(log_position < MAX_LOG_POSITION, np.exp(np.minimum(log_position, MAX_LOG_POSITION)), np.inf)
         reached[~falling] = np.inf
         reached[np.isnan(b)] = np.nan
         return reached

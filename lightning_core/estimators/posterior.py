@@ -18,19 +18,19 @@ import numpy as np
 from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray, IntArray
 
 # Beyond e^40 times the first cell a curve does not get there in anybody's life: no overflow, no false hope.
-FARTHEST = 40.0
+MAX_LOG_POSITION = 40.0
 POWERS = (4.0, 16.0)
 EXPONENTS = np.geomspace(0.05, 2.0, 9)
 # In units of the first cell.
 SHIFTS = np.array([0.0, 2.0, 8.0, 32.0, 128.0])
 # Misfit that is noise in any case, relative and squared: a perfect fit is no proof.
-LEAST_MISFIT = 1e-8
+MIN_MISFIT = 1e-8
 # Four quantiles of the widening, in place of the whole distribution.
 _WIDE = NORMAL[2::5]
 # Losses beyond are taken as these: their squares and inverse squares still multiply.
-LEAST_LOSS, MOST_LOSS = 1e-50, 1e50
+MIN_LOSS, MAX_LOSS = 1e-50, 1e50
 # Rows that are worked on at once: their candidates stay in the cache.
-_BLOCK = 256
+BLOCK = 256
 
 
 class Posterior:
@@ -41,7 +41,7 @@ class Posterior:
         evidence: cells that speak at most, however many were seen.
         floor: how likely a curve is believed to have a floor before it is seen.
         widening: what a fitted curve does not know of itself: spread of the logarithm of the work left.
-        least: cells needed before anything is said.
+        min_cells: cells needed before anything is said.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -66,7 +66,7 @@ class Posterior:
         evidence: float = 6.0,
         floor: float = 0.1,
         widening: float = 0.2,
-        least: int = 3,
+        min_cells: int = 3,
     ) -> None:
         if not powers or not all(0 <= power < np.inf for power in powers):
             raise ValueError(f"powers must be at least one, each at least 0 and finite, got {list(powers)}")
@@ -76,10 +76,10 @@ class Posterior:
             raise ValueError(f"floor must be above 0 and below 1, got {floor}")
         if not 0 <= widening < np.inf:
             raise ValueError(f"widening must be at least 0 and finite, got {widening}")
-        if least < 3:
-            raise ValueError(f"least must be at least 3 cells, got {least}")
+        if min_cells < 3:
+            raise ValueError(f"min_cells must be at least 3 cells, got {min_cells}")
         self.powers, self.evidence, self.floor = tuple(powers), evidence, floor
-        self.widening, self.least = widening, least
+        self.widening, self.min_cells = widening, min_cells
         self._power = np.array(self.powers)
         self._b = np.repeat(EXPONENTS, len(SHIFTS))
         self._shift = np.tile(SHIFTS, len(EXPONENTS))
@@ -109,7 +109,7 @@ class Posterior:
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
         at = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows  # no copies where they can be spared
-        loss = np.clip(loss, LEAST_LOSS, MOST_LOSS)[:, None]
+        loss = np.clip(loss, MIN_LOSS, MAX_LOSS)[:, None]
         first = self._count[at] == 0
         self._unit[at] = unit = np.where(first, position, self._unit[at])
         keep = (np.where(first, 0.0, self._newest[at]) / position)[:, None] ** self._power
@@ -134,24 +134,24 @@ class Posterior:
         self._asked[at] = 0.0
 
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
-        known = self._count[rows] >= self.least
+        known = self._count[rows] >= self.min_cells
         said = np.full(len(rows), np.nan)
         if known.any():
             at = rows[known]
             scale, base, belief = self._candidates(at)
             x = self._shape(position[known] / self._unit[at])[:, None, None, :]
-            curve = np.maximum(scale * x + base, LEAST_LOSS)
+            curve = np.maximum(scale * x + base, MIN_LOSS)
             said[known] = np.exp(np.sum(belief * np.log(curve), axis=(1, 2, 3)))
         return said
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        stale = np.flatnonzero((self._asked[rows] != threshold) & (self._count[rows] >= self.least))
-        for start in range(0, len(stale), _BLOCK):
-            block = stale[start : start + _BLOCK]
+        stale = np.flatnonzero((self._asked[rows] != threshold) & (self._count[rows] >= self.min_cells))
+        for start in range(0, len(stale), BLOCK):
+            block = stale[start : start + BLOCK]
             at = rows[block]
-            self._passage[at] = self._forecast(at, np.clip(threshold[block], LEAST_LOSS, MOST_LOSS))
+            self._passage[at] = self._forecast(at, np.clip(threshold[block], MIN_LOSS, MAX_LOSS))
             self._asked[at] = threshold[block]
-        return np.where((self._count[rows] >= self.least)[:, None], self._passage[rows], np.nan)
+        return np.where((self._count[rows] >= self.min_cells)[:, None], self._passage[rows], np.nan)
 
     def _shape(self, position: FloatArray) -> FloatArray:
         """The candidates' x, positions in units of the first cell: shape ``(n, grid)``."""
@@ -174,7 +174,7 @@ class Posterior:
         base[:, :, 1] = np.where(possible, above, 0.0)
         misfit[:, :, 1] = ll - steep * xl
         speaks = np.minimum(weight * weight / weight2, self.evidence)[:, :, None]
-        relative = np.maximum(misfit, 0.0) / weight[:, :, None] + LEAST_MISFIT
+        relative = np.maximum(misfit, 0.0) / weight[:, :, None] + MIN_MISFIT
         log_belief = np.log([[1.0 - self.floor], [self.floor]]) - speaks / 2 * np.log(relative)
         log_belief[:, :, 1][~possible] = -np.inf
         belief = np.exp(log_belief - log_belief.max(axis=(2, 3), keepdims=True))
@@ -187,7 +187,7 @@ class Posterior:
         above = threshold[:, None, None, None] - base
         reaches = (above > 0) & (scale > 0)
         log_u = np.log(np.divide(scale, above, out=np.ones_like(scale), where=reaches)) / self._b
-        reaches &= log_u < FARTHEST
+        reaches &= log_u < MAX_LOG_POSITION
         u = np.exp(np.where(reaches, log_u, 0.0)) - self._shift
         left = np.where(reaches, np.maximum(u - here[:, :, None, None], 1.0), np.inf).reshape(len(rows), -1)
         order = np.argsort(left, axis=1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
-from lightning_core.estimators.least_squares import FARTHEST, LeastSquares
+from lightning_core.estimators.least_squares import MAX_LOG_POSITION, LeastSquares
 
 
 class Ridge(LeastSquares):
@@ -23,7 +23,7 @@ class Ridge(LeastSquares):
     Args:
         gamma: forgetting by cells; 1 forgets nothing.
         ridge: lambda, weight of the penalty on the exponent and on ln a.
-        least: cells needed before anything is said.
+        min_cells: cells needed before anything is said.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -39,8 +39,8 @@ class Ridge(LeastSquares):
         (array([0.161]), array([1.24]))
     """
 
-    def __init__(self, gamma: float = 0.9, ridge: float = 1e-2, least: int = 3) -> None:
-        super().__init__(gamma=gamma, least=least)
+    def __init__(self, gamma: float = 0.9, ridge: float = 1e-2, min_cells: int = 3) -> None:
+        super().__init__(gamma=gamma, min_cells=min_cells)
         if not 0 < ridge < np.inf:
             raise ValueError(f"ridge must be positive and finite, got {ridge}")
         self.ridge = ridge
@@ -88,13 +88,13 @@ class Ridge(LeastSquares):
         scatter = np.maximum(scatter + weight * (level - self._mean_y[rows]) ** 2, 0.0) / (effective - 2.0)
         error = np.sqrt(scatter) * self._width(rows, centre) / b
         log_position = centre[:, None] + error[:, None] * NORMAL
-        reached = np.where(log_position < FARTHEST, np.exp(np.minimum(log_position, FARTHEST)), np.inf)
+        reached = np.where(log_position < MAX_LOG_POSITION, np.exp(np.minimum(log_position, MAX_LOG_POSITION)), np.inf)
         reached[~falling] = np.inf
         reached[~self._known(rows)] = np.nan
         return reached
 
     def _known(self, rows: IntArray) -> BoolArray:
-        known: BoolArray = self._count[rows] >= self.least
+        known: BoolArray = self._count[rows] >= self.min_cells
         return known
 
     def _mean(self, rows: IntArray) -> FloatArray:

@@ -1,6 +1,6 @@
 """What the prices and counts of the next intervals will be.
 
-Those of :mod:`lightning_core.planning.series`, ARIMA, and futures that were made wrong on purpose.
+Those of :mod:`lightning_core.planning.time_series`, ARIMA, and futures that were made wrong on purpose.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market.job_batch import JobBatch, Market
 from lightning_core.market.observation import Forecast
-from lightning_core.planning.series import (
+from lightning_core.planning.time_series import (
     REFIT,
     WINDOW,
     Autoregressive,

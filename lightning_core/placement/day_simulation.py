@@ -17,7 +17,7 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.demands import Choice, Demands
 from lightning_core.placement.plan import Placement
 from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
-from lightning_core.planning.series import Forecaster
+from lightning_core.planning.time_series import Forecaster
 
 
 class DayResult(NamedTuple):

@@ -1,6 +1,6 @@
 """How much will come in within the next steps of a quarter of an hour: from three or four of them, two or three ahead.
 
-Each is told beside persistence, which is the one to beat (:func:`~lightning_core.planning.series.errors`).
+Each is told beside persistence, which is the one to beat (:func:`~lightning_core.planning.time_series.errors`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.planning.series import Autoregressive, Forecaster, LastValue, Trend, errors
+from lightning_core.planning.time_series import Autoregressive, Forecaster, LastValue, Trend, errors
 
 PREDICTORS: Mapping[str, Forecaster] = MappingProxyType(
     {"persistence": LastValue(), "autoregression": Autoregressive(order=4, window=192), "trend": Trend(4)}

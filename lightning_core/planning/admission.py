@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from lightning_core.planning.reservations import EXACT, Free, Laid, Need, lay_on_fewest
+from lightning_core.planning.reservations import EPSILON, Demand, FreeDevices, Reservation, reserve_fewest
 
 # Of those that might go for a job that does not fit, so many are tried.
-TRIES = 4
+MAX_CANDIDATES = 4
 
 
-def fill(
-    needs: Sequence[Need | None], devices: float, now: float, hopeless: Collection[int] = ()
-) -> tuple[list[Laid | None], Free]:
+def admit(
+    needs: Sequence[Demand | None], devices: float, now: float, hopeless: Collection[int] = ()
+) -> tuple[list[Reservation | None], FreeDevices]:
     """Who is kept, and how.
 
     Args:
@@ -35,7 +35,7 @@ def fill(
     filling = _Filling(needs, devices, now, hopeless, as_they_are=True)
     if filling.dropped:
         other = _Filling(needs, devices, now, hopeless, as_they_are=False)
-        if other.weight > filling.weight + EXACT:
+        if other.weight > filling.weight + EPSILON:
             filling = other
     return [filling.laid.get(row) for row in range(len(needs))], filling.free
 
@@ -45,7 +45,7 @@ class _Filling:
 
     def __init__(
         self,
-        needs: Sequence[Need | None],
+        needs: Sequence[Demand | None],
         devices: float,
         now: float,
         hopeless: Collection[int],
@@ -54,8 +54,8 @@ class _Filling:
     ) -> None:
         self._hopeless = hopeless
         self.needs = {row: need for row, need in enumerate(needs) if need is not None}
-        self.laid: dict[int, Laid] = {}
-        self.free = Free(now, devices)
+        self.laid: dict[int, Reservation] = {}
+        self.free = FreeDevices(now, devices)
         self.dropped: set[int] = set()
         self._empty = self.free.copy()
         todo = sorted(self.needs, key=lambda row: (self.needs[row].end, row))
@@ -79,7 +79,7 @@ class _Filling:
         need = self.needs[row]
         if not need.holds or need.part:
             return False
-        on = lay_on_fewest(need, self.free)
+        on = reserve_fewest(need, self.free)
         if on is None or on.stretches[0].devices > need.holds:
             return False
         self._put(row, on)
@@ -93,13 +93,13 @@ class _Filling:
             self.free.take(now, now + seconds, times * need.holds)
 
     def _add(self, row: int) -> bool:
-        on = lay_on_fewest(self.needs[row], self.free)
+        on = reserve_fewest(self.needs[row], self.free)
         if on is None:
             return False
         self._put(row, on)
         return True
 
-    def _put(self, row: int, on: Laid, times: float = 1.0) -> None:
+    def _put(self, row: int, on: Reservation, times: float = 1.0) -> None:
         for begin, end, devices in on.stretches:
             self.free.take(begin, end, times * devices)
         if times > 0:
@@ -109,12 +109,12 @@ class _Filling:
 
     def _add_instead(self, row: int) -> None:
         """It comes, and one that takes more for its weight goes, if that makes room for it."""
-        if row in self._hopeless or (alone := lay_on_fewest(self.needs[row], self._empty)) is None:
+        if row in self._hopeless or (alone := reserve_fewest(self.needs[row], self._empty)) is None:
             return
         self.dropped.add(row)
         greed = alone.area / self.needs[row].weight
         dear = ((on.area / self.needs[other].weight, other) for other, on in self.laid.items())
-        for _, other in sorted((pair for pair in dear if pair[0] > greed), reverse=True)[:TRIES]:
+        for _, other in sorted((pair for pair in dear if pair[0] > greed), reverse=True)[:MAX_CANDIDATES]:
             on = self.laid[other]
             self._put(other, on, -1.0)
             if self._add(row):

@@ -10,20 +10,20 @@ import numpy as np
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
-from lightning_core.planning.sequencing import ends_in_order
+from lightning_core.planning.sequencing import completion_times
 
 # Reasons that tell how much time a job needs, and what is told where its forecast gives none.
-NEVER = {
+CODES_WITHOUT_WORK = {
     "has_a_chance": "likely_never",
     "more_urgent": "likely_never_urgent",
     "others_first": "likely_never_others",
     "unlikely": "never",
 }
 # Cells after which a job's own curve is planned with, not what is usual.
-CELLS_TO_PLAN = 10
+MIN_CELLS_TO_PLAN = 10
 
 
-class Usual(NamedTuple):
+class WorkPrior(NamedTuple):
     """What is believed of a job that has shown nothing yet: the loss cells that it needs to its target.
 
     Half need more than ``cells``, the logarithm spreads by ``spread``, and ``never`` of them do not get there.
@@ -40,7 +40,7 @@ class Usual(NamedTuple):
         return np.array(cells)
 
 
-USUAL_CELLS = Usual().quantiles()
+PRIOR_CELLS = WorkPrior().quantiles()
 
 
 class Judgement(NamedTuple):
@@ -60,7 +60,7 @@ class Judgement(NamedTuple):
     chance: FloatArray
     passes: BoolArray
 
-    def occupies(self, level: float) -> FloatArray:
+    def occupied_time(self, level: float) -> FloatArray:
         """Seconds that a job takes up, by this quantile: no more than it has, for it is given up on no later."""
         return np.minimum(quantile(self.work, level), self.slack)
 
@@ -75,29 +75,29 @@ class Judge:
     Args:
         after: loss cells that a job must have shown before it is judged. One that follows no loss is judged at once;
             none is while its speed is unknown.
-        least_chance: of reaching its target by its deadline alone on its devices; below it a job is given up.
+        min_chance: of reaching its target by its deadline alone on its devices; below it a job is given up.
 
     Raises:
         ValueError: if an argument is out of its range.
     """
 
-    def __init__(self, after: int, least_chance: float) -> None:
+    def __init__(self, after: int, min_chance: float) -> None:
         if after < 0:
             raise ValueError(f"judge_after must be at least 0 cells, got {after}")
-        if not 0 <= least_chance < 1:
-            raise ValueError(f"least_chance must be at least 0 and below 1, got {least_chance}")
+        if not 0 <= min_chance < 1:
+            raise ValueError(f"min_chance must be at least 0 and below 1, got {min_chance}")
         self.after = after
-        self.least_chance = least_chance
+        self.min_chance = min_chance
 
     def __call__(self, jobs: JobView, now: float) -> Judgement:
         slack = np.maximum(jobs.deadline - now, 1e-9)
         forecast = ~np.isnan(jobs.work)
         known = forecast & ~np.isnan(jobs.throughput) & (jobs.exact | (jobs.cells >= self.after))
-        own = forecast & (jobs.exact | (jobs.cells >= CELLS_TO_PLAN) | (jobs.cells == 0))  # 0: a person's estimate
+        own = forecast & (jobs.exact | (jobs.cells >= MIN_CELLS_TO_PLAN) | (jobs.cells == 0))  # 0: a person's estimate
         work = jobs.quantiles.copy()
-        work[~own] = usual_work(jobs, slack)[~own]
+        work[~own] = prior_work(jobs, slack)[~own]
         chance = chances(work, slack)
-        return Judgement(slack, known, work, chance, ~known | (chance >= self.least_chance))
+        return Judgement(slack, known, work, chance, ~known | (chance >= self.min_chance))
 
 
 def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
@@ -127,7 +127,7 @@ def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
     return chance
 
 
-def usual_work(jobs: JobView, slack: FloatArray) -> FloatArray:
+def prior_work(jobs: JobView, slack: FloatArray) -> FloatArray:
     """Quantiles of the seconds of work by what is usual, less what a job has shown; shape ``(n, 20)``.
 
     A cell takes as long as the job's own, before its first as long as those of the others; while there are none
@@ -139,8 +139,8 @@ def usual_work(jobs: JobView, slack: FloatArray) -> FloatArray:
     others = float(np.median(pace[seen])) if seen.any() else np.nan
     pace = np.where(seen, pace, others)
     # Who has come further than most has still some way to go.
-    left = np.maximum(USUAL_CELLS - jobs.cells[:, None], 0.3 * USUAL_CELLS)
-    half = 0.5 * slack[:, None] * USUAL_CELLS / Usual().cells
+    left = np.maximum(PRIOR_CELLS - jobs.cells[:, None], 0.3 * PRIOR_CELLS)
+    half = 0.5 * slack[:, None] * PRIOR_CELLS / WorkPrior().cells
     work: FloatArray = np.where(np.isnan(pace)[:, None], half, left * pace[:, None])
     return work
 
@@ -181,7 +181,7 @@ def served_in_order(
     served = order[passes[order]] if passes.any() else order
     share = np.zeros(n)
     share[served] = 1.0
-    ends = ends_in_order(occupied, jobs.size, served, jobs.devices, now)
+    ends = completion_times(occupied, jobs.size, served, jobs.devices, now)
     if passes.any():
         codes = np.full(n, index("has_a_chance"))
         waiting = np.where(first, index("more_urgent"), index("others_first"))
@@ -192,7 +192,7 @@ def served_in_order(
     waiting[~passes] = index("unlikely")
     told = np.isfinite(jobs.work)
     never = ~told & judgement.known  # there is no time to tell: half of what is believed does not get there
-    for code, instead in NEVER.items():
+    for code, instead in CODES_WITHOUT_WORK.items():
         codes[never & (codes == index(code))] = index(instead)
         waiting[never & (waiting == index(code))] = index(instead)
     return Plan(

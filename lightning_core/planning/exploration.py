@@ -12,7 +12,7 @@ from lightning_core.core.reasons import index
 from lightning_core.planning.sequencing import side_by_side
 
 # Batches for each cell of the exploration threshold after which a job is explored, whatever it has shown.
-PATIENCE = 100
+MAX_BATCHES_PER_CELL = 100
 
 
 class Exploration:
@@ -35,7 +35,7 @@ class Exploration:
         # A job without a measured speed or a forecast cannot be judged, whatever the threshold. But one that has had
         # its batches and shown no usable loss must not keep all others waiting: it is judged as it is.
         unseen = np.isnan(jobs.work) | (~jobs.exact & (jobs.cells < self.cells))
-        unexplored = unseen & (jobs.batches <= PATIENCE * max(self.cells, 1))
+        unexplored = unseen & (jobs.batches <= MAX_BATCHES_PER_CELL * max(self.cells, 1))
         if not unexplored.any():
             return None
         plan = side_by_side(jobs, np.flatnonzero(unexplored), now, "explore")

@@ -16,12 +16,12 @@ from typing import NamedTuple
 from lightning_core.core.durations import format_duration
 
 # Sums of seconds are exact to this part.
-EXACT = 1e-9
+EPSILON = 1e-9
 # What to do about work that nobody knows.
 UNKNOWN = "say `work: 40m` in the bundle, or name a folder of earlier runs with --history DIR"
 
 
-class Wish(NamedTuple):
+class JobRequest(NamedTuple):
     """A job as far as planning goes.
 
     Attributes:
@@ -42,7 +42,7 @@ class Wish(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fit:
+class FeasibilityReport:
     """Who makes it, and what would help the others.
 
     Attributes:
@@ -71,7 +71,7 @@ class Fit:
 
         Example::
 
-            >>> fit([Wish("a", 50.0, 60.0), Wish("b", 30.0, 70.0)], devices=1).lines()
+            >>> fit([JobRequest("a", 50.0, 60.0), JobRequest("b", 30.0, 70.0)], devices=1).lines()
             ['1 of 2 fits; 10 more seconds or one more device would do', 'a: a deadline of 80.0s would do']
         """
         known = len(self.fits) + len(self.late)
@@ -99,7 +99,7 @@ class Fit:
         return f"{' or '.join(ways)} would do" if ways else "neither more time nor more devices would do"
 
 
-def fit(jobs: Iterable[Wish], devices: int) -> Fit:
+def fit(jobs: Iterable[JobRequest], devices: int) -> FeasibilityReport:
     """Whether the jobs fit on the pool, and what would make them fit.
 
     Those that make it are chosen by deadline: whenever one of them would be late, the one with the most work for its
@@ -115,7 +115,7 @@ def fit(jobs: Iterable[Wish], devices: int) -> Fit:
 
     Example::
 
-        >>> answer = fit([Wish("a", 50.0, 60.0), Wish("b", 30.0, 70.0), Wish("c", None, 9.0)], devices=1)
+        >>> answer = fit([JobRequest("a", 50.0, 60.0), JobRequest("b", 30.0, 70.0), JobRequest("c", None, 9.0)], devices=1)
         >>> answer.fits, answer.late, answer.unknown, answer.more_time, answer.devices
         (('b',), {'a': 80.0}, ('c',), 10.0, 1)
     """
@@ -125,7 +125,7 @@ def fit(jobs: Iterable[Wish], devices: int) -> Fit:
     known = _by_deadline(job for job in jobs if job.work is not None)
     spare = _spare(known, devices)
     kept = known if spare >= 0 else _kept(known, devices)
-    return Fit(
+    return FeasibilityReport(
         fits=tuple(job.name for job in jobs if job in kept),
         late={job.name: _least_deadline(job, kept, devices) for job in known if job not in kept},
         unknown=tuple(job.name for job in jobs if job.work is None),
@@ -134,7 +134,7 @@ def fit(jobs: Iterable[Wish], devices: int) -> Fit:
     )
 
 
-def ends(jobs: Sequence[Wish], devices: int) -> list[float]:
+def ends(jobs: Sequence[JobRequest], devices: int) -> list[float]:
     """When each job ends if the devices are dealt in this order at every moment; inf if it is larger than the pool.
 
     Args:
@@ -143,7 +143,7 @@ def ends(jobs: Sequence[Wish], devices: int) -> list[float]:
 
     Example::
 
-        >>> ends([Wish("a", 4.0, 9.0), Wish("b", 5.0, 9.0, size=2), Wish("c", 3.0, 9.0)], devices=2)
+        >>> ends([JobRequest("a", 4.0, 9.0), JobRequest("b", 5.0, 9.0, size=2), JobRequest("c", 3.0, 9.0)], devices=2)
         [4.0, 9.0, 3.0]
     """
     left = [job.work or 0.0 for job in jobs]
@@ -170,19 +170,19 @@ def ends(jobs: Sequence[Wish], devices: int) -> list[float]:
     return end
 
 
-def _by_deadline(jobs: Iterable[Wish]) -> list[Wish]:
+def _by_deadline(jobs: Iterable[JobRequest]) -> list[JobRequest]:
     return sorted(jobs, key=lambda job: (job.deadline, job.work))
 
 
-def _spare(jobs: Sequence[Wish], devices: int) -> float:
+def _spare(jobs: Sequence[JobRequest], devices: int) -> float:
     """The least spare time over jobs in the order of their deadlines; what rounding makes of nothing is nothing."""
     spare = [job.deadline - end for job, end in zip(jobs, ends(jobs, devices), strict=True)]
     least = min(spare, default=math.inf)
-    return 0.0 if abs(least) <= EXACT * max((job.deadline for job in jobs), default=0.0) else least
+    return 0.0 if abs(least) <= EPSILON * max((job.deadline for job in jobs), default=0.0) else least
 
 
-def _kept(jobs: Sequence[Wish], devices: int) -> list[Wish]:
-    kept: list[Wish] = []
+def _kept(jobs: Sequence[JobRequest], devices: int) -> list[JobRequest]:
+    kept: list[JobRequest] = []
     for job in jobs:
         kept.append(job)
         while kept and _spare(kept, devices) < 0:
@@ -193,18 +193,18 @@ def _kept(jobs: Sequence[Wish], devices: int) -> list[Wish]:
     return kept
 
 
-def _greed(job: Wish) -> float:
+def _greed(job: JobRequest) -> float:
     return (job.work or 0.0) * job.size / job.weight
 
 
-def _least_deadline(job: Wish, kept: Sequence[Wish], devices: int) -> float:
+def _least_deadline(job: JobRequest, kept: Sequence[JobRequest], devices: int) -> float:
     """Of a job beside the kept ones. The deadline matters by its place among theirs alone, so each place is tried."""
     for place in range(len(kept) + 1):
         order = [*kept[:place], job, *kept[place:]]
         before = kept[place - 1] if place else None
         deadline = max(job.deadline, ends(order, devices)[place], before.deadline if before else 0.0)
         if before and deadline == before.deadline and (job.work or 0.0) < (before.work or 0.0):
-            deadline *= 1 + 2 * EXACT  # of two that are due at once the shorter goes first, and this one must not
+            deadline *= 1 + 2 * EPSILON  # of two that are due at once the shorter goes first, and this one must not
         later = job._replace(deadline=deadline)
         together = _by_deadline([*kept, later])
         if together[place] is later and _spare(together, devices) >= 0:
@@ -212,7 +212,7 @@ def _least_deadline(job: Wish, kept: Sequence[Wish], devices: int) -> float:
     return math.inf
 
 
-def _more_devices(jobs: Sequence[Wish], devices: int) -> int | None:
+def _more_devices(jobs: Sequence[JobRequest], devices: int) -> int | None:
     """The fewest; with a device for everybody's wish there is no queue, so that more would not help."""
     most = max(devices, sum(job.size for job in jobs))
     if _spare(jobs, most) < 0:
@@ -222,7 +222,7 @@ def _more_devices(jobs: Sequence[Wish], devices: int) -> int | None:
 
 def _more(seconds: float) -> str:
     """So much more time, rounded up: less would not do."""
-    seconds = math.ceil(seconds * (1 - EXACT))
+    seconds = math.ceil(seconds * (1 - EPSILON))
     if seconds < 120:
         return f"{seconds} more second{'' if seconds == 1 else 's'}"
     minutes = math.ceil(seconds / 60)
@@ -232,4 +232,4 @@ def _more(seconds: float) -> str:
 def _rounded_up(seconds: float) -> float:
     """To what is shown of it."""
     step = 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
-    return step * math.ceil(seconds * (1 - EXACT) / step)
+    return step * math.ceil(seconds * (1 - EPSILON) / step)

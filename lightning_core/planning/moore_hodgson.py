@@ -15,9 +15,9 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
 # Of those that went, how many may try to come back: each costs as much as the whole choice.
-RETRIES = 4
+MAX_RETRIES = 4
 # Jobs that are placed one by one on several devices.
-MANY = 1000
+MAX_LISTED_JOBS = 1000
 
 
 def largest_feasible_set(
@@ -43,7 +43,7 @@ def largest_feasible_set(
     devices the rest is not the choice, but that jobs take the device that is free first: of the best choice among those
     that do, it kept 0.996 on two devices and all on three (60 instances each).
 
-    The time is O(n log n) on one device, else O(n) for each job that goes, up to O(n^2). So with more than ``MANY``
+    The time is O(n log n) on one device, else O(n) for each job that goes, up to O(n^2). So with more than ``MAX_LISTED_JOBS``
     jobs several devices are taken for one that is so many times as fast: among thousands it differs by little.
 
     Args:
@@ -78,7 +78,7 @@ def largest_feasible_set(
     greed = work * size if equal else work * size / weight
 
     def on_time(greed: FloatArray) -> list[int]:
-        if devices == 1 or len(rows) > MANY:
+        if devices == 1 or len(rows) > MAX_LISTED_JOBS:
             return _on_one(rows, work * size / devices, deadline, greed, now)
         return _on_several(rows, work, deadline, greed, size, devices, now)
 
@@ -102,7 +102,7 @@ def _come_back(
     all for whom it went.
     """
     gone = np.setdiff1d(rows, best)
-    for row in gone[np.lexsort((greed[gone], -weight[gone]))][:RETRIES].tolist():
+    for row in gone[np.lexsort((greed[gone], -weight[gone]))][:MAX_RETRIES].tolist():
         wanted = greed.copy()
         wanted[row] = -np.inf
         instead = on_time(wanted)

@@ -49,7 +49,7 @@ class Ramp(NamedTuple):
         return min(self.progress + self.slope * (now - self.began), 100.0)
 
 
-class State(NamedTuple):
+class ControllerInput(NamedTuple):
     """What is known of a job at a step.
 
     Args:
@@ -57,8 +57,8 @@ class State(NamedTuple):
         done: batches, by now.
         total: batches to do.
         deadline: scheduler time.
-        least: devices.
-        most: devices.
+        min_devices: devices.
+        max_devices: devices.
         quantum: devices are given in steps of it.
         pending: whether the last grant is not confirmed yet.
     """
@@ -67,14 +67,14 @@ class State(NamedTuple):
     done: float
     total: float
     deadline: float
-    least: float
-    most: float
+    min_devices: float
+    max_devices: float
     quantum: float
     pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RampSettings:
     """How a controller decides.
 
     Args:
@@ -111,7 +111,7 @@ class Rule:
             raise ValueError(f"ramp must be rebased or origin, got {self.ramp!r}")
 
 
-class Controller:
+class RampController:
     """Of one job.
 
     Args:
@@ -121,13 +121,13 @@ class Controller:
     Example::
 
         >>> speed = SpeedUp((1,), (10.0,))
-        >>> controller = Controller(Rule(alpha=1.0), began=0.0)
-        >>> state = State(now=0.0, done=0, total=600, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
+        >>> controller = RampController(RampSettings(alpha=1.0), began=0.0)
+        >>> state = ControllerInput(now=0.0, done=0, total=600, deadline=100.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
         >>> round(controller.step(state, speed), 2)
         0.6
     """
 
-    def __init__(self, rule: Rule, began: float) -> None:
+    def __init__(self, rule: RampSettings, began: float) -> None:
         self.rule = rule
         self.began = began
         self.output = math.nan
@@ -144,16 +144,16 @@ class Controller:
         ends = self.began + self.rule.alpha * (deadline - self.began)
         return ends if ends > now else deadline
 
-    def step(self, state: State, speed: SpeedUp) -> float:
+    def step(self, state: ControllerInput, speed: SpeedUp) -> float:
         """Devices from now on, a multiple of the quantum. Called more often than each period it answers as before."""
         changed = state.deadline != self._deadline
-        limits_hold = state.least <= self.output <= state.most
+        limits_hold = state.min_devices <= self.output <= state.max_devices
         if limits_hold and not changed and state.now - self._stepped_at < self.rule.period * (1 - 1e-6):
             return self.output
         self._stepped_at = state.now
         paper = self.rule.mode == "paper"
         if not paper and not (speed.known and speed.seconds >= KNOWN_AFTER):
-            self.output = state.most
+            self.output = state.max_devices
             return self.output
         progress = min(100.0 * state.done / state.total, 100.0)
         if changed or self._ramp is None or (not paper and self._ramp.ends <= state.now < state.deadline):
@@ -164,14 +164,14 @@ class Controller:
         integral = self._integral if state.pending else self._integral + eta * self.error
         wanted = feed + gain * (integral + self.error)
         output = self._quantised(wanted, state)
-        limited = not state.least <= wanted <= state.most
-        if not (limited and (wanted > state.most) == (self.error > 0)):
+        limited = not state.min_devices <= wanted <= state.max_devices
+        if not (limited and (wanted > state.max_devices) == (self.error > 0)):
             self._integral = integral
         if not (state.pending and self.output == self.output and not changed):
             self.output = output
         return self.output
 
-    def _begin(self, state: State, progress: float) -> None:
+    def _begin(self, state: ControllerInput, progress: float) -> None:
         """A new ramp, for a new deadline or at the beginning."""
         self._deadline = state.deadline
         ends = self.end(state.deadline, state.now)
@@ -182,19 +182,19 @@ class Controller:
         else:
             self._ramp = Ramp(self.began, 0.0, ends)
 
-    def _tuned(self, state: State, speed: SpeedUp) -> tuple[float, float, float]:
+    def _tuned(self, state: ControllerInput, speed: SpeedUp) -> tuple[float, float, float]:
         """Devices fed forward, and the gains K and eta that put the poles where they should be."""
         assert self._ramp is not None  # who calls has begun one
         rate = self._ramp.slope * state.total / 100.0
-        feed = min(speed.devices_for(rate), state.most)
-        at, by = max(feed, state.least), state.quantum
+        feed = min(speed.devices_for(rate), state.max_devices)
+        at, by = max(feed, state.min_devices), state.quantum
         more = (speed.rate(at + by) - speed.rate(at)) / by * 100.0 / state.total
         least_more = 0.1 * speed.rate(at) / at * 100.0 / state.total  # where more devices bring nothing
         gain = (1.0 - POLE**2) / (max(more, least_more) * self.rule.period)
         return feed, gain, (1.0 - POLE) / (1.0 + POLE)
 
     @staticmethod
-    def _quantised(wanted: float, state: State) -> float:
+    def _quantised(wanted: float, state: ControllerInput) -> float:
         """Eq. 5: up to the next quantum, within the limits."""
         steps = math.ceil(round(wanted / state.quantum, 6))
-        return max(state.least, min(state.most, steps * state.quantum))
+        return max(state.min_devices, min(state.max_devices, steps * state.quantum))

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from lightning_core.core.speedup import SpeedUp
 
 # A job that is a little late on what it has waits with growing, if it need grow only for such a part of its time.
-LITTLE = 0.25
+MAX_GROWTH_FRACTION = 0.25
 # How much more than the forecast is hoped for of a number of devices until it was seen for so many seconds.
-HOPE, TRIED = 1.2, 1.0
-EXACT = 1e-9
+OPTIMISM, TRIED_AFTER = 1.2, 1.0
+EPSILON = 1e-9
 
 
-class Free:
+class FreeDevices:
     """Devices that are free from now on: a step function of time.
 
     Args:
@@ -35,9 +35,9 @@ class Free:
         self.times = [now]
         self.devices = [float(devices)]
 
-    def copy(self) -> Free:
+    def copy(self) -> FreeDevices:
         """One that can be filled by itself."""
-        other = Free.__new__(Free)
+        other = FreeDevices.__new__(FreeDevices)
         other.times, other.devices = self.times.copy(), self.devices.copy()
         return other
 
@@ -47,7 +47,7 @@ class Free:
         for at in range(first, last):
             self.devices[at] -= devices
         for at in (last, first):  # where nothing changes there is no step
-            if at and abs(self.devices[at] - self.devices[at - 1]) < EXACT:
+            if at and abs(self.devices[at] - self.devices[at - 1]) < EPSILON:
                 del self.times[at], self.devices[at]
 
     def least(self, end: float) -> float:
@@ -57,7 +57,7 @@ class Free:
     def least_between(self, begin: float, end: float) -> float:
         """Devices that are free all the time from one point in time to another."""
         first = max(bisect_right(self.times, begin) - 1, 0)
-        return min(self.devices[first : max(bisect_right(self.times, end - EXACT), first + 1)])
+        return min(self.devices[first : max(bisect_right(self.times, end - EPSILON), first + 1)])
 
     def _cut(self, when: float) -> int:
         at = bisect_right(self.times, when) - 1
@@ -77,7 +77,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Demand:
     """What a job needs.
 
     Args:
@@ -93,11 +93,11 @@ class Need:
         start: seconds that it loses when it begins, if it has no devices.
         resize: seconds that it loses when their number changes.
         stint: seconds for which nobody who is planned with it takes what it has.
-        least_stint: seconds that it keeps a number of devices before it may have fewer.
+        min_dwell: seconds that it keeps a number of devices before it may have fewer.
         patience: seconds that it may be late by forecast before it gets more devices than it has.
         margin: seconds by which it must be early by forecast before it gets fewer.
         may_shrink: whether it may have fewer devices than it has, if those bring it home.
-        stays: part of its device-seconds that fewer must save, or it stays on what it has; 0: it does not.
+        min_saving: part of its device-seconds that fewer must save, or it stays on what it has; 0: it does not.
     """
 
     work: float
@@ -112,14 +112,14 @@ class Need:
     start: float = 0.0
     resize: float = 0.0
     stint: float = 0.0
-    least_stint: float = 0.0
+    min_dwell: float = 0.0
     patience: float = 0.0
     margin: float = 0.0
     may_shrink: bool = True
-    stays: float = 0.0
+    min_saving: float = 0.0
 
 
-class Laid(NamedTuple):
+class Reservation(NamedTuple):
     """A job that is planned.
 
     Args:
@@ -138,7 +138,7 @@ class Laid(NamedTuple):
         return devices if begin <= now else 0.0
 
 
-def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False) -> Laid | None:
+def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: bool = False) -> Reservation | None:
     """The job on its size number ``top``, or what is left of it; None if it would not be done by ``latest``.
 
     Args:
@@ -149,7 +149,7 @@ def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False)
         whole: whether it rather waits until all of it is free.
     """
     sizes, rates, times, devices = need.sizes, need.rates, free.times, free.devices
-    most, last = sizes[top] - EXACT, len(times) - 1
+    most, last = sizes[top] - EPSILON, len(times) - 1
     left, area, before, wait, change = need.work, 0.0, need.holds, need.lag, need.start
     stretches: list[Stretch] = []
     since = math.nan  # when it began on what it has
@@ -159,7 +159,7 @@ def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False)
         stop = times[at + 1] if at < last else latest
         if stop > latest:
             stop = latest
-        limit = devices[at] + EXACT
+        limit = devices[at] + EPSILON
         k = top if limit >= most else -1 if whole else bisect_right(sizes, limit) - 1
         if k < 0:
             if before:
@@ -184,9 +184,9 @@ def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False)
             since = begin
         rate = rates[k]
         done = begin + wait + left / rate
-        if done <= stop + EXACT:
+        if done <= stop + EPSILON:
             stretches.append(Stretch(since, done, size))
-            return Laid(tuple(stretches), done, area + size * (done - begin))
+            return Reservation(tuple(stretches), done, area + size * (done - begin))
         area += size * (stop - begin)
         trained = stop - begin - wait
         if trained > 0:
@@ -197,82 +197,82 @@ def lay(need: Need, free: Free, top: int, latest: float, *, whole: bool = False)
     return None
 
 
-def lay_on_fewest(need: Need, free: Free) -> Laid | None:
+def reserve_fewest(need: Demand, free: FreeDevices) -> Reservation | None:
     """The job on as few devices as bring it home in time, or else by its latest end; None if none do."""
     if need.part:
         now = free.times[0]
-        if free.least(need.end) >= need.part - EXACT:
-            return Laid((Stretch(now, need.end, need.part),), need.end, need.part * (need.end - now))
-    laid = _lay_on_fewest(need, free, need.end)
+        if free.least(need.end) >= need.part - EPSILON:
+            return Reservation((Stretch(now, need.end, need.part),), need.end, need.part * (need.end - now))
+    laid = _reserve_fewest(need, free, need.end)
     if laid is None and need.latest > need.end:
-        laid = _lay_on_fewest(need, free, need.latest)
+        laid = _reserve_fewest(need, free, need.latest)
     return laid
 
 
-def _lay_on_fewest(need: Need, free: Free, end: float) -> Laid | None:
+def _reserve_fewest(need: Demand, free: FreeDevices, end: float) -> Reservation | None:
     held, sizes, changed = None, range(len(need.sizes)), end
     if need.holds in need.sizes:
         at = need.sizes.index(int(need.holds))
-        held = _lay_as_it_is(need, free, at, end)
+        held = _reserve_current(need, free, at, end)
         if held is not None:
             if need.lag or not need.may_shrink or len(held.stretches) > 1:
                 return held
             sizes, changed = range(at), end - need.margin
     now = free.times[0]
     low, high = 0, len(sizes) - 1
-    while low <= high and now + need.work / need.rates[low] > changed + EXACT:
+    while low <= high and now + need.work / need.rates[low] > changed + EPSILON:
         low += 1
     if low > high:
         return held
-    best = lay(need, free, high, changed)
+    best = reserve(need, free, high, changed)
     if best is None:
         return held  # on the most it has all that there is
     top = high
     while low < high:  # where more bring it home, and fewer do not, the fewest that do are between them
         middle = (low + high) // 2
-        laid = lay(need, free, middle, changed)
+        laid = reserve(need, free, middle, changed)
         if laid is None:
             low = middle + 1
         else:
             best, top, high = laid, middle, middle
     if len(best.stretches) > 1 and not need.holds:
         # It need not begin on less than it should have, only to be changed again.
-        whole = lay(need, free, top, changed, whole=True)
+        whole = reserve(need, free, top, changed, whole=True)
         best = whole if whole is not None and whole.area < best.area else best
-    if held is not None and need.stays and best.area >= held.area * (1 - need.stays):
+    if held is not None and need.min_saving and best.area >= held.area * (1 - need.min_saving):
         return held
     return best
 
 
-def _lay_as_it_is(need: Need, free: Free, at: int, end: float) -> Laid | None:
+def _reserve_current(need: Demand, free: FreeDevices, at: int, end: float) -> Reservation | None:
     """The job on what it has all the time; or, if that is a little too few, on more in the end."""
     now, size = free.times[0], need.sizes[at]
     latest = end + need.patience
-    if now + need.lag + need.work / need.rates[at] <= latest + EXACT:
-        laid = lay(need, free, at, latest)
+    if now + need.lag + need.work / need.rates[at] <= latest + EPSILON:
+        laid = reserve(need, free, at, latest)
         return laid if laid is not None and laid.stretches[0] == (now, laid.done, size) else None
     for more, rate in zip(need.sizes[at + 1 :], need.rates[at + 1 :], strict=True):
         # So long on what it has, that the rest is done in time on more.
         seconds = (rate * (end - now - need.resize) - need.work - need.lag * need.rates[at]) / (rate - need.rates[at])
         change = now + seconds
         # If it grew now it would have more for a stint, which may be too long.
-        little = max(LITTLE * (end - now), need.resize + need.least_stint)
+        little = max(MAX_GROWTH_FRACTION * (end - now), need.resize + need.min_dwell)
         if end - change > little or change <= now + need.lag:
             continue
-        if free.least_between(now, change) >= size - EXACT and free.least_between(change, end) >= more - EXACT:
+        if free.least_between(now, change) >= size - EPSILON and free.least_between(change, end) >= more - EPSILON:
             area = size * seconds + more * (end - change)
-            return Laid((Stretch(now, change, size), Stretch(change, end, more)), end, area)
+            return Reservation((Stretch(now, change, size), Stretch(change, end, more)), end, area)
     return None
 
 
-def waits(need: Need, size: int) -> float:
+def startup_delay(need: Demand, size: int) -> float:
     """Seconds until a job trains that has so many devices from now on."""
     if size == need.holds:
         return need.lag
     return need.lag + need.resize if need.holds else need.start
 
 
-def next_change(need: Need, laid: Laid, now: float) -> float:
+def next_change(need: Demand, laid: Reservation, now: float) -> float:
     """When the job may want another number of devices than now, if nothing is learned; inf if it does not."""
     first = laid.stretches[0]
     if first.begin > now:
@@ -285,13 +285,15 @@ def next_change(need: Need, laid: Laid, now: float) -> float:
     # By then so much is done on what it has that fewer bring it home.
     at = need.sizes.index(size)
     more, fewer = need.rates[at], need.rates[at - 1]
-    late = now + need.resize + (need.work + more * waits(need, size)) / fewer - (need.end - need.margin)
+    late = now + need.resize + (need.work + more * startup_delay(need, size)) / fewer - (need.end - need.margin)
     return now + late / (more / fewer - 1.0) if late > 0 else math.inf
 
 
-def hoped(speed: SpeedUp, sizes: Sequence[int], rates: Sequence[float]) -> tuple[float, ...]:
+def optimistic_throughputs(speed: SpeedUp, sizes: Sequence[int], rates: Sequence[float]) -> tuple[float, ...]:
     """Of a number of devices that was not tried yet rather too much is hoped: an error can then be mended."""
-    more = [rate if speed.seen(size) >= TRIED else HOPE * rate for size, rate in zip(sizes, rates, strict=True)]
+    more = [
+        rate if speed.seen(size) >= TRIED_AFTER else OPTIMISM * rate for size, rate in zip(sizes, rates, strict=True)
+    ]
     for at in range(len(more) - 2, -1, -1):  # but not as much as of more devices
         more[at] = min(more[at], max(rates[at], 0.98 * more[at + 1]))
     return tuple(more)

@@ -12,7 +12,7 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 
 
-def ends_in_order(work: FloatArray, size: IntArray, order: IntArray, devices: int, now: float) -> FloatArray:
+def completion_times(work: FloatArray, size: IntArray, order: IntArray, devices: int, now: float) -> FloatArray:
     """When each job ends if they take the devices in order (list scheduling), shape ``(n,)``.
 
     A job of several devices starts when so many are free at once; nobody is counted on to use the gap before it, so
@@ -28,7 +28,7 @@ def ends_in_order(work: FloatArray, size: IntArray, order: IntArray, devices: in
 
     Example::
 
-        >>> ends_in_order(np.array([4.0, 2.0, 3.0]), np.array([1, 1, 2]), np.array([0, 1, 2]), 2, 0.0)
+        >>> completion_times(np.array([4.0, 2.0, 3.0]), np.array([1, 1, 2]), np.array([0, 1, 2]), 2, 0.0)
         array([4., 2., 7.])
     """
     ends = np.full(len(work), np.nan)
@@ -58,7 +58,7 @@ def one_by_one(jobs: JobView, order: IntArray, now: float) -> Plan:
     return Plan(
         order=order,
         share=np.ones(n),
-        finish=ends_in_order(jobs.work, jobs.size, order, jobs.devices, now),
+        finish=completion_times(jobs.work, jobs.size, order, jobs.devices, now),
         codes=np.full(n, index("first_in_line")),
         waiting=np.full(n, index("behind")),
         numbers=numbers,
@@ -82,7 +82,7 @@ def side_by_side(jobs: JobView, rows: IntArray, now: float, code: str) -> Plan:
     share, finish = np.zeros(n), np.full(n, np.nan)
     if np.any(jobs.size[rows] > 1):
         share[rows] = 1.0
-        finish = ends_in_order(jobs.work, jobs.size, rows, jobs.devices, now)
+        finish = completion_times(jobs.work, jobs.size, rows, jobs.devices, now)
     else:
         fewest, crowded = divmod(parts, jobs.devices) if parts > jobs.devices else (1, 0)
         in_crowd = crowded * (fewest + 1)

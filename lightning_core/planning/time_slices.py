@@ -20,22 +20,22 @@ class _Holder:
     """Whether it has been seen to progress."""
 
 
-class Turns:
+class SliceHolders:
     """Who has the devices now. A turn counts from when all who have it have been seen to progress, and all who had the
     devices before have said that they stopped.
 
     Args:
-        patience: seconds without progress after which a job that has a device loses it: at the beginning of a slice
+        stall_timeout: seconds without progress after which a job that has a device loses it: at the beginning of a slice
             of time, and all along a turn without an end. For as long somebody's last word is waited for.
 
     Raises:
         ValueError: if it is not positive.
     """
 
-    def __init__(self, patience: float) -> None:
-        if not 0 < patience < np.inf:
-            raise ValueError(f"patience must be positive and finite, got {patience}")
-        self.patience = patience
+    def __init__(self, stall_timeout: float) -> None:
+        if not 0 < stall_timeout < np.inf:
+            raise ValueError(f"stall_timeout must be positive and finite, got {stall_timeout}")
+        self.stall_timeout = stall_timeout
         self.length: float | None = None
         """Seconds of the turn; None if it has no end of its own."""
         self._holders: dict[int, _Holder] = {}  # by place
@@ -53,8 +53,8 @@ class Turns:
                 holder.moves, holder.heard = True, now
                 self._silent.pop(place, None)
             holder.batches = done  # fewer, if it came back from what it had saved
-            if now - holder.heard >= self.patience and (self.length is None or not holder.moves):
-                _, before = self._silent.get(place, (now, self.patience / 2))
+            if now - holder.heard >= self.stall_timeout and (self.length is None or not holder.moves):
+                _, before = self._silent.get(place, (now, self.stall_timeout / 2))
                 self._silent[place] = now + 2 * before, 2 * before
                 del self._holders[place]
         stopping = set(jobs.place[~jobs.obeys].tolist()) & self._stopping.keys()
@@ -80,7 +80,7 @@ class Turns:
         for place, batches in zip(jobs.place[rows].tolist(), jobs.batches[rows].tolist(), strict=True):
             self._holders[place] = before.get(place) or _Holder(batches, now)
         gone = before.keys() - self._holders.keys()
-        self._stopping |= {place: now + self.patience for place in gone if before[place].moves}
+        self._stopping |= {place: now + self.stall_timeout for place in gone if before[place].moves}
         self.length = length
         self._since = now if self._all_move() else None
         return rows
@@ -97,7 +97,7 @@ class Turns:
         return bool(self._holders) and not self._stopping and all(holder.moves for holder in self._holders.values())
 
 
-class SliceLaw:
+class SliceController:
     """How long a slice is: when forecasts err more than before, slices get shorter (LaiRA, "Adaptive Time Slicing").
 
     A proportional-derivative law in velocity form: from the third error on the length changes by
@@ -106,8 +106,8 @@ class SliceLaw:
     slices when the error rises: that is what negative gains do.
 
     Args:
-        initial: units of the first slices.
-        longest: units of the longest slice.
+        initial_units: units of the first slices.
+        max_units: units of the longest slice.
         kp: proportional gain, units for an error of 1.
         kd: derivative gain.
 
@@ -116,7 +116,7 @@ class SliceLaw:
 
     Example::
 
-        >>> law = SliceLaw(initial=5, longest=50, kp=20.0, kd=5.0)
+        >>> law = SliceController(initial_units=5, max_units=50, kp=20.0, kd=5.0)
         >>> lengths = []
         >>> for error in (0.1, 0.1, 0.1, 0.2, 0.0):
         ...     law.learn(error)
@@ -125,16 +125,16 @@ class SliceLaw:
         [5, 5, 5, 2, 8]
     """
 
-    def __init__(self, initial: int, longest: int, kp: float, kd: float) -> None:
-        if not 1 <= initial <= longest:
-            raise ValueError(f"initial must be at least 1 and at most longest {longest}, got {initial}")
+    def __init__(self, initial_units: int, max_units: int, kp: float, kd: float) -> None:
+        if not 1 <= initial_units <= max_units:
+            raise ValueError(f"initial_units must be at least 1 and at most max_units {max_units}, got {initial_units}")
         for name, gain in (("kp", kp), ("kd", kd)):
             if not np.isfinite(gain):
                 raise ValueError(f"{name} must be finite, got {gain}")
-        self.longest = longest
+        self.max_units = max_units
         self.kp = kp
         self.kd = kd
-        self._length = float(initial)
+        self._length = float(initial_units)
         self._errors: tuple[float, ...] = ()
 
     @property
@@ -148,4 +148,4 @@ class SliceLaw:
         if len(self._errors) == 3:
             newest, before, first = self._errors
             change = self.kp * (newest - before) + self.kd * (newest - 2.0 * before + first)
-            self._length = min(max(self._length - change, 1.0), float(self.longest))
+            self._length = min(max(self._length - change, 1.0), float(self.max_units))

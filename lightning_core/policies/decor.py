@@ -8,7 +8,7 @@ Whole devices are not dithered around a ramp: a change of their number costs tim
 smaller one suffices, and changes back only when it must. Of a number that it has not tried yet it hopes for rather too
 much, so that it is tried while an error can be mended. It does not get fewer
 
-- within ``least_stint`` seconds of the last change, nor if fewer would not last ``worth`` times as long as the change
+- within ``min_dwell`` seconds of the last change, nor if fewer would not last ``min_payback`` times as long as the change
   costs (measured);
 - for a while after a change that failed (the scheduler says so).
 
@@ -32,22 +32,22 @@ import numpy as np
 from lightning_core.core.durations import FARTHEST
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
-from lightning_core.planning.admission import fill
-from lightning_core.planning.backfill import ends_on, spend
-from lightning_core.planning.ramp import Controller, Mode, RampKind, Rule, State
-from lightning_core.planning.reservations import EXACT, Laid, Need, hoped, next_change
-from lightning_core.planning.rows import JobRow, rows_of
+from lightning_core.planning.admission import admit
+from lightning_core.planning.backfill import backfill, end_time
+from lightning_core.planning.job_rows import JobRow, job_rows
+from lightning_core.planning.ramp import ControllerInput, Mode, RampController, RampKind, RampSettings
+from lightning_core.planning.reservations import EPSILON, Demand, Reservation, next_change, optimistic_throughputs
 
 # Part of a job's time that it may end late, where a change of devices would cost more.
-BEARABLE = 0.002
+MAX_LATENESS = 0.002
 # It is hoped as long as there is so many times the time that a try takes.
-MENDED = 5.0
+MIN_TRIES = 5.0
 # Seconds for which a job is tried of which nothing is known, and the part of its time in which that should be done.
 TRIAL, TRIAL_WITHIN = 2.0, 0.2
 
 
 @dataclass(slots=True)
-class _Wish:
+class _PlanRow:
     """What a row of the plan becomes."""
 
     rank: int  # 0: served now, 1: planned for later, or behind, 2: gets what is left
@@ -69,9 +69,9 @@ class Decor:
         eta: of the paper's mode: part of an error that the integral takes in.
         ramp: ``"rebased"`` or ``"origin"``: where the ramp begins when a deadline is changed.
         level: quantile of forecast work that a job with a target loss is planned with.
-        least_stint: seconds that a job trains on a number of devices before it may have fewer.
-        worth: a change to fewer devices must last so many times as long as it costs.
-        stays: part of a job's device-seconds that fewer devices must save, or it keeps what it has.
+        min_dwell: seconds that a job trains on a number of devices before it may have fewer.
+        min_payback: a change to fewer devices must last so many times as long as it costs.
+        min_saving: part of a job's device-seconds that fewer devices must save, or it keeps what it has.
         idle: what nobody needs is kept unspent (``"keep"``), or makes jobs end before their time (``"spend"``), so that
             later ones find more room.
 
@@ -90,49 +90,49 @@ class Decor:
         eta: float = 0.1,
         ramp: RampKind = "rebased",
         level: float = 0.7,
-        least_stint: float = 2.0,
-        worth: float = 5.0,
-        stays: float = 0.0,
+        min_dwell: float = 2.0,
+        min_payback: float = 5.0,
+        min_saving: float = 0.0,
         idle: Literal["keep", "spend"] = "keep",
     ) -> None:
-        self.rule = Rule(alpha, period, mode, gain, eta, ramp)
+        self.rule = RampSettings(alpha, period, mode, gain, eta, ramp)
         if not 0 < level < 1:
             raise ValueError(f"level must be above 0 and below 1, got {level}")
-        for name, value in (("least_stint", least_stint), ("worth", worth)):
+        for name, value in (("min_dwell", min_dwell), ("min_payback", min_payback)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be at least 0 and finite, got {value}")
-        if not 0 <= stays < 1:
-            raise ValueError(f"stays must be at least 0 and below 1, got {stays}")
+        if not 0 <= min_saving < 1:
+            raise ValueError(f"min_saving must be at least 0 and below 1, got {min_saving}")
         if idle not in ("keep", "spend"):
             raise ValueError(f"idle must be keep or spend, got {idle!r}")
         self.level = level
-        self.least_stint = least_stint
-        self.worth = worth
-        self.stays = stays
+        self.min_dwell = min_dwell
+        self.min_payback = min_payback
+        self.min_saving = min_saving
         self.idle = idle
-        self._controllers: dict[int, Controller] = {}  # by place
+        self._controllers: dict[int, RampController] = {}  # by place
         self._left_out_before: set[int] = set()  # places
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        rows = rows_of(jobs, self.level)
+        rows = job_rows(jobs, self.level)
         self._controllers = {
-            job.place: self._controllers.get(job.place) or Controller(self.rule, job.submitted) for job in rows
+            job.place: self._controllers.get(job.place) or RampController(self.rule, job.submitted) for job in rows
         }
         needs = [self._need(job, jobs.devices, jobs.quantum, now) for job in rows]
         hopeless = {row for row, job in enumerate(rows) if job.place in self._left_out_before}
-        laid, free = fill(needs, jobs.devices, now, hopeless)
+        laid, free = admit(needs, jobs.devices, now, hopeless)
         self._left_out_before = {job.place for job, on in zip(rows, laid, strict=True) if on is None}
         untried = {row for row, job in enumerate(rows) if not job.tried}
-        sizes = spend(needs, laid, free, untried, grow=self.idle == "spend", worth=self.worth)
+        sizes = backfill(needs, laid, free, untried, grow=self.idle == "spend", min_payback=self.min_payback)
         each = zip(rows, needs, laid, sizes, strict=True)
-        wishes = [self._wish(*one, jobs.quantum, now) for one in each]
+        wishes = [self._plan_row(*one, jobs.quantum, now) for one in each]
         served = ((need, on) for need, on in zip(needs, laid, strict=True) if need is not None and on is not None)
         again = min((next_change(need, on, now) for need, on in served), default=math.inf)
         return self._plan(jobs, rows, needs, wishes, again)
 
     @staticmethod
     def _plan(
-        jobs: JobView, rows: Sequence[JobRow], needs: Sequence[Need | None], wishes: Sequence[_Wish], again: float
+        jobs: JobView, rows: Sequence[JobRow], needs: Sequence[Demand | None], wishes: Sequence[_PlanRow], again: float
     ) -> Plan:
         def turn(row: int) -> tuple[int, int, float, int]:
             """Who keeps its devices is dealt them first, and who gets more last: so nobody moves for others' sake."""
@@ -159,7 +159,7 @@ class Decor:
 
     # ------------------------------------------------------------------------------------------------ one job
 
-    def _need(self, job: JobRow, devices: int, quantum: float, now: float) -> Need | None:
+    def _need(self, job: JobRow, devices: int, quantum: float, now: float) -> Demand | None:
         """What a job needs from here; None if its loss does not come down, or no number of devices is there for it."""
         end = self._controllers[job.place].end(job.deadline, now)
         sizes, rates = self._usable(job, devices, end - now)
@@ -167,18 +167,18 @@ class Decor:
             return None
         if not job.tried or math.isnan(job.left):  # on the fewest devices, or on those that it has
             soon = now + max(TRIAL_WITHIN * (end - now), 1.1 * TRIAL)
-            return Need(TRIAL, soon, sizes, tuple(1 + EXACT * size for size in sizes), weight=job.weight,
+            return Demand(TRIAL, soon, sizes, tuple(1 + EPSILON * size for size in sizes), weight=job.weight,
                         holds=job.holds, may_shrink=False, stint=TRIAL)  # fmt: skip
         work = self._work(job, now)
         if _in_parts(job, quantum):
             part = self._part(job, work, end, quantum, now)
-            part = part if part < 1.0 - EXACT else 0.0
+            part = part if part < 1.0 - EPSILON else 0.0
             if 0 < part <= quantum:  # it may be early, but not on less
                 end = min(end, now + work / job.speed.rate(part))
-            return Need(work, end, sizes, rates, latest=job.deadline, weight=job.weight, part=part)
+            return Demand(work, end, sizes, rates, latest=job.deadline, weight=job.weight, part=part)
         lag = max(min(job.stint, now) + job.resize - now, 0.0) if job.on_its_way else 0.0  # inf: it has not left yet
-        reserve = 0.5 * (job.deadline - end) + BEARABLE * (job.deadline - job.submitted)
-        return Need(
+        reserve = 0.5 * (job.deadline - end) + MAX_LATENESS * (job.deadline - job.submitted)
+        return Demand(
             work,
             end,
             sizes,
@@ -189,18 +189,18 @@ class Decor:
             lag=lag,
             start=job.resize if job.batches else 0.0,
             resize=job.resize,
-            stint=self.worth * job.resize,
-            least_stint=self.least_stint,
+            stint=self.min_payback * job.resize,
+            min_dwell=self.min_dwell,
             patience=min(0.5 * job.resize, reserve) if job.holds else 0.0,
             margin=0.25 * job.resize + 0.005 * max(end - now, 0.0),
             may_shrink=self._may_shrink(job, end, now),
-            stays=self.stays,
+            min_saving=self.min_saving,
         )
 
     def _may_shrink(self, job: JobRow, end: float, now: float) -> bool:
         """Not if it would not last, nor while the job uses up what is kept for bad luck."""
         in_reserve = self.rule.alpha < 1 and end >= job.deadline
-        return now - job.stint >= self.least_stint and end - now >= self.worth * job.resize and not in_reserve
+        return now - job.stint >= self.min_dwell and end - now >= self.min_payback * job.resize and not in_reserve
 
     def _usable(self, job: JobRow, devices: int, left: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Numbers of devices that the job may have, and how fast it should be on them, with so many seconds left."""
@@ -210,8 +210,8 @@ class Decor:
         if job.fixed in job.speed.sizes:
             return (job.fixed,), (job.speed.rate(job.fixed),)
         sizes, rates = job.speed.useful()
-        if job.speed.seconds < math.inf and left >= MENDED * (2 * job.resize + self.least_stint):
-            rates = hoped(job.speed, sizes, rates)
+        if job.speed.seconds < math.inf and left >= MIN_TRIES * (2 * job.resize + self.min_dwell):
+            rates = optimistic_throughputs(job.speed, sizes, rates)
         there = bisect_right(sizes, devices)
         return sizes[:there], rates[:there]
 
@@ -228,26 +228,28 @@ class Decor:
         """The part of a device that its controller wants; of a target by loss, the part that its forecast needs."""
         if not job.exact:
             wanted = job.speed.devices_for(work / max(end - now, 1e-9))
-            return min(max(quantum * math.ceil(wanted / quantum - EXACT), quantum), 1.0) if wanted < 1.0 else 1.0
+            return min(max(quantum * math.ceil(wanted / quantum - EPSILON), quantum), 1.0) if wanted < 1.0 else 1.0
         state = _state(job, work, quantum, 1.0, quantum, now)
         return self._controllers[job.place].step(state, job.speed)
 
     # ------------------------------------------------------------------------------------------------ its answer
 
-    def _wish(self, job: JobRow, need: Need | None, laid: Laid | None, whole: int, quantum: float, now: float) -> _Wish:
+    def _plan_row(
+        self, job: JobRow, need: Demand | None, laid: Reservation | None, whole: int, quantum: float, now: float
+    ) -> _PlanRow:
         if need is None:
-            return _Wish(2, 1.0, job.speed.sizes[0], math.inf, "out_of_reach")
+            return _PlanRow(2, 1.0, job.speed.sizes[0], math.inf, "out_of_reach")
         if laid is None:
             return self._left_out(job, need, whole, now)
         size, done = laid.at_once(now), laid.done
         if whole > size:
-            size, done = float(whole), ends_on(need, whole, now)
+            size, done = float(whole), end_time(need, whole, now)
         if not size:
             first = laid.stretches[0]
             numbers = first.devices, min(first.begin - now, FARTHEST)
-            return _Wish(1, 0.0, max(int(first.devices), 1), done, "planned_later", numbers)
+            return _PlanRow(1, 0.0, max(int(first.devices), 1), done, "planned_later", numbers)
         if not job.tried or math.isnan(job.left):
-            return _Wish(0, 1.0, int(size), math.nan, "full_speed")
+            return _PlanRow(0, 1.0, int(size), math.nan, "full_speed")
         code, left = "on_ramp", job.deadline - now
         least = quantum if _in_parts(job, quantum) else need.sizes[0]
         if self.rule.mode == "paper" and not _in_parts(job, quantum):
@@ -262,24 +264,24 @@ class Decor:
             code, left = "early", job.deadline - done
         if job.fixed:
             code = "back_to_size"
-        return _Wish(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, FARTHEST)))
+        return _PlanRow(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, FARTHEST)))
 
-    def _left_out(self, job: JobRow, need: Need, whole: int, now: float) -> _Wish:
+    def _left_out(self, job: JobRow, need: Demand, whole: int, now: float) -> _PlanRow:
         """What becomes of a job that is not kept: it gets what nobody needs, if it can make it or goes on when late."""
         if math.isnan(job.left) or not job.tried:
-            return _Wish(1, 1.0, need.sizes[0], math.nan, "full_speed")
-        best = min(need.sizes, key=lambda size: (ends_on(need, size, now), size))
-        late = ends_on(need, best, now) - job.deadline
+            return _PlanRow(1, 1.0, need.sizes[0], math.nan, "full_speed")
+        best = min(need.sizes, key=lambda size: (end_time(need, size, now), size))
+        late = end_time(need, best, now) - job.deadline
         if job.fixed:
-            return _Wish(2, float(job.goes_on), best, job.deadline + late, "back_to_size", (float(best), 0.0))
+            return _PlanRow(2, float(job.goes_on), best, job.deadline + late, "back_to_size", (float(best), 0.0))
         if late > 0:
             numbers = float(best), min(late, FARTHEST)
-            return _Wish(2, float(job.goes_on), best, job.deadline + late, "beyond_reach", numbers)
+            return _PlanRow(2, float(job.goes_on), best, job.deadline + late, "beyond_reach", numbers)
         seconds = need.work / need.rates[need.sizes.index(best)]
         numbers = min(seconds * best, FARTHEST), 0.0
         if whole:
-            return _Wish(1, 1.0, whole, ends_on(need, whole, now), "outbid", numbers)
-        return _Wish(2, float(job.goes_on), best, math.inf, "outbid", numbers)
+            return _PlanRow(1, 1.0, whole, end_time(need, whole, now), "outbid", numbers)
+        return _PlanRow(2, float(job.goes_on), best, math.inf, "outbid", numbers)
 
 
 def _in_parts(job: JobRow, quantum: float) -> bool:
@@ -287,6 +289,6 @@ def _in_parts(job: JobRow, quantum: float) -> bool:
     return quantum < 1.0 and job.speed.sizes == (1,)
 
 
-def _state(job: JobRow, work: float, least: float, most: float, quantum: float, now: float) -> State:
+def _state(job: JobRow, work: float, least: float, most: float, quantum: float, now: float) -> ControllerInput:
     total = job.batches + job.left
-    return State(now, total - work, total, job.deadline, least, most, quantum, not job.obeys)
+    return ControllerInput(now, total - work, total, job.deadline, least, most, quantum, not job.obeys)

@@ -25,18 +25,18 @@ class GuardedEdf:
 
     Args:
         judge_after: loss cells that a job must have shown before it is judged.
-        least_chance: below it a job is given up for now.
+        min_chance: below it a job is given up for now.
 
     Raises:
         ValueError: if an argument is out of its range.
     """
 
-    def __init__(self, judge_after: int = 10, least_chance: float = 0.15) -> None:
-        self._judge = Judge(judge_after, least_chance)
+    def __init__(self, judge_after: int = 10, min_chance: float = 0.15) -> None:
+        self._judge = Judge(judge_after, min_chance)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         judgement = self._judge(jobs, now)
-        occupied = judgement.occupies(0.5)
+        occupied = judgement.occupied_time(0.5)
         first = self._first(jobs, judgement, occupied, now)
         key = np.where(judgement.passes, jobs.deadline, -judgement.chance)
         order = np.lexsort((key, np.where(judgement.passes, ~first, 2)))

@@ -7,10 +7,10 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.planning.chance import Judge, served_in_order
-from lightning_core.planning.sequencing import ends_in_order
+from lightning_core.planning.sequencing import completion_times
 
 # Of those that do not fit in, how many are tried before the set is taken as full: each try costs O(n).
-MISFITS = 50
+MAX_MISFITS = 50
 
 
 class IndexEdf:
@@ -25,21 +25,21 @@ class IndexEdf:
     Args:
         level: the quantile of the forecast work that a job is planned with.
         judge_after: loss cells that a job must have shown before it is judged.
-        least_chance: below it a job is given up for now.
+        min_chance: below it a job is given up for now.
 
     Raises:
         ValueError: if an argument is out of its range.
     """
 
-    def __init__(self, level: float = 0.4, judge_after: int = 20, least_chance: float = 0.15) -> None:
+    def __init__(self, level: float = 0.4, judge_after: int = 20, min_chance: float = 0.15) -> None:
         if not 0 < level < 1:
             raise ValueError(f"level must be above 0 and below 1, got {level}")
         self.level = level
-        self._judge = Judge(judge_after, least_chance)
+        self._judge = Judge(judge_after, min_chance)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         judgement = self._judge(jobs, now)
-        occupied = judgement.occupies(self.level)
+        occupied = judgement.occupied_time(self.level)
         expected = np.minimum(judgement.work, judgement.slack[:, None]).mean(axis=1) * jobs.size
         by_index = np.argsort(-jobs.weight * judgement.chance / expected, kind="stable")
         first = _taken_in(jobs, by_index[judgement.passes[by_index]], occupied, now)
@@ -56,10 +56,10 @@ def _taken_in(jobs: JobView, candidates: IntArray, occupied: FloatArray, now: fl
     for row in candidates.tolist():
         taken[row] = True
         rows = by_deadline[taken[by_deadline]]
-        ends = ends_in_order(occupied, jobs.size, rows, jobs.devices, now)[rows]
+        ends = completion_times(occupied, jobs.size, rows, jobs.devices, now)[rows]
         if np.any(ends > jobs.deadline[rows] + 1e-9):
             taken[row] = False
             misfits += 1
-            if misfits == MISFITS:
+            if misfits == MAX_MISFITS:
                 break
     return taken

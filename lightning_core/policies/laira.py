@@ -35,9 +35,9 @@ from lightning_core.core.protocols import Estimator
 from lightning_core.core.reasons import index
 from lightning_core.estimators.kalman import Kalman
 from lightning_core.estimators.ridge import Ridge
-from lightning_core.planning.exploration import PATIENCE
-from lightning_core.planning.sequencing import ends_in_order
-from lightning_core.planning.time_slices import SliceLaw, Turns
+from lightning_core.planning.exploration import MAX_BATCHES_PER_CELL
+from lightning_core.planning.sequencing import completion_times
+from lightning_core.planning.time_slices import SliceController, SliceHolders
 
 # Distances in ln s are not taken to be shorter: at its deadline a job has none left.
 SHORTEST = 1e-9
@@ -58,8 +58,8 @@ class Laira:
         pd: whether slices grow and shrink with the error of the forecasts; else each has the initial length.
         explore: loss cells that each job shows before anything else.
         unit: seconds of a unit of time; slices are whole numbers of it. At least the scheduler's period.
-        initial: units of the first slices (M_1).
-        longest: units of the longest slice.
+        initial_units: units of the first slices (M_1).
+        max_units: units of the longest slice.
         kp: units by which a slice is shorter for a growth of the error of ln l by 1 (proportional gain).
         kd: the same for a growth of that growth (derivative gain).
         gamma: forgetting of the line, by cells (eq. 9).
@@ -68,7 +68,7 @@ class Laira:
         noise: of a cell's ln l, sub-Gaussian scale (R).
         delta: chance with which the confidence bound may fail.
         dkf: arguments of :class:`~lightning_core.estimators.Kalman`, which looks ahead.
-        patience: seconds without progress after which a job that has the device is passed over.
+        stall_timeout: seconds without progress after which a job that has the device is passed over.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -84,8 +84,8 @@ class Laira:
         pd: bool = True,
         explore: int = 5,
         unit: float = 1.0,
-        initial: int = 5,
-        longest: int = 50,
+        initial_units: int = 5,
+        max_units: int = 50,
         kp: float = 20.0,
         kd: float = 5.0,
         gamma: float = 0.9,
@@ -94,7 +94,7 @@ class Laira:
         noise: float = 0.05,
         delta: float = 0.1,
         dkf: Mapping[str, Any] | None = None,
-        patience: float = 30.0,
+        stall_timeout: float = 30.0,
     ) -> None:
         if explore < 3:
             raise ValueError(f"explore must be at least 3 cells, got {explore}")
@@ -109,10 +109,14 @@ class Laira:
         self.unit = unit
         self.ucb = ucb
         self._confidence = bound, noise, delta
-        self._law = SliceLaw(initial, longest, kp, kd) if pd else SliceLaw(initial, longest, 0.0, 0.0)
+        self._law = (
+            SliceController(initial_units, max_units, kp, kd)
+            if pd
+            else SliceController(initial_units, max_units, 0.0, 0.0)
+        )
         self._line = Ridge(gamma, ridge)
         self._filter = Kalman(**(dkf or {})) if look_ahead else None
-        self._turns = Turns(patience)
+        self._turns = SliceHolders(stall_timeout)
         self._said: dict[int, _Said] = {}  # by place, of those that have the slice
         self._ranked = _Ranking()
 
@@ -140,7 +144,7 @@ class Laira:
     def _unexplored(self, jobs: JobView) -> BoolArray:
         """Who has not shown its speed, or not enough cells; but not for ever, if it shows no usable loss."""
         unseen = np.where(jobs.exact, np.isnan(jobs.work), (jobs.cells < self.explore) | np.isnan(jobs.throughput))
-        return unseen & (jobs.batches <= PATIENCE * self.explore)
+        return unseen & (jobs.batches <= MAX_BATCHES_PER_CELL * self.explore)
 
     def _begin_slice(self, jobs: JobView, now: float) -> None:
         """Steps 3 to 11 of Algorithm 1."""
@@ -214,7 +218,7 @@ class Laira:
         order = np.lexsort((rank, ~served))
         slack = np.maximum(jobs.deadline - now, SHORTEST)
         occupied = np.where(jobs.work < slack, jobs.work, slack)
-        ends = ends_in_order(occupied, jobs.size, order[~out[order]], jobs.devices, now)
+        ends = completion_times(occupied, jobs.size, order[~out[order]], jobs.devices, now)
         if length is None:
             codes, waiting = np.full(n, index("explore")), np.full(n, index("explored"))
             numbers = np.stack([jobs.cells.astype(np.float64), np.full(n, float(self.explore))], axis=1)

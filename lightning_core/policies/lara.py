@@ -14,7 +14,7 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.planning.exploration import Exploration
 from lightning_core.planning.moore_hodgson import largest_feasible_set
-from lightning_core.planning.sequencing import ends_in_order, side_by_side
+from lightning_core.planning.sequencing import completion_times, side_by_side
 
 Order = Literal["share", "edf"]
 
@@ -61,7 +61,7 @@ class Lara:
             finish[rows] = now + jobs.work[rows] / np.maximum(share[rows], 1e-9)
         else:
             share[rows] = 1.0
-            finish = ends_in_order(jobs.work, jobs.size, rows, jobs.devices, now)
+            finish = completion_times(jobs.work, jobs.size, rows, jobs.devices, now)
         # By `share` a job ends at its deadline, or sooner where the shares were scaled up to fill the pool.
         finish[rows] = np.minimum(finish[rows], jobs.deadline[rows])
         known = np.isfinite(jobs.work)

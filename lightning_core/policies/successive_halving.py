@@ -14,7 +14,7 @@ from lightning_core.core.reasons import index
 from lightning_core.policies.round_robin import RoundRobin
 
 # Reasons speak of no greater distance.
-FARTHEST = 99.0
+MAX_DISTANCE = 99.0
 
 
 class SuccessiveHalving:
@@ -81,7 +81,7 @@ class SuccessiveHalving:
         codes, waiting = np.full(n, index("halved")), np.full(n, index("halved"))
         share[rows], finish[rows], numbers[rows] = turns.share, turns.finish, turns.numbers
         codes[rows], waiting[rows] = turns.codes, turns.waiting
-        numbers[dropped, 0] = np.minimum(distance[dropped], FARTHEST)
+        numbers[dropped, 0] = np.minimum(distance[dropped], MAX_DISTANCE)
         nearest_first = dropped[np.argsort(distance[dropped], kind="stable")]
         return Plan(np.concatenate([rows[turns.order], nearest_first]), share, finish, codes, waiting, numbers)
 

@@ -32,9 +32,9 @@ class Triage:
     Args:
         level: the quantile of the forecast work that a job is planned with.
         judge_after: loss cells that a job must have shown before it is judged.
-        least_chance: below it a job is given up for now.
+        min_chance: below it a job is given up for now.
         slice_cells: loss cells that a job shows before another that is kept may take its place.
-        longest: seconds after which another may do so in any case.
+        max_slice: seconds after which another may do so in any case.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -44,26 +44,26 @@ class Triage:
         self,
         level: float = 0.3,
         judge_after: int = 10,
-        least_chance: float = 0.15,
+        min_chance: float = 0.15,
         slice_cells: int = 20,
-        longest: float = 10.0,
+        max_slice: float = 10.0,
     ) -> None:
         if not 0 < level < 1:
             raise ValueError(f"level must be above 0 and below 1, got {level}")
         if slice_cells < 1:
             raise ValueError(f"slice_cells must be at least 1, got {slice_cells}")
-        if not 0 <= longest < np.inf:
-            raise ValueError(f"longest must be at least 0 seconds and finite, got {longest}")
+        if not 0 <= max_slice < np.inf:
+            raise ValueError(f"max_slice must be at least 0 seconds and finite, got {max_slice}")
         self.level = level
         self.slice_cells = slice_cells
-        self.longest = longest
-        self._judge = Judge(judge_after, least_chance)
+        self.max_slice = max_slice
+        self._judge = Judge(judge_after, min_chance)
         # Of those who have a slice, by place: when it began, and the cells that they had shown.
         self._slices: dict[int, tuple[float, int]] = {}
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         judgement = self._judge(jobs, now)
-        occupied = judgement.occupies(self.level)
+        occupied = judgement.occupied_time(self.level)
         first = self._kept(jobs, judgement, occupied, now)
         key = np.where(judgement.passes, jobs.deadline, -judgement.chance)
         order = np.lexsort((key, np.where(judgement.passes, ~first, 2)))
@@ -86,7 +86,7 @@ class Triage:
             and jobs.place[row] == place
             and first[row]
             and jobs.cells[row] - shown < self.slice_cells
-            and now - began < self.longest
+            and now - began < self.max_slice
         }
         if going:
             going_on = np.isin(jobs.place[order], list(going))

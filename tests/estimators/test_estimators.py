@@ -189,8 +189,8 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_should(name: str) -> 
     quantiles = passage(bank, 0.05, rows)
     assert grows(quantiles)
     low, high = (np.sqrt(quantiles[:, k] * quantiles[:, k + 1]) for k in (1, 17))
-    least, most = COVERAGE.get(name, (155, 200))
-    assert least <= ((low <= 1600.0) & (high >= 1600.0)).sum() <= most
+    min_cells, most = COVERAGE.get(name, (155, 200))
+    assert min_cells <= ((low <= 1600.0) & (high >= 1600.0)).sum() <= most
     # An interval from now to never would hold it too: the middle is right within a factor of 2, typically.
     left = np.maximum(median(quantiles) - s[-1], 1.0)
     assert np.median(np.abs(np.log(left / (1600.0 - s[-1])))) < np.log(2.0)
@@ -397,7 +397,7 @@ def test_a_wound_up_covariance_stays_one() -> None:
         ({"measurement": 0.0}, "measurement must be positive and finite, got 0.0"),
         ({"noise": "pink"}, "noise must be 'independent' or 'white', got 'pink'"),
         ({"noise": "white", "order": 0}, "noise must be 'independent' with order 0"),
-        ({"least": 2}, "least must be at least 3 cells, got 2"),
+        ({"min_cells": 2}, "min_cells must be at least 3 cells, got 2"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, object], message: str) -> None:

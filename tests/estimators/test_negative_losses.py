@@ -17,7 +17,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import JoinRefused
 from lightning_core.core.targets import LossTarget
 from lightning_core.estimators import ESTIMATORS, Posterior
-from lightning_core.estimators.above_floor import MOST_CELLS, AboveFloor
+from lightning_core.estimators.above_floor import MAX_CELLS, AboveFloor
 from lightning_core.history.history import History
 from lightning_core.policies import POLICIES
 from lightning_core.report.page import page
@@ -257,7 +257,7 @@ def test_a_long_curve_is_kept_short() -> None:
     position, loss = curve(3000)
     shown(bank, 0, position, loss)
     kept = bank._raised[0]
-    assert len(kept.positions) <= MOST_CELLS
+    assert len(kept.positions) <= MAX_CELLS
     assert kept.positions[-1] == position[-1]
     assert np.diff(kept.positions).min() > 0
 

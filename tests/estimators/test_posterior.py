@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.estimators.posterior import EXPONENTS, LEAST_MISFIT, POWERS, SHIFTS, Posterior
+from lightning_core.estimators.posterior import EXPONENTS, MIN_MISFIT, POWERS, SHIFTS, Posterior
 
 ROW = np.array([0])
 
@@ -53,7 +53,7 @@ def test_belief_goes_by_misfit_with_the_evidence_of_a_few_cells() -> None:
     def misfit(k: int) -> float:
         x = (s / s[0] + SHIFTS[k % len(SHIFTS)]) ** -EXPONENTS[k // len(SHIFTS)]
         relative = (losses - scale[0, 0, 0, k] * x) / losses
-        return float((weight * relative**2).sum() / weight.sum()) + LEAST_MISFIT
+        return float((weight * relative**2).sum() / weight.sum()) + MIN_MISFIT
 
     odds = belief[0, 0, 0, 20] / belief[0, 0, 0, 30]
     assert odds == pytest.approx((misfit(20) / misfit(30)) ** -1.5, rel=1e-6)
@@ -113,7 +113,7 @@ def test_the_unit_of_data_does_not_matter() -> None:
         ({"evidence": 0.0}, "evidence must be positive and finite, got 0.0"),
         ({"floor": 1.0}, "floor must be above 0 and below 1, got 1.0"),
         ({"widening": -0.1}, "widening must be at least 0 and finite, got -0.1"),
-        ({"least": 2}, "least must be at least 3 cells, got 2"),
+        ({"min_cells": 2}, "min_cells must be at least 3 cells, got 2"),
     ],
 )
 def test_wrong_arguments_name_the_rule_and_the_value(arguments: dict[str, object], message: str) -> None:

@@ -42,7 +42,7 @@ from lightning_core.market.policies.chain import transitions
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.market.window_planner import grid_of
 from lightning_core.placement.predictor import PREDICTORS
-from lightning_core.planning.series import errors
+from lightning_core.planning.time_series import errors
 from lightning_core.scheduler.market_jobs import on_demand_alone
 
 PAPER = SpotJob(work=80.0, deadline=10)

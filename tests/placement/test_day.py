@@ -13,7 +13,7 @@ from lightning_core.placement import Demands, EdgePrices, Gpu, Level, Node, Plac
 from lightning_core.placement.day_simulation import Surges, simulate_day
 from lightning_core.placement.predictor import PREDICTORS, relative_errors
 from lightning_core.placement.reconfigurer import ReconfigurationLimits
-from lightning_core.planning.series import LastValue, Perfect
+from lightning_core.planning.time_series import LastValue, Perfect
 
 # 150 samples a second on a GPU, 100 epochs: ten of them serve 15 samples a second, not one more.
 DEMANDS = Demands(

@@ -11,22 +11,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.speedup import SpeedUp
-from lightning_core.planning.admission import fill
-from lightning_core.planning.backfill import ends_on, spend
-from lightning_core.planning.reservations import HOPE, Free, Laid, Need, hoped, lay, lay_on_fewest, next_change
+from lightning_core.planning.admission import admit
+from lightning_core.planning.backfill import backfill, end_time
+from lightning_core.planning.reservations import (
+    OPTIMISM,
+    Demand,
+    FreeDevices,
+    Reservation,
+    next_change,
+    optimistic_throughputs,
+    reserve,
+    reserve_fewest,
+)
 
 
-def need(work: float, end: float, *rates: float, **more: float) -> Need:
+def need(work: float, end: float, *rates: float, **more: float) -> Demand:
     """A job on 1, 2, 4, ... devices."""
-    return Need(work, end, tuple(2**k for k in range(len(rates))), rates, **more)  # type: ignore[arg-type]
+    return Demand(work, end, tuple(2**k for k in range(len(rates))), rates, **more)  # type: ignore[arg-type]
 
 
-def stretches(laid: Laid | None) -> Any:
+def stretches(laid: Reservation | None) -> Any:
     return None if laid is None else [tuple(stretch) for stretch in laid.stretches]
 
 
 @st.composite
-def needs(draw: st.DrawFn, devices: int) -> list[Need | None]:
+def needs(draw: st.DrawFn, devices: int) -> list[Demand | None]:
     """Jobs of any work and speed-up, some on devices already, as many as there are."""
     free, several = devices, []
     for _ in range(draw(st.integers(1, 8))):
@@ -41,7 +50,7 @@ def needs(draw: st.DrawFn, devices: int) -> list[Need | None]:
             free -= holds
         resize = draw(st.sampled_from([0.0, 1.0, 30.0]))
         several.append(
-            Need(
+            Demand(
                 draw(st.floats(0.1, 500)),
                 end,
                 tuple(sizes),
@@ -56,13 +65,13 @@ def needs(draw: st.DrawFn, devices: int) -> list[Need | None]:
                 patience=draw(st.sampled_from([0.0, 2.0])) if holds else 0.0,
                 margin=draw(st.sampled_from([0.0, 1.0])) if holds else 0.0,
                 may_shrink=draw(st.booleans()),
-                stays=draw(st.sampled_from([0.0, 0.1])),
+                min_saving=draw(st.sampled_from([0.0, 0.1])),
             )
         )
     return [one if draw(st.integers(0, 9)) else None for one in several]
 
 
-def done_by(job: Need, laid: Laid) -> float:
+def done_by(job: Demand, laid: Reservation) -> float:
     """Batches that it does in these stretches, counted anew."""
     work, before, wait, last = 0.0, job.holds, job.lag, 0.0
     first = True
@@ -87,9 +96,9 @@ def test_nothing_is_oversold_and_whoever_is_kept_is_done_in_time(data: st.DataOb
     devices = data.draw(st.sampled_from([1, 4, 16]))
     jobs = data.draw(needs(devices))
     hopeless = data.draw(st.sets(st.integers(0, len(jobs) - 1)))
-    laid, free = fill(jobs, devices, 0.0, hopeless)
+    laid, free = admit(jobs, devices, 0.0, hopeless)
     assert min(free.devices) >= -1e-6
-    taken = Free(0.0, devices)
+    taken = FreeDevices(0.0, devices)
     for job, on in zip(jobs, laid, strict=True):
         if on is None:
             continue
@@ -104,7 +113,7 @@ def test_nothing_is_oversold_and_whoever_is_kept_is_done_in_time(data: st.DataOb
     assert min(taken.devices) >= -1e-6
     for job, on in zip(jobs, laid, strict=True):  # alone in the pool it was kept if that is possible at all
         if job is not None and on is None and sum(one is not None for one in jobs) == 1:
-            assert lay_on_fewest(job, Free(0.0, devices)) is None
+            assert reserve_fewest(job, FreeDevices(0.0, devices)) is None
 
 
 @given(data=st.data())
@@ -112,9 +121,9 @@ def test_nothing_is_oversold_and_whoever_is_kept_is_done_in_time(data: st.DataOb
 def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
     devices, grow = data.draw(st.sampled_from([1, 4, 16])), data.draw(st.booleans())
     jobs = data.draw(needs(devices))
-    laid, free = fill(jobs, devices, 0.0)
+    laid, free = admit(jobs, devices, 0.0)
     untried = {row for row, job in enumerate(jobs) if job is not None and data.draw(st.booleans())}
-    sizes = spend(jobs, laid, free, untried, grow=grow, worth=5.0)
+    sizes = backfill(jobs, laid, free, untried, grow=grow, min_payback=5.0)
     assert sum(sizes) <= devices
     for row, (job, on, size) in enumerate(zip(jobs, laid, sizes, strict=True)):
         if job is None:
@@ -125,7 +134,7 @@ def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
             if not grow and row not in untried:
                 assert size == on.at_once(0.0)
         elif size:  # it is behind: only devices on which it may yet make it
-            assert any(ends_on(job, n, 0.0) <= max(job.end, job.latest) for n in job.sizes)
+            assert any(end_time(job, n, 0.0) <= max(job.end, job.latest) for n in job.sizes)
 
 
 # --------------------------------------------------------------------------------------------------------- one job
@@ -146,18 +155,21 @@ def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
         (need(80, 100, 1, 1.9, holds=2, resize=20, margin=0.1), [(0, 80 / 1.9, 2)]),  # but not by a hair
         (need(80, 100, 1, 1.9, holds=2, resize=20, may_shrink=False), [(0, 80 / 1.9, 2)]),
         (need(80, 100, 1, 1.9, holds=2, resize=20, lag=1), [(0, 1 + 80 / 1.9, 2)]),  # it is still on its way
-        (need(80, 100, 1, 1.9, holds=2, resize=20, stays=0.2), [(0, 80 / 1.9, 2)]),  # 100 instead of 84 device-seconds
+        (
+            need(80, 100, 1, 1.9, holds=2, resize=20, min_saving=0.2),
+            [(0, 80 / 1.9, 2)],
+        ),  # 100 instead of 84 device-seconds
         (need(102, 100, 1, 1.9, holds=1, resize=1, patience=2), [(0, 102, 1)]),  # a little late is not worth a change
         (need(104, 100, 1, 2, holds=1, resize=1), [(0, 94, 1), (94, 100, 2)]),  # a little more is needed in the end
         (need(150, 100, 1, 2, holds=1, resize=1), [(0, 76, 2)]),  # much more at once
         (need(10.8, 10, 1, 2, holds=1, resize=1), [(0, 6.4, 2)]),
-        (need(10.8, 10, 1, 2, holds=1, resize=1, least_stint=2), [(0, 7.2, 1), (7.2, 10, 2)]),  # less than a stint
+        (need(10.8, 10, 1, 2, holds=1, resize=1, min_dwell=2), [(0, 7.2, 1), (7.2, 10, 2)]),  # less than a stint
         (need(101, 100, 1, 1.9, latest=110), [(0, 101 / 1.9, 2)]),
         (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # what is kept for bad luck is used up
     ],
 )
-def test_a_job_alone(job: Need, expected: list[tuple[float, float, float]] | None) -> None:
-    laid = lay_on_fewest(job, Free(0.0, 4))
+def test_a_job_alone(job: Demand, expected: list[tuple[float, float, float]] | None) -> None:
+    laid = reserve_fewest(job, FreeDevices(0.0, 4))
     if expected is None:
         assert laid is None
     else:
@@ -165,22 +177,25 @@ def test_a_job_alone(job: Need, expected: list[tuple[float, float, float]] | Non
 
 
 def test_it_does_with_fewer_while_others_have_theirs() -> None:
-    free = Free(0.0, 4)
+    free = FreeDevices(0.0, 4)
     free.take(0, 50, 3)
-    assert stretches(lay(need(150, 100, 1, 1.9, 3), free, 2, 100)) == [(0, 50, 1), (50, pytest.approx(50 + 100 / 3), 4)]
+    assert stretches(reserve(need(150, 100, 1, 1.9, 3), free, 2, 100)) == [
+        (0, 50, 1),
+        (50, pytest.approx(50 + 100 / 3), 4),
+    ]
     # Whoever has not begun waits, if that takes less: there is a restart less in it.
     job = need(150, 125, 1, 1.2, 3, start=20, resize=20)
-    assert stretches(lay_on_fewest(job, free)) == [(50, pytest.approx(120), 4)]
-    assert stretches(lay(job, free, 2, 125)) == [(0, 50, 1), (50, pytest.approx(110), 4)]
+    assert stretches(reserve_fewest(job, free)) == [(50, pytest.approx(120), 4)]
+    assert stretches(reserve(job, free, 2, 125)) == [(0, 50, 1), (50, pytest.approx(110), 4)]
 
 
 def test_a_change_that_would_not_pay_for_itself_is_not_planned() -> None:
-    free = Free(0.0, 2)
+    free = FreeDevices(0.0, 2)
     free.take(0, 10, 1)
     free.take(20, 200, 1)  # two devices are free for 10 s alone
     job = need(100, 200, 1, 1.9, holds=1, resize=6)
-    assert stretches(lay(job, free, 1, 200)) == [(0, 100, 1)]
-    assert stretches(lay(replace(job, resize=1.0), free, 1, 200)) == [
+    assert stretches(reserve(job, free, 1, 200)) == [(0, 100, 1)]
+    assert stretches(reserve(replace(job, resize=1.0), free, 1, 200)) == [
         (0, 10, 1),
         (10, 20, 2),
         (20, pytest.approx(93.9), 1),
@@ -188,11 +203,11 @@ def test_a_change_that_would_not_pay_for_itself_is_not_planned() -> None:
 
 
 def test_a_part_of_a_device_needs_that_part_all_the_time() -> None:
-    free = Free(0.0, 1)
+    free = FreeDevices(0.0, 1)
     free.take(10, 20, 0.5)
-    job = Need(10.0, 40.0, (1,), (1.0,), part=0.4)
-    assert stretches(lay_on_fewest(job, free)) == [(0, 40, 0.4)]
-    assert stretches(lay_on_fewest(replace(job, part=0.6), free)) == [(0, 10, 1)]  # else it is planned as a whole
+    job = Demand(10.0, 40.0, (1,), (1.0,), part=0.4)
+    assert stretches(reserve_fewest(job, free)) == [(0, 40, 0.4)]
+    assert stretches(reserve_fewest(replace(job, part=0.6), free)) == [(0, 10, 1)]  # else it is planned as a whole
     assert free.least(10.0) == 1.0
     assert free.least_between(5.0, 15.0) == 0.5
     assert free.copy().devices == free.devices
@@ -215,20 +230,20 @@ def test_useful_sizes_are_those_that_are_faster_than_all_below() -> None:
         (need(80, 100, 1, 2, holds=2, resize=1, may_shrink=False), math.inf),  # it could have fewer already
     ],
 )
-def test_a_job_may_want_another_number_at(job: Need, when: float) -> None:
-    laid = lay_on_fewest(job, Free(0.0, 4))
+def test_a_job_may_want_another_number_at(job: Demand, when: float) -> None:
+    laid = reserve_fewest(job, FreeDevices(0.0, 4))
     assert laid is not None
     assert next_change(job, laid, 0.0) == pytest.approx(when)
     if when < math.inf and job.holds == 2:
         then = replace(job, work=job.work - 2 * (when - job.lag), end=job.end - when, lag=0.0)
         just_before = replace(then, work=then.work + 0.01)
-        assert [lay_on_fewest(one, Free(0.0, 4)).at_once(0.0) for one in (then, just_before)] == [1, 2]  # type: ignore[union-attr]
+        assert [reserve_fewest(one, FreeDevices(0.0, 4)).at_once(0.0) for one in (then, just_before)] == [1, 2]  # type: ignore[union-attr]
 
 
 def test_what_is_planned_for_later_is_looked_at_then() -> None:
-    free = Free(0.0, 1)
+    free = FreeDevices(0.0, 1)
     free.take(0.0, 30.0, 1.0)
-    laid = lay_on_fewest(need(50, 100, 1), free)
+    laid = reserve_fewest(need(50, 100, 1), free)
     assert laid is not None
     assert next_change(need(50, 100, 1), laid, 0.0) == 30.0
 
@@ -239,16 +254,18 @@ def test_what_was_not_tried_is_hoped_for_but_not_as_much_as_more() -> None:
         speed.observe(3.0, 30, 1.0)
     sizes, rates = speed.useful()
     most = 0.98 * rates[2]
-    assert hoped(speed, sizes, rates) == pytest.approx((HOPE * rates[0], min(HOPE * rates[1], most), rates[2]))
-    assert hoped(SpeedUp((1, 2), (5.0, 6.0)), (1, 2), (5.0, 6.0)) == (5.0, 6.0)
+    assert optimistic_throughputs(speed, sizes, rates) == pytest.approx(
+        (OPTIMISM * rates[0], min(OPTIMISM * rates[1], most), rates[2])
+    )
+    assert optimistic_throughputs(SpeedUp((1, 2), (5.0, 6.0)), (1, 2), (5.0, 6.0)) == (5.0, 6.0)
 
 
 # ------------------------------------------------------------------------------------------------------- several
 
 
-def kept(jobs: list[Need | None], devices: int, hopeless: tuple[int, ...] = ()) -> list[float | None]:
+def kept(jobs: list[Demand | None], devices: int, hopeless: tuple[int, ...] = ()) -> list[float | None]:
     """Devices that each has at once; None if it is not kept."""
-    laid, _ = fill(jobs, devices, 0.0, hopeless)
+    laid, _ = admit(jobs, devices, 0.0, hopeless)
     return [None if on is None else on.at_once(0.0) for on in laid]
 
 
@@ -279,20 +296,26 @@ def test_devices_of_a_job_on_its_way_are_nobody_elses_until_it_is_there() -> Non
 
 
 def test_who_is_behind_gets_what_the_others_leave() -> None:
-    jobs: list[Need | None] = [need(100, 100, 1, 1.9, holds=1), need(100, 60, 1, 1.9, latest=60)]
-    laid, free = fill(jobs, 2, 0.0)
+    jobs: list[Demand | None] = [need(100, 100, 1, 1.9, holds=1), need(100, 60, 1, 1.9, latest=60)]
+    laid, free = admit(jobs, 2, 0.0)
     assert laid[1] is None
-    assert spend(jobs, laid, free, (), grow=False, worth=5.0) == [1, 1]  # it may find a second one before long
-    hopeless: list[Need | None] = [jobs[0], need(200, 60, 1, 1.9)]
-    laid, free = fill(hopeless, 2, 0.0)
-    assert spend(hopeless, laid, free, (), grow=False, worth=5.0) == [1, 0]
+    assert backfill(jobs, laid, free, (), grow=False, min_payback=5.0) == [1, 1]  # it may find a second one before long
+    hopeless: list[Demand | None] = [jobs[0], need(200, 60, 1, 1.9)]
+    laid, free = admit(hopeless, 2, 0.0)
+    assert backfill(hopeless, laid, free, (), grow=False, min_payback=5.0) == [1, 0]
 
 
 def test_what_nobody_needs_is_spent_only_on_demand() -> None:
-    jobs: list[Need | None] = [need(100, 300, 1, 1.9, 3, holds=1, resize=2), need(100, 100, 1, holds=1)]
-    laid, free = fill(jobs, 8, 0.0)
-    assert spend(jobs, laid, free, (), grow=False, worth=5.0) == [1, 1]
-    assert spend(jobs, laid, free, (), grow=True, worth=5.0) == [4, 1]
-    assert spend(jobs, laid, free, (), grow=True, worth=50.0) == [1, 1]  # a change must bring more than it costs
-    assert spend(jobs, laid, free, {0}, grow=False, worth=5.0) == [4, 1]  # nothing is known of it: it is tried on all
-    assert math.isclose(ends_on(jobs[0], 4, 0.0), 2 + 100 / 3)  # type: ignore[arg-type]
+    jobs: list[Demand | None] = [need(100, 300, 1, 1.9, 3, holds=1, resize=2), need(100, 100, 1, holds=1)]
+    laid, free = admit(jobs, 8, 0.0)
+    assert backfill(jobs, laid, free, (), grow=False, min_payback=5.0) == [1, 1]
+    assert backfill(jobs, laid, free, (), grow=True, min_payback=5.0) == [4, 1]
+    assert backfill(jobs, laid, free, (), grow=True, min_payback=50.0) == [
+        1,
+        1,
+    ]  # a change must bring more than it costs
+    assert backfill(jobs, laid, free, {0}, grow=False, min_payback=5.0) == [
+        4,
+        1,
+    ]  # nothing is known of it: it is tried on all
+    assert math.isclose(end_time(jobs[0], 4, 0.0), 2 + 100 / 3)  # type: ignore[arg-type]

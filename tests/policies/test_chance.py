@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_core.core.arrays import LEVELS, NORMAL
-from lightning_core.planning.chance import CELLS_TO_PLAN, Judge, chances, quantile, usual_work
+from lightning_core.planning.chance import MIN_CELLS_TO_PLAN, Judge, chances, prior_work, quantile
 from tests.views import view
 
 
@@ -48,7 +48,7 @@ def test_a_quantile_is_one_of_those_given_or_between_two() -> None:
 def test_who_has_shown_nothing_needs_what_is_usual_as_fast_as_the_others() -> None:
     """Three jobs at 1, 2 and 4 s a cell with 100 cells each, and one without a cell."""
     jobs = view([9] * 3 + [nan], [100] * 4, cells=[100, 100, 100, 0], throughput=[10, 5, 2.5, nan])
-    work = usual_work(jobs, jobs.deadline)
+    work = prior_work(jobs, jobs.deadline)
     assert work[3, 8] == pytest.approx(150 * 2, rel=0.01)  # half of the 85 % that get there at all, at the median pace
     assert np.isfinite(work[3]).sum() == 17  # 15 % never do
     assert work[:3, 8] == pytest.approx([50, 100, 200], rel=0.01)  # 100 of the 150 cells are done
@@ -57,11 +57,11 @@ def test_who_has_shown_nothing_needs_what_is_usual_as_fast_as_the_others() -> No
 
 def test_while_nobody_has_shown_anything_the_usual_job_needs_half_of_its_time() -> None:
     jobs = view([nan, nan], [100, 40], cells=[0, 0])
-    assert quantile(usual_work(jobs, jobs.deadline), LEVELS[8]).tolist() == pytest.approx([50, 20], rel=0.01)
+    assert quantile(prior_work(jobs, jobs.deadline), LEVELS[8]).tolist() == pytest.approx([50, 20], rel=0.01)
 
 
 def test_a_curve_speaks_for_itself_from_so_many_cells_on() -> None:
-    few, enough = CELLS_TO_PLAN - 1, CELLS_TO_PLAN
+    few, enough = MIN_CELLS_TO_PLAN - 1, MIN_CELLS_TO_PLAN
     judged = Judge(20, 0.15)(view([5, 5, 5], [1e6] * 3, cells=[few, enough, 0], exact=[False, False, True]), 0.0)
     assert (judged.work[0] > 5).any()
     assert (judged.work[1:] == 5).all()
@@ -85,4 +85,4 @@ def test_when_a_job_is_judged(job: dict[str, list[float]], known: bool) -> None:
 
 def test_a_job_takes_up_no_more_than_the_time_it_has() -> None:
     judged = Judge(20, 0.15)(view([12, 5, inf], [17, 27, 10]), 7.0)
-    assert judged.occupies(0.5).tolist() == pytest.approx([10, 5, 3])
+    assert judged.occupied_time(0.5).tolist() == pytest.approx([10, 5, 3])

@@ -176,7 +176,7 @@ def test_a_change_comes_when_it_is_due_and_not_with_the_next_round() -> None:
     """Two devices do 19 batches a second, one does 12: 1000 of them by 75 s take 14.6 s on two, and 60.4 s on one."""
     one = run([training("a", 1000, 75.0, (12.0, 19.0), restart=0.1, known=True)], 2, alpha=1.0)
     assert one.end("a") == pytest.approx(75.0, abs=0.5)
-    rare = Settings("decor", {"alpha": 1.0, "least_stint": 0.0}, devices=2, period=30.0)
+    rare = Settings("decor", {"alpha": 1.0, "min_dwell": 0.0}, devices=2, period=30.0)
     simulation = Watched(rare, [training("a", 1000, 75.0, (12.0, 19.0), 0.1, known=True)], Delays(report=0.01))
     [job] = simulation.run(1000.0).jobs
     assert job.finished_at == pytest.approx(75.0, abs=0.5)
@@ -313,7 +313,7 @@ def test_the_paper_s_mode_ends_near_the_deadline(quantum: float) -> None:
 
 def test_after_a_resize_that_failed_a_job_stays_where_it_was() -> None:
     job = Job("a", 100.0, BatchTarget(1000), max_devices=2, sizes=(1, 2), can=CAN)
-    scheduler = Scheduler(Settings("decor", {"alpha": 1.0, "least_stint": 0.0}, devices=2))
+    scheduler = Scheduler(Settings("decor", {"alpha": 1.0, "min_dwell": 0.0}, devices=2))
     [grant] = scheduler.handle(Submit((job,)), 0.0)
     assert isinstance(grant, Grant)
     now, batches, number = 0.0, 0, 0
@@ -350,7 +350,14 @@ def test_who_keeps_its_devices_is_dealt_first_and_who_gets_more_last() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"alpha": 0.0}, {"level": 1.0}, {"least_stint": -1.0}, {"worth": float("inf")}, {"stays": 1.0}, {"idle": "burn"}],
+    [
+        {"alpha": 0.0},
+        {"level": 1.0},
+        {"min_dwell": -1.0},
+        {"min_payback": float("inf")},
+        {"min_saving": 1.0},
+        {"idle": "burn"},
+    ],
 )
 def test_decor_refuses_arguments_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):

@@ -88,7 +88,7 @@ def test_guarded_edf_gives_up_for_now_and_tests_again() -> None:
     assert policy.plan(view([8, 1], [10, 99]), 1.0).share.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(("field", "value"), [("judge_after", -1), ("least_chance", 1.0), ("least_chance", -0.1)])
+@pytest.mark.parametrize(("field", "value"), [("judge_after", -1), ("min_chance", 1.0), ("min_chance", -0.1)])
 def test_guarded_edf_refuses_what_is_out_of_range(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{field} must be at least 0.*, got {value}"):
         GuardedEdf(**{field: value})  # type: ignore[arg-type]

@@ -51,10 +51,10 @@ def test_the_score_by_hand() -> None:
     optimist = Laira(**hand, bound=2.0, noise=0.5, delta=exp(-2))
     assert by_hand(optimist) == pytest.approx(2 * (1 + beta * sqrt(1.6)))
     # Half the time in units twice as short is the same slice.
-    assert by_hand(Laira(**hand, ucb=False, initial=10, unit=0.5)) == pytest.approx(2.0)
+    assert by_hand(Laira(**hand, ucb=False, initial_units=10, unit=0.5)) == pytest.approx(2.0)
     # A slice of 3 s gets to s = e^2 + 3 N, and the line there stands at 1 - x / 3.
     x = log(e**2 + 3 * SPEED)
-    assert by_hand(Laira(**hand, ucb=False, initial=3)) == pytest.approx(2 * (x / 3) / (x - 2))
+    assert by_hand(Laira(**hand, ucb=False, initial_units=3)) == pytest.approx(2 * (x / 3) / (x - 2))
 
 
 def test_who_has_the_best_score_has_the_slice() -> None:
@@ -222,9 +222,9 @@ def test_a_new_job_is_explored_when_the_slice_is_over() -> None:
     [
         ({"explore": 2}, "explore must be at least 3 cells, got 2"),
         ({"unit": 0}, "unit must be positive and finite, got 0"),
-        ({"patience": inf}, "patience must be positive and finite, got inf"),
-        ({"initial": 0}, "initial must be at least 1 and at most longest 50, got 0"),
-        ({"initial": 9, "longest": 8}, "initial must be at least 1 and at most longest 8, got 9"),
+        ({"stall_timeout": inf}, "stall_timeout must be positive and finite, got inf"),
+        ({"initial_units": 0}, "initial_units must be at least 1 and at most max_units 50, got 0"),
+        ({"initial_units": 9, "max_units": 8}, "initial_units must be at least 1 and at most max_units 8, got 9"),
         ({"kp": nan}, "kp must be finite, got nan"),
         ({"delta": 1.0}, "delta must be above 0 and below 1, got 1.0"),
         ({"bound": -1}, "bound must be at least 0 and finite, got -1"),

@@ -17,7 +17,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.plans import JobView
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.estimators.ridge import Ridge
-from lightning_core.planning.time_slices import SliceLaw, Turns
+from lightning_core.planning.time_slices import SliceController, SliceHolders
 from lightning_core.policies import Laira
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.simulation import Delays, SimulatedJob, Simulation
@@ -44,7 +44,7 @@ from tests.views import view
     ],
 )
 def test_the_slice_law(kp: float, kd: float, errors: list[float], units: int) -> None:
-    law = SliceLaw(5, 50, kp, kd)
+    law = SliceController(5, 50, kp, kd)
     for error in errors:
         law.learn(error)
     assert law.units == units
@@ -79,7 +79,7 @@ def test_slices_follow_the_error_of_the_line_where_the_slice_has_got_to() -> Non
 
 def in_slices(n: int, **changed: Any) -> tuple[Laira, JobView]:
     """Jobs with known work; the first has the most time for it, and so on."""
-    policy = Laira(patience=20.0, **changed)
+    policy = Laira(stall_timeout=20.0, **changed)
     return policy, view([10] * n, [100.0 - k for k in range(n)], exact=[True] * n, batches=[100] * n)
 
 
@@ -146,7 +146,7 @@ def test_who_does_not_move_is_passed_over_for_as_long_as_it_was_waited_for_and_t
 
 
 def test_who_is_explored_and_stops_moving_keeps_nobody_waiting() -> None:
-    turns, jobs = Turns(patience=20.0), view([9, 9], [99, 99], cells=[0, 0], batches=[5, 5])
+    turns, jobs = SliceHolders(stall_timeout=20.0), view([9, 9], [99, 99], cells=[0, 0], batches=[5, 5])
     turns.give(jobs, np.array([0, 1]), 0.0, None)
     moved = replace(jobs, batches=np.array([6, 5]))
     turns.listen(moved, 15.0)
@@ -158,7 +158,7 @@ def test_who_is_explored_and_stops_moving_keeps_nobody_waiting() -> None:
 
 
 def test_a_job_alone_in_the_pool_is_waited_for() -> None:
-    policy, jobs = Laira(patience=5.0), view([nan], [1e4], cells=[0])
+    policy, jobs = Laira(stall_timeout=5.0), view([nan], [1e4], cells=[0])
     for now in range(0, 60, 3):
         assert policy.plan(jobs, float(now)).share.tolist() == [1]
 

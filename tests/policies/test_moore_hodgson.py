@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.planning.moore_hodgson import largest_feasible_set
-from lightning_core.planning.sequencing import ends_in_order
+from lightning_core.planning.sequencing import completion_times
 
 Instance = tuple[FloatArray, FloatArray, FloatArray]
 
@@ -44,7 +44,7 @@ def best_weight(work: FloatArray, deadline: FloatArray, weight: FloatArray, devi
 def in_time(kept: BoolArray, work: FloatArray, deadline: FloatArray, size: IntArray, devices: int) -> bool:
     order = np.lexsort((work, deadline))
     order = order[kept[order]]
-    return bool(np.all(ends_in_order(work, size, order, devices, 0.0)[order] <= deadline[order] + 1e-9))
+    return bool(np.all(completion_times(work, size, order, devices, 0.0)[order] <= deadline[order] + 1e-9))
 
 
 def most_by_trying(work: FloatArray, deadline: FloatArray) -> int:

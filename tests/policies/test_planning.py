@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from lightning_core.bundle.bundle_plan import plan_bundle
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.planning.feasibility import UNKNOWN, Fit, Wish, ends, fit
+from lightning_core.planning.feasibility import UNKNOWN, FeasibilityReport, JobRequest, ends, fit
 
 
-def wishes(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[Wish]]:
+def wishes(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[JobRequest]]:
     """Up to five jobs in whole seconds, so that brute force may go second by second."""
     one = st.tuples(
         st.integers(1, 6),
@@ -28,17 +28,17 @@ def wishes(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[Wi
     )
     return st.lists(one, min_size=1, max_size=5).map(
         lambda rows: [
-            Wish(f"j{i}", float(w), float(b + d), size, weight, float(b))
+            JobRequest(f"j{i}", float(w), float(b + d), size, weight, float(b))
             for i, (w, d, size, weight, b) in enumerate(rows)
         ]
     )
 
 
-def by_deadline(jobs: list[Wish]) -> list[Wish]:
+def by_deadline(jobs: list[JobRequest]) -> list[JobRequest]:
     return sorted(jobs, key=lambda job: (job.deadline, job.work))
 
 
-def second_by_second(jobs: list[Wish], devices: int) -> dict[str, int]:
+def second_by_second(jobs: list[JobRequest], devices: int) -> dict[str, int]:
     """Ends, each second dealt anew to the earliest deadlines: a slow twin of what planning does."""
     left = {job.name: int(job.work or 0) for job in jobs if job.size <= devices}
     end: dict[str, int] = {}
@@ -56,18 +56,18 @@ def second_by_second(jobs: list[Wish], devices: int) -> dict[str, int]:
     raise AssertionError
 
 
-def all_in_time(jobs: list[Wish], devices: int) -> bool:
+def all_in_time(jobs: list[JobRequest], devices: int) -> bool:
     end = second_by_second(jobs, devices)
     return all(end.get(job.name, math.inf) <= job.deadline for job in jobs)
 
 
-def later(jobs: list[Wish], seconds: int) -> list[Wish]:
+def later(jobs: list[JobRequest], seconds: int) -> list[JobRequest]:
     return [job._replace(deadline=job.deadline + seconds) for job in jobs]
 
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 4))
-def test_ends_are_those_of_dealing_every_second_anew(jobs: list[Wish], devices: int) -> None:
+def test_ends_are_those_of_dealing_every_second_anew(jobs: list[JobRequest], devices: int) -> None:
     slow = second_by_second(jobs, devices)
     fast = ends(by_deadline(jobs), devices)
     assert fast == [slow.get(job.name, math.inf) for job in by_deadline(jobs)]
@@ -75,7 +75,7 @@ def test_ends_are_those_of_dealing_every_second_anew(jobs: list[Wish], devices: 
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 3))
-def test_what_would_make_all_fit_is_the_least_that_would(jobs: list[Wish], devices: int) -> None:
+def test_what_would_make_all_fit_is_the_least_that_would(jobs: list[JobRequest], devices: int) -> None:
     answer = fit(jobs, devices)
     assert (not answer.late) == all_in_time(jobs, devices) == (answer.more_time == 0) == (answer.devices == 0)
     enough = [more for more in range(40) if all_in_time(later(jobs, more), devices)]
@@ -86,7 +86,7 @@ def test_what_would_make_all_fit_is_the_least_that_would(jobs: list[Wish], devic
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(sizes=False))
-def test_on_one_device_no_way_at_all_needs_less_time(jobs: list[Wish]) -> None:
+def test_on_one_device_no_way_at_all_needs_less_time(jobs: list[JobRequest]) -> None:
     # Whoever begins and is due within an interval must fit into it, in whatever order (Horn, 1974).
     lacking = [
         sum(job.work or 0 for job in jobs if job.begin >= start and job.deadline <= end) - (end - start)
@@ -99,7 +99,7 @@ def test_on_one_device_no_way_at_all_needs_less_time(jobs: list[Wish]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 3))
-def test_those_that_make_it_make_it_together_and_nobody_could_be_added(jobs: list[Wish], devices: int) -> None:
+def test_those_that_make_it_make_it_together_and_nobody_could_be_added(jobs: list[JobRequest], devices: int) -> None:
     answer = fit(jobs, devices)
     kept = [job for job in jobs if job.name in answer.fits]
     assert all_in_time(kept, devices)
@@ -115,8 +115,8 @@ TIED = ((1.0, 1.0, 1, 1.0, 0.0), (1.0, 2.0, 1, 1.0, 1.0), (2.0, 1.0, 1, 1.0, 0.0
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 3))
-@example([Wish(f"j{k}", *terms) for k, terms in enumerate(TIED)], 2)
-def test_a_job_s_own_least_deadline_is_the_least(jobs: list[Wish], devices: int) -> None:
+@example([JobRequest(f"j{k}", *terms) for k, terms in enumerate(TIED)], 2)
+def test_a_job_s_own_least_deadline_is_the_least(jobs: list[JobRequest], devices: int) -> None:
     answer = fit(jobs, devices)
     kept = [job for job in jobs if job.name in answer.fits]
     for job in jobs:
@@ -130,7 +130,7 @@ def test_a_job_s_own_least_deadline_is_the_least(jobs: list[Wish], devices: int)
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(sizes=False, begins=False))
-def test_on_one_device_the_most_jobs_are_kept(jobs: list[Wish]) -> None:
+def test_on_one_device_the_most_jobs_are_kept(jobs: list[JobRequest]) -> None:
     equal = [job._replace(weight=1.0) for job in jobs]
     subsets = (s for n in range(len(equal) + 1) for s in itertools.combinations(equal, n))
     most = max(len(s) for s in subsets if all_in_time(list(s), 1))
@@ -138,11 +138,11 @@ def test_on_one_device_the_most_jobs_are_kept(jobs: list[Wish]) -> None:
 
 
 def test_of_two_equal_jobs_the_heavier_is_kept() -> None:
-    assert fit([Wish("a", 5.0, 6.0), Wish("b", 5.0, 6.0, weight=2.0)], 1).fits == ("b",)
+    assert fit([JobRequest("a", 5.0, 6.0), JobRequest("b", 5.0, 6.0, weight=2.0)], 1).fits == ("b",)
 
 
 def test_a_hundred_jobs_are_planned_in_seconds() -> None:
-    jobs = [Wish(f"j{i}", 60.0 + i % 7, 40.0 * (1 + i)) for i in range(100)]
+    jobs = [JobRequest(f"j{i}", 60.0 + i % 7, 40.0 * (1 + i)) for i in range(100)]
     answer = fit(jobs, 1)
     assert len(answer.fits) + len(answer.late) == 100
     assert answer.late
@@ -151,43 +151,43 @@ def test_a_hundred_jobs_are_planned_in_seconds() -> None:
 @pytest.mark.parametrize(
     ("jobs", "devices", "lines"),
     [
-        ([Wish("a", 60.0, 1000.0), Wish("b", 60.0, 2000.0)], 1, ["all 2 fit, 15m40s to spare"]),
-        ([Wish("a", 60.0, 100.5)], 1, ["1 fits, 40.0s to spare"]),
-        ([Wish("a", 600.0, 700.0), Wish("b", 900.0, 701.0)], 1, [
+        ([JobRequest("a", 60.0, 1000.0), JobRequest("b", 60.0, 2000.0)], 1, ["all 2 fit, 15m40s to spare"]),
+        ([JobRequest("a", 60.0, 100.5)], 1, ["1 fits, 40.0s to spare"]),
+        ([JobRequest("a", 600.0, 700.0), JobRequest("b", 900.0, 701.0)], 1, [
             "1 of 2 fits; 14 more minutes would do",
             "b: a deadline of 25m would do",
         ]),
-        ([Wish("a", 600.0, 601.0), Wish("b", 600.0, 601.0)], 1, [
+        ([JobRequest("a", 600.0, 601.0), JobRequest("b", 600.0, 601.0)], 1, [
             "1 of 2 fits; 10 more minutes or one more device would do",
             "a: a deadline of 20m would do",
         ]),
-        ([Wish("a", 9.0, 10.0, size=3)], 1, [
+        ([JobRequest("a", 9.0, 10.0, size=3)], 1, [
             "0 of 1 fit; 2 more devices would do",
             "a: needs more devices than there are",
         ]),
-        ([Wish("a", 9.0, 8.0, size=3)], 1, [
+        ([JobRequest("a", 9.0, 8.0, size=3)], 1, [
             "0 of 1 fit; neither more time nor more devices would do",
             "a: needs more devices than there are",
         ]),
-        ([Wish("a", 1.0, 9.0), Wish("b", None, 9.0)], 1, [
+        ([JobRequest("a", 1.0, 9.0), JobRequest("b", None, 9.0)], 1, [
             "1 fits, 8.0s to spare",
             f"b: its work is unknown and not counted; {UNKNOWN}",
         ]),
-        ([Wish("a", None, 9.0)], 2, [
+        ([JobRequest("a", None, 9.0)], 2, [
             "nothing can be said: no work is known",
             f"a: its work is unknown and not counted; {UNKNOWN}",
         ]),
-        ([Wish("a", 10000.5, 1.0)], 1, ["0 of 1 fit; 2h47m more would do", "a: a deadline of 2h47m would do"]),
+        ([JobRequest("a", 10000.5, 1.0)], 1, ["0 of 1 fit; 2h47m more would do", "a: a deadline of 2h47m would do"]),
     ],
 )  # fmt: skip
-def test_words(jobs: list[Wish], devices: int, lines: list[str]) -> None:
+def test_words(jobs: list[JobRequest], devices: int, lines: list[str]) -> None:
     assert fit(jobs, devices).lines() == lines
 
 
 def test_a_pool_has_a_device() -> None:
     with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
         fit([], 0)
-    assert fit([], 1) == Fit((), {}, (), math.inf, 0)
+    assert fit([], 1) == FeasibilityReport((), {}, (), math.inf, 0)
 
 
 def test_a_bundle_is_planned_by_its_author_and_by_earlier_runs(tmp_path: Path) -> None:

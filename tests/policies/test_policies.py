@@ -16,7 +16,7 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import CODES, Reason
 from lightning_core.core.speedup import SpeedUp
-from lightning_core.planning.sequencing import ends_in_order
+from lightning_core.planning.sequencing import completion_times
 from lightning_core.policies import (
     POLICIES,
     Decor,
@@ -59,7 +59,7 @@ MEMBERS: dict[str, Callable[[], Policy]] = {
     "triage": Triage,
     "decor": Decor,
     "decor-paper": lambda: Decor(mode="paper"),
-    "decor-spend": lambda: Decor(idle="spend", stays=0.1),
+    "decor-spend": lambda: Decor(idle="spend", min_saving=0.1),
 }
 
 
@@ -199,7 +199,7 @@ def test_every_policy_says_what_it_does_in_one_line() -> None:
     ],
 )
 def test_ends_in_order(work: list[float], size: list[int], devices: int, ends: list[float]) -> None:
-    made = ends_in_order(np.array(work, float), np.array(size), np.arange(len(work)), devices, 0.0)
+    made = completion_times(np.array(work, float), np.array(size), np.arange(len(work)), devices, 0.0)
     assert np.array_equal(made, np.array(ends, float), equal_nan=True)
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.speedup import SpeedUp
-from lightning_core.planning.ramp import Controller, Ramp, Rule, State
+from lightning_core.planning.ramp import ControllerInput, Ramp, RampController, RampSettings
 
 
 def follow(
-    rule: Rule,
+    rule: RampSettings,
     rate: float,
     total: float,
     deadline: float,
@@ -34,11 +34,11 @@ def follow(
         learned: whether its speed is learned, not given.
     """
     speed = SpeedUp((1,)) if learned else SpeedUp((1,), (rate,))
-    controller, done, parts, now, step = Controller(rule, 0.0), 0.0, [], 0.0, 0.1
+    controller, done, parts, now, step = RampController(rule, 0.0), 0.0, [], 0.0, 0.1
     while done < total and now < 10 * deadline:
         if new_deadline is not None and now >= new_deadline[0]:
             deadline = new_deadline[1]
-        part = controller.step(State(now, done, total, deadline, 0.05, 1.0, 0.05), speed)
+        part = controller.step(ControllerInput(now, done, total, deadline, 0.05, 1.0, 0.05), speed)
         parts.append(part)
         more = rate * part * step * (slower[1] if now >= slower[0] else 1.0)
         if learned and more >= 1:
@@ -52,43 +52,43 @@ def follow(
 @pytest.mark.parametrize("alpha", [0.95, 1.0])
 def test_it_ends_at_its_deadline_on_what_that_takes(factor: float, alpha: float) -> None:
     """A second is a tenth of a per cent: the quantum is 5 % of a device."""
-    end, parts = follow(Rule(alpha=alpha), 50.0, 50_000, 1000 * factor)
+    end, parts = follow(RampSettings(alpha=alpha), 50.0, 50_000, 1000 * factor)
     assert end == pytest.approx(alpha * 1000 * factor, rel=0.005)
     assert sum(parts) / len(parts) == pytest.approx(1 / (alpha * factor), rel=0.01)
 
 
 def test_it_learns_the_speed_at_full_speed_and_takes_over_without_a_bump() -> None:
-    end, parts = follow(Rule(alpha=1.0), 50.0, 10_000, 400.0, learned=True)
+    end, parts = follow(RampSettings(alpha=1.0), 50.0, 10_000, 400.0, learned=True)
     assert parts[:10] == [1.0] * 10
     assert max(parts[25:]) <= 0.55
     assert end == pytest.approx(400, rel=0.01)
 
 
 def test_a_job_that_becomes_slower_still_ends_in_time() -> None:
-    end, _ = follow(Rule(alpha=0.95), 50.0, 20_000, 600.0, slower=(200.0, 0.8))
+    end, _ = follow(RampSettings(alpha=0.95), 50.0, 20_000, 600.0, slower=(200.0, 0.8))
     assert 0.95 * 600 * 0.99 <= end <= 600
 
 
 @pytest.mark.parametrize(("ramp", "mode"), [("rebased", "default"), ("origin", "default"), ("rebased", "paper")])
 def test_a_deadline_may_be_cut(ramp: Any, mode: Any) -> None:
-    rule = Rule(alpha=1.0, ramp=ramp, mode=mode, gain=0.5, eta=0.1)
+    rule = RampSettings(alpha=1.0, ramp=ramp, mode=mode, gain=0.5, eta=0.1)
     end, _ = follow(rule, 50.0, 20_000, 800.0, new_deadline=(240.0, 640.0))
     assert end == pytest.approx(640, rel=0.02)
 
 
 def test_with_the_ramp_rebased_the_parts_do_not_jump_beyond_what_is_needed() -> None:
     """0.5 of a device until 240 of 800 s; 14,000 of 20,000 batches in the 400 s that are left of 640: 0.7."""
-    _, rebased = follow(Rule(alpha=1.0), 50.0, 20_000, 800.0, new_deadline=(240.0, 640.0))
-    _, origin = follow(Rule(alpha=1.0, ramp="origin"), 50.0, 20_000, 800.0, new_deadline=(240.0, 640.0))
+    _, rebased = follow(RampSettings(alpha=1.0), 50.0, 20_000, 800.0, new_deadline=(240.0, 640.0))
+    _, origin = follow(RampSettings(alpha=1.0, ramp="origin"), 50.0, 20_000, 800.0, new_deadline=(240.0, 640.0))
     assert max(rebased[2300:3000]) <= 0.75
     assert max(origin[2300:3000]) > 0.75
 
 
 def test_the_paper_s_mode_does_what_is_printed() -> None:
     """Eq. 4 and 5 by hand: at 10 s, 100 points in 100 s, nothing done: e = 10, i = 1, d = 0.01 (1 + 10), rounded up."""
-    rule = Rule(alpha=1.0, period=10.0, mode="paper", gain=0.01, eta=0.1)
-    controller, speed = Controller(rule, 0.0), SpeedUp((1,))
-    state = State(now=0.0, done=0, total=100, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
+    rule = RampSettings(alpha=1.0, period=10.0, mode="paper", gain=0.01, eta=0.1)
+    controller, speed = RampController(rule, 0.0), SpeedUp((1,))
+    state = ControllerInput(now=0.0, done=0, total=100, deadline=100.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
     assert controller.step(state, speed) == 0.05
     assert controller.step(state._replace(now=5.0), speed) == 0.05  # not before the next step
     assert controller.step(state._replace(now=10.0), speed) == pytest.approx(0.15)
@@ -98,8 +98,8 @@ def test_the_paper_s_mode_does_what_is_printed() -> None:
 
 def test_the_integral_does_not_run_away_while_all_is_given() -> None:
     """Hopelessly behind for 50 steps, then given a deadline far off: it comes down at once."""
-    controller = Controller(Rule(alpha=1.0, mode="paper", gain=0.02, eta=0.2, ramp="origin"), 0.0)
-    state = State(now=0.0, done=0, total=100, deadline=50.0, least=0.05, most=1.0, quantum=0.05)
+    controller = RampController(RampSettings(alpha=1.0, mode="paper", gain=0.02, eta=0.2, ramp="origin"), 0.0)
+    state = ControllerInput(now=0.0, done=0, total=100, deadline=50.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
     for now in range(50):
         controller.step(state._replace(now=float(now)), SpeedUp((1,)))
     assert controller.output == 1.0
@@ -107,8 +107,8 @@ def test_the_integral_does_not_run_away_while_all_is_given() -> None:
 
 
 def test_what_is_not_confirmed_is_repeated() -> None:
-    controller, speed = Controller(Rule(alpha=1.0), 0.0), SpeedUp((1,), (10.0,))
-    state = State(now=0.0, done=0, total=600, deadline=100.0, least=0.05, most=1.0, quantum=0.05)
+    controller, speed = RampController(RampSettings(alpha=1.0), 0.0), SpeedUp((1,), (10.0,))
+    state = ControllerInput(now=0.0, done=0, total=600, deadline=100.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
     first = controller.step(state, speed)
     assert controller.step(state._replace(now=1.0, pending=True), speed) == first
     assert controller.step(state._replace(now=20.0, done=30, pending=True), speed) == first
@@ -122,7 +122,7 @@ def test_a_ramp_is_a_line() -> None:
 
 
 def test_when_its_time_for_bad_luck_is_used_up_it_ends_at_the_deadline() -> None:
-    controller = Controller(Rule(alpha=0.9), 0.0)
+    controller = RampController(RampSettings(alpha=0.9), 0.0)
     assert controller.end(100.0, 50.0) == 90.0
     assert controller.end(100.0, 95.0) == 100.0
 
@@ -130,7 +130,7 @@ def test_when_its_time_for_bad_luck_is_used_up_it_ends_at_the_deadline() -> None
 @given(st.floats(1.05, 4.0), st.floats(5.0, 500.0), st.sampled_from([0.5, 1.0, 5.0]), st.sampled_from([0.9, 1.0]))
 @settings(max_examples=25, deadline=None)
 def test_whatever_the_deadline_it_is_met(factor: float, rate: float, period: float, alpha: float) -> None:
-    end, parts = follow(Rule(alpha=alpha, period=period), rate, 200 * rate, 200 * factor)
+    end, parts = follow(RampSettings(alpha=alpha, period=period), rate, 200 * rate, 200 * factor)
     # Where not even all of a device ends it by alpha, what was kept for bad luck is used up.
     assert end <= (alpha if alpha * factor > 1.02 else 1.0) * 200 * factor * 1.01 + period
     assert end >= alpha * 200 * factor * 0.97 - period
@@ -143,4 +143,4 @@ def test_whatever_the_deadline_it_is_met(factor: float, rate: float, period: flo
 )
 def test_a_rule_refuses_what_is_none(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
-        Rule(**wrong)
+        RampSettings(**wrong)

@@ -10,7 +10,7 @@ import pytest
 
 from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import CODES
-from lightning_core.planning.chance import USUAL_CELLS, usual_work
+from lightning_core.planning.chance import PRIOR_CELLS, prior_work
 from lightning_core.policies import IndexEdf, Triage
 from tests.views import view
 
@@ -75,16 +75,16 @@ def test_the_usual_work_goes_by_the_pace_of_the_others() -> None:
     """The second takes 10 batches a cell at 5 batches a second, 2 s a cell; the third has shown nothing."""
     jobs = view([nan, 40, nan], [500, 500, 500], cells=[0, 20, 0], throughput=[nan, 5.0, nan])
     jobs = replace(jobs, position=np.array([0.0, 200.0, 0.0]))
-    work = usual_work(jobs, jobs.deadline)
-    assert work[0] == pytest.approx(2.0 * USUAL_CELLS)
-    assert work[1] == pytest.approx(2.0 * np.maximum(USUAL_CELLS - 20, 0.3 * USUAL_CELLS))
+    work = prior_work(jobs, jobs.deadline)
+    assert work[0] == pytest.approx(2.0 * PRIOR_CELLS)
+    assert work[1] == pytest.approx(2.0 * np.maximum(PRIOR_CELLS - 20, 0.3 * PRIOR_CELLS))
     nobody = replace(jobs, throughput=np.full(3, nan))
-    assert usual_work(nobody, jobs.deadline)[0, 8] == pytest.approx(250.0, rel=0.15)
+    assert prior_work(nobody, jobs.deadline)[0, 8] == pytest.approx(250.0, rel=0.15)
 
 
 def test_a_slice_is_so_many_cells_or_seconds_and_then_another_may_go_first() -> None:
     """A more urgent job comes up while the first is in its slice."""
-    policy = Triage(slice_cells=8, longest=10.0)
+    policy = Triage(slice_cells=8, max_slice=10.0)
     alone = view([20], [100], cells=[30])
     policy.plan(alone, 0.0)
 
@@ -93,7 +93,7 @@ def test_a_slice_is_so_many_cells_or_seconds_and_then_another_may_go_first() -> 
 
     assert order(policy, both(37), 5.0) == [0, 1]
     assert order(policy, both(38), 6.0) == [1, 0]  # eight cells shown
-    by_time = Triage(slice_cells=8, longest=10.0)
+    by_time = Triage(slice_cells=8, max_slice=10.0)
     by_time.plan(alone, 0.0)
     assert order(by_time, both(31), 9.9) == [0, 1]
     assert order(by_time, both(31), 10.0) == [1, 0]
@@ -138,9 +138,9 @@ def test_index_edf_takes_in_who_has_the_most_chance_for_its_work() -> None:
     [
         ({"level": 0.0}, "level must be above 0 and below 1, got 0.0"),
         ({"slice_cells": 0}, "slice_cells must be at least 1, got 0"),
-        ({"longest": -1.0}, "longest must be at least 0 seconds and finite, got -1.0"),
+        ({"max_slice": -1.0}, "max_slice must be at least 0 seconds and finite, got -1.0"),
         ({"judge_after": -1}, "judge_after must be at least 0 cells, got -1"),
-        ({"least_chance": 1.0}, "least_chance must be at least 0 and below 1, got 1.0"),
+        ({"min_chance": 1.0}, "min_chance must be at least 0 and below 1, got 1.0"),
     ],
 )
 def test_wrong_arguments_name_the_rule_and_the_value(arguments: dict[str, float], message: str) -> None:

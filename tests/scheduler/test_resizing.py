@@ -60,7 +60,7 @@ class Run:
     """A bundle that runs while the test looks at it and steers it."""
 
     def __init__(self, cluster: Cluster, folder: Path, devices: int, **jobs: dict[str, Any]) -> None:
-        policy = {"name": "decor", "alpha": 1.0, "least_stint": 1.0}
+        policy = {"name": "decor", "alpha": 1.0, "min_dwell": 1.0}
         content = {"pool": {"devices": devices}, "policy": policy, "period": f"{PERIOD}s", "jobs": jobs}
         self.bundle = Bundle.from_dict(content, ROOT)
         self.cluster, self.folder = cluster, folder

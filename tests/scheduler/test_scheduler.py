@@ -306,7 +306,7 @@ def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[in
         ({"policy": "lara", "estimator_args": {"gamma": 1.5}}, "gamma must be above 0 and at most 1, got 1.5"),
         ({"estimator": "log_time", "estimator_args": {"power": -1}}, "power must be at least 0"),
         ({"estimator_args": {"gamma": 0.9}}, "estimator posterior: .*gamma"),
-        ({"estimator_args": {"least": 2}}, "least must be at least 3 cells, got 2"),
+        ({"estimator_args": {"min_cells": 2}}, "min_cells must be at least 3 cells, got 2"),
         ({"period": 0.0}, "period must be positive, got 0.0"),
         ({"window": 0}, "window must be at least 1 cell, got 0"),
         ({"judge_after": -1}, "judge_after must be at least 0 cells, got -1"),

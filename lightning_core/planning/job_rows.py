@@ -46,7 +46,7 @@ class JobRow(NamedTuple):
         return self.holds > 0 and self.batches > 0 and self.heard <= self.stint
 
 
-def rows_of(jobs: JobView, level: float) -> list[JobRow]:
+def job_rows(jobs: JobView, level: float) -> list[JobRow]:
     """All of a view for a policy that chooses sizes; forecast work is this quantile of it."""
     forecast = jobs.quantiles[:, int(np.searchsorted(LEVELS, level))] * jobs.throughput
     left = np.where(jobs.exact, jobs.remaining, forecast)
