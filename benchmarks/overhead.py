@@ -81,11 +81,11 @@ def fit(callback: pl.Callback, batches: int) -> None:
 def ours(batches: int, folder: Path) -> np.ndarray:
     """Seconds a batch in the hooks of CoreCallback, shape ``(batches,)``."""
     arbiter = DeviceArbiter(folder / "turn")
-    turns = ArbiterClient(arbiter.path)
-    callback = CoreCallback("bench", target=BatchTarget(10**9), client=RayClient("bench"), turns=turns)
+    device_lock = ArbiterClient(arbiter.path)
+    callback = CoreCallback("bench", target=BatchTarget(10**9), client=RayClient("bench"), device_lock=device_lock)
     spent = timed(callback)
     fit(callback, batches)
-    turns.close()
+    device_lock.close()
     arbiter.close()
     return np.array(spent[WARM:])
 

@@ -34,7 +34,7 @@ from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher  # noq
 from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.arrays import FloatArray  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
-from lightning_core.core.events import ExitCause, Report, Save, WorkerExited  # noqa: E402
+from lightning_core.core.events import Checkpoint, ExitCause, Report, WorkerExited  # noqa: E402
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest  # noqa: E402
 from lightning_core.market.online_plan import NodeCounts  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
@@ -102,7 +102,7 @@ def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> M
     for now, event in story:
         if not isinstance(event, Report | WorkerExited) or event.incarnation != span:
             continue
-        if isinstance(event.saved, Save):
+        if isinstance(event.saved, Checkpoint):
             saves.add(event.saved.batches)
         if isinstance(event, Report):
             if event.number == 1:

@@ -19,10 +19,10 @@ from typing_extensions import override
 
 from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import WallTime, When, parse_duration, parse_when, seconds_until
-from lightning_core.core.events import Save
+from lightning_core.core.events import Checkpoint
 from lightning_core.core.jobs import Job, OnMiss, OnNan, OnRefused
 from lightning_core.core.names import check_name
-from lightning_core.core.protocols import Client, Turns
+from lightning_core.core.protocols import Client, DeviceLock
 from lightning_core.core.targets import Target, as_target
 from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import inform, logger
@@ -68,7 +68,7 @@ class CoreCallback(pl.Callback):
         save_before: how long before that, such as ``"2m"``.
         stop_when_met: whether training stops when the target is met.
         client: of a launched job: speaks with its scheduler, which knows the job already.
-        turns: of a launched job: its device's turnstile. None: the device is not shared.
+        device_lock: of a launched job: its device's turnstile. None: the device is not shared.
         launched: whether a launcher runs this Trainer. It then holds until it may train, is left by :class:`JobOver`
             when the job is over unmet, and saved and left by :class:`Released` when it is granted no device, or others.
         incarnation: of a launched job: which of its lives this is.
@@ -125,7 +125,7 @@ class CoreCallback(pl.Callback):
         save_before: str = "2m",
         stop_when_met: bool = True,
         client: Client | None = None,
-        turns: Turns | None = None,
+        device_lock: DeviceLock | None = None,
         launched: bool = False,
         incarnation: int = 1,
         devices: tuple[int, ...] = (0,),
@@ -159,7 +159,7 @@ class CoreCallback(pl.Callback):
             on_nan=OnNan(on_nan),
         )
         self._options = Options(
-            wanted, pool, stop_when_met, client, turns, launched, incarnation, devices, cores, every, growth,
+            wanted, pool, stop_when_met, client, device_lock, launched, incarnation, devices, cores, every, growth,
             OnRefused(on_refused),
             keep_best if isinstance(keep_best, bool) else Path(keep_best),
             None if save_to is None else Path(save_to),
@@ -224,7 +224,7 @@ class CoreCallback(pl.Callback):
         return card(job.name, job.target, points, self.forecast, window=window, over=self._fit is None, rows=rows)
 
     @property
-    def saved(self) -> Save | None:
+    def saved(self) -> Checkpoint | None:
         """The newest checkpoint of a launched job."""
         return self._saver.saved
 

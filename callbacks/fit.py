@@ -15,7 +15,7 @@ from lightning_core.core.answers import End, JobForecast
 from lightning_core.core.durations import format_duration
 from lightning_core.core.events import BadLosses, Cell, ExitCause, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnRefused
-from lightning_core.core.protocols import Client, Turns
+from lightning_core.core.protocols import Client, DeviceLock
 from lightning_core.core.targets import STEP_LOSS, BatchTarget
 from lightning_core.view.console_lines import logger, watch_bar_of
 
@@ -54,7 +54,7 @@ class Options:
     pool: str
     stop_when_met: bool
     client: Client | None
-    turns: Turns | None
+    device_lock: DeviceLock | None
     launched: bool
     incarnation: int
     devices: tuple[int, ...]
@@ -119,7 +119,7 @@ class Fit:
         self._pace: Pace = GpuPace() if device.type == "cuda" else HostPace()
         ranks = Ranks(trainer.global_rank, device) if trainer.world_size > 1 else None
         self.steering = Steering(
-            self._name, self.box, self._pace, ranks, options.turns, options.launched, options.devices,
+            self._name, self.box, self._pace, ranks, options.device_lock, options.launched, options.devices,
             options.stop_when_met, lambda: trainer.received_sigterm or self._end_is_near(),
             options.cores,
         )  # fmt: skip
@@ -340,7 +340,9 @@ def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Option
     if options.client is not None:
         given = Connection(options.client, options.incarnation)
         return lambda: given
-    can = frozenset({Capability.HOLD}) if trainer.world_size > 1 else frozenset({Capability.HOLD, Capability.TURNS})
+    can = (
+        frozenset({Capability.HOLD}) if trainer.world_size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})
+    )
     size = trainer.world_size
     job = dataclasses.replace(options.job, can=can, min_devices=size, max_devices=size)
     return Join(job, options.pool, name_of(pl_module.device), options.on_refused)

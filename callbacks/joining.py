@@ -15,7 +15,7 @@ from lightning_core.core.answers import Directive, JoinReply
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job, OnRefused
 from lightning_core.core.names import LONGEST_NAME
-from lightning_core.core.protocols import Client, DeviceNotShared, JoinRefused, NameTaken
+from lightning_core.core.protocols import Client, DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.client import SocketClient
 from lightning_core.server.discovery import describe, is_found
@@ -131,10 +131,10 @@ class Join:
                 return Connection(
                     client, welcome.incarnation, welcome.arbiters, welcome.cores, welcome.again, job=self._job.name
                 )
-            except JoinRefused as error:
+            except JoinRefusedError as error:
                 client.close()
                 self._answered = True
-                if self._on_refused is not OnRefused.ALONE and not isinstance(error, DeviceNotShared):
+                if self._on_refused is not OnRefused.ALONE and not isinstance(error, DeviceNotSharedError):
                     raise Refused(str(error)) from None
                 log.warning("%s: the pool refuses the job, it trains by itself: %s", self._job.name, error)
                 self._pool = "local"
@@ -151,7 +151,7 @@ class Join:
         """Asks under its name, then, if told so, under others; the one that is free is its own from now on."""
         try:
             return client.join(self._as_of_now(), self._device)
-        except NameTaken:
+        except NameTakenError:
             if self._on_refused is not OnRefused.RENAME:
                 raise
             for number in range(2, MOST_NAMES + 1):
@@ -159,7 +159,7 @@ class Join:
                 name = self._job.name[: LONGEST_NAME - len(ending)] + ending
                 try:
                     welcome = client.join(dataclasses.replace(self._as_of_now(), name=name), self._device)
-                except NameTaken:
+                except NameTakenError:
                     continue
                 log.warning("%s: the name is taken in the pool, it joins as %s", self._job.name, name)
                 self._job = dataclasses.replace(self._job, name=name)
@@ -187,11 +187,11 @@ class Join:
     def _connect(self) -> Client | None:
         if self._pool == "local":
             return None
-        from lightning_core.server.discovery import PoolUnusable, connect
+        from lightning_core.server.discovery import PoolUnavailableError, connect
 
         try:
             client = connect(self._pool)
-        except PoolUnusable as error:
+        except PoolUnavailableError as error:
             log.warning("%s: it trains by itself, without the pool: %s", self._job.name, error)
             self._pool = "local"
             return None

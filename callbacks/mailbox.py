@@ -16,8 +16,8 @@ import time
 from collections import deque
 
 from lightning_core.core.answers import Directive, End, Grant, JobForecast, Verdict
-from lightning_core.core.events import BadLosses, Cell, Horizon, Report, Save, WorkerExited
-from lightning_core.core.protocols import JoinRefused
+from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report, WorkerExited
+from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.view.console_lines import inform, logger
 
 from .joining import Connect, Connection, Refused
@@ -63,7 +63,7 @@ class Mailbox:
         """The newest known."""
         self.parked_at: Directive | None = None
         """The directive under which the training thread waits for another, and nothing moves."""
-        self.saved: Save | None = None
+        self.saved: Checkpoint | None = None
         """The newest checkpoint, which every report tells."""
         self.horizon: Horizon | None = None
         """Where the training ends by itself, without the seconds, which every report tells."""
@@ -144,7 +144,7 @@ class Mailbox:
         self._wants_word = True
         self._hurry.set()
 
-    def tell_saved(self, save: Save) -> None:
+    def tell_saved(self, save: Checkpoint) -> None:
         """There is a new checkpoint; the scheduler hears of it at once."""
         if save != self.saved:
             self.saved = save
@@ -203,7 +203,7 @@ class Mailbox:
                     return  # it was never in the pool, so there is nobody to part from
                 self._hurry.clear()
                 self._hurry.wait(ASK_AGAIN)
-            except JoinRefused as error:
+            except JoinRefusedError as error:
                 log.warning("%s: no scheduler takes the job, training goes on: %s", self._job, error)
                 self._settle()
                 return

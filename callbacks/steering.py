@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightning_core.core.answers import Directive, End, Grant, Verdict
-from lightning_core.core.protocols import Turns
+from lightning_core.core.protocols import DeviceLock
 from lightning_core.view.console_lines import inform, logger
 
 from .busy_timer import Pace
@@ -61,7 +61,7 @@ class Steering:
         box: where directives arrive; None on any rank but the first.
         pace: told when turns begin and end.
         ranks: how the processes of one training agree; None if there is one.
-        turns: the device's turnstile; None: looked up when a grant names a device.
+        device_lock: the device's turnstile; None: looked up when a grant names a device.
         launched: whether a launcher runs this Trainer: it leaves when told to.
         devices: that it trains on, of a launched job.
         stop_when_met: whether to stop when the target is met.
@@ -70,7 +70,7 @@ class Steering:
     """
 
     def __init__(
-        self, job: str, box: Mailbox | None, pace: Pace, ranks: Ranks | None, turns: Turns | None,
+        self, job: str, box: Mailbox | None, pace: Pace, ranks: Ranks | None, device_lock: DeviceLock | None,
         launched: bool, devices: tuple[int, ...], stop_when_met: bool, told_to_end: Callable[[], bool], cores: int = 1,
     ) -> None:  # fmt: skip
         self.leaving = False
@@ -85,8 +85,8 @@ class Steering:
         self._box = box
         self._pace = pace
         self._ranks = ranks
-        self._turns = turns if ranks is None else None
-        self._own_turns: tuple[int, Turns] | None = None
+        self._device_lock = device_lock if ranks is None else None
+        self._own_device_lock: tuple[int, DeviceLock] | None = None
         self._cores: set[int] | None = None
         self._launched = launched
         self._devices = sorted(devices)
@@ -120,14 +120,14 @@ class Steering:
         while (ahead := self._limit.ahead()) > 0:
             self._end_turn(again=False)
             self._pause(ahead)
-        turns = self._turns_now()
-        if turns is not None and self._in_turn and turns.spent():
+        device_lock = self._current_device_lock()
+        if device_lock is not None and self._in_turn and device_lock.expired():
             self._end_turn(again=True)
         if not self._in_turn:
-            while turns is not None and not turns.take(self._share, LOOK):
+            while device_lock is not None and not device_lock.acquire(self._share, LOOK):
                 if self._has_news():
                     self.obey(also=Also.NOTHING)
-                    turns = self._turns_now()
+                    device_lock = self._current_device_lock()
                 elif self._must_go_on():
                     break
             self._in_turn = True
@@ -242,17 +242,17 @@ class Steering:
                 self._end_turn(again=False)
                 self._part_from_turns()  # nobody grants it anything any more; the script goes on
 
-    def _turns_now(self) -> Turns | None:
+    def _current_device_lock(self) -> DeviceLock | None:
         """None where it needs none: the kernel sees to its part."""
-        return None if self._limit.by_kernel else self._turns
+        return None if self._limit.by_kernel else self._device_lock
 
     def _set_limit(self, part: float | None) -> None:
         before = self._limit.by_kernel
         self._limit.set(part, self._cores_of_device())
         if self._limit.by_kernel != before:
             self._end_turn(again=False)  # it takes none any more, or needs one again
-            if not before and self._turns is not None:
-                self._turns.bind()
+            if not before and self._device_lock is not None:
+                self._device_lock.bind()
 
     def _cores_of_device(self) -> int:
         """A script learns it from the pool that it has joined."""
@@ -268,7 +268,7 @@ class Steering:
     def _go_to(self, device: int) -> None:
         """Takes turns where the pool wants a script to: on the device that it found it on."""
         assert self._box is not None  # grants arrive there
-        known, paths = self._own_turns, self._box.arbiters
+        known, paths = self._own_device_lock, self._box.arbiters
         if (known is None or known[0] != device) and device < len(paths) and paths[device]:
             from lightning_core.node.device_arbiter import ArbiterClient, cores_of
 
@@ -277,13 +277,13 @@ class Steering:
             if self._pace.on_host:
                 self._cores = os.sched_getaffinity(0)
             bound = cores_of(device, self._cores_of_device(), Path(paths[device])) if self._pace.on_host else None
-            self._turns = ArbiterClient(Path(paths[device]), cores=bound)
-            self._own_turns = device, self._turns
+            self._device_lock = ArbiterClient(Path(paths[device]), cores=bound)
+            self._own_device_lock = device, self._device_lock
 
     def _part_from_turns(self) -> None:
-        if self._own_turns is not None:
-            self._own_turns[1].close()
-            self._own_turns = self._turns = None
+        if self._own_device_lock is not None:
+            self._own_device_lock[1].close()
+            self._own_device_lock = self._device_lock = None
         if self._cores is not None:
             os.sched_setaffinity(0, self._cores)
             self._cores = None
@@ -297,5 +297,5 @@ class Steering:
             self._in_turn = False
             self._pace.end()
             self._limit.end()
-        if self._turns is not None:
-            self._turns.give(again=again, share=self._share)
+        if self._device_lock is not None:
+            self._device_lock.release(again=again, share=self._share)

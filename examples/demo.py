@@ -33,7 +33,7 @@ from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.events import Report  # noqa: E402
-from lightning_core.node.signals import Interrupted, signals  # noqa: E402
+from lightning_core.node.signals import SignalReceivedError, signals  # noqa: E402
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.simulation.recorded_curves import Curve, load_curves  # noqa: E402
 from lightning_core.storage.journal import Journal  # noqa: E402
@@ -215,5 +215,5 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
 if __name__ == "__main__":
     try:
         main()
-    except Interrupted as left:
+    except SignalReceivedError as left:
         sys.exit(128 + left.number)

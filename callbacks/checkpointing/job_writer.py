@@ -12,7 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 from typing_extensions import override
 
-from lightning_core.core.events import Save
+from lightning_core.core.events import Checkpoint
 
 from .checkpoint_io import CheckpointError, SafeCheckpointIO
 
@@ -35,7 +35,7 @@ class _OfOneRank(CheckpointIO):
     """
 
     def __init__(self, io: SafeCheckpointIO, batches: int, value: float | None = None, later: bool = False) -> None:
-        self.saved: Save | None = None
+        self.saved: Checkpoint | None = None
         self.error: Exception | None = None
         self._io = io
         self._batches = batches
@@ -47,10 +47,10 @@ class _OfOneRank(CheckpointIO):
         try:
             if self._later:
                 self._io.write_later(checkpoint, Path(path), batches=self._batches, value=self._value, strict=True)
-                self.saved = Save(self._batches, "")
+                self.saved = Checkpoint(self._batches, "")
                 return
             manifest = self._io.write(checkpoint, Path(path), self._batches, value=self._value, strict=True)
-            self.saved = Save(self._batches, manifest.sha256)
+            self.saved = Checkpoint(self._batches, manifest.sha256)
         except CheckpointError as error:
             # It must not leave on the strength of a file from which it could not come back.
             self.error = OSError(errno.EINVAL, str(error))
@@ -107,7 +107,7 @@ def write(
     *,
     value: float | None = None,
     later: bool = False,
-) -> Save:
+) -> Checkpoint:
     """Saves a training; on all ranks together.
 
     Args:

@@ -35,7 +35,7 @@ from lightning.fabric.utilities.data import sized_len
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
-from lightning_core.core.events import Save
+from lightning_core.core.events import Checkpoint
 from lightning_core.view.console_lines import logger
 
 from ..elastic.steps import Share
@@ -68,7 +68,7 @@ class Saver:
     def __init__(self, folder: Path | None, every: float, share: Share | None = None) -> None:
         if not every > 0:
             raise ValueError(f"save_every must be positive, got {every}")
-        self.saved: Save | None = None
+        self.saved: Checkpoint | None = None
         """The newest checkpoint."""
         self._folder = folder
         self._every = every

@@ -40,7 +40,7 @@ LAUNCHERS_KEYS = {
 LIGHTNINGS_CHECKPOINTS = ("last", "best", "hpc", "registry")
 
 CELL = 10
-_CAN = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE})
+_CAN = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE})
 
 
 @dataclass(frozen=True)

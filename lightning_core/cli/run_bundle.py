@@ -13,7 +13,7 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
 from lightning_core.cli.jobs import has_job, print_moments, read_bundle
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
-from lightning_core.node.signals import Interrupted, signals
+from lightning_core.node.signals import SignalReceivedError, signals
 from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError
@@ -150,7 +150,7 @@ def _run_in(
                 raise PoolLostError(
                     "Ray's control process has died; what the jobs have saved, and the journal, are whole"
                 )
-    except (PoolLostError, Interrupted):
+    except (PoolLostError, SignalReceivedError):
         print(goes_on, flush=True)
         raise
     if arguments.json:

@@ -29,7 +29,7 @@ from lightning_core.cluster.pool_manager import start_pool_manager
 from lightning_core.cluster.worker_slots import LOCATION_LABEL
 from lightning_core.core.events import Amend, Cancel, Close, Event, WorkersLost
 from lightning_core.core.jobs import Job
-from lightning_core.node.signals import Interrupted, below, end, signal_words, signals
+from lightning_core.node.signals import SignalReceivedError, below, end, signal_words, signals
 from lightning_core.run.follow import POLL, Watcher, follow
 from lightning_core.run.run_folder import write_spec
 from lightning_core.scheduler.settings import Settings
@@ -369,11 +369,11 @@ def answer(asked: Any, received: list[int], meanwhile: Callable[[], None] | None
         meanwhile: called now and then, and once more before the answer is returned.
 
     Raises:
-        Interrupted: if a signal came meanwhile.
+        SignalReceivedError: if a signal came meanwhile.
     """
     while not ray.wait([asked], timeout=POLL)[0]:
         if received:
-            raise Interrupted(received[0])
+            raise SignalReceivedError(received[0])
         if meanwhile is not None:
             meanwhile()
     found = ray.get(asked)

@@ -30,7 +30,7 @@ from typing import Any
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive, started
-from lightning_core.node.signals import Interrupted, kept_from_ray, signals
+from lightning_core.node.signals import SignalReceivedError, kept_from_ray, signals
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.client import SocketClient
 from lightning_core.server.discovery import read_head
@@ -63,7 +63,7 @@ def up(
 
     Raises:
         HeadError: if one is up already, or Ray does not come up.
-        Interrupted: if a signal came; nothing is up then.
+        SignalReceivedError: if a signal came; nothing is up then.
     """
     folder = folder.expanduser().resolve()
     with _alone(folder):
@@ -124,7 +124,7 @@ def down(folder: Path, *, now: bool = False) -> None:
 
     Raises:
         HeadError: if there is none.
-        Interrupted: if a signal came: nobody was waited for any longer, and the pool is down.
+        SignalReceivedError: if a signal came: nobody was waited for any longer, and the pool is down.
     """
     folder = folder.expanduser().resolve()
     if not folder.is_dir():
@@ -141,7 +141,7 @@ def down(folder: Path, *, now: bool = False) -> None:
             finally:
                 _end(head)
             if received:
-                raise Interrupted(received[0])
+                raise SignalReceivedError(received[0])
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def _address(process: subprocess.Popen[bytes], temp: Path, folder: Path, receive
     until = time.monotonic() + UP
     while time.monotonic() < until:
         if received:
-            raise Interrupted(received[0])
+            raise SignalReceivedError(received[0])
         if note.exists() and (address := note.read_text().strip()):
             return address
         if process.poll() is not None:
@@ -252,7 +252,7 @@ def _open_pool(
     until = time.monotonic() + UP
     while not client.about()["devices"]:
         if received:
-            raise Interrupted(received[0])
+            raise SignalReceivedError(received[0])
         if time.monotonic() > until:
             raise HeadError("the pool's devices did not come up")
         time.sleep(0.1)

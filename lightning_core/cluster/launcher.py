@@ -29,7 +29,7 @@ from lightning_core.cluster.monitor import WorkerMonitor, tell
 from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
-from lightning_core.core.events import ExitCause, LaunchTimedOut, Save, WorkerExited
+from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
 from lightning_core.storage import job_specs
@@ -166,9 +166,9 @@ class Launcher:
         if any(trouble is not None for trouble in silent):
             return _words(zip(alone.devices, silent, strict=True))
         scheduler = ray.get_actor(life.scheduler, namespace=NAMESPACE)
-        saves: Sequence[Save] = await scheduler.saves.remote(life.job)
-        if saves:
-            await asyncio.to_thread(adopt, home, life.incarnation, {save.sha256 for save in saves})
+        checkpoints: Sequence[Checkpoint] = await scheduler.checkpoints.remote(life.job)
+        if checkpoints:
+            await asyncio.to_thread(adopt, home, life.incarnation, {save.sha256 for save in checkpoints})
         met = ("127.0.0.1", 0)
         if len(workers) > 1:
             async with asyncio.timeout(SILENT):

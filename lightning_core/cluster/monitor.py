@@ -22,7 +22,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
 
 from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
-from lightning_core.core.events import ExitCause, LaunchTimedOut, Save, WorkerExited
+from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.server.ray_actor import Actor
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
@@ -158,7 +158,7 @@ def classify_exit(error: RayError) -> tuple[ExitCause, str]:
     return ExitCause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
 
 
-def _last_save(home: Path, life: Incarnation) -> Save | None:
+def _last_save(home: Path, life: Incarnation) -> Checkpoint | None:
     """What a life of a job had saved last, and whole."""
     try:
         found = find(checkpoint_folder(home, life.incarnation))

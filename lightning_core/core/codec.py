@@ -13,6 +13,7 @@ from lightning_core.core.events import (
     BadLosses,
     Cancel,
     Cell,
+    Checkpoint,
     Close,
     DevicesUnavailable,
     Event,
@@ -22,7 +23,6 @@ from lightning_core.core.events import (
     Pause,
     Report,
     Resume,
-    Save,
     SelectorFeedback,
     Submit,
     Tick,
@@ -109,7 +109,7 @@ def decode_event(text: str) -> Event:
     if kind == "worker_left":
         body["cause"] = ExitCause(body["cause"])
     if body.get("saved") is not None:
-        body["saved"] = Save(*body["saved"])
+        body["saved"] = Checkpoint(*body["saved"])
     event: Event = _PLAIN[kind](**body)
     return event
 

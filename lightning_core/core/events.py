@@ -58,7 +58,7 @@ class Cell(NamedTuple):
     """As logged: a loss, or a metric that grows."""
 
 
-class Save(NamedTuple):
+class Checkpoint(NamedTuple):
     """A checkpoint that is whole on the disk. Whether a job may go on from it, the scheduler says."""
 
     batches: int
@@ -120,7 +120,7 @@ class Report:
     rejected: int = 0
     began: int = 0
     evaluated: bool = False
-    saved: Save | None = None
+    saved: Checkpoint | None = None
     horizon: Horizon | None = None
     bad: BadLosses | None = None
     aside: bool = False
@@ -143,7 +143,7 @@ class WorkerExited:
     incarnation: int
     cause: ExitCause = ExitCause.DONE
     detail: str = ""
-    saved: Save | None = None
+    saved: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

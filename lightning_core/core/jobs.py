@@ -45,8 +45,8 @@ class OnNan(StrEnum):
 class Capability(StrEnum):
     """What a training process is able to do for the others."""
 
-    TURNS = "turns"
-    """Take turns on its device."""
+    TIME_SLICE = "time_slice"
+    """Train in time slices on a device that it shares with other jobs."""
     HOLD = "hold"
     """Wait, its memory kept."""
     RELEASE = "release"
@@ -92,7 +92,7 @@ class Job:
     min_devices: int = 1
     max_devices: int = 1
     on_miss: OnMiss = OnMiss.CONTINUE
-    can: frozenset[Capability] = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE})
+    can: frozenset[Capability] = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE})
     device: int | None = None
     work: float | None = None
     restarts: int | None = None

@@ -10,18 +10,19 @@ from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.plans import JobView, Plan
+from lightning_core.errors import LightningCoreError
 
 
-class JoinRefused(ValueError):
-    """The pool does not take the job; the message says why."""
+class JoinRefusedError(LightningCoreError, ValueError):
+    """The pool refuses the job; the message says why."""
 
 
-class NameTaken(JoinRefused):
-    """Another job of the pool that has not ended has the name."""
+class NameTakenError(JoinRefusedError):
+    """An active job of the pool has the same name."""
 
 
-class DeviceNotShared(JoinRefused):
-    """The process trains on a device that the pool does not share, and so takes nothing from anybody in the pool."""
+class DeviceNotSharedError(JoinRefusedError):
+    """The process trains on a device that the pool does not manage, so it competes with none of the pool's jobs."""
 
 
 @runtime_checkable
@@ -82,62 +83,67 @@ class LooksAtCurves(Protocol):
 
 @runtime_checkable
 class Client(Protocol):
-    """How a training process speaks with its scheduler, wherever that lives.
+    """A training process's connection to its scheduler, wherever the scheduler runs.
 
-    Called from one daemon thread at a time, never from the training thread. A call that fails raises
-    :class:`ConnectionError`; that never means that it was not carried out, so whoever calls repeats it with the same
-    number.
+    Called from one daemon thread at a time, never from the training thread. A failed call raises
+    :class:`ConnectionError`, which does not mean that the scheduler did not carry it out: the caller repeats it with
+    the same number.
     """
 
     def join(self, job: Job, device: str) -> JoinReply:
-        """Adds a job that a person has started, and whose process speaks from now on through this client.
+        """Add a job that a user has started; its process reports through this client from now on.
 
         Args:
-            job: as it is submitted.
-            device: on which the process trains: ``"cpu"``, or a GPU's UUID.
+            job: Job to submit.
+            device: Device on which the process trains: ``"cpu"``, or the UUID of a GPU.
 
         Raises:
-            JoinRefused: if the pool does not take it: :class:`NameTaken` and :class:`DeviceNotShared` say why. All but
-                the latter may change with time.
+            JoinRefusedError: If the pool refuses the job, as :class:`NameTakenError` or :class:`DeviceNotSharedError`
+                where one of them fits. All but the latter may be temporary.
         """
 
     def report(self, report: Report) -> Directive | None:
-        """Delivers a report; the answer is the newest directive if the worker's is older."""
+        """Deliver a report and return the newest directive, if it is newer than the worker's."""
 
     def wait(self, job: str, version: int, timeout: float) -> Directive | None:
-        """Returns as soon as the job has a directive newer than ``version``; None after ``timeout`` seconds."""
+        """Return the job's directive as soon as it is newer than ``version``, or None after ``timeout`` seconds."""
 
     def job_forecast(self, job: str) -> JobForecast | None:
-        """What is forecast for the job; None if it is not known."""
+        """Return the forecast of a job, None if the job is unknown."""
 
     def left(self, event: WorkerExited) -> None:
-        """Says that the worker is gone."""
+        """Report that the worker has exited."""
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Close the connection."""
 
 
 @runtime_checkable
-class Turns(Protocol):
-    """How a training process takes its turns on a device that it shares.
+class DeviceLock(Protocol):
+    """Exclusive use of a shared device, held for one quantum at a time.
 
-    Called from the training thread. ``held`` and ``spent`` cost nothing; ``take`` waits, ``give`` does not.
+    Called from the training thread. ``acquire`` waits; the other methods return at once.
     """
 
     held: bool
-    """Whether it is this process's turn."""
+    """Whether this process holds the device."""
 
-    def take(self, share: float, timeout: float) -> bool:
-        """Waits for the turn, for ``timeout`` seconds at most; ``share`` weighs it against the others."""
+    def acquire(self, share: float, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for the device and return whether it was acquired.
 
-    def spent(self) -> bool:
-        """Whether the turn has lasted long enough and another process waits for it."""
+        Args:
+            share: Weight against the other processes, in [0, 1].
+            timeout: Seconds to wait.
+        """
 
-    def give(self, *, again: bool, share: float = 0.0) -> None:
-        """Gives the turn back; ``again`` asks for the next one in the same breath."""
+    def expired(self) -> bool:
+        """Return whether the quantum is over and another process waits for the device."""
+
+    def release(self, *, again: bool, share: float = 0.0) -> None:
+        """Release the device; ``again`` requests the next quantum in the same message."""
 
     def bind(self) -> None:
-        """Keeps the training thread on the device, where cores are the device; the first turn does so too."""
+        """Pin the training thread to the device's cores, where cores are the device; the first ``acquire`` does too."""
 
     def close(self) -> None:
-        """Leaves for good."""
+        """Release the device and disconnect."""

@@ -188,7 +188,7 @@ class DeviceArbiter:
 
 
 class ArbiterClient:
-    """The end of a turnstile in the training process; implements :class:`lightning_core.core.protocols.Turns`.
+    """The end of a turnstile in the training process; implements :class:`lightning_core.core.protocols.DeviceLock`.
 
     Args:
         path: of the turnstile's socket.
@@ -210,7 +210,7 @@ class ArbiterClient:
         self._waiting: mmap.mmap | None = None
         self._connect()
 
-    def take(self, share: float, timeout: float) -> bool:
+    def acquire(self, share: float, timeout: float) -> bool:
         self.bind()
         if self._socket is None:
             self._connect()
@@ -234,10 +234,10 @@ class ArbiterClient:
         self._began = time.monotonic()
         return True
 
-    def spent(self) -> bool:
+    def expired(self) -> bool:
         return self._waiting is not None and time.monotonic() - self._began >= self._quantum and self._waiting[0] != 0
 
-    def give(self, *, again: bool, share: float = 0.0) -> None:
+    def release(self, *, again: bool, share: float = 0.0) -> None:
         self.held = False
         if again:
             self._ask(share)

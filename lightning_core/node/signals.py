@@ -29,11 +29,13 @@ _SHOW_CURSOR = "\x1b[?25h"
 _noting: list[int] | None = None
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal came before anything was there to be saved.
+class SignalReceivedError(KeyboardInterrupt):
+    """A signal to exit was received before there was anything to save.
+
+    It derives from :class:`KeyboardInterrupt` alone, so that ``except Exception`` does not swallow it.
 
     Args:
-        number: of the signal.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -96,13 +98,13 @@ def signals(*, at_once: bool = False) -> Iterator[list[int]]:
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Signals that ask to leave raise :class:`Interrupted` meanwhile: for what has no Ray below it."""
+    """Signals that ask to leave raise :class:`SignalReceivedError` meanwhile: for what has no Ray below it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number)
+        raise SignalReceivedError(number)
 
     before = _heeded()
     before.pop(signal.SIGINT, None)  # it does so anyway
@@ -118,7 +120,7 @@ def kept_from_ray() -> Iterator[None]:
     """Around ``ray.init``, which takes SIGTERM for itself, and whose processes a closed terminal must not end.
 
     Raises:
-        Interrupted: if SIGTERM came meanwhile: Ray's own handler exits.
+        SignalReceivedError: if SIGTERM came meanwhile: Ray's own handler exits.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -134,7 +136,7 @@ def kept_from_ray() -> Iterator[None]:
     try:
         yield
     except SystemExit as left:
-        raise Interrupted(signal.SIGTERM) from left
+        raise SignalReceivedError(signal.SIGTERM) from left
     finally:
         signal.set_wakeup_fd(woken)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -143,7 +145,7 @@ def kept_from_ray() -> Iterator[None]:
         with came, noted, suppress(BlockingIOError):
             if signal.SIGTERM in came.recv(1000):
                 signal.alarm(0)  # Ray's crash handler has seen it, and would end this process three seconds later
-                raise Interrupted(signal.SIGTERM)
+                raise SignalReceivedError(signal.SIGTERM)
 
 
 def leave_at_once(code: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-from lightning_core.core.events import ExitCause, Save
+from lightning_core.core.events import Checkpoint, ExitCause
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 
@@ -60,6 +60,6 @@ def pause(name: str, times: int) -> float:
     return min(FIRST_PAUSE * 2.0 ** (min(times, 64) - 1), MOST_PAUSE) * jitter
 
 
-def sound(save: Save | None) -> bool:
+def sound(save: Checkpoint | None) -> bool:
     """Whether the numbers of a save can be counted with, and its sum is one."""
     return save is None or (0 <= save.batches <= MOST and SHA256.fullmatch(save.sha256) is not None)

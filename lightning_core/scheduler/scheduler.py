@@ -33,6 +33,7 @@ from lightning_core.core.events import (
     Amend,
     BadLosses,
     Cancel,
+    Checkpoint,
     Close,
     DevicesUnavailable,
     Event,
@@ -42,7 +43,6 @@ from lightning_core.core.events import (
     Pause,
     Report,
     Resume,
-    Save,
     SelectorFeedback,
     Submit,
     Tick,
@@ -317,7 +317,7 @@ class Scheduler:
         if table.errors[row] > max(table.jobs[row].retries, 1):
             self._end(row, now, Verdict.CRASHED, self._unmet(row, "diverged_again", since))
             return
-        table.saves[row] = tuple(save for save in table.saves[row] if table.is_good(row, save))
+        table.checkpoints[row] = tuple(save for save in table.checkpoints[row] if table.is_good(row, save))
         del table.bad[row], table.alerts[row]
         table.set_back(row, "diverged_back", now, since)
         table.back_at[row] = now + pause(table.names[row], int(table.in_a_row[row]))
@@ -522,9 +522,9 @@ class Scheduler:
         """Of a job that was submitted: which life of it may speak."""
         return int(self._table.incarnation[self._table.row_of[name]])
 
-    def saves(self, name: str) -> tuple[Save, ...]:
+    def checkpoints(self, name: str) -> tuple[Checkpoint, ...]:
         """Checkpoints that a job which was submitted may go on from, the newest first: no others, wherever they lie."""
-        return self._table.saves[self._table.row_of[name]]
+        return self._table.checkpoints[self._table.row_of[name]]
 
     def job(self, name: str) -> Job:
         """One that was submitted, with its terms as they are now."""

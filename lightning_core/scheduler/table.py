@@ -10,7 +10,7 @@ import numpy as np
 from lightning_core.core.answers import Directive, End, JobStatus, State, Verdict
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.durations import FARTHEST
-from lightning_core.core.events import BadLosses, ExitCause, Horizon, Report, Save
+from lightning_core.core.events import BadLosses, Checkpoint, ExitCause, Horizon, Report
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.core.speedup import SpeedUp
@@ -127,7 +127,7 @@ class JobTable:
         self.alerted: dict[int, int] = {}  # of which run of them people were told: its first batch
         self.alerts: dict[int, Reason] = {}  # what is wrong for now
         self.limits: dict[int, str] = {}  # what ends a training after so many batches
-        self.saves: list[tuple[Save, ...]] = []
+        self.checkpoints: list[tuple[Checkpoint, ...]] = []
         self.speedups: list[SpeedUp] = []
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
@@ -149,7 +149,7 @@ class JobTable:
         self.home.append(())
         self.recent.append(deque())
         self.waiting.append({})
-        self.saves.append(())
+        self.checkpoints.append(())
         self.speedups.append(SpeedUp(job.sizes or (size,), job.rates))
         self.active[row] = True
         self.submitted[row] = now
@@ -211,7 +211,7 @@ class JobTable:
     def set_back(self, row: int, code: str, now: float, text: str = "") -> None:
         """The job has lost its worker by a fault, and comes back from what it saved."""
         self.resize_failed(row, now)
-        start = self.saves[row][0].batches if self.saves[row] else 0
+        start = self.checkpoints[row][0].batches if self.checkpoints[row] else 0
         again = max(int(self.batches[row]) - start, 0)
         self.faults[row] = Reason(code, (float(start), float(again)), text)
         calm = self.busy[row] - self.busy_before[row] > CALM
@@ -234,21 +234,21 @@ class JobTable:
         column[row] += 1
         return int(column[row])
 
-    def accept(self, row: int, save: Save | None) -> None:
+    def accept(self, row: int, save: Checkpoint | None) -> None:
         """The newest saves are what the job may go on from."""
-        if save is None or not self.launched[row] or save in self.saves[row]:
+        if save is None or not self.launched[row] or save in self.checkpoints[row]:
             return
-        kept = self.saves[row]
+        kept = self.checkpoints[row]
         if self.is_bad(row):  # what was saved before that must not be displaced
             kept = tuple(one for one in kept if self.is_good(row, one))[:1] or kept
-        self.saves[row] = (save, *kept)[:GENERATIONS]
+        self.checkpoints[row] = (save, *kept)[:GENERATIONS]
 
     def is_bad(self, row: int) -> bool:
         """Whether the job's losses are NaN or infinite for now."""
         bad = self.bad.get(row)
         return bad is not None and not bad.over
 
-    def is_good(self, row: int, save: Save) -> bool:
+    def is_good(self, row: int, save: Checkpoint) -> bool:
         """Whether a loss that is a number followed on a checkpoint: the first that is none tells of the step before."""
         return save.batches < self.bad[row].since - 1
 
@@ -435,7 +435,7 @@ class JobTable:
             paused=bool(self.paused[row]),
             restarts=int(self.restarts[row]),
             lost=int(self.lost[row]),
-            saved=self.saves[row][0].batches if self.saves[row] else None,
+            saved=self.checkpoints[row][0].batches if self.checkpoints[row] else None,
             fault=self.faults.get(row),
             alert=self.alerts.get(row),
             spot=self.spot.get(row),

@@ -13,12 +13,12 @@ from lightning_core.core.answers import Directive, End, Grant, JobForecast, JobS
 from lightning_core.core.codec import answer_from_dict, encode_event, job_from_dict, job_to_dict, status_from_dict
 from lightning_core.core.events import Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
+from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 
 PROTOCOL = 5
 CALL_TIMEOUT = 10.0
 # What a refusal says of itself beside its words.
-REFUSALS: dict[str, type[JoinRefused]] = {"name": NameTaken, "device": DeviceNotShared}
+REFUSALS: dict[str, type[JoinRefusedError]] = {"name": NameTakenError, "device": DeviceNotSharedError}
 # By process, pool and job, the incarnation it has: so that a process that comes back is known again.
 _joined: dict[tuple[int, str, str], int] = {}
 
@@ -97,7 +97,7 @@ class SocketClient:
 
         Raises:
             ConnectionError: if there is none; that does not mean that nothing was done.
-            JoinRefused: if the pool refuses, with its words.
+            JoinRefusedError: if the pool refuses, with its words.
         """
         with self._lock:
             self._number += 1
@@ -117,7 +117,7 @@ class SocketClient:
                 self._hang_up()
                 raise
         if "refused" in answer:
-            raise REFUSALS.get(answer.get("because", ""), JoinRefused)(answer["refused"])
+            raise REFUSALS.get(answer.get("because", ""), JoinRefusedError)(answer["refused"])
         if "failed" in answer:
             raise ConnectionError(answer["failed"])
         return answer["value"]

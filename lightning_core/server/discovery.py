@@ -22,9 +22,9 @@ from typing import Any, Literal, NamedTuple
 
 from lightning_core.node.processes import is_alive
 from lightning_core.server.client import SocketClient
-from lightning_core.server.probe import UNUSABLE, PoolUnusable, check
+from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, check
 
-__all__ = ["AUTO", "LOCAL", "PoolUnusable", "connect", "home", "is_address", "read_head"]
+__all__ = ["AUTO", "LOCAL", "PoolUnavailableError", "connect", "home", "is_address", "read_head"]
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def connect(pool: str = AUTO) -> SocketClient | None:
         None if there is none, or none is wanted.
 
     Raises:
-        PoolUnusable: if a pool was named that cannot be joined, however often one tries.
+        PoolUnavailableError: if a pool was named that cannot be joined, however often one tries.
         ConnectionError: if a pool was named and cannot be reached.
     """
     if pool == AUTO:
@@ -158,7 +158,7 @@ def _bridge(address: str) -> Path:
         while not bridge.door.exists():
             if process.poll() is not None:
                 words = errors.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
-                kind = PoolUnusable if process.poll() == UNUSABLE else ConnectionError
+                kind = PoolUnavailableError if process.poll() == UNUSABLE else ConnectionError
                 raise kind(words or f"{address}: the pool cannot be reached")
             if time.monotonic() > until:
                 raise ConnectionError(f"{address}: no answer within {BRIDGE_PATIENCE:.0f} s")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lightning_core.core.answers import Answer, Directive
 from lightning_core.core.events import Event, Tick
+from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.failpoints import reach
@@ -24,8 +25,8 @@ Clock = Callable[[], float]
 REFUSE, RARELY = 1.0, 10.0
 
 
-class NotKeptError(RuntimeError):
-    """An event has not been taken in, for it could not be kept; whoever sent it tries again."""
+class EventNotPersistedError(LightningCoreError, RuntimeError):
+    """An event was rejected because it could not be written to the journal; the sender should retry."""
 
 
 class Host:
@@ -89,7 +90,7 @@ class Host:
 
     def _handle(self, event: Event, now: float) -> list[Answer]:
         if (left := self._refuses_until - self._clock()) > 0:
-            raise NotKeptError(f"{self._trouble}; nothing is taken in for {left:.0f} s")
+            raise EventNotPersistedError(f"{self._trouble}; nothing is taken in for {left:.0f} s")
         try:
             answers = self.scheduler.handle(event, now)
             reach("host.decided")
@@ -100,7 +101,7 @@ class Host:
             self._go_back()
             self._trouble = f"the journal cannot be written: {error}"
             self._refuses_until = self._clock() + max(REFUSE, RARELY * (self._clock() - began))
-            raise NotKeptError(self._trouble) from error
+            raise EventNotPersistedError(self._trouble) from error
         except Exception:
             self._go_back()
             raise

@@ -8,7 +8,7 @@ from pathlib import Path
 from lightning_core.core.answers import Directive, End, JobForecast, JobStatus, JoinReply
 from lightning_core.core.events import Event, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.core.protocols import JoinRefused
+from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
 
@@ -39,7 +39,7 @@ class LocalClient:
         self._handle(Submit((job,)))
         with self._news:
             if isinstance(word := self._host.scheduler.directive(job.name), End):
-                raise JoinRefused(f"{job.name}: {word.reason}")
+                raise JoinRefusedError(f"{job.name}: {word.reason}")
             return JoinReply(self._host.scheduler.incarnation(job.name), ())
 
     def report(self, report: Report) -> Directive | None:

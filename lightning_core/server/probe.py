@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from lightning_core.errors import LightningCoreError
+
 # Seconds within which a Ray says that it is one. None answers later unless its machine is in trouble.
 ANSWERS = 5.0
 # How a connection of HTTP/2 begins, which Ray speaks, and the kind of frame that is answered first (RFC 9113, 3.4).
@@ -22,8 +24,8 @@ UNUSABLE = 3
 TOKEN_FILE = Path(".ray") / "auth_token"
 
 
-class PoolUnusable(ConnectionError):
-    """A pool that this process cannot join, however often it tries; the message says what to do."""
+class PoolUnavailableError(LightningCoreError, ConnectionError):
+    """This process cannot join the pool, and retrying will not help; the message says what to do."""
 
 
 def check(address: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -34,11 +36,11 @@ def check(address: str, environment: Mapping[str, str] = os.environ) -> None:
         environment: in which Ray will look for the token.
 
     Raises:
-        PoolUnusable: if it is no Ray that listens, or no token or no Ray is to be found here.
+        PoolUnavailableError: if it is no Ray that listens, or no token or no Ray is to be found here.
         ConnectionError: if nobody listens there, or nobody answers.
     """
     if find_spec("ray") is None:
-        raise PoolUnusable(f"{address}: the address of a pool needs Ray, which is not installed; "
+        raise PoolUnavailableError(f"{address}: the address of a pool needs Ray, which is not installed; "
                            "run pip install 'lightning-core-learning[ray]'")  # fmt: skip
     if environment.get("RAY_AUTH_MODE", "token") == "token":
         token_place(address, environment)
@@ -49,7 +51,7 @@ def token_place(address: str, environment: Mapping[str, str]) -> str:
     """Return where Ray finds the token that it shows, in words.
 
     Raises:
-        PoolUnusable: if there is none.
+        PoolUnavailableError: if there is none.
     """
     if environment.get("RAY_AUTH_TOKEN"):
         return "RAY_AUTH_TOKEN"
@@ -63,14 +65,14 @@ def token_place(address: str, environment: Mapping[str, str]) -> str:
         words = f"{path} does not exist" if told else "RAY_AUTH_TOKEN is not set"
     except (OSError, UnicodeDecodeError) as error:
         words = f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
-    raise PoolUnusable(f"{address}: no token to show to the pool: {words}; {_what_to_do()}")
+    raise PoolUnavailableError(f"{address}: no token to show to the pool: {words}; {_what_to_do()}")
 
 
 def ask(address: str, environment: Mapping[str, str] = os.environ) -> None:
     """Ask the Ray at an address whether it takes our token. Imports Ray.
 
     Raises:
-        PoolUnusable: if it does not.
+        PoolUnavailableError: if it does not.
     """
     import ray
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # private, as is all that asks once only
@@ -79,7 +81,7 @@ def ask(address: str, environment: Mapping[str, str] = os.environ) -> None:
         GcsClient(address=address)
     except ray.exceptions.AuthenticationError:
         place = token_place(address, environment)
-        raise PoolUnusable(
+        raise PoolUnavailableError(
             f"{address}: the pool there refuses the token in {place}: it is another pool's, or an old one; "
             + _what_to_do()
         ) from None
@@ -95,7 +97,7 @@ def _what_to_do() -> str:
 def _look(address: str, encrypted: bool) -> None:
     host, _, port = address.rpartition(":")
     if not 0 < int(port) < 65536:
-        raise PoolUnusable(f"{address}: a port must be 1 to 65535, got {port}")
+        raise PoolUnavailableError(f"{address}: a port must be 1 to 65535, got {port}")
     right = "is this the address that `lightning-core up` printed as its Ray's"
     try:
         with socket.create_connection((host.strip("[]"), int(port)), ANSWERS) as line:
@@ -114,4 +116,4 @@ def _look(address: str, encrypted: bool) -> None:
         words = "nobody listens there" if isinstance(error, ConnectionRefusedError) else error.strerror or str(error)
         raise ConnectionError(f"{address}: {words}; is the pool up, and {right}?") from None
     if said[3:4] != bytes((SETTINGS,)):
-        raise PoolUnusable(f"{address}: what listens there is no Ray; {right}?")
+        raise PoolUnavailableError(f"{address}: what listens there is no Ray; {right}?")

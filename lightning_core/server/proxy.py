@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_core.server.probe import UNUSABLE, PoolUnusable, ask
+from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, ask
 from lightning_core.server.server import SocketServer
 
 POOL = "pool-scheduler"
@@ -78,7 +78,7 @@ def main(address: str, path: str) -> int:
         ask(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         actor = ray.get_actor(POOL, namespace=NAMESPACE)
-    except PoolUnusable as error:
+    except PoolUnavailableError as error:
         print(error, file=sys.stderr)
         return UNUSABLE
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:

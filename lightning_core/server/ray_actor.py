@@ -39,12 +39,12 @@ from lightning_core.core.answers import (
 from lightning_core.core.events import (
     Amend,
     Cancel,
+    Checkpoint,
     DevicesUnavailable,
     Event,
     Pause,
     Report,
     Resume,
-    Save,
     SelectorFeedback,
     Submit,
     WorkerExited,
@@ -52,10 +52,10 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
-from lightning_core.core.protocols import JoinRefused
+from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.host import Host, NotKeptError
+from lightning_core.server.host import EventNotPersistedError, Host
 from lightning_core.server.notifications import Notifier
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.server.server import SocketServer
@@ -166,7 +166,7 @@ class SchedulerActor:
             line: the connection that speaks for it from now on.
 
         Raises:
-            JoinRefused: if its name is taken, or its device is not one of the pool's.
+            JoinRefusedError: if its name is taken, or its device is not one of the pool's.
         """
         await self._ready()
         return self._scripts.join(job, device, incarnation, line)
@@ -256,10 +256,10 @@ class SchedulerActor:
         active = set(scheduler.names(active=True))
         return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in lives]
 
-    async def saves(self, job: str) -> tuple[Save, ...]:
+    async def checkpoints(self, job: str) -> tuple[Checkpoint, ...]:
         """What a job may go on from, the newest first."""
         await self._ready()
-        return self._host.scheduler.saves(job)
+        return self._host.scheduler.checkpoints(job)
 
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
         """Which job should have workers where; returns when that is not what is ``known``, or after ``timeout``."""
@@ -309,7 +309,7 @@ class SchedulerActor:
     def _known(self, job: str) -> None:
         names = self._host.scheduler.names()
         if job not in names:
-            raise JoinRefused(f"no job {job!r}{did_you_mean(job, names)}")
+            raise JoinRefusedError(f"no job {job!r}{did_you_mean(job, names)}")
 
     def _handle(self, event: Event) -> list[Answer]:
         if self._trouble is not None:
@@ -377,7 +377,7 @@ class SchedulerActor:
             try:
                 self._handle(lesson)
                 return
-            except NotKeptError:
+            except EventNotPersistedError:
                 await asyncio.sleep(PAUSE)
 
 
@@ -431,7 +431,7 @@ class RayClient:
         self._actor: Actor | None = None
 
     def join(self, job: Job, device: str) -> JoinReply:
-        raise JoinRefused(f"{job.name}: a launched job is in its pool already")
+        raise JoinRefusedError(f"{job.name}: a launched job is in its pool already")
 
     def report(self, report: Report) -> Directive | None:
         answer: Directive | None = self._call("event", report)

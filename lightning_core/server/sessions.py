@@ -19,7 +19,7 @@ from lightning_core.core.answers import Grant, JoinReply
 from lightning_core.core.events import Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
-from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
+from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.server import stall_aware_clock
 
@@ -53,20 +53,20 @@ class Sessions:
         """Adds the job of a script, or knows it again.
 
         Raises:
-            JoinRefused: if its name is taken, or its device is not one of the pool's.
+            JoinRefusedError: if its name is taken, or its device is not one of the pool's.
         """
         scheduler = self._scheduler()
         check_name(job.name)
         able = job.can - {Capability.RELEASE, Capability.RESIZE}
         job = replace(job, can=able, device=self._place(device), sizes=(), rates=())
         if job.min_devices > (have := scheduler.settings.devices):
-            raise JoinRefused(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
+            raise JoinRefusedError(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
         if (refusal := scheduler.settings.refusal(job.target)) is not None:
-            raise JoinRefused(f"{job.name}: {refusal}")
+            raise JoinRefusedError(f"{job.name}: {refusal}")
         again = False
         if job.name in scheduler.names(active=True):
             if Capability.RELEASE in scheduler.job(job.name).can or self.speakers.get(job.name, line) != line:
-                raise NameTaken(f"the name {job.name!r} is taken by a job that has not ended; choose another")
+                raise NameTakenError(f"the name {job.name!r} is taken by a job that has not ended; choose another")
             again = incarnation == scheduler.incarnation(job.name)
             if not again:  # another process had the name, and is gone
                 self._part(job.name, scheduler.incarnation(job.name))
@@ -123,7 +123,7 @@ class Sessions:
             return known.index(device)
         if device == "cpu" and all(name.startswith("cpu") for name in known):
             return None  # any core will do
-        raise DeviceNotShared(f"this process trains on {device}, the pool shares {', '.join(known)}")
+        raise DeviceNotSharedError(f"this process trains on {device}, the pool shares {', '.join(known)}")
 
     def _expect(self, job: str, within: float) -> None:
         """The life that a job has now is over if nobody speaks for it soon."""

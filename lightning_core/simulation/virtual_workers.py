@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left, bisect_right
 from hashlib import sha256
 
-from lightning_core.core.events import Cell, Report, Save
+from lightning_core.core.events import Cell, Checkpoint, Report
 from lightning_core.core.jobs import Capability
 from lightning_core.core.targets import BatchTarget
 from lightning_core.simulation.scenario import Delays, SimulatedJob
@@ -116,11 +116,11 @@ class Worker:
         self.busy = 0.0
         self.set_pace(now, 0.0)
 
-    def save(self) -> Save:
+    def save(self) -> Checkpoint:
         """What it saves where it is now."""
-        return Save(self.batches, sha256(f"{self.name} {self.batches}".encode()).hexdigest())
+        return Checkpoint(self.batches, sha256(f"{self.name} {self.batches}".encode()).hexdigest())
 
-    def set_back(self, every: int) -> Save | None:
+    def set_back(self, every: int) -> Checkpoint | None:
         """It is where it was last saved; what it saved there, if it did."""
         saved = max(self.began, self.batches // every * every if every else 0)
         self.done = float(saved)

@@ -16,11 +16,13 @@ import signal
 import time
 from typing import NamedTuple
 
+from lightning_core.errors import LightningCoreError
+
 VARIABLE = "LC_FAILPOINT"
 
 
-class FailpointError(RuntimeError):
-    """A test wants the code to fail here."""
+class FailpointError(LightningCoreError, RuntimeError):
+    """A failpoint with the action ``raise`` was reached."""
 
 
 class Plan(NamedTuple):

@@ -31,6 +31,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
+from lightning_core.errors import LightningCoreError
+
 FORMAT = 1
 # Longer than any manifest.
 _LONGEST = 4096
@@ -40,12 +42,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES})
 
 
-class CorruptCheckpointError(ValueError):
-    """A file is not what its manifest says; the message says how."""
+class CorruptCheckpointError(LightningCoreError, ValueError):
+    """A checkpoint file does not match its manifest; the message says how."""
 
 
-class Unreadable(CorruptCheckpointError):
-    """A file is there, and the disk does not give it: it may, later."""
+class TransientReadError(CorruptCheckpointError):
+    """A checkpoint file exists but cannot be read now; a later attempt may succeed."""
 
 
 class Manifest(NamedTuple):
@@ -96,7 +98,7 @@ def read_manifest(path: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unreadable(f"its manifest cannot be read: {error.strerror}") from None
+        raise TransientReadError(f"its manifest cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise CorruptCheckpointError("its manifest is damaged") from None
     if not isinstance(found, dict):
@@ -134,7 +136,7 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], Manifest | None]]:
     except FileNotFoundError:
         raise CorruptCheckpointError("missing") from None
     except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}") from None
+        raise TransientReadError(f"cannot be read: {error.strerror}") from None
     kind = os.fstat(descriptor)
     if not stat.S_ISREG(kind.st_mode):
         os.close(descriptor)
@@ -147,7 +149,7 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], Manifest | None]]:
             try:
                 same = hashlib.file_digest(file, "sha256").hexdigest() == manifest.sha256
             except OSError as error:
-                raise Unreadable(f"cannot be read: {error.strerror}") from None
+                raise TransientReadError(f"cannot be read: {error.strerror}") from None
             if not same or kind.st_size != manifest.size:
                 raise CorruptCheckpointError("does not match its manifest")
             file.seek(0)

@@ -23,11 +23,12 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from lightning_core.core.events import Save
+from lightning_core.core.events import Checkpoint
+from lightning_core.errors import LightningCoreError
 from lightning_core.storage.generations import (
     CorruptCheckpointError,
     Manifest,
-    Unreadable,
+    TransientReadError,
     check,
     generation,
     generations,
@@ -45,18 +46,18 @@ FILE = "last.ckpt"
 TAKEN = 2
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 # Files that the disk does not give, and what it says.
-Unread = list[tuple[Path, Unreadable]]
+Unread = list[tuple[Path, TransientReadError]]
 
 
-class CheckpointUnreadableError(OSError):
-    """A checkpoint is there, and the disk does not give it: whoever began without it would displace it."""
+class CheckpointUnreadableError(LightningCoreError, OSError):
+    """A checkpoint exists but cannot be read now; starting without it would overwrite it."""
 
 
 class Saved(NamedTuple):
     """A checkpoint that was sound when it was looked at."""
 
     path: Path
-    save: Save
+    save: Checkpoint
 
 
 def checkpoint_folder(job_folder: Path, incarnation: int) -> Path:
@@ -85,7 +86,7 @@ def find(folder: Path) -> Saved | None:
     """
     unread: Unread = []
     for path, manifest in _sound(folder, unread):
-        return Saved(path, Save(manifest.batches or 0, manifest.sha256))
+        return Saved(path, Checkpoint(manifest.batches or 0, manifest.sha256))
     _all_were_read(unread)
     return None
 
@@ -165,7 +166,7 @@ def _sound(folder: Path, unread: Unread) -> Iterator[tuple[Path, Manifest]]:
                 raise CorruptCheckpointError("it is a link")
             yield path, check(path)
         except CorruptCheckpointError as finding:
-            if isinstance(finding, Unreadable):
+            if isinstance(finding, TransientReadError):
                 unread.append((path, finding))
             if path.exists():
                 log.warning("%s is passed over: %s", path, finding)

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from lightning_core.core.codec import job_from_dict
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
-from lightning_core.core.protocols import NameTaken
+from lightning_core.core.protocols import NameTakenError
 from lightning_core.core.validation import checked
 from lightning_core.storage.atomic_files import write_whole
 
@@ -78,7 +78,7 @@ def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
         job, text = _job_of(spec), json.dumps(spec)
         check_name(job.name)
         if job.name in taken:
-            raise NameTaken(f"the name {job.name!r} is taken by a job that has not ended; choose another")
+            raise NameTakenError(f"the name {job.name!r} is taken by a job that has not ended; choose another")
         if Capability.RELEASE not in job.can or job.device is not None:
             raise ValueError(f"{job.name} is launched, so it must be able to leave, and no device of its own")
         if len(text) > LONGEST_SPEC:

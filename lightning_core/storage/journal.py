@@ -22,6 +22,7 @@ from typing import NamedTuple, Self
 from lightning_core.core.answers import Answer
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.events import Event
+from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.downtime import Downtime
@@ -32,8 +33,8 @@ SCHEMA = 7
 _OF_DOWNTIME = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
 
 
-class JournalError(Exception):
-    """The journal cannot be used: it is missing, damaged, of another version, or does not replay."""
+class JournalError(LightningCoreError, RuntimeError):
+    """The journal is missing, damaged, of another version, or does not replay."""
 
 
 class PartOf(NamedTuple):

@@ -161,7 +161,7 @@ class Worker:
         rank, home = assignment.rank, Path(assignment.folder)
         on_host, device = assignment.kind == "cpu", assignment.devices[rank.number]
         bound = cores_of(device, self._cores, self._arbiter) if on_host else None
-        turns = ArbiterClient(self._arbiter, cores=bound)
+        device_lock = ArbiterClient(self._arbiter, cores=bound)
         log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
             with _printing_to(log_file), modules_from(assignment.paths), joined_ranks(rank):
@@ -169,7 +169,7 @@ class Worker:
                     assignment.job,
                     target=assignment.target,
                     client=RayClient(assignment.scheduler),
-                    turns=turns,
+                    device_lock=device_lock,
                     launched=True,
                     incarnation=assignment.incarnation,
                     devices=assignment.devices,
@@ -183,7 +183,7 @@ class Worker:
         except Exception as error:  # of what lies around a training: a disk in trouble, say
             return WorkerExited(assignment.job, assignment.incarnation, ExitCause.LOST, story(error))
         finally:
-            turns.close()
+            device_lock.close()
 
     def _tell(self, assignment: Assignment, left: WorkerExited) -> None:
         from lightning_core.server.ray_actor import RayClient

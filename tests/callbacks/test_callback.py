@@ -68,24 +68,24 @@ class Script:
         return self.directive if self.directive is not None and self.directive.version > version else None
 
 
-class OneTurn:
-    """Turns that are always there, written down."""
+class AlwaysFree:
+    """A device lock that is always free and records its calls."""
 
     def __init__(self) -> None:
         self.held = False
         self.log: list[str] = []
 
-    def take(self, share: float, timeout: float) -> bool:
+    def acquire(self, share: float, timeout: float) -> bool:
         self.held = True
-        self.log.append(f"take {share}")
+        self.log.append(f"acquire {share}")
         return True
 
-    def spent(self) -> bool:
+    def expired(self) -> bool:
         return False
 
-    def give(self, *, again: bool, share: float = 0.0) -> None:
+    def release(self, *, again: bool, share: float = 0.0) -> None:
         self.held = False
-        self.log.append("give again" if again else "give")
+        self.log.append("release again" if again else "release")
 
     def close(self) -> None:
         """Nothing to put away."""
@@ -99,9 +99,16 @@ def fit(callback: CoreCallback, model: Line | None = None, data: Points | None =
     return trainer
 
 
-def steered(script: Script, target: Target | None = None, turns: Any = None, launched: bool = True) -> CoreCallback:
+def steered(
+    script: Script, target: Target | None = None, device_lock: Any = None, launched: bool = True
+) -> CoreCallback:
     return CoreCallback(
-        "job", target=target or BatchTarget(10**9), client=script, turns=turns, launched=launched, growth=0.0
+        "job",
+        target=target or BatchTarget(10**9),
+        client=script,
+        device_lock=device_lock,
+        launched=launched,
+        growth=0.0,
     )
 
 
@@ -153,25 +160,25 @@ def test_bad_losses_are_kept_out_counted_and_do_not_hurt() -> None:
 
 
 def test_it_holds_while_it_has_no_share_and_gives_up_the_turn() -> None:
-    script, turns = Script(grant(1, 1.0)), OneTurn()
-    callback = steered(script, turns=turns)
+    script, device_lock = Script(grant(1, 1.0)), AlwaysFree()
+    callback = steered(script, device_lock=device_lock)
     trained: list[pl.Trainer] = []
     thread = threading.Thread(target=lambda: trained.append(fit(callback, Line(pause=0.002), max_epochs=-1)))
     thread.start()
     until(lambda: len(script.reports) > 2 and script.reports[-1].batches > 0)
     script.say(grant(2, 0.0))
-    until(lambda: turns.log[-1] == "give")
+    until(lambda: device_lock.log[-1] == "release")
     time.sleep(0.3)  # what it had to report is reported
     at = script.reports[-1].batches
     calls = len(script.reports)
     time.sleep(0.5)
     assert len(script.reports) - calls <= 1  # one long call, no chatter
     assert script.reports[-1].batches - at <= 1
-    assert not turns.held
-    assert turns.log[-1] == "give"
+    assert not device_lock.held
+    assert device_lock.log[-1] == "release"
     script.say(grant(3, 0.25))
     until(lambda: script.reports[-1].batches > at + 5)
-    assert "take 0.25" in turns.log
+    assert "acquire 0.25" in device_lock.log
     script.say(End("job", 4, Verdict.MET, Reason("target_met", (1.0,))))
     thread.join(20)
     assert not thread.is_alive()
@@ -182,7 +189,7 @@ def test_a_launched_job_leaves_when_it_is_ended_also_while_held() -> None:
     script = Script(grant(1, 0.0))
     threading.Timer(1.0, script.say, [End("job", 2, Verdict.MISSED, Reason("deadline_passed"))]).start()
     with pytest.raises(JobOver, match="deadline passed"):
-        fit(steered(script, turns=OneTurn()), Line(pause=0.01), max_epochs=-1)
+        fit(steered(script, device_lock=AlwaysFree()), Line(pause=0.01), max_epochs=-1)
 
 
 def test_a_plain_script_goes_on_when_its_job_is_ended(caplog: pytest.LogCaptureFixture) -> None:

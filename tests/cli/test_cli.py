@@ -30,7 +30,7 @@ from lightning_core.server.host import Host
 from tests.conftest import ROOT
 from tests.doors import Pool
 
-SCRIPT = frozenset({Capability.TURNS, Capability.HOLD})
+SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 
 
 @pytest.fixture(autouse=True)

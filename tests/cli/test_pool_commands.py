@@ -30,7 +30,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.scheduler.test_scheduler import directives, notices
 
-SCRIPT = frozenset({Capability.TURNS, Capability.HOLD})
+SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 
 
 @pytest.fixture

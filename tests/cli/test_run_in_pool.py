@@ -23,7 +23,7 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.callbacks import joining
 from lightning_core.cli import run_in_pool
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.core.events import Cancel, Report, Save, Submit, Tick, WorkerExited
+from lightning_core.core.events import Cancel, Checkpoint, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
@@ -61,7 +61,7 @@ def meet(pool: Pool, name: str) -> None:
     saved.mkdir(parents=True, exist_ok=True)
     pool.do(pool.actor.event(Report(name, incarnation, 1, 0, 5, 1.0)))
     (saved / "last.ckpt").write_text(f"the last state of {name}")
-    pool.do(pool.actor.event(WorkerExited(name, incarnation, saved=Save(5, "0" * 64))))
+    pool.do(pool.actor.event(WorkerExited(name, incarnation, saved=Checkpoint(5, "0" * 64))))
 
 
 @contextmanager

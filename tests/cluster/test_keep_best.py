@@ -144,10 +144,10 @@ def test_losses_of_batches_are_saved_so_seldom_that_it_costs_a_fiftieth(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(best, "time", clock)
-    saves: list[float] = []
+    checkpoints: list[float] = []
 
     def write(trainer: Any, place: Path, io: Any, *, value: float, later: bool) -> None:
-        saves.append(clock.now)
+        checkpoints.append(clock.now)
         clock.now += 0.1  # what a save takes
 
     monkeypatch.setattr(best, "write", write)
@@ -157,7 +157,7 @@ def test_losses_of_batches_are_saved_so_seldom_that_it_costs_a_fiftieth(
         pool_manager.see(1.0 / batch, evaluated=False)
         if pool_manager.wanted is not None:
             pool_manager.save(None)
-    assert 15 <= len(saves) <= 21  # in 100 s of training
+    assert 15 <= len(checkpoints) <= 21  # in 100 s of training
     pool_manager.see(0.0, evaluated=False)
     for _ in range(4):
         pool_manager.see(0.0, evaluated=False)

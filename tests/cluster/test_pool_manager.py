@@ -24,7 +24,7 @@ from lightning_core.cluster.pool_manager import PoolManager
 from lightning_core.cluster.worker_slots import WorkerSlot
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_to_dict
-from lightning_core.core.events import ExitCause, LaunchTimedOut, Save, WorkerExited
+from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.server import stall_aware_clock
@@ -71,12 +71,12 @@ class Stage:
         self.refilled: list[WorkerSlot] = []
         self.told = Method(lambda left: None)
         self.over = Method(lambda lives: [False] * len(lives))
-        self.saves = Method(lambda job: ())
+        self.checkpoints = Method(lambda job: ())
         self.met: list[tuple[str, int]] = []
         self.scheduler = SimpleNamespace(
             event=self.told,
             over=self.over,
-            saves=self.saves,
+            checkpoints=self.checkpoints,
             shares=Method(lambda devices: None),
             gone=Method(lambda devices: None),
             placements=Method(self._placements),
@@ -142,7 +142,7 @@ def dead() -> RayActorError:
     return RayActorError()
 
 
-def saved(home: Path, incarnation: int, text: str, batches: int) -> Save:
+def saved(home: Path, incarnation: int, text: str, batches: int) -> Checkpoint:
     """A checkpoint as an incarnation leaves it."""
     folder = checkpoint_folder(home, incarnation)
     folder.mkdir(parents=True, exist_ok=True)
@@ -373,7 +373,7 @@ def test_a_life_begins_with_what_was_accepted_and_nothing_else(stage: Stage) -> 
     async def story() -> None:
         home = stage.spec()
         accepted = saved(home, 1, "accepted", 40)
-        stage.saves.answer = lambda job: (accepted,)
+        stage.checkpoints.answer = lambda job: (accepted,)
         saved(home, 1, "too late", 50)
         await stage.launch(2)
         own = find(checkpoint_folder(home, 2))

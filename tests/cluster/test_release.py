@@ -293,11 +293,11 @@ def test_it_saves_for_fear_of_a_power_cut_and_comes_back_from_that(tmp_path: Pat
 
 def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
     saver = Saver(tmp_path, every=1e-9)
-    saves: list[float] = []
+    checkpoints: list[float] = []
 
     class WorkerMonitor(pl.Callback):
         def on_save_checkpoint(self, *_: Any) -> None:
-            saves.append(time.monotonic())
+            checkpoints.append(time.monotonic())
             time.sleep(0.02)
 
     began = time.monotonic()
@@ -306,7 +306,7 @@ def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
     core = launched(tmp_path, save_every=1e-9)
     fit(core, model, max_epochs=20, limit_val_batches=0, callbacks=[WorkerMonitor()])
     assert saver.due()
-    assert 1 <= len(saves) <= 1 + (time.monotonic() - began) / (0.02 * RARELY)
+    assert 1 <= len(checkpoints) <= 1 + (time.monotonic() - began) / (0.02 * RARELY)
 
 
 def test_a_user_s_own_checkpoints_stay_as_they_are(tmp_path: Path) -> None:

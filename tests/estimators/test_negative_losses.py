@@ -14,7 +14,7 @@ from lightning_core.core.answers import End, Verdict
 from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.events import Amend, Cell, Report, Submit
 from lightning_core.core.jobs import Job
-from lightning_core.core.protocols import JoinRefused
+from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.core.targets import LossTarget
 from lightning_core.estimators import ESTIMATORS, Posterior
 from lightning_core.estimators.above_floor import MAX_CELLS, AboveFloor
@@ -122,7 +122,7 @@ def test_a_bundle_is_refused_before_anything_starts(tmp_path: Path) -> None:
 def test_a_script_is_refused_by_the_pool_with_the_reason() -> None:
     from lightning_core.server.local import LocalClient
 
-    with pytest.raises(JoinRefused, match="a: the policy laira reckons with ratios of losses"):
+    with pytest.raises(JoinRefusedError, match="a: the policy laira reckons with ratios of losses"):
         LocalClient(Settings("laira")).join(Job("a", 60.0, NLL), "cpu")
 
 

@@ -55,7 +55,7 @@ MUTANTS = (
         "R3", "callbacks/mailbox.py",
         "            except Exception as error:  # whatever a client raises is no reason for training to stop\n"
         "                self._lose(error)",
-        "            except JoinRefused as error:\n                self._lose(error)",
+        "            except JoinRefusedError as error:\n                self._lose(error)",
         "tests/callbacks/test_callback.py::test_training_goes_on_without_a_scheduler_and_nothing_is_lost",
     ),
     Mutant(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, State, VerdictChanged
 from lightning_core.core.codec import decode_event
-from lightning_core.core.events import Event, Report, Save, WorkerExited
+from lightning_core.core.events import Checkpoint, Event, Report, WorkerExited
 from lightning_core.core.jobs import Capability
 from lightning_core.scheduler.retry_budgets import JITTER, MOST_PAUSE
 from lightning_core.scheduler.scheduler import Scheduler
@@ -104,7 +104,7 @@ class Watch:
         self._limits = limits
         self._witness = Witness(scheduler.settings.devices)
         self._lives: dict[str, int] = {}
-        self._saves: dict[str, tuple[Save, ...]] = {}
+        self._saves: dict[str, tuple[Checkpoint, ...]] = {}
         self._since: dict[tuple[str, int, str], float] = {}
         self._awake = self._last = 0.0
 
@@ -120,13 +120,13 @@ class Watch:
             life, before = self._scheduler.incarnation(name), self._lives.get(name, 0)
             assert life >= before, f"{name}: its incarnation went back from {before} to {life}"
             self._accepted(name, event, before)
-            self._lives[name], self._saves[name] = life, self._scheduler.saves(name)
+            self._lives[name], self._saves[name] = life, self._scheduler.checkpoints(name)
         if self._limits is not None:
             self._in_time(now, self._limits)
 
     def _accepted(self, name: str, event: Event, life: int) -> None:
         """What may be resumed from was said by the life that was current, when it was said."""
-        for save in set(self._scheduler.saves(name)) - set(self._saves.get(name, ())):
+        for save in set(self._scheduler.checkpoints(name)) - set(self._saves.get(name, ())):
             assert isinstance(event, Report | WorkerExited), f"{name}: {save} of nobody"
             assert (event.job, event.incarnation, event.saved) == (name, life, save), f"{name}: {save} of {event}"
 

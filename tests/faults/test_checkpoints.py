@@ -26,7 +26,7 @@ from lightning_core.callbacks.checkpointing import checkpoint_io, resumable
 from lightning_core.callbacks.checkpointing.async_writer import to_host
 from lightning_core.callbacks.checkpointing.checkpoint_io import CheckpointError
 from lightning_core.callbacks.checkpointing.job_writer import NotSaved
-from lightning_core.core.events import Save
+from lightning_core.core.events import Checkpoint
 from lightning_core.storage import generations
 from lightning_core.storage.generations import CorruptCheckpointError, Generations, check, newest, sound
 from lightning_core.storage.job_checkpoints import FILE, CheckpointUnreadableError, adopt, checkpoint_folder, find
@@ -509,7 +509,7 @@ def test_a_job_that_cannot_be_saved_trains_on_and_does_not_leave_before_it_can(
     assert disk.attempts < 30
 
 
-def find_save(folder: Path) -> Save:
+def find_save(folder: Path) -> Checkpoint:
     found = find(folder)
     assert found is not None
     return found.save
@@ -674,7 +674,7 @@ def test_an_incarnation_begins_with_the_newest_that_was_accepted(tmp_path: Path)
         assert begins_with(adopt(job, 3, accepted)) == expected
         assert adopt(job, 3, accepted) == (None if expected is None else job / "checkpoints/3" / FILE)
     assert find(checkpoint_folder(tmp_path / "copy-0", 3)) == (
-        tmp_path / "copy-0/checkpoints/3" / FILE, Save(40, two[0])
+        tmp_path / "copy-0/checkpoints/3" / FILE, Checkpoint(40, two[0])
     )  # fmt: skip
 
 

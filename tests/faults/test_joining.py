@@ -23,7 +23,7 @@ from lightning_core.callbacks.mailbox import Mailbox
 from lightning_core.core.answers import Directive, End, Grant, JobForecast, JoinReply, Verdict
 from lightning_core.core.events import Cell, ExitCause, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
-from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
+from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.node.device_arbiter import ArbiterClient, DeviceArbiter
@@ -44,7 +44,7 @@ class Pool(Script):
         self.forecast: JobForecast | None = None
         self.asked: list[str] = []
         self.taken: set[str] = set()
-        self.refusal: JoinRefused | None = None
+        self.refusal: JoinRefusedError | None = None
         self.closed = 0
 
     def join(self, job: Job, device: str) -> JoinReply:
@@ -52,7 +52,7 @@ class Pool(Script):
             raise ConnectionError("nobody here")
         self.asked.append(job.name)
         if job.name in self.taken:
-            raise NameTaken(f"the name {job.name!r} is taken")
+            raise NameTakenError(f"the name {job.name!r} is taken")
         if self.refusal is not None:
             raise self.refusal
         self.jobs.append(job)
@@ -101,7 +101,7 @@ def test_it_joins_with_its_terms_and_what_it_can_do_and_leaves(pool: Pool) -> No
         begin=5.0,
         weight=2.0,
         on_miss=OnMiss.HOLD,
-        can=frozenset({Capability.TURNS, Capability.HOLD}),
+        can=frozenset({Capability.TIME_SLICE, Capability.HOLD}),
     )
     assert pool.devices == ["cpu"]
     assert pool.reports[-1].batches == 32
@@ -157,10 +157,10 @@ def test_each_fit_joins_anew(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_refused", "refusal"), [("alone", NameTaken("not now")), ("hold", DeviceNotShared("not now"))]
+    ("on_refused", "refusal"), [("alone", NameTakenError("not now")), ("hold", DeviceNotSharedError("not now"))]
 )
 def test_told_so_or_on_a_device_of_its_own_it_trains_by_itself(
-    pool: Pool, caplog: pytest.LogCaptureFixture, on_refused: str, refusal: JoinRefused
+    pool: Pool, caplog: pytest.LogCaptureFixture, on_refused: str, refusal: JoinRefusedError
 ) -> None:
     pool.refusal = refusal
     trainer = fit(script(target=LossTarget("loss", 0.05), on_refused=on_refused), Line(pause=0.002), max_epochs=-1)
@@ -190,7 +190,7 @@ def test_one_that_is_refused_holds_before_its_first_batch_and_joins_when_it_may(
     until(lambda: len(pool.asked) > 5)
     assert not first.begun
     assert thread.is_alive()
-    pool.taken, pool.refusal = set(), JoinRefused("too many devices")
+    pool.taken, pool.refusal = set(), JoinRefusedError("too many devices")
     until(lambda: "too many devices" in caplog.text)
     assert not first.begun
     pool.refusal = None
@@ -363,12 +363,12 @@ def test_it_takes_its_turns_at_the_turnstile_of_the_device_granted(pool: Pool, t
     pool.arbiters = (str(arbiter.path),)
     thread = training(script(), Line(pause=0.005), max_epochs=-1)
     until(lambda: pool.reports and pool.reports[-1].batches > 20)
-    assert other.take(0.5, 5.0)
+    assert other.acquire(0.5, 5.0)
     time.sleep(0.3)  # reports of what it did before this turn
     at = pool.reports[-1].batches
     time.sleep(0.5)
     assert pool.reports[-1].batches <= at + 1
-    other.give(again=False)
+    other.release(again=False)
     until(lambda: pool.reports[-1].batches > at + 5)
     pool.say(End("job", 2, Verdict.MET, Reason("target_met", (1.0,))))
     thread.join(20)

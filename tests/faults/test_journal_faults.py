@@ -14,13 +14,13 @@ from lightning_core.core.events import (
     Amend,
     Cancel,
     Cell,
+    Checkpoint,
     Event,
     ExitCause,
     LaunchTimedOut,
     Pause,
     Report,
     Resume,
-    Save,
     Submit,
     Tick,
     WorkerExited,
@@ -49,12 +49,12 @@ def jobs() -> tuple[Job, ...]:
     )
 
 
-def report(job: str, number: int, life: int = 1, saved: Save | None = None, began: int = 0) -> Report:
+def report(job: str, number: int, life: int = 1, saved: Checkpoint | None = None, began: int = 0) -> Report:
     done = began + 20 * number
     return Report(job, life, number, 1, done, 2.0 * number, (Cell(number, done, 2.0 / number),), 0, began, saved=saved)
 
 
-SAVE = Save(20, "5" * 64)
+SAVE = Checkpoint(20, "5" * 64)
 # Each event finds the jobs as those before it left them: queued, running, held, released, paused, recovering,
 # late, ended.
 STORY: tuple[Event, ...] = (

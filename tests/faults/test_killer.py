@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.events import Event, ExitCause, Report, Save, Submit, Tick, WorkerExited
+from lightning_core.core.events import Checkpoint, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
@@ -20,7 +20,7 @@ from tests.faults.trace import Action, Trace, main
 
 POOL = Settings("fifo", estimator="posterior")
 JOB = Submit((Job("a", 900.0, BatchTarget(100)),))
-SAVE = Save(10, "a" * 64)
+SAVE = Checkpoint(10, "a" * 64)
 
 
 def test_the_same_seed_does_the_same() -> None:

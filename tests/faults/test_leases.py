@@ -17,7 +17,7 @@ from lightning_core.callbacks.mailbox import Mailbox
 from lightning_core.callbacks.ranks import Action, Also
 from lightning_core.callbacks.steering import Steering
 from lightning_core.core.answers import Directive, End, Grant, Verdict
-from lightning_core.core.events import Report, Save
+from lightning_core.core.events import Checkpoint, Report
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from tests.callbacks.test_callback import Script, grant, until
@@ -189,7 +189,7 @@ def test_a_checkpoint_is_told_at_once() -> None:
     box = Mailbox(lambda: connection, "job", period=30.0)
     box.begin(0)
     until(lambda: script.reports)
-    save = Save(40, "0" * 64)
+    save = Checkpoint(40, "0" * 64)
     box.tell_saved(save)
     until(lambda: script.reports[-1].saved == save, 2.0)
     box.close()

@@ -165,7 +165,7 @@ class World:
 
 
 def elastic(name: str, batches: int, deadline: float) -> Job:
-    can = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
+    can = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
     return Job(name, deadline, BatchTarget(batches), can=can, max_devices=4, sizes=(1, 2, 4))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.protocols import Turns
+from lightning_core.core.protocols import DeviceLock
 from lightning_core.node.device_arbiter import ArbiterClient, DeviceArbiter
 
 
@@ -26,25 +26,25 @@ def arbiter(tmp_path: Path) -> Iterator[DeviceArbiter]:
 
 def test_alone_it_never_waits_and_never_ends(arbiter: DeviceArbiter) -> None:
     client = ArbiterClient(arbiter.path, quantum=0.0)
-    assert isinstance(client, Turns)
-    assert client.take(0.1, 5.0)
+    assert isinstance(client, DeviceLock)
+    assert client.acquire(0.1, 5.0)
     time.sleep(0.05)
     assert client.held
-    assert not client.spent()
+    assert not client.expired()
     client.close()
 
 
 def test_the_second_waits_until_the_first_gives(arbiter: DeviceArbiter) -> None:
     first, second = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
-    assert first.take(0.5, 5.0)
-    assert not second.take(0.5, 0.05)
-    assert first.spent()
-    first.give(again=True, share=0.5)
-    assert second.take(0.5, 5.0)
-    assert not first.take(0.5, 0.05)
-    second.give(again=False)
-    assert first.take(0.5, 5.0)
-    assert not first.spent()
+    assert first.acquire(0.5, 5.0)
+    assert not second.acquire(0.5, 0.05)
+    assert first.expired()
+    first.release(again=True, share=0.5)
+    assert second.acquire(0.5, 5.0)
+    assert not first.acquire(0.5, 0.05)
+    second.release(again=False)
+    assert first.acquire(0.5, 5.0)
+    assert not first.expired()
     first.close()
     second.close()
 
@@ -52,13 +52,13 @@ def test_the_second_waits_until_the_first_gives(arbiter: DeviceArbiter) -> None:
 def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(arbiter: DeviceArbiter) -> None:
     """The turn comes while it is being withdrawn: it must not be taken for a later one."""
     first, second = (ArbiterClient(arbiter.path) for _ in range(2))
-    assert first.take(0.5, 5.0)
-    assert not second.take(0.5, 0.01)
-    first.give(again=False)  # the turn is on its way to second ...
+    assert first.acquire(0.5, 5.0)
+    assert not second.acquire(0.5, 0.01)
+    first.release(again=False)  # the turn is on its way to second ...
     time.sleep(0.1)
-    second.give(again=False)  # ... which no longer wants it
-    assert first.take(0.5, 5.0)
-    assert not second.take(0.5, 0.1)
+    second.release(again=False)  # ... which no longer wants it
+    assert first.acquire(0.5, 5.0)
+    assert not second.acquire(0.5, 0.1)
     first.close()
     second.close()
 
@@ -66,16 +66,16 @@ def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(arbiter: DeviceArbit
 def test_a_turn_is_charged_at_the_duty_under_which_it_was_taken(arbiter: DeviceArbiter) -> None:
     """A job that is put on hold gives its turn back with duty 0; that must not starve it when it comes back."""
     held, other = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
-    assert held.take(0.5, 5.0)
-    assert not other.take(0.5, 0.1)
-    held.give(again=False, share=0.0)
-    assert other.take(0.5, 5.0)
-    assert not held.take(0.5, 0.01)
+    assert held.acquire(0.5, 5.0)
+    assert not other.acquire(0.5, 0.1)
+    held.release(again=False, share=0.0)
+    assert other.acquire(0.5, 5.0)
+    assert not held.acquire(0.5, 0.01)
     start = time.monotonic()
     while not held.held:
         time.sleep(0.01)
-        other.give(again=True, share=0.5)
-        assert held.take(0.5, 0.001) or other.take(0.5, 5.0)
+        other.release(again=True, share=0.5)
+        assert held.acquire(0.5, 0.001) or other.acquire(0.5, 5.0)
     assert time.monotonic() - start < 1.0
     held.close()
     other.close()
@@ -92,16 +92,16 @@ def test_turns_are_in_proportion_to_duties(arbiter: DeviceArbiter, shares: tuple
     def take_turns(k: int) -> None:
         client = ArbiterClient(arbiter.path, quantum=0.01)
         while time.monotonic() < end:
-            if client.take(shares[k], 1.0):
+            if client.acquire(shares[k], 1.0):
                 start = time.monotonic()
                 inside.append(k)
                 if len(inside) > 1:
                     overlaps.append(k)
-                while not client.spent() and time.monotonic() < end:
+                while not client.expired() and time.monotonic() < end:
                     time.sleep(0.001)
                 inside.remove(k)
                 held[k] += time.monotonic() - start
-                client.give(again=True, share=shares[k])
+                client.release(again=True, share=shares[k])
         client.close()
 
     threads = [threading.Thread(target=take_turns, args=(k,)) for k in range(len(shares))]
@@ -119,7 +119,7 @@ import sys, time
 from pathlib import Path
 from lightning_core.node.device_arbiter import ArbiterClient
 client = ArbiterClient(Path(sys.argv[1]))
-client.take(0.5, 5.0)
+client.acquire(0.5, 5.0)
 print("held", flush=True)
 time.sleep(60)
 """
@@ -132,9 +132,9 @@ def test_a_holder_that_dies_or_hangs_does_not_stop_the_others(arbiter: DeviceArb
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         client = ArbiterClient(arbiter.path)
-        assert not client.take(0.5, 0.05)
+        assert not client.acquire(0.5, 0.05)
         os.kill(process.pid, fault)
-        assert client.take(0.5, 5.0)
+        assert client.acquire(0.5, 5.0)
         client.close()
     finally:
         process.kill()
@@ -146,15 +146,15 @@ def test_a_holder_that_dies_or_hangs_does_not_stop_the_others(arbiter: DeviceArb
 def test_training_goes_on_without_a_turnstile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     arbiter = DeviceArbiter(tmp_path / "t")
     client = ArbiterClient(arbiter.path, quantum=0.0)
-    assert client.take(0.5, 1.0)
+    assert client.acquire(0.5, 1.0)
     arbiter.close()
-    client.give(again=True, share=0.5)
-    assert client.take(0.5, 1.0)
-    assert not client.spent()
+    client.release(again=True, share=0.5)
+    assert client.acquire(0.5, 1.0)
+    assert not client.expired()
     assert "training goes on without turns" in caplog.text
     client.close()
     never = ArbiterClient(tmp_path / "nowhere")
-    assert never.take(0.5, 1.0)
+    assert never.acquire(0.5, 1.0)
 
 
 def test_only_its_user_may_come_in(arbiter: DeviceArbiter) -> None:

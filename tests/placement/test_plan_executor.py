@@ -20,7 +20,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.conftest import ROOT
 
-CAN = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
+CAN = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
 DEMANDS = Demands(
     ("night", "day"), {"device": Gpu(4.0)}, {"fp32": Level(0.9, {"device": 1600.0})},
     {name: Node({"device": 1.0}) for name in ("a", "b", "c")},

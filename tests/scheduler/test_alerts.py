@@ -27,7 +27,7 @@ from lightning_core.core.codec import (
     status_from_dict,
     status_to_dict,
 )
-from lightning_core.core.events import BadLosses, Cell, ExitCause, Pause, Report, Save, Submit, Tick, WorkerExited
+from lightning_core.core.events import BadLosses, Cell, Checkpoint, ExitCause, Pause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnNan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -47,8 +47,8 @@ def job(on_nan: OnNan = OnNan.CONTINUE, **terms: Any) -> Job:
     return Job("a", 1000.0, LossTarget("loss", 0.01), on_nan=on_nan, **terms)
 
 
-def save(batches: int) -> Save:
-    return Save(batches, f"{batches:064x}")
+def save(batches: int) -> Checkpoint:
+    return Checkpoint(batches, f"{batches:064x}")
 
 
 class Told:
@@ -69,7 +69,7 @@ class Told:
         return answers
 
     def report(
-        self, bad: BadLosses | None = None, saved: Save | None = None, began: int = 0, **more: Any
+        self, bad: BadLosses | None = None, saved: Checkpoint | None = None, began: int = 0, **more: Any
     ) -> list[Answer]:
         self.number += 1
         self.batches += 10
@@ -148,14 +148,14 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     # Saved after the first bad loss, and after the step that it tells of: neither is gone back to, nor displaces one.
     told.report(BadLosses(21, 1), saved=save(40))
     told.report(BadLosses(21, 2), saved=save(50))
-    assert told.scheduler.saves("a")[1] == save(19)
+    assert told.scheduler.checkpoints("a")[1] == save(19)
     answers = told.report(BadLosses(21, 3))
     assert answers[-1] == End("a", 0, Verdict.CANCELLED, Reason("superseded"))  # its process leaves and saves nothing
     words = "its losses were NaN or infinite from batch 21 on; it goes on from batch 19, 41 of its batches are to be "
     words += "done again"
     assert alerts(answers) == [words]
     assert (told.status.state, str(told.status.fault), told.status.incarnation) == (State.RECOVERING, words, 2)
-    assert told.scheduler.saves("a") == (save(19),)
+    assert told.scheduler.checkpoints("a") == (save(19),)
     told.take(WorkerExited("a", 1, ExitCause.LOST, "it was fenced"), 1.0)  # no fault of its own
     told.take(Tick(), 10.0)
     told.life, told.number, told.batches = 2, 0, 9
@@ -180,7 +180,7 @@ def test_a_checkpoint_is_good_only_if_a_number_followed_on_it(tmp_path: Path) ->
     told.report(saved=save(20))
     for cells in range(4):
         told.report(BadLosses(21, cells))
-    assert told.scheduler.saves("a") == (save(19),)
+    assert told.scheduler.checkpoints("a") == (save(19),)
 
 
 def test_restart_is_for_launched_jobs_and_says_so() -> None:

@@ -316,7 +316,7 @@ def test_gangs_and_scripts_among_them(policy: str) -> None:
     jobs = [
         Job("wide", 300.0, BatchTarget(400), min_devices=2, max_devices=2),
         Job("all", 400.0, BatchTarget(200), min_devices=4, max_devices=4),
-        Job("script", 200.0, BatchTarget(300), can=frozenset({Capability.HOLD, Capability.TURNS}), device=1),
+        Job("script", 200.0, BatchTarget(300), can=frozenset({Capability.HOLD, Capability.TIME_SLICE}), device=1),
         *(Job(f"job{k}", 150.0 + 40 * k, BatchTarget(500)) for k in range(6)),
     ]
     _, _, team = run_pool(jobs, Settings(policy=policy, devices=4, resident=8))

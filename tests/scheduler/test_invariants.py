@@ -14,6 +14,7 @@ from lightning_core.core.events import (
     Amend,
     Cancel,
     Cell,
+    Checkpoint,
     Close,
     DevicesUnavailable,
     Event,
@@ -22,7 +23,6 @@ from lightning_core.core.events import (
     Pause,
     Report,
     Resume,
-    Save,
     Submit,
     Tick,
     WorkerExited,
@@ -93,7 +93,7 @@ class Teller:
             min_devices=most if kind % 2 else 1,
             max_devices=most,
             on_miss=tuple(OnMiss)[terms % 3],
-            can=frozenset({Capability.TURNS, Capability.HOLD}) if script else frozenset(Capability),
+            can=frozenset({Capability.TIME_SLICE, Capability.HOLD}) if script else frozenset(Capability),
             device=terms % (devices + 1) if script and kind else None,
             work=5.0 if kind == 8 else None,
             restarts=None if terms % 3 else terms % 5,
@@ -115,7 +115,7 @@ class Teller:
                 return WorkerExited(name, life, ExitCause.RELEASED)
             case 17:
                 cause = tuple(ExitCause)[self.dice(len(ExitCause))]
-                return WorkerExited(name, life, cause, "E: x", Save(8 * life, f"{life % 16:x}" * 64))
+                return WorkerExited(name, life, cause, "E: x", Checkpoint(8 * life, f"{life % 16:x}" * 64))
             case 30:
                 return (
                     LaunchTimedOut(name, life, "one is missing")
@@ -161,7 +161,7 @@ class Teller:
                     Cell(first, 10 * first, value),
                     Cell(first + 1, count, 1.0),
                 )
-        saved = Save(batches, f"{how % 16:x}" * (64 if how < 56 else how)) if how % 4 == 2 else None
+        saved = Checkpoint(batches, f"{how % 16:x}" * (64 if how < 56 else how)) if how % 4 == 2 else None
         return Report(name, life, number, how % 8, batches, busy, cells, rejected, began, how % 16 == 5, saved)
 
 

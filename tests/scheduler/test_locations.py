@@ -32,7 +32,9 @@ EDGE = Settings(policy="fifo", devices=4, stay=10.0, locations=("a", "a", "b", "
 
 
 def job(name: str, location: str = "", sizes: tuple[int, ...] = (), **more: Any) -> Job:
-    can = frozenset({Capability.TURNS, Capability.HOLD, Capability.RELEASE} | ({Capability.RESIZE} if sizes else set()))
+    can = frozenset(
+        {Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE} | ({Capability.RESIZE} if sizes else set())
+    )
     terms = {"max_devices": max(sizes, default=1), **more}
     return Job(name, 1e4, BatchTarget(10_000), can=can, sizes=sizes, location=location, **terms)
 
@@ -122,7 +124,7 @@ def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
     with pytest.raises(ValueError, match="locations must be a name for each of 2 devices"):
         Settings(devices=2, locations=("a",))
     with pytest.raises(ValueError, match="location is of a job that can be released anywhere, got 'a'"):
-        replace(job("one"), can=frozenset({Capability.TURNS}), location="a")
+        replace(job("one"), can=frozenset({Capability.TIME_SLICE}), location="a")
     with pytest.raises(ValueError, match="devices must be at least 0, got -1"):
         Amend(job("one"), devices=-1)
 

@@ -9,11 +9,11 @@ import pytest
 
 from lightning_core.core.answers import End, Grant, Placement, State, Verdict
 from lightning_core.core.events import (
+    Checkpoint,
     DevicesUnavailable,
     ExitCause,
     LaunchTimedOut,
     Report,
-    Save,
     Submit,
     Tick,
     WorkerExited,
@@ -39,8 +39,8 @@ def job(name: str = "a", deadline: float = 1000.0, **terms: object) -> Job:
     return Job(name, deadline, BatchTarget(1000), **terms)  # type: ignore[arg-type]
 
 
-def save(batches: int, mark: str = "a") -> Save:
-    return Save(batches, mark * 64)
+def save(batches: int, mark: str = "a") -> Checkpoint:
+    return Checkpoint(batches, mark * 64)
 
 
 def report(batches: int, number: int = 1, life: int = 1, name: str = "a", **more: object) -> Report:
@@ -133,24 +133,26 @@ def test_a_life_that_is_over_is_refused_with_all_that_it_saved(scheduler: Schedu
     scheduler.handle(report(10, saved=save(10, "a")), 1.0)
     scheduler.handle(report(20, 2, saved=save(20, "b")), 2.0)
     scheduler.handle(report(30, 3, saved=save(30, "c")), 3.0)
-    assert scheduler.saves("a") == (save(30, "c"), save(20, "b"))
+    assert scheduler.checkpoints("a") == (save(30, "c"), save(20, "b"))
     scheduler.handle(lost(saved=save(35, "d")), 4.0)  # what it saved in its last moment counts
     known = (save(35, "d"), save(30, "c"))
     [end] = scheduler.handle(report(90, 9, saved=save(90, "e")), 5.0)
     assert isinstance(end, End)
     assert (end.version, str(end.reason)) == (0, "another incarnation of this job runs")
     assert scheduler.handle(lost(saved=save(95, "f")), 5.5) == []
-    assert scheduler.saves("a") == known
+    assert scheduler.checkpoints("a") == known
     scheduler.handle(report(36, life=2, began=35), 6.0)
     assert scheduler.status()[0].batches == 36
 
 
-@pytest.mark.parametrize("bad", [save(-1), save(2**60), Save(1, "x" * 64), Save(1, "a" * 63), Save(1, "../../x")])
-def test_a_save_that_is_none_is_not_taken(scheduler: Scheduler, bad: Save) -> None:
+@pytest.mark.parametrize(
+    "bad", [save(-1), save(2**60), Checkpoint(1, "x" * 64), Checkpoint(1, "a" * 63), Checkpoint(1, "../../x")]
+)
+def test_a_save_that_is_none_is_not_taken(scheduler: Scheduler, bad: Checkpoint) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
     scheduler.handle(report(10, saved=bad), 1.0)
     scheduler.handle(lost(saved=bad), 2.0)
-    assert scheduler.saves("a") == ()
+    assert scheduler.checkpoints("a") == ()
 
 
 @pytest.mark.promise("R12", "F18", "F19")
@@ -206,7 +208,7 @@ def test_with_no_device_left_all_wait_and_say_so() -> None:
 
 def test_a_script_trains_on_where_no_worker_can_be_had() -> None:
     scheduler = Scheduler(Settings(policy="edf"))
-    scheduler.handle(Submit((job(can=frozenset({Capability.TURNS, Capability.HOLD}), device=0),)), 0.0)
+    scheduler.handle(Submit((job(can=frozenset({Capability.TIME_SLICE, Capability.HOLD}), device=0),)), 0.0)
     scheduler.handle(DevicesUnavailable((0,)), 1.0)
     assert scheduler.status()[0].share == 1.0
 
@@ -231,7 +233,7 @@ def test_a_pool_that_was_lost_brings_its_jobs_back_and_says_so(scheduler: Schedu
 
 
 def test_a_script_cannot_be_brought_back(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job(can=frozenset({Capability.TURNS, Capability.HOLD})),)), 0.0)
+    scheduler.handle(Submit((job(can=frozenset({Capability.TIME_SLICE, Capability.HOLD})),)), 0.0)
     [end] = scheduler.handle(lost(), 1.0)
     assert isinstance(end, End)
     assert (end.verdict, str(end.reason)) == (Verdict.CRASHED, "ValueError: no")

@@ -36,7 +36,7 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Capability, Job, OnMiss
-from lightning_core.core.protocols import DeviceNotShared, JoinRefused, NameTaken
+from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server import ray_actor, server, sessions
 from lightning_core.server.client import PROTOCOL, SocketClient
@@ -45,7 +45,7 @@ from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 from tests.doors import Pool, until
 
-SCRIPT = frozenset({Capability.TURNS, Capability.HOLD})
+SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 JOB = Job("job", 600.0, BatchTarget(1000), can=SCRIPT)
 
 
@@ -139,14 +139,14 @@ def test_another_protocol_is_told_to_be_upgraded(pool: Pool, monkeypatch: pytest
     [answer] = say(pool.path, request("join"))
     assert answer["refused"] == f"scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade the older one"
     client = SocketClient(pool.path)
-    with pytest.raises(JoinRefused, match=f"scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade"):
+    with pytest.raises(JoinRefusedError, match=f"scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade"):
         client.join(JOB, "cpu")
     client.close()
 
 
 def spec(name: str = "x", **changed: Any) -> dict[str, Any]:
     job = {"name": name, "deadline": 9.0, "target": {"batches": 9}, "begin": 0.0, "weight": 1.0, "min_devices": 1,
-           "max_devices": 1, "on_miss": "continue", "can": ["hold", "release", "turns"], "device": None,
+           "max_devices": 1, "on_miss": "continue", "can": ["hold", "release", "time_slice"], "device": None,
            "work": None}  # fmt: skip
     return {"job": job | changed, "config": {}, "cell": 1, "save_every": 300.0, "keep_best": False,
             "paths": []}  # fmt: skip
@@ -201,7 +201,7 @@ GARBAGE = {
     "a spec of more": (request("launch", specs=[spec() | {"env": {}}]), "expected a mapping of job, config, cell"),
     "a spec without a config": (request("launch", specs=[{"job": spec()["job"]}]), "expected a mapping of job, config"),
     "paths that are none": (request("launch", specs=[spec() | {"paths": [1]}]), "paths: expected str, got 1"),
-    "a spec that cannot leave": (request("launch", specs=[spec(can=["turns"])]), "must be able to leave"),
+    "a spec that cannot leave": (request("launch", specs=[spec(can=["time_slice"])]), "must be able to leave"),
     "a spec with its own device": (request("launch", specs=[spec(device=0)]), "must be able to leave"),
     "a name twice": (request("launch", specs=[spec(), spec()]), "the name 'x' is taken"),
     "a huge spec": (request("launch", specs=[spec() | {"config": {"a": "b" * 2**20}}]), "must be at most 1048576"),
@@ -231,7 +231,7 @@ def test_what_cannot_be_understood_is_refused_and_changes_nothing(pool: Pool, cl
 
 @pytest.mark.parametrize("call", [Tick(), Submit((JOB,)), WorkersLost()])
 def test_the_scheduler_s_own_events_are_not_for_clients(client: SocketClient, call: Event) -> None:
-    with pytest.raises(JoinRefused, match=f"{type(call).__name__} is not for clients to send"):
+    with pytest.raises(JoinRefusedError, match=f"{type(call).__name__} is not for clients to send"):
         client.event(call)
 
 
@@ -257,7 +257,7 @@ def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketCl
     for said in (report(7), WorkerExited("job", 1), WorkerExited("job", 1, ExitCause.RAISED)):
         with pytest.raises(ConnectionError, match="another process speaks for job"):
             stranger.event(said)
-    with pytest.raises(NameTaken, match="the name 'job' is taken"):
+    with pytest.raises(NameTakenError, match="the name 'job' is taken"):
         stranger.join(JOB, "cpu")
     stranger.close()
     assert pool.lives("job")
@@ -265,9 +265,9 @@ def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketCl
 
 
 def test_a_device_that_the_pool_does_not_share_is_told_as_such(pool: Pool, client: SocketClient) -> None:
-    with pytest.raises(DeviceNotShared, match="trains on GPU-7, the pool shares cpu0"):
+    with pytest.raises(DeviceNotSharedError, match="trains on GPU-7, the pool shares cpu0"):
         client.join(JOB, "GPU-7")
-    with pytest.raises(JoinRefused, match="trains on 9 devices, the pool has 1"):
+    with pytest.raises(JoinRefusedError, match="trains on 9 devices, the pool has 1"):
         client.join(replace(JOB, min_devices=9, max_devices=9), "cpu")
 
 
@@ -275,9 +275,9 @@ def test_nobody_speaks_for_a_launched_job(pool: Pool, client: SocketClient) -> N
     client.launch([spec()])
     with pytest.raises(ConnectionError, match="another process speaks for x"):
         client.report(report(job="x"))
-    with pytest.raises(NameTaken, match="the name 'x' is taken"):
+    with pytest.raises(NameTakenError, match="the name 'x' is taken"):
         client.join(replace(JOB, name="x"), "cpu")
-    with pytest.raises(NameTaken, match="the name 'x' is taken"):
+    with pytest.raises(NameTakenError, match="the name 'x' is taken"):
         client.launch([spec()])
 
 
@@ -383,7 +383,7 @@ from lightning_core.server.client import SocketClient
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 client = SocketClient(Path(sys.argv[1]))
-client.join(Job("forked", 600.0, BatchTarget(1000), can=frozenset({Capability.TURNS, Capability.HOLD})), "cpu")
+client.join(Job("forked", 600.0, BatchTarget(1000), can=frozenset({Capability.TIME_SLICE, Capability.HOLD})), "cpu")
 child = os.fork()
 if child:
     print(child, flush=True)
@@ -435,7 +435,7 @@ def test_an_interrupted_question_does_not_answer_the_next(pool: Pool, monkeypatc
     client.about()
     assert client._answers is not None
 
-    class Interrupted:
+    class SignalReceivedError:
         def readline(self) -> bytes:
             raise KeyboardInterrupt
 
@@ -443,7 +443,7 @@ def test_an_interrupted_question_does_not_answer_the_next(pool: Pool, monkeypatc
             pass
 
     client._answers.close()
-    client._answers = Interrupted()  # type: ignore[assignment]
+    client._answers = SignalReceivedError()  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         client.about()
     assert client.status()[1] == []

@@ -13,7 +13,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server import host as hosts
-from lightning_core.server.host import Host, NotKeptError
+from lightning_core.server.host import EventNotPersistedError, Host
 from lightning_core.storage.journal import Journal, replay
 
 
@@ -38,7 +38,7 @@ def test_a_full_disk_refuses_events_and_answers_questions(tmp_path: Path, monkey
     monkeypatch.setattr(hosts, "replay", counted)
     for number in range(1, 51):
         now += 0.1
-        with pytest.raises(NotKeptError, match="the journal cannot be written: database or disk is full"):
+        with pytest.raises(EventNotPersistedError, match="the journal cannot be written: database or disk is full"):
             host.handle(Report("a", 1, number, 1, 10 * number, 0.1 * number))
         assert host.scheduler.status()[0].batches == 0  # what is not kept has not happened
     assert 3 <= len(replays) <= 6

@@ -11,7 +11,7 @@ import pytest
 from lightning_core.core.answers import End, Grant, JobForecast, Verdict, VerdictChanged
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
-from lightning_core.core.protocols import Client, JoinRefused
+from lightning_core.core.protocols import Client, JoinRefusedError
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
@@ -68,7 +68,7 @@ def test_a_client_alone(tmp_path: Path) -> None:
 
 def test_a_job_that_does_not_fit_is_refused() -> None:
     client = LocalClient()
-    with pytest.raises(JoinRefused, match="a: needs 2 devices, the pool has 1"):
+    with pytest.raises(JoinRefusedError, match="a: needs 2 devices, the pool has 1"):
         client.join(Job("a", 60.0, BatchTarget(10), min_devices=2, max_devices=2), "cpu")
 
 

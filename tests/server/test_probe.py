@@ -52,7 +52,7 @@ def test_a_ray_is_known_by_its_first_words(listener: socket.socket) -> None:
 @pytest.mark.parametrize("words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b""])
 def test_something_else_listens_there(words: bytes, listener: socket.socket) -> None:
     with pytest.raises(
-        probe.PoolUnusable, match=r"what listens there is no Ray; is this the address that `lightning-c"
+        probe.PoolUnavailableError, match=r"what listens there is no Ray; is this the address that `lightning-c"
     ):
         probe.check(answering(listener, words), TOKEN)
 
@@ -61,7 +61,7 @@ def test_somebody_listens_who_says_nothing(listener: socket.socket, monkeypatch:
     monkeypatch.setattr(probe, "ANSWERS", 0.2)
     with pytest.raises(ConnectionError, match="no answer within 0 s") as caught:
         probe.check(f"127.0.0.1:{listener.getsockname()[1]}", TOKEN)
-    assert not isinstance(caught.value, probe.PoolUnusable)  # it may be a Ray in trouble: scripts look again
+    assert not isinstance(caught.value, probe.PoolUnavailableError)  # it may be a Ray in trouble: scripts look again
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_no_token_to_show(tmp_path: Path) -> None:
         (home | {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "empty")}, "empty is empty"),
         (home | {"RAY_AUTH_TOKEN_PATH": str(tmp_path)}, "cannot be read: Is a directory"),
     ):
-        with pytest.raises(probe.PoolUnusable, match=words):
+        with pytest.raises(probe.PoolUnavailableError, match=words):
             probe.check("127.0.0.1:1", environment)
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
@@ -104,7 +104,7 @@ def test_no_token_to_show(tmp_path: Path) -> None:
 
 def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "find_spec", lambda name: None)
-    with pytest.raises(probe.PoolUnusable, match=r"run pip install 'lightning-core-learning\[ray\]'"):
+    with pytest.raises(probe.PoolUnavailableError, match=r"run pip install 'lightning-core-learning\[ray\]'"):
         probe.check("127.0.0.1:1", TOKEN)
 
 

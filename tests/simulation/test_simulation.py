@@ -19,7 +19,7 @@ from lightning_core.simulation.simulation import Delays, Outcome, SimulatedJob, 
 from lightning_core.storage.journal import Journal, JournalError, replay
 
 SPEED = 100.0
-SCRIPT = frozenset({Capability.TURNS, Capability.HOLD})
+SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 
 
 def known(name: str, seconds: float, deadline: float = 100.0, submitted: float = 0.0, **terms: Any) -> SimulatedJob:

@@ -29,6 +29,7 @@ from lightning_core.core.events import (
     Amend,
     Cancel,
     Cell,
+    Checkpoint,
     Close,
     DevicesUnavailable,
     Event,
@@ -37,7 +38,6 @@ from lightning_core.core.events import (
     Pause,
     Report,
     Resume,
-    Save,
     Submit,
     Tick,
     WorkerExited,
@@ -148,7 +148,7 @@ def test_time_passes_while_nobody_is_there(tmp_path: Path) -> None:
 
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 _TEXT = st.text(max_size=20)
-_SAVES = st.none() | st.builds(Save, st.integers(0), st.text("0123456789abcdef", min_size=64, max_size=64))
+_SAVES = st.none() | st.builds(Checkpoint, st.integers(0), st.text("0123456789abcdef", min_size=64, max_size=64))
 _NAME = st.text(min_size=1, max_size=20)
 _TARGETS = st.one_of(
     st.builds(BatchTarget, st.integers(1, 10**12)),

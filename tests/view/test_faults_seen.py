@@ -11,13 +11,13 @@ from rich.console import Console
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import (
+    Checkpoint,
     Close,
     DevicesUnavailable,
     Event,
     ExitCause,
     LaunchTimedOut,
     Report,
-    Save,
     Submit,
     Tick,
     WorkerExited,
@@ -36,7 +36,7 @@ from lightning_core.view.progress import PlainView
 from lightning_core.view.why import why
 from tests.driven import HOSTILE
 
-SAVED = Save(80, "0" * 64)
+SAVED = Checkpoint(80, "0" * 64)
 DIED = "its process died"
 
 
@@ -132,7 +132,10 @@ def test_a_checkpoint_that_was_damaged_costs_more_than_was_thought() -> None:
         ({}, ExitCause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "it does not come back"),
         ({}, ExitCause.UNUSABLE, "no module 'x'", "it cannot be built: no module 'x'", "it does not come back"),
         ({"restarts": 0}, ExitCause.LOST, "", "its worker died", "it does not come back"),
-        ({"can": frozenset({Capability.TURNS, Capability.HOLD})}, ExitCause.LOST, DIED, DIED, "it does not come back"),
+        (
+            {"can": frozenset({Capability.TIME_SLICE, Capability.HOLD})}, ExitCause.LOST, DIED, DIED,
+            "it does not come back",
+        ),
     ],
 )  # fmt: skip
 @pytest.mark.promise("R10")
@@ -160,7 +163,7 @@ def test_workers_that_are_not_ready_in_time_are_told_with_what_is_done() -> None
 
 def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() -> None:
     killed, left = Told(job()), Told(job())
-    left.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=Save(100, "1" * 64)), 4.0)
+    left.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=Checkpoint(100, "1" * 64)), 4.0)
     for told in (killed, left):
         told.take(WorkersLost(), 100.0)
         assert "the pool was down" in told.report()
@@ -173,7 +176,7 @@ def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() ->
 def test_a_run_that_was_left_in_order_had_no_fault() -> None:
     told = Told(job())
     told.take(Close("Ctrl-C"), 3.0)
-    told.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=Save(100, "1" * 64)), 4.0)
+    told.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=Checkpoint(100, "1" * 64)), 4.0)
     told.take(Tick(), 4.2)
     told.take(Tick(), 184.2)  # the scheduler that goes on wakes itself, before it is told
     told.take(WorkersLost(), 184.3)
