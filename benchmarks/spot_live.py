@@ -27,7 +27,7 @@ from lightning_core.cloud.simulated_cloud import local_machines, make_token
 
 make_token()  # Ray looks for it once, when it is imported
 
-from lightning_core.cloud.provisioners import SimulatedProvisioner  # noqa: E402
+from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher  # noqa: E402
@@ -36,9 +36,9 @@ from lightning_core.core.arrays import FloatArray  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.events import Checkpoint, ExitCause, Report, WorkerExited  # noqa: E402
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest  # noqa: E402
-from lightning_core.market.online_plan import NodeCounts  # noqa: E402
+from lightning_core.market.node_counts import NodeCounts  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
-from lightning_core.market.traces import shipped  # noqa: E402
+from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.storage.journal import Journal  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -171,7 +171,7 @@ def measure(size: Size) -> Figures:
 
 def market_of(seed: int, interval: float, intervals: int) -> Market:
     """Of a day, and a day more."""
-    whole = shipped(interval=HOURS * 3600.0)
+    whole = shipped_trace(interval=HOURS * 3600.0)
     start = int(np.random.default_rng(seed).integers(0, len(whole) - 2 * intervals))
     window = slice(start, start + 2 * intervals)
     return Market(whole.price[window], np.minimum(whole.available[window] // 4, MOST), seconds=interval)

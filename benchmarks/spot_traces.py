@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.traces import PRICES, read_events, read_intervals, read_spot_traces, shipped
+from lightning_core.market.traces import PRICES, read_events, read_intervals, read_spot_traces, shipped_trace
 
 TRACES = Path(__file__).parents[1] / "../shared/data/spot"
 # What a spot instance costs where nothing was recorded, in on-demand prices: about what it does on AWS.
@@ -83,7 +83,7 @@ def load(folder: Path) -> list[Trace]:
             found.append(trace)
         else:
             print(f"left out: {path}: {len(trace.market)} intervals, at most {trace.max_nodes} instances")
-    return found or [Trace(shipped(), priced=True), Trace(all_or_nothing(0), priced=False)]
+    return found or [Trace(shipped_trace(), priced=True), Trace(all_or_nothing(0), priced=False)]
 
 
 def _trace(path: Path) -> Trace:

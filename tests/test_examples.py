@@ -69,7 +69,7 @@ def test_a_language_model_is_taught_on_nodes_that_come_and_go(tmp_path: Path) ->
     assert sum(row["batches"] for row in ledger["intervals"]) == 300
     assert any(row["spot"] for row in ledger["intervals"])
     assert all(row["spot"] == 0 for row in ledger["intervals"][5:13])
-    assert ledger["cost"] < ledger["on_demand_alone"]
+    assert ledger["cost"] < ledger["on_demand_cost"]
     assert (run / "intervals.png").read_bytes().startswith(b"\x89PNG")
 
 

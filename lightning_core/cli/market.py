@@ -21,8 +21,9 @@ from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
-from lightning_core.market.traces import read, shipped
-from lightning_core.scheduler.market_jobs import batches_left, on_demand_alone, throughput_table
+from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.traces import read_trace, shipped_trace
+from lightning_core.scheduler.market_jobs import batches_left, throughput_table
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
@@ -137,7 +138,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     end = "in time" if not late else f"{late} intervals late"
     print(f"now: hold {ledger.spot[0, 0]} spot and {ledger.on_demand[0, 0]} on-demand instances")
     print(f"if the forecast comes true, it ends {end} and costs {ledger.cost[0]:.4g}; on-demand alone "
-          f"{on_demand_alone(job, market.on_demand):.4g}")  # fmt: skip
+          f"{on_demand_cost(job, market.on_demand):.4g}")  # fmt: skip
     if arguments.picture:
         from lightning_core.report.market_plots import draw_plan
 
@@ -240,10 +241,10 @@ def _part(wrong: float, last: float) -> str:
 def _market(arguments: argparse.Namespace) -> Market:
     interval = parse_duration(arguments.interval) if arguments.interval else None
     if arguments.trace is None:
-        market = shipped(arguments.price, arguments.on_demand, interval)
+        market = shipped_trace(arguments.price, arguments.on_demand, interval)
     else:
         try:
-            market = read(arguments.trace, arguments.price, arguments.on_demand, interval, arguments.pool)
+            market = read_trace(arguments.trace, arguments.price, arguments.on_demand, interval, arguments.pool)
         except ValueError as error:
             option = " (--price)" if "say what" in str(error) else " (--pool)" if "pool must" in str(error) else ""
             raise ValueError(f"{error}{option}") from None
@@ -276,7 +277,7 @@ def _job(arguments: argparse.Namespace, market: Market) -> SpotJob:
                    arguments.grace)  # fmt: skip
     value = arguments.value
     if value is None:
-        value = 1.5 * on_demand_alone(made, market.on_demand)
+        value = 1.5 * on_demand_cost(made, market.on_demand)
     return replace(made, value=value)
 
 

@@ -32,14 +32,15 @@ from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.storage.private_files import owner_only
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be there before
-    from lightning_core.cloud.provisioners import Provisioner, SimulatedProvisioner
+    from lightning_core.cloud.provisioner import Provisioner
+    from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
     from lightning_core.cluster.spot_watcher import SpotRunState, SpotWatcher
-    from lightning_core.market.online_plan import NodeCounts
+    from lightning_core.market.node_counts import NodeCounts
     from lightning_core.scheduler.summary import Summary
 
 PATHS = ("trace", "picture")
 # How long the first node may take to come, seconds.
-FIRST, LOOK = 600.0, 0.2
+FIRST, POLL_SECONDS = 600.0, 0.2
 # Of an interval, how often a job saves that was not told.
 SAVES = 0.1
 LEDGER, TERMS = "ledger.json", "market.json"
@@ -179,7 +180,7 @@ class MarketOptions:
             provisioner, there, made_up = over.enter_context(_nodes(bundle, self.ray, self.provision))
             from lightning_core.cluster.cluster import Cluster
             from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher, min_size
-            from lightning_core.market.online_plan import NodeCounts
+            from lightning_core.market.node_counts import NodeCounts
 
             devices = bundle.settings.devices
             asked = time.monotonic()
@@ -256,7 +257,7 @@ def _nodes(
         from lightning_core.cloud.simulated_cloud import local_machines
 
         with local_machines() as machines:
-            from lightning_core.cloud.provisioners import SimulatedProvisioner
+            from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
 
             device = {"num_gpus": 1} if bundle.kind == "gpu" else {"resources": {"device": 1}}
             local = SimulatedProvisioner(machines, **device)
@@ -265,13 +266,15 @@ def _nodes(
             finally:
                 local.close()
         return
-    from lightning_core.cloud.provisioners import AutoscalerProvisioner, CommandProvisioner, nodes_there
+    from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
+    from lightning_core.cloud.command_provisioner import CommandProvisioner
+    from lightning_core.cloud.provisioner import count_nodes
     from lightning_core.cloud.ray_cluster import join_ray
 
     join_ray(ray)
     provisioner: Provisioner = AutoscalerProvisioner(resource) if command is None else CommandProvisioner(command)
     try:
-        yield provisioner, partial(nodes_there, resource), None
+        yield provisioner, partial(count_nodes, resource), None
     finally:
         provisioner.close()
 
@@ -284,7 +287,7 @@ def _wait(there: Callable[[], NodeCounts]) -> None:
                 raise SignalReceivedError(received[0])
             if time.monotonic() > until:
                 raise BundleError([f"no node has come within {FIRST:.0f} s"])
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
 
 
 def _tell(spot: SpotWatcher, run_dir: Path) -> None:
@@ -312,7 +315,7 @@ def write_ledger(state: SpotRunState, run_dir: Path, others: tuple[float, float]
     """
     body = {"intervals": [row._asdict() for row in state.rows], "cost": sum(row.cost for row in state.rows),
             "jobs": {name: span._asdict() for name, span in state.spans.items()},
-            "on_demand_alone": others and others[0], "optimum": others and others[1]}  # fmt: skip
+            "on_demand_cost": others and others[0], "optimum": others and others[1]}  # fmt: skip
     write_whole(run_dir / LEDGER, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
 

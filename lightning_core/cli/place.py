@@ -156,7 +156,7 @@ def _tell(results: Mapping[str, DayResult], arrivals: Mapping[str, FloatArray]) 
 
 def _show(placement: Placement) -> None:
     """GPUs by place and period, of those that there are, and the tasks that hold them."""
-    from lightning_core.placement.planner import capacity_of
+    from lightning_core.placement.plan import capacity_of
 
     demands = placement.demands
     rows = []

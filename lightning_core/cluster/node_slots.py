@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from lightning_core.cloud.provisioners import listed_nodes
+from lightning_core.cloud.provisioner import list_nodes
 from lightning_core.cluster.worker_slots import DEVICE, LOOK, WorkerSlot, WorkerSlots
 
 # Of a node, set by Ray.
@@ -89,7 +89,7 @@ class NodeSlots(WorkerSlots):
     async def _follow_nodes(self) -> None:
         """Gives up the devices of nodes that go, once they are left, and takes those of nodes that have come."""
         async with self._following:
-            await self._follow(await asyncio.to_thread(listed_nodes, self._resource))
+            await self._follow(await asyncio.to_thread(list_nodes, self._resource))
 
     async def _follow(self, listed: Mapping[str, str]) -> None:
         for device, node in enumerate(self._nodes):

@@ -20,8 +20,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from ray.exceptions import RayError
 
-from lightning_core.cloud.provisioners import Provisioner, SimulatedProvisioner
+from lightning_core.cloud.provisioner import Provisioner
 from lightning_core.cloud.quotes import AHEAD
+from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import Amend, Event
 from lightning_core.core.jobs import Job, OnMiss
@@ -29,11 +30,13 @@ from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.online_plan import NodeCounts, OnlinePlan
+from lightning_core.market.online_plan import OnlinePlan
 from lightning_core.market.optimum import optimum
+from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.run.follow import Watcher
-from lightning_core.scheduler.market_jobs import on_demand_alone, throughput_table
+from lightning_core.scheduler.market_jobs import throughput_table
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +262,7 @@ class SpotWatcher:
         jobs = [(start, job) for start, job in several if job is not None]
         if len(jobs) < len(several) or not jobs:
             return None
-        alone = sum(on_demand_alone(job, self._market.on_demand) for _, job in jobs)
+        alone = sum(on_demand_cost(job, self._market.on_demand) for _, job in jobs)
         batch = JobBatch([job for _, job in jobs], self._market, [start for start, _ in jobs])
         return alone, -float(optimum(batch).sum())
 

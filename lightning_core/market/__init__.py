@@ -10,7 +10,10 @@ from lightning_core.market.forecasters import (
     Perfect,
     Seasonal,
 )
-from lightning_core.market.job_batch import JobBatch, Ledger, Market, SpotJob
+from lightning_core.market.job_batch import JobBatch
+from lightning_core.market.ledger import Ledger
+from lightning_core.market.spot_job import SpotJob
+from lightning_core.market.spot_market import Market
 
 __all__ = [
     "Arima",

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.market.job_batch import EXACT, JobBatch, Ledger, Overhead, intervals_after, value_at
+from lightning_core.market.job_batch import JobBatch
+from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
 from lightning_core.market.safety_net import SafetyNet, throughput_of
+from lightning_core.market.spot_job import EXACT, Overhead, intervals_after, value_at
 
 
 def backtest(

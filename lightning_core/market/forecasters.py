@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market.job_batch import JobBatch, Market
+from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.observation import Forecast
+from lightning_core.market.spot_market import Market
 from lightning_core.planning.time_series import (
     REFIT,
     WINDOW,

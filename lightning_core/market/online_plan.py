@@ -6,25 +6,14 @@ the safety net looks at it, and nobody gets more than ends its job in the interv
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from lightning_core.market.job_batch import EXACT, JobBatch, Market, SpotJob
+from lightning_core.market.job_batch import JobBatch
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
 from lightning_core.market.safety_net import Pair, SafetyNet
-
-
-class NodeCounts(NamedTuple):
-    """How many of which kind."""
-
-    spot: int = 0
-    on_demand: int = 0
-
-    @property
-    def all(self) -> int:
-        """Together."""
-        return self.spot + self.on_demand
+from lightning_core.market.spot_job import EXACT, SpotJob
+from lightning_core.market.spot_market import Market
 
 
 class OnlinePlan:

@@ -12,9 +12,11 @@ import math
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.job_batch import EXACT, JobBatch, SpotJob
+from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.observation import Forecast, Observation
-from lightning_core.market.window_planner import WindowPlanner, exact_grid
+from lightning_core.market.progress_grid import exact_grid
+from lightning_core.market.spot_job import EXACT, SpotJob
+from lightning_core.market.window_planner import WindowPlanner
 
 # Labels that differ by less are one.
 ONE = 1e-12

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
-from lightning_core.market.job_batch import EXACT, JobBatch, Overhead
+from lightning_core.market.job_batch import JobBatch
+from lightning_core.market.spot_job import EXACT, Overhead
 
 if TYPE_CHECKING:
     from lightning_core.market.observation import Observation

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market.job_batch import SpotJob
+from lightning_core.market.spot_job import SpotJob
 
 
 def normalised(utility: FloatArray, job: SpotJob, on_demand: float = 1.0) -> FloatArray:

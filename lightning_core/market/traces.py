@@ -20,7 +20,8 @@ from typing import TextIO
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.job_batch import Market
+from lightning_core.market.resampling import resample
+from lightning_core.market.spot_market import Market
 
 INTERVAL = 1800.0
 # Names that columns have in the recordings that are about.
@@ -29,7 +30,7 @@ COUNTS, PRICES = ("available", "avail", "count"), ("price", "price_p10", "spot_p
 GAP = 3600.0
 
 
-def shipped(price: float | None = None, on_demand: float = 1.0, interval: float | None = None) -> Market:
+def shipped_trace(price: float | None = None, on_demand: float = 1.0, interval: float | None = None) -> Market:
     """28 days of a marketplace for A100 cards, with prices as parts of the on-demand price.
 
     Args:
@@ -42,7 +43,7 @@ def shipped(price: float | None = None, on_demand: float = 1.0, interval: float 
     return market if price is not None else replace(market, price=market.price * on_demand)
 
 
-def read(
+def read_trace(
     path: Path, price: float | None = None, on_demand: float = 1.0, interval: float | None = None, pool: str = ""
 ) -> Market:
     """A recording of any kind that is known: it is told by its ending and its first line.
@@ -59,8 +60,8 @@ def read(
         ValueError: if it is none, or lacks what it must have.
     """
     if path.suffix == ".json":
-        return read_spot_traces(path, _must(path, price), on_demand, interval or INTERVAL)
-    with _opened(path) as file:
+        return read_spot_traces(path, _require_price(path, price), on_demand, interval or INTERVAL)
+    with _open(path) as file:
         header = set(file.readline().strip().split(","))
     if "InstanceType" in header:
         instance, _, zone = pool.partition("@")
@@ -71,11 +72,11 @@ def read(
         prices = market.price * on_demand if price is None else np.full(len(market), price)
         return replace(market, price=prices, on_demand=on_demand)
     if "change" in header:
-        return read_events(path, _must(path, price), on_demand, interval or INTERVAL)
+        return read_events(path, _require_price(path, price), on_demand, interval or INTERVAL)
     return read_intervals(path, price, on_demand, interval)
 
 
-def _must(path: Path, price: float | None) -> float:
+def _require_price(path: Path, price: float | None) -> float:
     if price is None:
         raise ValueError(f"{path}: has no prices: say what a spot instance costs")
     return price
@@ -97,7 +98,7 @@ def read_intervals(
     Raises:
         ValueError: if a column is missing, or a value is no number.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         rows = list(csv.DictReader(file))
     if not rows:
         raise ValueError(f"{path}: there must be intervals, got none")
@@ -110,7 +111,7 @@ def read_intervals(
     recorded = None if hours is None or len(hours) < 2 else float(np.median(np.diff(hours))) * 3600.0
     if interval is not None and recorded is not None and hours is not None and interval != recorded:
         times = (hours - hours[0]) * 3600.0
-        lowest, found = resampled(times, lowest, highest, interval, end=float(times[-1]) + recorded)
+        lowest, found = resample(times, lowest, highest, interval, end=float(times[-1]) + recorded)
         assert found is not None  # there are prices
         highest = found
     return Market(highest, lowest, on_demand, interval or recorded or INTERVAL, path.stem)
@@ -137,7 +138,7 @@ def read_spot_traces(path: Path, price: float, on_demand: float = 1.0, interval:
         raise ValueError(f"{path}: must be an object of metadata.gap_seconds and data: {error}") from None
     counts = _whole(path, data)
     times: FloatArray = np.arange(len(counts), dtype=float) * gap
-    lowest, _ = resampled(times, counts, None, interval, end=len(counts) * gap)
+    lowest, _ = resample(times, counts, None, interval, end=len(counts) * gap)
     return Market(np.full(len(lowest), price), lowest, on_demand, interval, path.stem)
 
 
@@ -153,7 +154,7 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, interval: floa
     Raises:
         ValueError: if a column is missing, the times fall, or more instances go than there are.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         rows = list(csv.DictReader(file))
     times, changes = _column(path, rows, ("time",)), _column(path, rows, ("change",))
     if times is None or changes is None or len(rows) < 2:
@@ -161,7 +162,7 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, interval: floa
     counts = np.cumsum(changes)
     if (np.diff(times) < 0).any() or (counts < 0).any():
         raise ValueError(f"{path}: times must not fall, and there cannot be fewer than no instances")
-    lowest, _ = resampled(times - times[0], _whole(path, counts), None, interval, end=float(times[-1] - times[0]))
+    lowest, _ = resample(times - times[0], _whole(path, counts), None, interval, end=float(times[-1] - times[0]))
     return Market(np.full(len(lowest), price), lowest, on_demand, interval, path.stem)
 
 
@@ -186,13 +187,13 @@ def read_spotlake(
     """
     found: dict[float, tuple[int, float]] = {}
     for path in paths:
-        with _opened(path) as file:
+        with _open(path) as file:
             for row in csv.DictReader(file):
                 if row.get("InstanceType") != instance or row.get("AZ") != zone:
                     continue
                 try:
                     when = datetime.strptime(row["Time"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
-                    count, spot, full = (_known(row[name]) for name in (score, "SpotPrice", "OndemandPrice"))
+                    count, spot, full = (_parse_cell(row[name]) for name in (score, "SpotPrice", "OndemandPrice"))
                 except KeyError as error:
                     raise ValueError(f"{path}: must have a column {error}") from None
                 if count is None or not spot or not full:
@@ -203,89 +204,21 @@ def read_spotlake(
         raise ValueError(f"no snapshot has a count and prices of {instance} in {zone}")
     times = np.array(sorted(found))
     counts, prices = (np.array([found[when][kind] for when in times]) for kind in (0, 1))
-    lowest, highest = resampled(
+    lowest, highest = resample(
         times - times[0], counts, prices, interval, end=float(times[-1] - times[0]) + 600.0, gap=GAP
     )
     assert highest is not None  # there are prices
     return Market(highest, lowest, 1.0, interval, f"{instance} {zone}")
 
 
-def synthetic(
-    seed: int,
-    intervals: int = 1344,
-    max_nodes: int = 16,
-    price: float = 0.6,
-    calm: float = 0.9,
-    interval: float = INTERVAL,
-) -> Market:
-    """A market that is made up: count and price swing around a daily wave, each as it was but for a part.
-
-    Args:
-        seed: of the draws.
-        intervals: how many.
-        max_nodes: instances at the best of times.
-        price: in the mean, in on-demand prices.
-        calm: how much of its distance from the wave each keeps from interval to interval, 0 to below 1.
-        interval: seconds of one.
-
-    Raises:
-        ValueError: if ``calm`` is out of its range.
-    """
-    if not 0 <= calm < 1:
-        raise ValueError(f"calm must be at least 0 and below 1, got {calm}")
-    draw = np.random.default_rng(seed)
-    noise = draw.standard_normal((2, intervals)) * math.sqrt(1 - calm**2)
-    swings = np.zeros((2, intervals))
-    for at in range(1, intervals):
-        swings[:, at] = calm * swings[:, at - 1] + noise[:, at]
-    wave = np.sin(np.arange(intervals) * interval * 2 * np.pi / 86400.0 + draw.uniform(0, 2 * np.pi))
-    counts = np.clip(np.round(max_nodes * (0.5 + 0.15 * wave + 0.25 * swings[0])), 0, max_nodes).astype(np.int64)
-    prices = np.clip(price * (1 - 0.05 * wave + 0.12 * swings[1]), 0.05, 1.2)
-    return Market(prices, counts, 1.0, interval, f"synthetic {seed}")
-
-
-def resampled(
-    times: FloatArray, counts: IntArray, prices: FloatArray | None, interval: float, end: float, gap: float = math.inf
-) -> tuple[IntArray, FloatArray | None]:
-    """The least count and the highest price of each whole interval; what is known holds until the next is.
-
-    Args:
-        times: seconds since the first, not falling, shape ``(n,)``.
-        counts: from then on.
-        prices: from then on, if there are any.
-        interval: seconds.
-        end: of the recording, seconds.
-        gap: seconds after which what is known no longer holds: there are none then.
-
-    Raises:
-        ValueError: if ``interval`` is not positive, or the recording is shorter than one.
-    """
-    if not interval > 0:
-        raise ValueError(f"interval must be positive, got {interval}")
-    number = int((end + 1e-6) / interval)
-    if not number:
-        raise ValueError(f"the recording must last an interval of {interval:g} s, got {end:g} s")
-    lowest, highest = np.zeros(number, np.int64), None if prices is None else np.zeros(number)
-    for k in range(number):
-        begin, stop = k * interval, (k + 1) * interval
-        first = int(np.searchsorted(times, begin, side="right")) - 1
-        last = int(np.searchsorted(times, stop, side="left"))
-        held = np.append(times[first:last], stop)
-        lost = (np.diff(held) > gap).any()
-        lowest[k] = 0 if lost else counts[first:last].min()
-        if highest is not None and prices is not None:
-            highest[k] = prices[first:last].max()
-    return lowest, highest
-
-
-def _opened(path: Path) -> TextIO:
+def _open(path: Path) -> TextIO:
     """Text, packed or not, with or without a byte order mark."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
     return path.open(newline="", encoding="utf-8-sig")
 
 
-def _known(text: str | None) -> float | None:
+def _parse_cell(text: str | None) -> float | None:
     """A cell's number; None if it is missing."""
     value = float(text) if text else -1.0
     return None if value < 0 else value

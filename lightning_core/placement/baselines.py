@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lightning_core.placement.demands import EXACT, Choice, Demands
-from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, range_width, usage
-from lightning_core.placement.planner import capacity_of, plan
+from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, range_width, usage
+from lightning_core.placement.planner import plan
 
 
 def incremental(

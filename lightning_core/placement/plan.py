@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -147,3 +148,13 @@ class Placement:
 def usage(job: PlacedJob, choice: Choice) -> dict[str, float]:
     """What a task takes of its place."""
     return {choice.gpu: choice.gpu_count, "bandwidth": job.rate * job.sample, "aggregation": job.aggregation}
+
+
+def capacity_of(demands: Demands, location: str, resource: str) -> float:
+    """What a place has: GPUs of a type, ``bandwidth`` or ``aggregation``."""
+    if location not in demands.nodes:
+        return math.inf
+    node = demands.nodes[location]
+    if resource == "bandwidth":
+        return node.bandwidth
+    return node.aggregation if resource == "aggregation" else float(node.gpus.get(resource, 0.0))

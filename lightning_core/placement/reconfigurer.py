@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
-from lightning_core.placement.plan import Placement, Task, usage
-from lightning_core.placement.planner import capacity_of
+from lightning_core.placement.plan import Placement, Task, capacity_of, usage
 
 What = Literal["grown", "moved", "partly", "left", "released"]
 

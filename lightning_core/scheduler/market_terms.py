@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_core.market.job_batch import Market
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies import SPOT_POLICIES
-from lightning_core.market.traces import INTERVAL, read, shipped
+from lightning_core.market.spot_market import Market
+from lightning_core.market.traces import INTERVAL, read_trace, shipped_trace
 
 # As different from each other as they are: what plans, what waits, what keeps to the clock, what trusts nothing.
 USUAL = ("chain", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
@@ -20,7 +20,7 @@ class MarketTerms:
     """A pool's market.
 
     Args:
-        trace: file of a recording (:func:`~lightning_core.market.traces.read`), whose first interval is the pool's first;
+        trace: file of a recording (:func:`~lightning_core.market.traces.read_trace`), whose first interval is the pool's first;
             empty: the one that is shipped.
         price: of a spot instance for an interval: where none is recorded, or instead of what was.
         on_demand: price of an on-demand instance.
@@ -86,8 +86,8 @@ class MarketTerms:
             OSError: if it is not there.
         """
         if not self.trace:
-            return shipped(self.price, self.on_demand, self.interval)
-        return read(Path(self.trace), self.price, self.on_demand, self.interval, self.pool)
+            return shipped_trace(self.price, self.on_demand, self.interval)
+        return read_trace(Path(self.trace), self.price, self.on_demand, self.interval, self.pool)
 
     def make(self) -> dict[str, SpotPolicy]:
         """The policies, by name."""

@@ -53,7 +53,7 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import JoinRefusedError
-from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
+from lightning_core.scheduler.counterfactual_replay import CounterfactualReplay, ReplayableJob
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import EventNotPersistedError, Host
 from lightning_core.server.notifications import Notifier

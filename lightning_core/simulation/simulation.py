@@ -27,7 +27,7 @@ from typing import Any
 from lightning_core.core.answers import Answer, End, Grant
 from lightning_core.core.events import Event, ExitCause, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.scheduler.market_jobs import CounterfactualReplay
+from lightning_core.scheduler.counterfactual_replay import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary

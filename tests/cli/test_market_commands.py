@@ -12,7 +12,7 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.market.traces import read
+from lightning_core.market.traces import read_trace
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.simulation import SimulatedJob, Simulation
 from tests.cli.test_cli import Said
@@ -153,15 +153,15 @@ def test_a_slot_is_as_long_as_the_market_s(tmp_path: Path, capsys: pytest.Captur
 def test_recordings_are_told_apart(tmp_path: Path) -> None:
     events = tmp_path / "events.csv"
     events.write_text("time,change\n0,4\n3600,-2\n7200,1\n")
-    assert read(events, price=0.3).available.tolist() == [4, 4, 2, 2]
+    assert read_trace(events, price=0.3).available.tolist() == [4, 4, 2, 2]
     with pytest.raises(ValueError, match="has no prices"):
-        read(events)
+        read_trace(events)
     lake = tmp_path / "lake.csv"
     lake.write_text(
         "Time,InstanceType,AZ,T3,SpotPrice,OndemandPrice\n2025-01-01 00:00:00,p4d.24xlarge,use1-az1,5,1,4\n"
     )
     with pytest.raises(ValueError, match="pool must be INSTANCE@ZONE, got ''"):
-        read(lake)
+        read_trace(lake)
 
 
 # --------------------------------------------------------------------------------------------------- in a bundle

@@ -19,11 +19,12 @@ from typing import Any
 
 import ray
 
-from lightning_core.cloud.provisioners import MARKET, AutoscalerProvisioner, nodes_there
+from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
+from lightning_core.cloud.provisioner import MARKET_LABEL, count_nodes
 from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.cluster.cluster import Cluster
-from lightning_core.market.online_plan import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.node.signals import below, end
 from lightning_core.worker.process_group import free_port
 
@@ -37,7 +38,7 @@ def config(gcs: str) -> dict[str, Any]:
     """Of a cloud with machines of both kinds, each with one device."""
     types: dict[str, Any] = {
         kind: {
-            "resources": {"CPU": 1, "device": 1, "object_store_memory": MEMORY}, "labels": {MARKET: kind},
+            "resources": {"CPU": 1, "device": 1, "object_store_memory": MEMORY}, "labels": {MARKET_LABEL: kind},
             "node_config": {}, "min_workers": 0, "max_workers": 3,
         }
         for kind in ("spot", "on-demand")
@@ -103,18 +104,18 @@ def main(folder: Path) -> None:
         join_ray(address)
         cloud = AutoscalerProvisioner("device", leave=20.0)
         cloud.want(NodeCounts(0, 1))
-        found["came"] = wait_for(lambda: nodes_there() == NodeCounts(0, 1))
+        found["came"] = wait_for(lambda: count_nodes() == NodeCounts(0, 1))
         with Cluster(4, devices=4, least=1) as pool:
             # The pool has room for four, and waits for none of them.
             time.sleep(8)
             found["with room for four"] = alive()
             cloud.want(NodeCounts(2, 1))
-            found["more"] = wait_for(lambda: nodes_there() == NodeCounts(2, 1) and pool.warm() == 3)
+            found["more"] = wait_for(lambda: count_nodes() == NodeCounts(2, 1) and pool.warm() == 3)
             cloud.want(NodeCounts(1, 0))
-            found["fewer"] = wait_for(lambda: nodes_there() == NodeCounts(1, 0) and pool.warm() == 1)
+            found["fewer"] = wait_for(lambda: count_nodes() == NodeCounts(1, 0) and pool.warm() == 1)
             found["given back"] = wait_for(lambda: alive() == 1)
             time.sleep(8)
-            found["at last"] = list(nodes_there())
+            found["at last"] = list(count_nodes())
         cloud.close()
     (folder / "found.json").write_text(json.dumps(found))
 

@@ -17,14 +17,15 @@ import numpy as np
 
 from benchmarks.resize import _seen as seen
 from benchmarks.spot_live import moments
-from lightning_core.cloud.provisioners import SPOT, SimulatedProvisioner
+from lightning_core.cloud.provisioner import SPOT
 from lightning_core.cloud.simulated_cloud import local_machines
+from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.market import Market
-from lightning_core.market.online_plan import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.policies import SPOT_POLICIES
 from tests.conftest import ROOT
 

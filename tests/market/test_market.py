@@ -39,11 +39,11 @@ from lightning_core.market.policies import (
     UniformProgress,
 )
 from lightning_core.market.policies.chain import transitions
+from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.progress_grid import grid_of
 from lightning_core.market.safety_net import SafetyNet
-from lightning_core.market.window_planner import grid_of
 from lightning_core.placement.predictor import PREDICTORS
 from lightning_core.planning.time_series import errors
-from lightning_core.scheduler.market_jobs import on_demand_alone
 
 PAPER = SpotJob(work=80.0, deadline=10)
 LAST, PERFECT = MarketForecaster(LastValue()), MarketForecaster(Perfect())
@@ -281,7 +281,7 @@ def test_who_reckons_with_losses_does_so_only_where_there_may_be_one() -> None:
     assert totals(alone(OnDemand(), job, market)) == totals(
         alone(OnDemand(), replace(job, preemption_cost=0.0), market)
     )
-    assert on_demand_alone(job, 1.0) == on_demand_alone(replace(job, preemption_cost=0.0), 1.0)
+    assert on_demand_cost(job, 1.0) == on_demand_cost(replace(job, preemption_cost=0.0), 1.0)
     # Spot ones that can stay as they are do; and who has none to fear is the same beside who has.
     held = np.array([3])
     row = LAST.look(JobBatch([job], market, [0]), 10, 0)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.market_run import MarketOptions, draw, read_ledger, write_ledger
-from lightning_core.cloud import provisioners
-from lightning_core.cloud.provisioners import CommandProvisioner
+from lightning_core.cloud import command_provisioner
+from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.spot_watcher import MarketFeed, SpotRunState, SpotWatcher
 from lightning_core.core.answers import JobStatus, State
@@ -28,7 +28,8 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.online_plan import NodeCounts, OnlinePlan
+from lightning_core.market.node_counts import NodeCounts
+from lightning_core.market.online_plan import OnlinePlan
 from lightning_core.market.policies import SPOT_POLICIES
 from tests.cli.test_cli import Said
 
@@ -469,7 +470,7 @@ def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
 def test_a_command_that_fails_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(provisioners, "AGAIN", 0.02)
+    monkeypatch.setattr(command_provisioner, "RETRY_SECONDS", 0.02)
     path = tmp_path / "wishes"
     script = f"test -e {path} || exit 7; echo $LIGHTNING_CORE_SPOT >> {path}"
     command = CommandProvisioner(["sh", "-c", script, "s3cret"])

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lightning_core.market.resampling import resample
+from lightning_core.market.synthetic_market import synthetic
 from lightning_core.market.traces import (
-    read,
     read_events,
     read_intervals,
     read_spot_traces,
     read_spotlake,
-    resampled,
-    shipped,
-    synthetic,
+    read_trace,
+    shipped_trace,
 )
 
 
@@ -27,7 +27,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_the_market_that_is_shipped() -> None:
-    market = shipped()
+    market = shipped_trace()
     assert (len(market), market.seconds, market.on_demand) == (1316, 1800.0, 1.0)
     assert (market.available.min(), market.available.max()) == (0, 16)
     assert market.available.mean() == pytest.approx(8.8, abs=0.1)
@@ -46,14 +46,14 @@ def test_packed_or_with_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text, encoding="utf-8-sig")
     with gzip.open(tmp_path / "b.csv.gz", "wt") as file:
         file.write(text)
-    assert [read(tmp_path / name).available.tolist() for name in ("a.csv", "b.csv.gz")] == [[3], [3]]
+    assert [read_trace(tmp_path / name).available.tolist() for name in ("a.csv", "b.csv.gz")] == [[3], [3]]
 
 
 def test_the_shipped_market_in_another_currency() -> None:
-    market, dear = shipped(), shipped(on_demand=3.0, interval=3600.0)
+    market, dear = shipped_trace(), shipped_trace(on_demand=3.0, interval=3600.0)
     assert (dear.on_demand, dear.seconds, len(dear)) == (3.0, 3600.0, len(market) // 2)
     assert dear.price.max() == pytest.approx(3 * market.price.max())
-    assert set(shipped(price=0.2).price.tolist()) == {0.2}
+    assert set(shipped_trace(price=0.2).price.tolist()) == {0.2}
 
 
 def test_slots(tmp_path: Path) -> None:
@@ -128,16 +128,14 @@ def test_spotlake_s_snapshots(tmp_path: Path) -> None:
 
 
 def test_what_is_known_holds_until_the_next_is() -> None:
-    min_nodes, highest = resampled(
-        np.array([0.0, 5.0, 12.0]), np.array([4, 1, 6]), np.array([0.1, 0.4, 0.2]), 4.0, 16.0
-    )
+    min_nodes, highest = resample(np.array([0.0, 5.0, 12.0]), np.array([4, 1, 6]), np.array([0.1, 0.4, 0.2]), 4.0, 16.0)
     assert min_nodes.tolist() == [4, 1, 1, 6]
     assert highest is not None
     assert highest.tolist() == [0.1, 0.4, 0.4, 0.2]
     with pytest.raises(ValueError, match="interval must be positive"):
-        resampled(np.zeros(1), np.zeros(1, np.int64), None, 0.0, 1.0)
+        resample(np.zeros(1), np.zeros(1, np.int64), None, 0.0, 1.0)
     with pytest.raises(ValueError, match="must last an interval of 4 s, got 3 s"):
-        resampled(np.zeros(1), np.zeros(1, np.int64), None, 4.0, 3.0)
+        resample(np.zeros(1), np.zeros(1, np.int64), None, 4.0, 3.0)
 
 
 def test_a_market_that_is_made_up_is_the_same_by_its_seed() -> None:

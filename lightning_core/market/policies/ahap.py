@@ -7,8 +7,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
-from lightning_core.market.job_batch import EXACT
 from lightning_core.market.observation import Observation
+from lightning_core.market.spot_job import EXACT
 from lightning_core.market.window_planner import End, WindowPlanner
 
 Ahead = Literal["window_end", "now"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
-from lightning_core.market.job_batch import EXACT, JobBatch
+from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.observation import Observation
+from lightning_core.market.spot_job import EXACT
 
 
 def fewest_in_time(batch: JobBatch) -> IntArray:
@@ -26,3 +28,10 @@ class OnDemand:
     def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
         on_demand = fewest_in_time(observation.batch)
         return np.zeros_like(on_demand), on_demand
+
+
+def on_demand_cost(job: SpotJob, price: float) -> float:
+    """What a job costs on the fewest on-demand instances that end it in time."""
+    none = Market(np.full(job.deadline, price), np.zeros(job.deadline, np.int64), price)
+    [ledger] = backtest([OnDemand()], JobBatch([job], none, [0]), MarketForecaster(LastValue()))
+    return float(ledger.cost[0])

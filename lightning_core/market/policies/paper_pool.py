@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_core.market.job_batch import Ledger
+from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies import Ahanp, Ahap
 from lightning_core.market.window_planner import WindowPlanner

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, IntArray
-from lightning_core.market.job_batch import EXACT
 from lightning_core.market.observation import Observation
+from lightning_core.market.spot_job import EXACT
 
 
 class UniformProgress:

@@ -1,0 +1,130 @@
+"""The interval in progress: the nodes requested and present in it, and the hand-over from old nodes to new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lightning_core.core.answers import JobStatus, State
+from lightning_core.market.interval_ledger import IntervalRecord
+from lightning_core.market.node_counts import NodeCounts
+
+# Fraction of an interval for which surplus nodes may stay, unpaid, while their replacements start.
+HANDOVER_FRACTION = 0.5
+
+
+@dataclass
+class CurrentInterval:
+    """The nodes of an interval, second by second.
+
+    Surplus nodes are given back only once their replacements are warm; until then they train.
+
+    Attributes:
+        number: Number of the interval.
+        began: Scheduler time at which it was first seen.
+        price: Price of a spot node.
+        available: Spot nodes on offer.
+        planned: Nodes that the plans of all jobs hold together.
+        present: Nodes present when last seen.
+        statuses: Statuses of the jobs at its beginning, by name.
+        requested: Nodes to be paid for: the planned ones, and those that stay because a replacement is missing.
+        paid: The largest number of requested nodes present at once.
+        warm_target: Warm devices to wait for before surplus nodes are given back; 0 once they were.
+        seen: Scheduler time at which it was last seen.
+        device_seconds: Seconds of training, summed over devices.
+        surplus_seconds: Seconds for which unpaid nodes were present, summed over nodes.
+    """
+
+    number: int
+    began: float
+    price: float
+    available: int
+    planned: NodeCounts
+    present: NodeCounts
+    statuses: Mapping[str, JobStatus]
+    requested: NodeCounts = field(init=False)
+    paid: NodeCounts = field(init=False)
+    warm_target: int = 0
+    seen: float = field(init=False)
+    device_seconds: float = 0.0
+    surplus_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.requested, self.seen = self.planned, self.began
+        self.paid = self.planned.minimum(self.present)
+
+    def begin(self) -> NodeCounts:
+        """Return the nodes to ask for first: the planned ones, and the present ones while replacements start."""
+        planned, present = self.planned, self.present
+        if not (planned.spot > present.spot or planned.on_demand > present.on_demand):
+            return planned
+        both = NodeCounts(max(planned.spot, present.spot), max(planned.on_demand, present.on_demand))
+        if both != planned:
+            self.warm_target = both.all
+        return both
+
+    def settle(self, now: float, present: NodeCounts, warm: int, seconds: float) -> NodeCounts | None:
+        """Return the nodes to ask for once the hand-over is over or late; None to leave the request as it is.
+
+        Args:
+            now: Scheduler time.
+            present: Nodes present now.
+            warm: Devices with a worker on them.
+            seconds: Seconds of an interval.
+        """
+        if not self.warm_target:
+            return None
+        planned, before = self.planned, self.requested
+        if warm >= self.warm_target:
+            self.warm_target, self.requested = 0, planned
+            return planned
+        if now - self.began > HANDOVER_FRACTION * seconds:
+            # For each missing node one of the other kind stays, and is paid for.
+            spot, on_demand = planned.spot - present.spot, planned.on_demand - present.on_demand
+            stay = NodeCounts(min(max(-spot, 0), max(on_demand, 0)), min(max(-on_demand, 0), max(spot, 0)))
+            self.requested = NodeCounts(planned.spot + stay.spot, planned.on_demand + stay.on_demand)
+            self.warm_target = self.requested.all
+            if self.requested != before:
+                return self.requested
+        return None
+
+    def replace_preempted(self, spot: int, on_demand: int) -> NodeCounts:
+        """Return the nodes to ask for after a preemption: the spot nodes left, and so many more on-demand ones."""
+        self.planned = self.requested = NodeCounts(spot, self.requested.on_demand + on_demand)
+        self.warm_target = 0
+        return self.requested
+
+    def count(self, now: float, jobs: Iterable[JobStatus], present: NodeCounts) -> None:
+        """Account for the time since it was last seen."""
+        paid = present.minimum(self.requested)
+        self.paid = NodeCounts(max(self.paid.spot, paid.spot), max(self.paid.on_demand, paid.on_demand))
+        used = sum(len(job.devices) for job in jobs if job.share > 0 and job.state is State.RUNNING)
+        self.device_seconds += used * (now - self.seen)
+        self.surplus_seconds += max(present.all - self.paid.all, 0) * (now - self.seen)
+        self.seen = now
+
+    def cost(self, price: float, on_demand: float) -> float:
+        """Return the cost of the paid nodes for one interval at these prices."""
+        return self.paid.spot * price + self.paid.on_demand * on_demand
+
+    def record(self, jobs: Mapping[str, JobStatus], batches: int, on_demand: float) -> IntervalRecord:
+        """Return the record of the interval.
+
+        Args:
+            jobs: Statuses at its end, by name.
+            batches: Batches trained in it.
+            on_demand: Price of an on-demand node.
+        """
+        pairs = [(self.statuses[name], job) for name, job in jobs.items() if name in self.statuses]
+        seconds = max(self.seen - self.began, 1e-9)
+        return IntervalRecord(
+            self.number, self.price, self.available, self.paid.spot, self.paid.on_demand,
+            self.surplus_seconds / seconds, self.device_seconds / seconds, self.cost(self.price, on_demand), batches,
+            sum(after.incarnation - before.incarnation for before, after in pairs),
+            sum(after.restarts - before.restarts for before, after in pairs),
+            sum(after.lost - before.lost for before, after in pairs),
+        )  # fmt: skip
+
+    def unobserved(self, number: int, price: float, available: int, on_demand: float) -> IntervalRecord:
+        """Return the record of a later interval that passed unobserved: its nodes were paid for, nothing is known."""
+        return IntervalRecord(number, price, available, *self.paid, 0.0, 0.0, self.cost(price, on_demand), 0, 0, 0, 0)
