@@ -36,7 +36,7 @@ from lightning_core.core.arrays import FloatArray  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.events import Checkpoint, ExitCause, Report, WorkerExited  # noqa: E402
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest  # noqa: E402
-from lightning_core.market.node_counts import NodeCounts  # noqa: E402
+from lightning_core.market.online.node_counts import NodeCounts  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.storage.journal import Journal  # noqa: E402

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be there be
     from lightning_core.cloud.provisioner import Provisioner
     from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
     from lightning_core.cluster.spot_watcher import SpotRunState, SpotWatcher
-    from lightning_core.market.node_counts import NodeCounts
+    from lightning_core.market.online.node_counts import NodeCounts
     from lightning_core.scheduler.summary import Summary
 
 PATHS = ("trace", "picture")
@@ -180,7 +180,7 @@ class MarketOptions:
             provisioner, there, made_up = over.enter_context(_nodes(bundle, self.ray, self.provision))
             from lightning_core.cluster.cluster import Cluster
             from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher, min_size
-            from lightning_core.market.node_counts import NodeCounts
+            from lightning_core.market.online.node_counts import NodeCounts
 
             devices = bundle.settings.devices
             asked = time.monotonic()

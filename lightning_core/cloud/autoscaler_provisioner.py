@@ -13,7 +13,7 @@ from lightning_core.cloud.provisioner import (
     drain,
     list_nodes,
 )
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.market.online.node_counts import NodeCounts
 
 
 class AutoscalerProvisioner:

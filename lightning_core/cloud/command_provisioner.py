@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from lightning_core.cloud.provisioner import log
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.market.online.node_counts import NodeCounts
 
 # How long a command may take, and how soon it is tried again, seconds; how often at the end.
 COMMAND_TIMEOUT = 60.0

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import ray
 from ray._private.state import state as ray_state
 
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.market.online.node_counts import NodeCounts
 
 log = logging.getLogger(__name__)
 

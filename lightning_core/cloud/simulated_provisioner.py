@@ -21,7 +21,7 @@ from lightning_core.cloud.provisioner import (
     drain,
     log,
 )
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.market.online.node_counts import NodeCounts
 
 
 @dataclass(slots=True)

@@ -30,9 +30,9 @@ from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import PersistenceForecaster
-from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.online_plan import OnlinePlan
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.run.follow import Watcher

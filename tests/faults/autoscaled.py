@@ -24,7 +24,7 @@ from lightning_core.cloud.provisioner import MARKET_LABEL, count_nodes
 from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.cluster.cluster import Cluster
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.node.signals import below, end
 from lightning_core.worker.process_group import free_port
 

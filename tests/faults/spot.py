@@ -25,7 +25,7 @@ from lightning_core.cluster.cluster import Cluster
 from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.market import Market
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.policies import SPOT_POLICIES
 from tests.conftest import ROOT
 

@@ -28,8 +28,8 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.node_counts import NodeCounts
-from lightning_core.market.online_plan import OnlinePlan
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.policies import SPOT_POLICIES
 from tests.cli.test_cli import Said
 

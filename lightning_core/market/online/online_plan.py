@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.market.job_batch import JobBatch
-from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
+from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.safety_net import Pair, SafetyNet
 from lightning_core.market.spot_job import EXACT, SpotJob
 from lightning_core.market.spot_market import Market

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.market.interval_ledger import IntervalRecord
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.market.online.interval_ledger import IntervalRecord
+from lightning_core.market.online.node_counts import NodeCounts
 
 # Fraction of an interval for which surplus nodes may stay, unpaid, while their replacements start.
 HANDOVER_FRACTION = 0.5
