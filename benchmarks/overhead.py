@@ -28,7 +28,8 @@ from lightning_core.cloud.ray_cluster import start_local_ray
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.node.device_arbiter import ArbiterClient, DeviceArbiter
+from lightning_core.node.arbiter_client import ArbiterClient
+from lightning_core.node.device_arbiter import DeviceArbiter
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_actor import RayClient, start_scheduler
 

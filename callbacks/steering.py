@@ -270,7 +270,8 @@ class Steering:
         assert self._box is not None  # grants arrive there
         known, paths = self._own_device_lock, self._box.arbiters
         if (known is None or known[0] != device) and device < len(paths) and paths[device]:
-            from lightning_core.node.device_arbiter import ArbiterClient, cores_of
+            from lightning_core.node.arbiter_client import ArbiterClient
+            from lightning_core.node.device_cores import cores_of
 
             self._end_turn(again=False)
             self._part_from_turns()

@@ -33,7 +33,7 @@ from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.events import Report  # noqa: E402
-from lightning_core.node.signals import SignalReceivedError, signals  # noqa: E402
+from lightning_core.node.signals import SignalReceivedError, recorded_signals  # noqa: E402
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.simulation.recorded_curves import Curve, load_curves  # noqa: E402
 from lightning_core.storage.journal import Journal  # noqa: E402
@@ -194,7 +194,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
         "In the tables: needs, alone on the device; has, until its deadline; ✓ when its target was met; · not in time."
     )
     print(flush=True)
-    with signals(at_once=True), warm(len(curves)) as cluster:
+    with recorded_signals(at_once=True), warm(len(curves)) as cluster:
         rows = [play(cluster, curves, arguments, seed) for seed in arguments.seed]
     figures = {key: sum(row[key] for row in rows) for key in rows[0] if key != "seed"}
     if len(rows) > 1:

@@ -38,7 +38,7 @@ from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
 from lightning_core.cli.market_run import LEDGER, MarketOptions  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
-from lightning_core.node.signals import signals  # noqa: E402
+from lightning_core.node.signals import recorded_signals  # noqa: E402
 from lightning_core.run.run_folder import new_run_dir  # noqa: E402
 from lightning_core.storage.job_checkpoints import FOLDER, find  # noqa: E402
 from lightning_core.view.progress import print_summary, view_for  # noqa: E402
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     )  # fmt: skip
     bundle = market_options.place(Bundle.from_dict(content, ROOT))
     bundle.check()
-    with signals(at_once=True):
+    with recorded_signals(at_once=True):
         summary = market_options.run(
             bundle, run_dir, view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices)
         )

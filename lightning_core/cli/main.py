@@ -20,7 +20,7 @@ from lightning_core.cli import advice, init, jobs, journals, market, place, run_
 from lightning_core.cli.arguments import Parser, complete
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
-from lightning_core.node.signals import SignalReceivedError, raising
+from lightning_core.node.signals import SignalReceivedError, raising_signals
 from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_POOL_LOST, PoolLostError
 from lightning_core.storage.journal import JournalError
 from lightning_core.variables import unknown
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.debug:
         return int(arguments.run(arguments))
     try:
-        with raising():
+        with raising_signals():
             code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code

@@ -24,7 +24,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import INTERVAL
-from lightning_core.node.signals import SignalReceivedError, signals
+from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
@@ -281,7 +281,7 @@ def _nodes(
 
 def _wait(there: Callable[[], NodeCounts]) -> None:
     until = time.monotonic() + FIRST
-    with signals() as received:
+    with recorded_signals() as received:
         while not there().all:
             if received:
                 raise SignalReceivedError(received[0])

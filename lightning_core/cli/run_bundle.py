@@ -13,7 +13,7 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
 from lightning_core.cli.jobs import has_job, print_moments, read_bundle
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
-from lightning_core.node.signals import SignalReceivedError, signals
+from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError
@@ -137,7 +137,7 @@ def _run_in(
     workers = settings.devices if market_options is not None else Cluster.workers_of(bundle)
     print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)
     try:
-        with signals(at_once=True):
+        with recorded_signals(at_once=True):
             if market_options is not None:
                 summary = market_options.run(bundle, run_dir, view, before)
             else:

@@ -132,7 +132,7 @@ def _submit(pool: Pool, bundle: BundleSpec, run_dir: Path, note: PoolReference, 
 
 
 def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.Namespace) -> int:
-    from lightning_core.node.signals import signals
+    from lightning_core.node.signals import recorded_signals
     from lightning_core.run.follow import follow
     from lightning_core.view.progress import print_summary, view_for
 
@@ -147,7 +147,7 @@ def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.
         return now, note.mine(jobs)
 
     try:
-        with signals() as received:
+        with recorded_signals() as received:
             now, jobs = follow(look, lambda: received, watcher)
             newest = pool.jobs()
     except ConnectionError as error:

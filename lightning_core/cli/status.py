@@ -51,13 +51,13 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         plain = [to_plain(job, folder) for job in jobs]
         print(json.dumps({"now": now, "settings": settings.to_dict(), "jobs": plain}, indent=2))
     elif arguments.watch:
-        from lightning_core.node.signals import signals
+        from lightning_core.node.signals import recorded_signals
         from lightning_core.run.follow import follow
         from lightning_core.view.progress import view_for
 
         watcher = view_for(sys.stdout, settings.policy, settings.devices)
         try:
-            with signals() as received:
+            with recorded_signals() as received:
                 now, jobs = follow(look, lambda: received, watcher)
         finally:
             watcher.close()

@@ -42,7 +42,7 @@ def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
     from lightning_core.cluster.head import up
     from lightning_core.node.core_claims import free_cores
-    from lightning_core.node.device_arbiter import CORES
+    from lightning_core.node.device_cores import CORES
 
     require("torch", "lightning", "ray", "jsonargparse")
     devices = arguments.devices

@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.bundle.problems import BundleError
-from lightning_core.node.signals import kept_from_ray
+from lightning_core.node.signals import protected_from_ray
 from lightning_core.server.ray_settings import NAMESPACE, NICE
 from lightning_core.storage.private_files import owner_only
 
@@ -29,7 +29,7 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
         raise BundleError([f"RAY_AUTH_MODE is {mode!r}: a Ray that is started here has a token; unset it"])
     os.environ |= NICE
     # Ray writes its token with the permissions of the process, and opens its own folder to everybody.
-    with owner_only(), kept_from_ray():
+    with owner_only(), protected_from_ray():
         ray.init(
             address="local",
             namespace=NAMESPACE,
@@ -58,7 +58,7 @@ def join_ray(address: str) -> None:
         ValueError: if there is none.
     """
     try:
-        with kept_from_ray():
+        with protected_from_ray():
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RayError, RuntimeError, OSError) as error:
         words = " ".join(str(error).split())

@@ -42,7 +42,7 @@ def local_machines() -> Iterator[Any]:
 
     from lightning_core.cloud.ray_cluster import has_token, join_ray
     from lightning_core.node.orphan_guard import ended_with_us
-    from lightning_core.node.signals import kept_from_ray
+    from lightning_core.node.signals import protected_from_ray
     from lightning_core.server.ray_settings import NICE
 
     if not has_token():
@@ -54,7 +54,7 @@ def local_machines() -> Iterator[Any]:
     try:
         # Nodes may come in threads, which can set no signal handlers.
         with ended_with_us("RAY_TMPDIR", own):
-            with kept_from_ray():
+            with protected_from_ray():
                 machines: Any = Machines(initialize_head=True, shutdown_at_exit=False, head_node_args=head)
             try:
                 join_ray(machines.address)

@@ -29,7 +29,7 @@ from lightning_core.cluster.pool_manager import start_pool_manager
 from lightning_core.cluster.worker_slots import LOCATION_LABEL
 from lightning_core.core.events import Amend, Cancel, Close, Event, WorkersLost
 from lightning_core.core.jobs import Job
-from lightning_core.node.signals import SignalReceivedError, below, end, signal_words, signals
+from lightning_core.node.signals import SignalReceivedError, descendants, describe_signal, kill_all, recorded_signals
 from lightning_core.run.follow import POLL, Watcher, follow
 from lightning_core.run.run_folder import write_spec
 from lightning_core.scheduler.settings import Settings
@@ -114,7 +114,7 @@ class Cluster:
                 f"locations must be of a Ray that has been joined: nodes carry them as the label {LOCATION_LABEL}"
             )
         try:
-            with signals() as received:
+            with recorded_signals() as received:
                 if not ray.is_initialized():
                     self._own = True
                     start_local_ray(self._temp, self._kind, self.devices)
@@ -138,7 +138,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        mine = below(str(self._temp)) if self._own else {}
+        mine = descendants(str(self._temp)) if self._own else {}
         # Who does not answer is not asked to end: all of it ends with its Ray.
         if self._keeper is not None and not (self._own and (self._by_force or self.is_lost())):
             try:
@@ -149,7 +149,7 @@ class Cluster:
             ray.kill(self._keeper)
         if self._own:
             ray.shutdown()
-            end(mine)  # who was still starting has not heard of it
+            kill_all(mine)  # who was still starting has not heard of it
         shutil.rmtree(self._temp, ignore_errors=True)
 
     def _tell_warming(self) -> None:
@@ -250,13 +250,13 @@ class Cluster:
         self._save_every = {spec.job.name: spec.saves for spec in bundle.jobs}
         self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
         try:
-            with signals() as received:
+            with recorded_signals() as received:
                 self._begin(scheduler, name, bundle, run_dir, before, received)
                 follow(lambda: call(scheduler, "status"), lambda: received or self.is_lost(), watcher)
                 until, lost = time.monotonic() + GRACE, self.is_lost()
                 if received or lost:
                     log.warning("%s: jobs save and leave, within %.0f s", _why(received), GRACE)
-                    call(scheduler, "event", Close(signal_words(received[0]) if received else ""), until=until)
+                    call(scheduler, "event", Close(describe_signal(received[0]) if received else ""), until=until)
                 busy = self._wait_until_idle(scheduler, watcher, until)
                 now, jobs = call(scheduler, "status", until=until + CLOSE)
                 if busy:
@@ -312,7 +312,7 @@ class Cluster:
 
 
 def _why(received: list[int]) -> str:
-    return signal_words(received[0]) if received else "Ray's control process has died"
+    return describe_signal(received[0]) if received else "Ray's control process has died"
 
 
 def _seconds_down(run_dir: Path) -> float:

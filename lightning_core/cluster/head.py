@@ -30,7 +30,7 @@ from typing import Any
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive, started
-from lightning_core.node.signals import SignalReceivedError, kept_from_ray, signals
+from lightning_core.node.signals import SignalReceivedError, protected_from_ray, recorded_signals
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.client import SocketClient
 from lightning_core.server.discovery import read_head
@@ -80,7 +80,7 @@ def up(
         head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "door"), "token": str(temp / "token"),
                 "devices": settings.devices, "kind": kind}  # fmt: skip
         try:
-            with signals() as received:
+            with recorded_signals() as received:
                 process = _start_ray(folder, head)
                 head |= {"pid": process.pid, "started": started(process.pid) or 0}
                 _write(folder, head)
@@ -133,7 +133,7 @@ def down(folder: Path, *, now: bool = False) -> None:
         head = read_head(folder)
         if head is None or not is_alive(head):
             raise HeadError(f"{folder}: no pool is up")
-        with signals() as received:
+        with recorded_signals() as received:
             try:
                 _close_pool(head, now, received)
             except Exception as error:  # whatever it is: the head must end
@@ -212,7 +212,7 @@ def joined(head: Mapping[str, Any]) -> Iterator[Any]:
 
     from lightning_core.server.ray_settings import NAMESPACE
 
-    with kept_from_ray():
+    with protected_from_ray():
         ray.init(address=head["address"], namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray

@@ -27,9 +27,10 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from lightning_core.node.cgroups import sweep
 from lightning_core.node.core_claims import CoreClaim
-from lightning_core.node.cpu_quota import sweep
-from lightning_core.node.device_arbiter import CORES, DeviceArbiter, note_first_core
+from lightning_core.node.device_arbiter import DeviceArbiter
+from lightning_core.node.device_cores import CORES, note_first_core
 from lightning_core.server.ray_actor import Actor
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.worker.worker import Incarnation, Worker

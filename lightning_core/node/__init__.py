@@ -1,1 +1,1 @@
-"""What runs on a machine that trains: device arbiter, CPU quota, claims on cores, signals."""
+"""What runs on a node that trains: device arbiter, CPU quota, claims on cores, signals."""

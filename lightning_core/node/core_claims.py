@@ -1,8 +1,8 @@
-"""Which cores of this machine are whose: pools of one user that share CPUs side by side take different ones.
+"""Claims on the cores of this node, so that pools of one user that run side by side use different cores.
 
-Training threads are bound to the cores of their device, and every pool would begin with the same one. A pool holds a
-lock on a file for each core that it has; the kernel lets go of it with the process. Where there are too few cores for
-all, pools share them, and whoever brings one up is told.
+Training threads are pinned to the cores of their device, and without claims every pool would begin with the same core.
+A pool holds a lock on one file per core; the kernel releases it when the process ends. Where there are too few cores,
+pools share them, and ``lightning-core up`` says so.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 
 class CoreClaim:
-    """The cores that one pool has, for as long as its process lives.
+    """The cores that one pool claims while its process lives.
 
     Args:
-        cores: of this machine that may be used, in the order in which a pool takes them.
+        cores: Cores of this node that may be used, in the order in which a pool takes them.
     """
 
     def __init__(self, cores: Sequence[int]) -> None:
@@ -28,10 +28,13 @@ class CoreClaim:
         self._held: list[int] = []
 
     def claim(self, count: int) -> int:
-        """Take so many cores one after the other that no other pool has, if there are as many.
+        """Claim consecutive cores that no other pool has claimed.
+
+        Args:
+            count: Number of cores.
 
         Returns:
-            The place of the first of them in the order; 0, and nothing is taken, if there are too few.
+            Index of the first of them; 0 if there are too few free cores, and then none is claimed.
         """
         if count > len(self._cores):
             return 0
@@ -41,12 +44,12 @@ class CoreClaim:
         return 0
 
     def release(self) -> None:
-        """Let go of all of them."""
+        """Release all claims."""
         while self._held:
             os.close(self._held.pop())
 
     def _take(self, cores: Sequence[int]) -> bool:
-        with suppress(OSError, ValueError):  # somebody else has one, or the folder is not ours
+        with suppress(OSError, ValueError):  # another pool has claimed one, or the folder is not ours
             folder = _folder()
             for core in cores:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -58,7 +61,7 @@ class CoreClaim:
 
 
 def free_cores(cores: Sequence[int]) -> int:
-    """Return how many of these cores no pool of this user has."""
+    """Return how many of these cores no pool of this user has claimed."""
     if not _path().exists():
         return len(cores)
     claims = [CoreClaim([core]) for core in cores]
@@ -73,14 +76,14 @@ def _path() -> Path:
 
 
 def _folder() -> Path:
-    """The folder of the locks, which is its user's alone.
+    """Create the private folder of the locks and return it.
 
     Raises:
-        ValueError: if somebody else has made it.
+        ValueError: If another user created it or can read it.
     """
     path = _path()
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ValueError(f"{path} is not this user's alone")
+        raise ValueError(f"{path} must be a folder that only this user can access; remove it")
     return path

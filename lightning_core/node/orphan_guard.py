@@ -1,7 +1,8 @@
-"""Ends what a process has started, however that process ends: a program of its own, with the standard library alone.
+"""Ends what a process has started, however that process ends. A separate program that uses the standard library alone.
 
-Ray's processes end with their parent only where one thread starts them all. So this one waits at a pipe, which closes
-even if its parent is killed; then it kills whoever has the parent's mark in its environment, and removes the folder.
+Ray's processes end with their parent only where one thread starts them all. This program waits on a pipe, which closes
+even if its parent is killed; then it kills every process with the parent's mark in its environment and removes the
+parent's folder.
 """
 
 from __future__ import annotations
@@ -16,38 +17,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-TRIES, AGAIN = 5, 0.2
+# Passes over the processes, and seconds between two of them.
+PASSES, PASS_INTERVAL = 5, 0.2
 
 
 @contextmanager
 def ended_with_us(name: str, folder: str) -> Iterator[None]:
-    """Whoever is started in the block with ``name=folder`` in its environment does not outlive this process.
+    """End every process started in the block with ``name=folder`` in its environment when this process dies.
 
-    Who ends the block in time cleans up by himself.
+    On a normal exit the caller cleans up.
+
+    Args:
+        name: Name of the environment variable that marks the processes.
+        folder: Its value: a folder, which is removed.
     """
     words = [sys.executable, "-I", "-S", __file__, name, folder]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as reaper:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as guard:
         try:
             yield
         finally:
-            reaper.kill()
+            guard.kill()
 
 
 def main(name: str, folder: str) -> None:
-    """Waits for the end of standard input, then kills all that have the mark."""
+    """Wait for the end of standard input, then kill every process with the mark."""
     sys.stdin.buffer.read()
     mark = f"{name}={folder}".encode()
-    for _ in range(TRIES):  # who is just being started is seen the next time
+    for _ in range(PASSES):  # a process that is just being started is seen in the next pass
         for pid in _marked(mark):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(AGAIN)
+        time.sleep(PASS_INTERVAL)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _marked(mark: bytes) -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # it has just ended, or is somebody else's
+        with suppress(OSError):  # it has just ended, or is another user's
             if path.parent.name != str(os.getpid()) and mark in path.read_bytes().split(b"\0"):
                 yield int(path.parent.name)
 

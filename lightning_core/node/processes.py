@@ -1,4 +1,4 @@
-"""Which process is which: ids come again, so a process is known by its id and the time at which it started."""
+"""Identifying processes: ids are reused, so a process is identified by its id and its start time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 
 def is_alive(head: Mapping[str, Any]) -> bool:
-    """Whether the head's process runs, and is the one that was started then."""
+    """Return whether the process of a pool's head still runs."""
     return started(head["pid"]) == int(head["started"])
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None if there is none. Process ids come again."""
+    """Return when a process started, in clock ticks since boot; None if it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -26,10 +26,12 @@ def started(pid: int) -> int | None:
 
 
 def process_watch(connection: Any) -> int:
-    """A descriptor that can be read once the process at the other end of a Unix socket has ended; close it.
+    """Return a file descriptor that becomes readable when the process at the other end of a Unix socket ends.
+
+    The caller closes it.
 
     Raises:
-        OSError: if that process cannot be seen from here.
+        OSError: If that process is not visible from here.
     """
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return os.pidfd_open(struct.unpack("3i", credentials)[0])

@@ -1,7 +1,7 @@
-"""Signals that ask to leave: the first one is noted, so that jobs can save; the second one leaves at once.
+"""Signals to exit: the first one is recorded, so that jobs can save; the second one exits at once.
 
-Nothing is raised out of a handler while Ray is at work: inside ``ray.get`` Ray would make an exit code of its own of
-it. So a handler only notes, and whoever waits looks (:func:`lightning_core.cluster.cluster.answer`,
+Handlers raise nothing while Ray is working: ``ray.get`` would turn the exception into an exit code of its own. A handler
+only records the signal, and the code that waits checks for it (:func:`lightning_core.cluster.cluster.answer`,
 :func:`lightning_core.run.follow.follow`).
 """
 
@@ -21,12 +21,13 @@ from typing import Any
 
 from lightning_core.node.processes import started
 
-LEAVE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A terminal that is closed sends its signal twice, by the kernel and by the shell: that is one wish.
-SAME_WISH = 0.5
+EXIT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A terminal that is closed sends its signal twice, by the kernel and by the shell; signals within so many seconds count
+# as one.
+DEBOUNCE = 0.5
 _SHOW_CURSOR = "\x1b[?25h"
-# What is being noted now, by whoever began first.
-_noting: list[int] | None = None
+# The list of the outermost block that records signals.
+_recording: list[int] | None = None
 
 
 class SignalReceivedError(KeyboardInterrupt):
@@ -43,12 +44,12 @@ class SignalReceivedError(KeyboardInterrupt):
         self.number = number
 
 
-def signal_words(number: int) -> str:
-    """How people call a signal.
+def describe_signal(number: int) -> str:
+    """Return the usual name of a signal.
 
     Example::
 
-        >>> signal_words(signal.SIGINT), signal_words(signal.SIGTERM), signal_words(signal.SIGHUP)
+        >>> describe_signal(signal.SIGINT), describe_signal(signal.SIGTERM), describe_signal(signal.SIGHUP)
         ('Ctrl-C', 'SIGTERM', 'a closed terminal')
     """
     known = signal.Signals(number)
@@ -56,59 +57,59 @@ def signal_words(number: int) -> str:
 
 
 @contextmanager
-def signals(*, at_once: bool = False) -> Iterator[list[int]]:
-    """Notes meanwhile the signals that ask to leave; within another such time the list is the outer one.
+def recorded_signals(*, at_once: bool = False) -> Iterator[list[int]]:
+    """Record the signals to exit that arrive in the block; a nested block shares the list of the outer one.
 
-    What was ignored before (``nohup``, ``&`` in a script) stays ignored.
+    Signals that were ignored before (``nohup``, ``&`` in a script) stay ignored.
 
     Args:
-        at_once: whether the second signal ends this process and all below it; otherwise it acts as ever.
+        at_once: Whether the second signal ends this process and its descendants; otherwise it has its usual effect.
     """
-    global _noting
-    if _noting is not None:
-        yield _noting
+    global _recording
+    if _recording is not None:
+        yield _recording
         return
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    before = _heeded()
+    before = _handled()
     last = 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
         nonlocal last
         first, now = not received, time.monotonic()
-        if not first and now - last < SAME_WISH:
+        if not first and now - last < DEBOUNCE:
             return
         last = now
         received.append(number)
         if at_once and not first:
-            leave_at_once(128 + number)
+            exit_at_once(128 + number)
         elif not at_once:
             _set(before)
 
     _set(dict.fromkeys(before, note))
-    _noting = received
+    _recording = received
     try:
         yield received
     finally:
-        _noting = None
+        _recording = None
         _set(before)
 
 
 @contextmanager
-def raising() -> Iterator[None]:
-    """Signals that ask to leave raise :class:`SignalReceivedError` meanwhile: for what has no Ray below it."""
+def raising_signals() -> Iterator[None]:
+    """Raise :class:`SignalReceivedError` for signals to exit in the block, which must not use Ray."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         raise SignalReceivedError(number)
 
-    before = _heeded()
-    before.pop(signal.SIGINT, None)  # it does so anyway
-    _set(dict.fromkeys(before, leave))
+    before = _handled()
+    before.pop(signal.SIGINT, None)  # it raises KeyboardInterrupt anyway
+    _set(dict.fromkeys(before, interrupt))
     try:
         yield
     finally:
@@ -116,51 +117,53 @@ def raising() -> Iterator[None]:
 
 
 @contextmanager
-def kept_from_ray() -> Iterator[None]:
-    """Around ``ray.init``, which takes SIGTERM for itself, and whose processes a closed terminal must not end.
+def protected_from_ray() -> Iterator[None]:
+    """Protect signal handling around ``ray.init``.
+
+    Ray installs its own handler of SIGTERM, and the processes that it starts must survive a closed terminal.
 
     Raises:
-        SignalReceivedError: if SIGTERM came meanwhile: Ray's own handler exits.
+        SignalReceivedError: If SIGTERM arrived in the block, where Ray's own handler exits.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGTERM)
-    # A mask is inherited, and what came meanwhile is delivered when it is lifted.
+    # A mask is inherited, and a signal that arrived meanwhile is delivered when the mask is lifted.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    # What Ray's handler raises may be swallowed where it hits: each number that came is written here as well.
-    came, noted = socket.socketpair()
-    for side in (came, noted):
+    # The exception of Ray's handler may be swallowed where it is raised: every signal is written to this socket too.
+    received, written = socket.socketpair()
+    for side in (received, written):
         side.setblocking(False)
-    woken = signal.set_wakeup_fd(noted.fileno(), warn_on_full_buffer=False)
+    before_fd = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
     try:
         yield
     except SystemExit as left:
         raise SignalReceivedError(signal.SIGTERM) from left
     finally:
-        signal.set_wakeup_fd(woken)
+        signal.set_wakeup_fd(before_fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if callable(before):
             signal.signal(signal.SIGTERM, before)
-        with came, noted, suppress(BlockingIOError):
-            if signal.SIGTERM in came.recv(1000):
-                signal.alarm(0)  # Ray's crash handler has seen it, and would end this process three seconds later
+        with received, written, suppress(BlockingIOError):
+            if signal.SIGTERM in received.recv(1000):
+                signal.alarm(0)  # Ray's crash handler saw it too, and would end this process after three seconds
                 raise SignalReceivedError(signal.SIGTERM)
 
 
-def leave_at_once(code: int) -> None:
-    """Ends this process with an exit code, and by force all below it; nothing is put away."""
-    if sys.stdout.isatty():  # a live view has hidden it
+def exit_at_once(code: int) -> None:
+    """End this process with an exit code and kill its descendants, without any clean-up."""
+    if sys.stdout.isatty():  # a live view has hidden the cursor
         os.write(sys.stdout.fileno(), _SHOW_CURSOR.encode())
-    end(below())
+    kill_all(descendants())
     os._exit(code)
 
 
-def below(mark: str = "") -> dict[int, int]:
-    """The processes that this one has started and those that they have, parents first: when each of them was.
+def descendants(mark: str = "") -> dict[int, int]:
+    """Return the descendants of this process, parents first, with their start times.
 
     Args:
-        mark: what the command line of a process of our own must hold, or it and all below it are left out.
+        mark: Text that the command line of a child must contain; other children and their descendants are left out.
     """
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -177,8 +180,8 @@ def below(mark: str = "") -> dict[int, int]:
     return found
 
 
-def end(processes: Mapping[int, int]) -> None:
-    """Kills those that still run. Parents first: who is dead starts nobody."""
+def kill_all(processes: Mapping[int, int]) -> None:
+    """Kill the processes that still run, in order: with parents first, a dead parent starts no more children."""
     for pid, when in processes.items():
         if started(pid) == when:
             with suppress(ProcessLookupError):
@@ -195,8 +198,8 @@ def _command_line(pid: int) -> str:
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
-def _heeded() -> dict[signal.Signals, Handler]:
-    handlers = {number: signal.getsignal(number) for number in LEAVE}
+def _handled() -> dict[signal.Signals, Handler]:
+    handlers = {number: signal.getsignal(number) for number in EXIT_SIGNALS}
     return {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
 
 

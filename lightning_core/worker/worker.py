@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.targets import Target
-from lightning_core.node.cpu_quota import sweep
+from lightning_core.node.cgroups import sweep
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.worker.exit_causes import cause_of, origin, story
@@ -155,7 +155,8 @@ class Worker:
     def _train(self, assignment: Assignment) -> WorkerExited:
         """Trains a job to its end, or to where it leaves; never raises."""
         from lightning_core.callbacks import CoreCallback
-        from lightning_core.node.device_arbiter import ArbiterClient, cores_of
+        from lightning_core.node.arbiter_client import ArbiterClient
+        from lightning_core.node.device_cores import cores_of
         from lightning_core.server.ray_actor import RayClient
 
         rank, home = assignment.rank, Path(assignment.folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.node.core_claims import CoreClaim, free_cores
-from lightning_core.node.device_arbiter import CORES, cores_of, note_first_core
+from lightning_core.node.device_cores import CORES, cores_of, note_first_core
 from lightning_core.node.processes import is_alive
 from lightning_core.server.discovery import read_head
 from tests.cluster.test_pool import Shell, until

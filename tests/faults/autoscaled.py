@@ -25,7 +25,7 @@ from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.market.online.node_counts import NodeCounts
-from lightning_core.node.signals import below, end
+from lightning_core.node.signals import descendants, kill_all
 from lightning_core.worker.process_group import free_port
 
 HEAD = "f" * 51 + "00000"
@@ -78,9 +78,9 @@ def made_up_cloud(folder: Path) -> Iterator[str]:
             yield gcs
         finally:
             ray.shutdown()
-            mine = below()
+            mine = descendants()
             head.send_signal(signal.SIGKILL)
-            end(mine)
+            kill_all(mine)
 
 
 def wait_for(true: Callable[[], bool]) -> float:

@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "R14", "lightning_core/node/signals.py",
-        "leave_at_once(128 + number)", "leave_at_once(1)",
+        "exit_at_once(128 + number)", "exit_at_once(1)",
         "tests/faults/test_shutdown.py::test_the_first_signal_is_noted_and_the_second_leaves_at_once_with_all_below",
     ),
     Mutant(

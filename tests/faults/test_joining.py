@@ -26,7 +26,8 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.node.device_arbiter import ArbiterClient, DeviceArbiter
+from lightning_core.node.arbiter_client import ArbiterClient
+from lightning_core.node.device_arbiter import DeviceArbiter
 from lightning_core.server import discovery as connecting
 from tests.callbacks.test_callback import Script, fit, grant, until
 from tests.tiny import Line, Points, ValidatedPoints

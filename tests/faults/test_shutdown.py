@@ -21,7 +21,7 @@ from lightning_core.cluster.cluster import GRACE
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Event, ExitCause, Report, WorkerExited
 from lightning_core.node.processes import started
-from lightning_core.node.signals import SAME_WISH
+from lightning_core.node.signals import DEBOUNCE
 from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 
@@ -209,10 +209,10 @@ def test_a_simulation_leaves_at_sigterm_with_its_journal_whole(start: Start) -> 
 
 SLEEPER = """
 import signal, subprocess, sys, time
-from lightning_core.node.signals import signals
+from lightning_core.node.signals import recorded_signals
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print(child.pid, flush=True)
-with signals(at_once=True) as received:
+with recorded_signals(at_once=True) as received:
     print("noting", flush=True)
     while True:
         time.sleep(0.01)
@@ -232,7 +232,7 @@ def test_the_first_signal_is_noted_and_the_second_leaves_at_once_with_all_below(
     process.send_signal(number)
     assert process.stdout.readline() == f"noted [{int(number)}]\n"
     process.send_signal(number)  # of a terminal that was closed: the same wish
-    time.sleep(SAME_WISH + 0.1)
+    time.sleep(DEBOUNCE + 0.1)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(2.0) == 143
@@ -253,7 +253,7 @@ def test_what_was_ignored_stays_ignored_as_under_nohup() -> None:
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "noted [2]\n"
-    time.sleep(SAME_WISH)
+    time.sleep(DEBOUNCE)
     process.send_signal(signal.SIGINT)
     assert process.wait(2.0) == 130
 
@@ -335,7 +335,7 @@ def test_the_second_signal_leaves_at_once_also_while_jobs_save(start: Start, slo
     run_dir = training(run, 1 if slow else 50)
     run.send(signal.SIGINT)
     run.until(lambda: "jobs save and leave" in run.said())
-    time.sleep(SAME_WISH if slow else 0.0)
+    time.sleep(DEBOUNCE if slow else 0.0)
     run.send(signal.SIGTERM)
     code, seconds = run.ends(GRACE)
     assert (code, seconds < 2.0) == (143, True) if slow else code in (130, 143), run.said()

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.node import cpu_quota
-from lightning_core.node.cpu_quota import Quota, open_quota, sweep
+from lightning_core.node import cgroups
+from lightning_core.node.cgroups import sweep
+from lightning_core.node.cpu_quota import Quota, open_quota
 
 CGROUPS = Path("/sys/fs/cgroup")
 # Two processes that never rest; the second is forked at once, or when told to.
@@ -321,7 +322,7 @@ class Fake:
         self.read_only = False
         self.sweeper = 0  # how many groups are swept by somebody as soon as they are made
         self._hierarchies = hierarchies
-        self._write, self._mkdir, self._rmdir = cpu_quota._write, os.mkdir, os.rmdir
+        self._write, self._mkdir, self._rmdir = cgroups.write, os.mkdir, os.rmdir
         mounts = ["21 1 0:19 / /proc rw - proc proc rw\n"]
         for number, (controllers, point, top, _) in enumerate(hierarchies):
             kind = "cgroup" if controllers else "cgroup2"
@@ -340,7 +341,7 @@ class Fake:
             (proc / "cgroup").write_text("".join(lines))
         (root / "proc/self").mkdir()
         (root / "proc/self/mountinfo").write_text("".join(mounts))
-        patch.setattr(cpu_quota, "_write", self.write)
+        patch.setattr(cgroups, "write", self.write)
         patch.setattr(os, "mkdir", self.mkdir)
         patch.setattr(os, "rmdir", self.rmdir)
 
@@ -551,7 +552,7 @@ def test_half_a_quota_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         write(path, text)
 
-    monkeypatch.setattr(cpu_quota, "_write", refuses)
+    monkeypatch.setattr(cgroups, "write", refuses)
     assert "Permission denied" in refused(fake)
     assert not list(tmp_path.rglob("lightning_core-*"))
     assert (fake.folder("cpu") / "cgroup.procs").read_text().split() == ["71", "72"]

@@ -1,4 +1,4 @@
-"""The turnstile: one at a time, in proportion, whoever dies or hangs."""
+"""The device arbiter: one holder at a time, in proportion to shares, also when processes die or hang."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from lightning_core.core.protocols import DeviceLock
-from lightning_core.node.device_arbiter import ArbiterClient, DeviceArbiter
+from lightning_core.node.arbiter_client import ArbiterClient
+from lightning_core.node.device_arbiter import DeviceArbiter
 
 
 @pytest.fixture
 def arbiter(tmp_path: Path) -> Iterator[DeviceArbiter]:
-    made = DeviceArbiter(tmp_path / "t", patience=0.5)
+    made = DeviceArbiter(tmp_path / "t", hang_timeout=0.5)
     yield made
     made.close()
 
@@ -50,11 +51,11 @@ def test_the_second_waits_until_the_first_gives(arbiter: DeviceArbiter) -> None:
 
 
 def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(arbiter: DeviceArbiter) -> None:
-    """The turn comes while it is being withdrawn: it must not be taken for a later one."""
+    """A grant that arrives while its request is withdrawn must not answer a later request."""
     first, second = (ArbiterClient(arbiter.path) for _ in range(2))
     assert first.acquire(0.5, 5.0)
     assert not second.acquire(0.5, 0.01)
-    first.release(again=False)  # the turn is on its way to second ...
+    first.release(again=False)  # the grant is on its way to second ...
     time.sleep(0.1)
     second.release(again=False)  # ... which no longer wants it
     assert first.acquire(0.5, 5.0)
@@ -64,7 +65,7 @@ def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(arbiter: DeviceArbit
 
 
 def test_a_turn_is_charged_at_the_duty_under_which_it_was_taken(arbiter: DeviceArbiter) -> None:
-    """A job that is put on hold gives its turn back with duty 0; that must not starve it when it comes back."""
+    """A job that is held releases the device with share 0; that must not starve it later."""
     held, other = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
     assert held.acquire(0.5, 5.0)
     assert not other.acquire(0.5, 0.1)
@@ -83,7 +84,7 @@ def test_a_turn_is_charged_at_the_duty_under_which_it_was_taken(arbiter: DeviceA
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.7, 0.2, 0.1)])
 def test_turns_are_in_proportion_to_duties(arbiter: DeviceArbiter, shares: tuple[float, ...]) -> None:
-    """Time held, over a second, by threads that do nothing but take turns; never two at once."""
+    """Time held, over a second, by threads that do nothing but take quanta; never two at once."""
     held = [0.0] * len(shares)
     inside: list[int] = []
     overlaps: list[int] = []
@@ -117,7 +118,7 @@ def test_turns_are_in_proportion_to_duties(arbiter: DeviceArbiter, shares: tuple
 HOLD = """
 import sys, time
 from pathlib import Path
-from lightning_core.node.device_arbiter import ArbiterClient
+from lightning_core.node.arbiter_client import ArbiterClient
 client = ArbiterClient(Path(sys.argv[1]))
 client.acquire(0.5, 5.0)
 print("held", flush=True)
@@ -143,7 +144,7 @@ def test_a_holder_that_dies_or_hangs_does_not_stop_the_others(arbiter: DeviceArb
             process.stdout.close()
 
 
-def test_training_goes_on_without_a_turnstile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_goes_on_without_an_arbiter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     arbiter = DeviceArbiter(tmp_path / "t")
     client = ArbiterClient(arbiter.path, quantum=0.0)
     assert client.acquire(0.5, 1.0)
@@ -151,7 +152,7 @@ def test_training_goes_on_without_a_turnstile(tmp_path: Path, caplog: pytest.Log
     client.release(again=True, share=0.5)
     assert client.acquire(0.5, 1.0)
     assert not client.expired()
-    assert "training goes on without turns" in caplog.text
+    assert "training continues without time slicing" in caplog.text
     client.close()
     never = ArbiterClient(tmp_path / "nowhere")
     assert never.acquire(0.5, 1.0)
