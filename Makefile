@@ -1,4 +1,4 @@
-# make setup | demo | lora | test | coverage | test-nightly | reliability | bench-NAME | gpu-check
+# make setup | demo | lora | test | docs | coverage | test-nightly | reliability | bench-NAME | gpu-check
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
@@ -12,14 +12,14 @@ define run_tests
 	@began=$$(date +%s); $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup setup-lora demo lora test coverage test-pure test-stories test-ray test-faults test-nightly reliability lint gpu-check
+.PHONY: setup setup-lora demo lora docs test coverage test-pure test-stories test-ray test-faults test-nightly reliability results lint gpu-check
 
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet --upgrade pip
-	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[launch,view,tensorboard,arima,dev]'
+	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[launch,view,tensorboard,arima,docs,dev]'
 	touch $@
 
 demo: setup
@@ -37,7 +37,11 @@ lint: setup
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
-test: lint test-pure test-stories test-ray test-faults
+# The pages of docs/ as a site in build/site. Strict: a broken link or an unknown name is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet --strict
+
+test: lint docs test-pure test-stories test-ray test-faults
 	@cat .seconds-test-pure .seconds-test-stories .seconds-test-ray .seconds-test-faults
 
 test-pure: setup
@@ -60,13 +64,17 @@ test-faults: setup
 test-nightly: setup-lora coverage
 	$(call run_tests,nightly,-m 'nightly and not gpu')
 
+# docs/results.md and the figures of README.md, from docs/results.json.
+results: setup
+	$(RUN)/python -m benchmarks.results
+
 # Runs every test that holds a promise, the long ones too, and writes docs/reliability.md from what they say.
 reliability: setup
 	$(RUN)/python -m pytest -q -m 'promise and not gpu' --record=docs/reliability.json
 	$(RUN)/python -m tests.faults.table
 
 bench-%: setup
-	$(RUN)/python -m benchmarks.$* $(BENCH) --json bench-$*.json
+	$(RUN)/python -m benchmarks.$* $(BENCH) --results docs/results.json
 
 gpu-check: setup
 	$(RUN)/python -m pytest -q -m gpu

@@ -11,7 +11,6 @@ nobody needs stays idle; ``ours, idle spent`` uses it to end jobs before their t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import time
@@ -25,7 +24,7 @@ import numpy as np
 from benchmarks.cluster_play import PERIOD, Contender, Played, play
 from benchmarks.cluster_policies import ElasticFlowLike, Gavel
 from benchmarks.cluster_trace import HOUR, Wanted, find, made_up, read, repeated, share_as_asked, share_in_reach
-from benchmarks.common import Figures, Size, table
+from benchmarks.common import Figures, Size, add_files, keep, table
 from lightning_core.core.events import Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
@@ -204,7 +203,7 @@ def main() -> None:
                         help="so many jobs: the first of the trace, or the trace again and again, one after the other, "
                              "each job up to an hour off (900 are the 195 four and a half times)")  # fmt: skip
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these rows of the table")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    add_files(parser)
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.rows or () if name not in contenders()]:
@@ -212,8 +211,7 @@ def main() -> None:
     if min(arguments.nodes, arguments.gpus, arguments.jobs or 1) < 1:
         parser.error("nodes, gpus and jobs must be at least 1")
     figures = measure(arguments.size, arguments.traces, arguments.nodes, arguments.gpus, arguments.jobs, arguments.rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
+    keep("cluster", arguments, figures)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
+
+from benchmarks import results
 
 Size = Literal["quick", "default", "full"]
 Figures = dict[str, float | None]
@@ -25,7 +28,7 @@ def main(
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="size", action="store_const", const="quick", help="within 50 seconds on 2 cores")
     size.add_argument("--full", dest="size", action="store_const", const="full", help="everything, minutes")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    add_files(parser)
     for option, default in paths.items():
         parser.add_argument(f"--{option}", type=Path, metavar="PATH", default=default, help=f"default: {default}")
     for option, words in flags.items():
@@ -33,8 +36,26 @@ def main(
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
     figures = measure(arguments.size, **{option: getattr(arguments, option) for option in (*paths, *flags)})
+    keep(name, arguments, figures)
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where figures are written."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    words = "merge the figures into this file of all results, such as docs/results.json"
+    parser.add_argument("--results", type=Path, metavar="FILE", help=words)
+
+
+def keep(name: str, arguments: argparse.Namespace, figures: Mapping[str, float | None]) -> None:
+    """Write the figures where the options say."""
     if arguments.json:
         arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
+    if arguments.results:
+        words = list(sys.argv[1:])
+        if "--results" in words:
+            del words[words.index("--results") : words.index("--results") + 2]
+        command = " ".join(["python", "-m", f"benchmarks.{name}", *words])
+        results.merge(name, arguments.size, command, figures, arguments.results)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

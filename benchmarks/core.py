@@ -7,7 +7,6 @@ result is of a family of tasks on which constants were tuned (``split.json``, :m
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from scipy.stats import ttest_rel
 
 from benchmarks import extrapolation, plots
 from benchmarks.bundles import Recording
-from benchmarks.common import Figures, table
+from benchmarks.common import Figures, add_files, keep, table
 from benchmarks.decide import PAST_A_SLICE, ROUNDS, round_ms
 from benchmarks.replay import Cell, Contender, Played, play, reporting
 from benchmarks.tune import contender, tuned
@@ -306,7 +305,7 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, metavar="PART", help=f"only these: {', '.join(PARTS)}")
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these rows of the first table, and ours")
     parser.add_argument("--curves", type=Path, default=SHIPPED, metavar="DIR", help="recordings (default: the shipped)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    add_files(parser)
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures here (PNG)")
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
@@ -321,8 +320,7 @@ def main() -> None:
     figures = measure(arguments.size, parts, some, arguments.curves, arguments.plots)
     print()
     table(["figure", "value"], [[name, value] for name, value in figures.items()])
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
+    keep("core", arguments, figures)
 
 
 if __name__ == "__main__":

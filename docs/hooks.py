@@ -1,0 +1,153 @@
+"""Build steps of the documentation that MkDocs runs: pages made from code, and the sources as mkdocstrings needs them.
+
+Nothing of Ray, torch or Lightning is imported, so the pages build in seconds on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+# Outside docs/, so that mkdocs does not take it for pages; build/ is not under version control.
+SOURCE = ROOT / "build" / "docs-source"
+EDITED = "<!-- Generated from the code when the pages are built. -->\n\n"
+
+
+def on_startup(**_: Any) -> None:
+    """Lay the sources out as they are installed: ``callbacks/`` as ``lightning_core/callbacks``."""
+    shutil.rmtree(SOURCE, ignore_errors=True)
+    skip = shutil.ignore_patterns("__pycache__", "*.csv", "*.json")
+    shutil.copytree(ROOT / "lightning_core", SOURCE / "lightning_core", ignore=skip)
+    shutil.copytree(ROOT / "callbacks", SOURCE / "lightning_core" / "callbacks", ignore=skip)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are generated from the code."""
+    for path, text in (("reference/cli.md", cli_page()), ("reference/environment.md", environment_page())):
+        if (there := files.get_file_from_path(path)) is not None:
+            files.remove(there)
+        files.append(File.generated(config, path, content=EDITED + text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links to files of the repository outside ``docs/`` into plain text: the site does not hold them."""
+    here = (ROOT / "docs" / page.file.src_uri).parent
+
+    def shown(match: re.Match[str]) -> str:
+        target = Path(os.path.normpath(here / match["target"].partition("#")[0]))
+        return match["text"] if not target.is_relative_to(ROOT / "docs") else match[0]
+
+    return re.sub(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>\.\./[^)\s]+)\)", shown, markdown)
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+def cli_page() -> str:
+    """Return the reference of ``lightning-core``, written from its argument parsers."""
+    from lightning_core.cli import main
+
+    parser = main._parser()
+    lines = ["# Command line", "", f"{_sentence(parser.description or '')}", ""]
+    lines += ["Every command takes `--help`, and `--debug` to show tracebacks of errors in the program itself.", ""]
+    lines += ["| command | what it does |", "|---|---|"]
+    found = list(commands(parser))
+    lines += [f"| [`{name}`](#{name.replace(' ', '-')}) | {_cell(words)} |" for name, words, _ in found]
+    for name, words, command in found:
+        lines += ["", f"## {name}", "", _sentence(words), "", "```text", _usage(command), "```", ""]
+        lines += _arguments(command)
+    lines += ["", "## Exit codes", "", "| code | meaning |", "|---|---|"]
+    lines += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES]
+    return "\n".join(lines) + "\n"
+
+
+EXIT_CODES = (
+    ("0", "All jobs met their targets, or the command did what was asked."),
+    ("1", "A job failed."),
+    ("2", "The input is invalid, or no pool is up."),
+    ("3", "Some jobs did not meet their targets."),
+    ("70", "The pool was lost."),
+    ("129, 130, 143", "A signal interrupted the command: SIGHUP, SIGINT or SIGTERM."),
+)
+
+
+def commands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """Yield name, help and parser of each command that runs something, in the order in which they are listed."""
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        words = {choice.dest: choice.help or "" for choice in action._choices_actions}
+        for name, command in action.choices.items():
+            inner = list(commands(command, f"{prefix}{name} "))
+            yield from inner or [(f"{prefix}{name}", words.get(name, ""), command)]
+
+
+def _usage(command: argparse.ArgumentParser) -> str:
+    return command.format_usage().removeprefix("usage: ").rstrip()
+
+
+def _arguments(command: argparse.ArgumentParser) -> list[str]:
+    rows = []
+    for action in command._actions:
+        if action.dest in ("help", "debug") or action.help == argparse.SUPPRESS:
+            continue
+        value = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
+        value = " ".join(value) if isinstance(value, tuple) else value
+        name = f"{', '.join(action.option_strings)} {value}".strip()
+        words = (action.help or "").replace("%%", "%")
+        if action.choices:
+            words = f"{words} ({', '.join(map(str, action.choices))})".strip()
+        if "%(default)s" in words:
+            words = words.replace("%(default)s", str(action.default))
+        rows.append(f"| `{_cell(name)}` | {_cell(_sentence(words))} |")
+    return ["| argument | meaning |", "|---|---|", *rows] if rows else []
+
+
+def _sentence(words: str) -> str:
+    words = words.strip()
+    return words[:1].upper() + words[1:] + ("" if words.endswith((".", "?", "!")) or not words else ".")
+
+
+def _cell(words: str) -> str:
+    return " ".join(words.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+# ---------------------------------------------------------------------------------------------------- environment
+
+
+def environment_page() -> str:
+    """Return the reference of the environment variables, written from :mod:`lightning_core.variables`."""
+    from lightning_core import variables
+
+    lines = ["# Environment", "", "Variables that scripts and commands read, and variables that are set for processes",
+             "that lightning_core starts. A misspelled `LIGHTNING_CORE_...` variable is reported.", ""]  # fmt: skip
+    lines += ["| variable | meaning |", "|---|---|"]
+    lines += [f"| `{variables.PREFIX}{name}` | {_cell(_sentence(words))} |" for name, words in variables.KNOWN.items()]
+    lines += ["", "Variables of Ray that matter here:", "", "| variable | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {words} |" for name, words in RAY]
+    return "\n".join(lines) + "\n"
+
+
+RAY = (
+    ("RAY_AUTH_TOKEN", "Token of the Ray cluster to join."),
+    ("RAY_AUTH_TOKEN_PATH", "File that holds the token. The default is `~/.ray/auth_token`."),
+    ("RAY_AUTH_MODE", "`token`. Starting a pool is refused under any other mode."),
+    ("RAY_ADDRESS", "Not read by lightning_core: name the cluster with `--ray` or `--pool`."),
+)
+
+
+def on_post_build(config: MkDocsConfig, **_: Any) -> None:
+    """Remove what the theme ships and no page uses, so that the site holds nothing that names another host."""
+    for path in Path(config.site_dir).rglob("*.map"):
+        path.unlink()
