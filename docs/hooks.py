@@ -58,7 +58,7 @@ def cli_page() -> str:
     """Return the reference of ``lightning-core``, written from its argument parsers."""
     from lightning_core.cli import main
 
-    parser = main._parser()
+    parser = main.make_parser()
     lines = ["# Command line", "", f"{_sentence(parser.description or '')}", ""]
     lines += ["Every command takes `--help`, and `--debug` to show tracebacks of errors in the program itself.", ""]
     lines += ["| command | what it does |", "|---|---|"]

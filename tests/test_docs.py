@@ -1,49 +1,205 @@
-"""The README's bundle is read as it is printed."""
+"""The documentation says what is: links, commands, bundles, code and figures in it hold."""
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from benchmarks import results
+from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.bundle.job_spec import CONFIG_KEYS, JOB_KEYS, TARGET_KEYS
+from lightning_core.bundle.pool_section import BUNDLE_KEYS, MARKET_KEYS, POOL_KEYS
 from lightning_core.cli import main
-from lightning_core.cluster.bundle import Bundle
-from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.core.targets import BatchTarget, LossTarget, parse_target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.settings import Settings
-from lightning_core.variables import KNOWN
+from lightning_core.variables import KNOWN, PREFIX
 from tests.conftest import ROOT
+from tests.test_package import sources
 
-README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
+TOP = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md")]
+PAGES = [*TOP, *sorted(DOCS.rglob("*.md"))]
+# Pages that are made from the code when the site is built (docs/hooks.py).
+GENERATED = {DOCS / "reference" / "cli.md", DOCS / "reference" / "environment.md"}
+FENCE = re.compile(r"^```(?P<language>[a-z]*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_readme_s_bundles_can_be_read(tmp_path: Path) -> None:
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Every code block of a language, with its page and number."""
+    return [
+        (f"{name_of(path)}[{number}]", match["text"])
+        for path in PAGES
+        for number, match in enumerate(FENCE.finditer(path.read_text()))
+        if match["language"] == language
+    ]
+
+
+def name_of_block(value: str) -> str:
+    return value.partition("\n")[0][:60]
+
+
+def section(page: str, heading: str) -> str:
+    return (DOCS / page).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+
+
+def first_column(text: str) -> list[str]:
+    """The words in backquotes in the first column of a table."""
+    return [
+        word
+        for row in re.findall(r"^\| ([^|]*`[^|]*) \|", text, re.MULTILINE)
+        for word in re.findall(r"`([^`]+)`", row)
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- links
+
+
+def anchors(path: Path) -> set[str]:
+    """Anchors of a page's headings, as MkDocs and GitHub make them."""
+    text = FENCE.sub("", path.read_text())
+    titles = re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE)
+    slugs = [re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip()) for title in titles]
+    return set(slugs)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text()))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            assert target.startswith("https://"), target
+            continue
+        file, _, anchor = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        if there in GENERATED:
+            continue
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    for path in [*DOCS.rglob("*.md"), *GENERATED]:
+        assert f": {path.relative_to(DOCS)}\n" in text + "\n", path
+
+
+def test_nothing_in_the_site_s_sources_loads_from_another_host() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    assert "font: false" in text
+    for path in (DOCS / "assets").iterdir():
+        assert not re.search(r"url\(|@import|src=", path.read_text()), path
+
+
+# ---------------------------------------------------------------------------------------------------- code
+
+
+@pytest.mark.parametrize(("where", "text"), blocks("python"), ids=name_of_block)
+def test_python_compiles_and_its_imports_exist(where: str, text: str) -> None:
+    compile(text, where, "exec")
+    imports = "\n".join(line for line in text.splitlines() if line.startswith(("from ", "import ")))
+    exec(compile(imports, where, "exec"), {})
+
+
+@pytest.mark.parametrize(
+    ("where", "text"), [block for block in blocks("python") if "CoreCallback(" in block[1]], ids=name_of_block
+)
+def test_python_with_a_callback_runs(where: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(text, where, "exec"), {})
+
+
+@pytest.mark.parametrize(("where", "text"), blocks("yaml"), ids=name_of_block)
+def test_yaml_is_a_bundle_that_can_be_read(where: str, text: str, tmp_path: Path) -> None:
+    content = yaml.safe_load(text)
+    if where.startswith("docs/how-to/kubernetes.md") and "jobs" not in content:
+        assert set(content) & {"apiVersion", "env", "rayStartParams"}
+        return
     (tmp_path / "vit.yaml").write_text("model: {class_path: tests.tiny.Line}")
-    texts = re.findall(r"```yaml\n(.*?)```", README, re.S)
-    market = next(text for text in texts if text.startswith("market:"))
-    texts.remove(market)
-    mixed, resized, placed = (Bundle.from_dict(yaml.safe_load(text), tmp_path) for text in texts)
-    assert [spec.job.target for spec in mixed.jobs] == [LossTarget("loss", 0.35), BatchTarget(2000)]
-    assert [spec.job.sizes for spec in resized.jobs] == [(1, 2, 4)]
-    assert [(spec.job.location, spec.job.sizes) for spec in placed.jobs] == [("harbour", (1, 2))]
-    assert placed.settings.locations == ("harbour", "harbour", "station", *["cloud"] * 4)
-    assert Bundle.from_dict(placed.to_dict(), tmp_path) == placed
     (tmp_path / "market.csv").write_text("available,price\n4,0.3\n")
-    terms = Bundle.from_dict(yaml.safe_load(texts[0] + market), tmp_path).settings.market_terms()
-    assert terms is not None
-    assert (terms.interval, terms.policies[0]) == (1800.0, "chain")
+    job = {"config": "vit.yaml", "deadline": "1h", "target": "20 batches"}
+    read = BundleSpec.from_dict({"jobs": {"a": job}} | content, tmp_path)
+    assert BundleSpec.from_dict(read.to_dict(), tmp_path) == read
 
 
-def test_the_example_s_bundle_is_sound() -> None:
+def test_the_readme_s_bundle_says_what_it_seems_to() -> None:
+    [(_, text)] = [block for block in blocks("yaml") if block[0].startswith("README.md")]
+    job = yaml.safe_load(text)["jobs"]
+    assert [parse(job[name]["target"]) for name in ("vit", "cnn")] == [LossTarget("loss", 0.35), BatchTarget(2000)]
+
+
+def parse(target: dict[str, float]) -> LossTarget | BatchTarget:
+    from lightning_core.bundle.job_spec import read_target
+
+    return read_target(target)
+
+
+def test_the_example_s_bundle_is_valid() -> None:
+    from lightning_core.cluster.bundle import Bundle
+
     Bundle.from_file(ROOT / "examples" / "digits" / "bundle.yaml").check()
 
 
-def test_the_readme_s_simulation_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On three seeds: the form, and those who meet the same on every seed, are as printed."""
-    [(command, printed)] = re.findall(r"```bash\nlightning-core (simulate [^`]*)\n```\n\n```\n([^`]*)\n```", README)
+# ---------------------------------------------------------------------------------------------------- commands
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every line of a shell in the documentation, with its page."""
+    for where, text in blocks("bash"):
+        for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+            if line.strip() and not line.lstrip().startswith("#"):
+                yield where, line
+
+
+LINES = list(commands())
+
+
+@pytest.mark.parametrize(("where", "line"), [pair for pair in LINES if "lightning-core " in pair[1]])
+def test_commands_are_understood(where: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "lightning-core-learning" in line:
+        return
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line, comments=True)
+    arguments: argparse.Namespace = main.make_parser().parse_args(words[words.index("lightning-core") + 1 :])
+    assert callable(arguments.run)
+
+
+@pytest.mark.parametrize(("where", "line"), [pair for pair in LINES if re.search(r"\b(make|python) ", pair[1])])
+def test_targets_modules_and_files_that_commands_name_are_there(where: str, line: str) -> None:
+    for target in re.findall(r"(?:^|\s)make ([a-z-]+)", line):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+    for module in re.findall(r"python -m ([\w.]+)", line):
+        assert importlib.util.find_spec(module) is not None, module
+    for file in re.findall(r"\b(examples/[\w/.]+)", line):
+        assert (ROOT / file).exists(), file
+
+
+def test_commands_in_running_text_exist() -> None:
+    known = set(main.make_parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr,call-overload,arg-type]
+    for path in PAGES:
+        for command in re.findall(r"`lightning-core ([a-z]+)", path.read_text()):
+            assert command in known, (path, command)
+
+
+# ---------------------------------------------------------------------------------------------------- what is printed
+
+
+def test_the_simulation_runs_as_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On three seeds: the form, and the policies that meet the same on every seed, are as printed."""
+    text = (DOCS / "policies.md").read_text()
+    [(command, printed)] = re.findall(r"```bash\nlightning-core (simulate [^`]*)\n```\n\n```text\n([^`]*)\n```", text)
     monkeypatch.chdir(ROOT)
     words = command.split()
     assert words[-4:] == ["--policy", "fifo,edf,lara,laira,triage", "--seeds", "20"]
@@ -56,29 +212,114 @@ def test_the_readme_s_simulation_runs(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert [row.split()[0] for row in shown[2:]] == ["fifo", "edf", "lara", "laira", "triage"]
 
 
-def test_the_readme_s_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    [printed] = re.findall(r"```\n(100 starts[^`]*)\n```", README)
+def test_the_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    [printed] = re.findall(r"```text\n(100 starts[^`]*)\n```", (DOCS / "how-to" / "spot.md").read_text())
     assert main.main(["market", "backtest", "--work", "80", "--deadline", "10"]) == 0
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[-len(printed.splitlines()) :] == printed.splitlines()
 
 
-def test_the_readme_s_day_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    [printed] = re.findall(r"```\n(foreseen by[^`]*)\n```", README)
+def test_the_day_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    [printed] = re.findall(r"```text\n(foreseen by[^`]*)\n```", (DOCS / "how-to" / "edge-and-cloud.md").read_text())
     assert main.main(["place", "simulate", str(ROOT / "examples" / "day.yaml")]) == 0
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[-len(printed.splitlines()) :] == printed.splitlines()
 
 
-def test_the_readme_names_every_policy_and_every_estimator() -> None:
-    section = README.partition("## Policies and estimators")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`([a-z_]+)`", section))
-    assert set(POLICIES) | set(ESTIMATORS) <= named
-    assert f"`{Settings().policy}` (the default)" in section
+# ---------------------------------------------------------------------------------------------------- tables
 
 
-def test_the_environment_variables_that_people_set_are_in_the_readme() -> None:
-    section = README.split("| variable | what it says |")[1].split("\n## ")[0]
-    told = {name.removeprefix("LIGHTNING_CORE") for name in re.findall(r"`((?:LIGHTNING_CORE)?_[A-Z_]+)`", section)}
-    set_for_processes = {"EVENT", "VERDICT", "REASON", "SLOTS", "SPOT", "ON_DEMAND"}
-    assert {name.removeprefix("_") for name in told} == KNOWN.keys() - set_for_processes
+def test_every_policy_and_every_estimator_is_named() -> None:
+    policies = (DOCS / "policies.md").read_text().split("\n## ")[0]
+    assert set(first_column(policies)) == set(POLICIES)
+    assert f"`{Settings().policy}` (the default)" in policies
+    assert set(first_column(section("forecasts.md", "Estimators"))) == set(ESTIMATORS)
+
+
+@pytest.mark.parametrize(
+    ("heading", "keys"),
+    [
+        ("The file", BUNDLE_KEYS),
+        ("pool", POOL_KEYS),
+        ("A job", set(JOB_KEYS) - set(CONFIG_KEYS)),
+        ("target", TARGET_KEYS),
+        ("market", MARKET_KEYS),
+    ],
+)
+def test_every_key_of_a_bundle_is_in_the_reference(heading: str, keys: set[str]) -> None:
+    assert set(first_column(section("reference/bundle.md", heading))) == set(keys)
+
+
+def test_the_config_s_keys_are_in_the_reference() -> None:
+    text = section("reference/bundle.md", "A job")
+    assert all(f"`{key}`" in text for key in CONFIG_KEYS)
+
+
+def test_targets_are_as_the_guide_says() -> None:
+    for text in first_column(
+        (DOCS / "how-to" / "script.md").read_text().split("**Deadlines**")[0].split("| target |")[1]
+    ):
+        parse_target(text)
+
+
+def test_variables_in_running_text_exist() -> None:
+    for path in PAGES:
+        for name in re.findall(rf"\b{PREFIX}([A-Z_]+)\b", path.read_text()):
+            assert name in KNOWN, (path, name)
+
+
+def test_the_architecture_names_every_room_and_no_other() -> None:
+    table = (ROOT / "ARCHITECTURE.md").read_text().split("## Rooms")[1].split("Beside them:")[0]
+    named = {name.rstrip("/") for name in first_column(table)}
+    rooms = {name.split(".")[1] for name in sources() if name.count(".") > 1}
+    assert rooms <= named
+    for name in named:
+        assert (ROOT / "lightning_core" / name).exists() or (ROOT / name).exists(), name
+
+
+def test_files_that_the_architecture_names_are_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().split("## Where to add what")[1].split("\n## ")[0]
+    for name in re.findall(r"`([\w/]+(?:/|\.\w+))`", text):
+        places = (ROOT, ROOT / "lightning_core")
+        assert any((place / name).exists() for place in places), name
+
+
+# ---------------------------------------------------------------------------------------------------- figures
+
+
+def test_the_results_are_what_the_record_says() -> None:
+    runs = results.read()
+    assert results.PAGE.read_text() == results.page(runs), "make results"
+    assert results.README.read_text() == results.in_readme(results.README.read_text(), runs), "make results"
+
+
+def test_every_result_names_its_command_size_day_and_machine() -> None:
+    for run in results.read():
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["day"])
+        assert run["size"] in ("quick", "default", "full")
+        assert run["cores"] >= 1
+        assert {"memory_gib", "command", "figures"} <= run.keys()
+        module = run["command"].split()[2] if " -m " in run["command"] else None
+        assert module is None or importlib.util.find_spec(module) is not None
+        assert (module is None) == run["command"].startswith("python examples/")
+
+
+def test_a_run_replaces_the_one_before_and_leaves_others(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    results.merge("decide", "quick", "a", {"x": 1.23456789, "y": None}, path)
+    results.merge("core", "full", "b", {"z": 2.0}, path)
+    results.merge("decide", "quick", "c", {"x": 2.0}, path)
+    runs = results.read(path)
+    assert [(run["benchmark"], run["command"], run["figures"]) for run in runs] == [
+        ("decide", "c", {"x": 2.0}),
+        ("core", "b", {"z": 2.0}),
+    ]
+    assert runs[0]["cores"] >= 1
+
+
+def test_the_readme_is_short_and_shows_five_figures() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    table = text.split(results.BEGIN)[1].split(results.END)[0]
+    assert len(table.strip().splitlines()) == 2 + 5
+    assert len(re.findall(r"^- \*\*", text.split("## Limits")[1].split("\n## ")[0], re.MULTILINE)) == 5

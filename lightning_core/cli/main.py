@@ -38,7 +38,7 @@ EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsona
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; the answer is the exit code."""
-    parser = _parser()
+    parser = make_parser()
     complete(parser)
     arguments = parser.parse_args(argv)
     for words in (*unknown(os.environ), *filter(None, [describe_namesake()])):
@@ -93,7 +93,8 @@ def _fail(words: str) -> int:
     return EXIT_BAD_INPUT
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = Parser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"lightning-core {_version()}")
     parser.set_defaults(debug=False)
