@@ -156,8 +156,8 @@ def round_ms(count: int, devices: int, *, crowded: bool = False, comes: bool = F
             max_devices=64,
             can=frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE}),
             sizes=tuple(2**k for k in range(7)),
-            rates=tuple(one * grows**k for k in range(7)),
-            resize=60.0,
+            throughputs=tuple(one * grows**k for k in range(7)),
+            resize_seconds=60.0,
         )
 
     scheduler.handle(Submit(tuple(job(f"job{number}") for number in range(count))), 0.0)

@@ -156,8 +156,8 @@ def _simulated(wanted: Wanted, devices: int, elastic: bool, reports: int) -> Sim
         can=frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE}),
         work=wanted.alone(fixed),
         sizes=tuple(rates) if elastic else (),
-        rates=tuple(rates.values()) if elastic else (),
-        resize=wanted.restart,
+        throughputs=tuple(rates.values()) if elastic else (),
+        resize_seconds=wanted.restart,
     )
     step = max(ceil(wanted.batches / reports), 1)
     position = [*range(step, wanted.batches, step), wanted.batches]

@@ -33,7 +33,7 @@ from benchmarks.common import Figures, Size, main, table
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.events import Amend
+from lightning_core.core.commands import SetDeadline
 
 CORES = 2
 # What a batch waits for a logical device, seconds, and of how many samples it is.
@@ -137,7 +137,7 @@ class _Watcher:
             if self._setting.changed and not self._changed and progress >= CHANGED_AT:
                 self._changed = True
                 self.deadline *= CHANGED_TO
-                amended = Amend(spec, self.deadline - (now - job.submitted_at))
+                amended = SetDeadline(job.name, self.deadline, from_submission=True)
                 ray.get(self._cluster.scheduler.event.remote(amended))  # type: ignore[union-attr]  # it runs
             if self._setting.neighbour:
                 self._look_after_neighbour(self.deadline / 3 < now < 2 * self.deadline / 3)

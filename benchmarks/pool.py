@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.workloads import job
-from lightning_core.core.events import Pause, Resume
+from lightning_core.core.commands import Pause, Resume
 from lightning_core.server.client import SocketClient
 from lightning_core.server.discovery import read_head
 

@@ -34,7 +34,7 @@ from lightning_core.callbacks import ElasticLoader
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.events import Amend, Cancel, Pause, Resume
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline
 
 SAMPLES, BATCH, WIDTH = 4096, 16, 256
 LOOSE, TIGHT = 36_000.0, 12.0
@@ -193,7 +193,6 @@ class Warm:
         before = time.monotonic()
         now, _ = ray.get(self.cluster.scheduler.status.remote())  # type: ignore[union-attr]  # it runs
         self._offset = (before + time.monotonic()) / 2 - now
-        spec = bundle.jobs[0].job
         self._wait_for(1)
         for number in range(resizes):
             time.sleep(STINT)
@@ -201,13 +200,13 @@ class Warm:
             if beside:
                 self._beside.append(self._jobs()["b"].batches)
                 self._tell(Pause("b") if wide else Resume("b"))
-            self._tell(Amend(spec, TIGHT if wide else LOOSE))
+            self._tell(SetDeadline("a", TIGHT if wide else LOOSE))
             if not self._wait_for(2 if wide else 1):
                 return
             self._resized += 1
         if resizes:
             time.sleep(STINT)
-            self._tell(Amend(spec, LOOSE))
+            self._tell(SetDeadline("a", LOOSE))
         if beside:
             self._tell(Cancel("b"))
             self._tell(Cancel("a"))

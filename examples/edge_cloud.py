@@ -42,7 +42,7 @@ from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.cluster.worker_slots import LOCATION_LABEL  # noqa: E402
 from lightning_core.core.answers import JobStatus  # noqa: E402
-from lightning_core.core.events import Cancel  # noqa: E402
+from lightning_core.core.commands import Cancel  # noqa: E402
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan  # noqa: E402
 from lightning_core.placement.executor import PlanExecutor  # noqa: E402
 from lightning_core.placement.reconfigurer import ReconfigurationLimits  # noqa: E402
@@ -230,7 +230,7 @@ def main(arguments: argparse.Namespace) -> None:
             "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
         }, ROOT)  # fmt: skip
         with Cluster.of(bundle) as cluster:
-            acting = PlanExecutor(placement, cluster.job, cluster.tell, ReconfigurationLimits(cost=2.0))
+            acting = PlanExecutor(placement, cluster.tell, ReconfigurationLimits(cost=2.0))
             story = Story(cluster, acting, notes, names)
             bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
     if arguments.json:

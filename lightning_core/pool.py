@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 from lightning_core.core.answers import JobForecast, JobStatus, State
+from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDeadline, SetDevices
 from lightning_core.core.durations import parse_when, seconds_until
-from lightning_core.core.events import Amend, Cancel, Event, Pause, Resume
 from lightning_core.core.names import did_you_mean
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.settings import Settings
@@ -321,7 +321,7 @@ class Pool:
             JobEndedError: If it has ended.
         """
         seconds = seconds_until(parse_when(deadline), datetime.now()) if isinstance(deadline, str) else float(deadline)
-        self.steer(job, lambda: Amend(self.client.job(job), deadline=seconds))
+        self.send(SetDeadline(job, seconds))
 
     def set_devices(self, job: str, devices: int) -> None:
         """Train a job on another number of devices: of those it can train on, the largest that is not above it.
@@ -335,7 +335,7 @@ class Pool:
             UnknownJobError: If the pool has no such job.
             JobEndedError: If it has ended.
         """
-        self.steer(job, lambda: Amend(self.client.job(job), devices=devices))
+        self.send(SetDevices(job, devices))
 
     def pause(self, job: str, *, release: bool = False) -> None:
         """Let a job stand still until :meth:`resume`.
@@ -348,7 +348,7 @@ class Pool:
             UnknownJobError: If the pool has no such job.
             JobEndedError: If it has ended.
         """
-        self.steer(job, lambda: Pause(job, release))
+        self.send(Pause(job, release))
 
     def resume(self, job: str) -> None:
         """Let a paused job go on.
@@ -357,7 +357,7 @@ class Pool:
             UnknownJobError: If the pool has no such job.
             JobEndedError: If it has ended.
         """
-        self.steer(job, lambda: Resume(job))
+        self.send(Resume(job))
 
     def cancel(self, job: str) -> None:
         """End a job; a launched one is saved first.
@@ -366,13 +366,13 @@ class Pool:
             UnknownJobError: If the pool has no such job.
             JobEndedError: If it has ended.
         """
-        self.steer(job, lambda: Cancel(job))
+        self.send(Cancel(job))
 
-    def steer(self, job: str, event: Callable[[], Event]) -> None:
-        """Send an event about a job that has not ended."""
-        if self.status(job).state is State.ENDED:
-            raise JobEndedError(f"{job} has ended")
-        self.client.event(event())
+    def send(self, command: Command) -> None:
+        """Send a command about a job that has not ended."""
+        if self.status(command.job).state is State.ENDED:
+            raise JobEndedError(f"{command.job} has ended")
+        self.client.event(command)
 
     # ------------------------------------------------------------------------------------------------ within
 

@@ -9,19 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.core.answers import End, Grant
-from lightning_core.core.events import (
-    Amend,
-    Cancel,
-    Cell,
-    Event,
-    ExitCause,
-    Pause,
-    Report,
-    Resume,
-    Submit,
-    Tick,
-    WorkerExited,
-)
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
+from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -169,7 +158,8 @@ def lived(path: Path) -> Scheduler:
     events: dict[float, Event] = {
         35.0: Pause("steered"),
         40.0: Resume("steered"),
-        45.0: Amend(Job("steered", 40.0, LossTarget("loss", 0.05), weight=2.0), deadline=90.0),
+        45.0: SetDeadline("steered", 90.0),
+        45.5: SetTerms("steered", weight=2.0),
         100.0: Cancel("steered"),
     }
     return drive(path, Settings(policy="edf", devices=2), jobs, 120.0, step=0.5, events=events)

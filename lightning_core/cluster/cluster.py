@@ -27,7 +27,8 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.cloud.ray_cluster import has_token, start_local_ray
 from lightning_core.cluster.pool_manager import start_pool_manager
 from lightning_core.cluster.worker_slots import LOCATION_LABEL
-from lightning_core.core.events import Amend, Cancel, Close, Event, WorkersLost
+from lightning_core.core.commands import Cancel, SetDeadline, SetLocation, SetTerms
+from lightning_core.core.events import Close, Event, WorkersLost
 from lightning_core.core.jobs import Job
 from lightning_core.node.signals import SignalReceivedError, descendants, describe_signal, kill_all, recorded_signals
 from lightning_core.run.follow import POLL, Watcher, follow
@@ -331,8 +332,13 @@ def _changes(before: BundleSpec, now: BundleSpec, run_dir: Path) -> list[Event]:
     new = {spec.job.name: spec for spec in now.jobs}
     events += [Cancel(name) for name in old if name not in new]
     for name in old.keys() & new.keys():
-        if new[name].job != old[name].job:
-            events.append(Amend(new[name].job))
+        job, was = new[name].job, old[name].job
+        if job.deadline != was.deadline:
+            events.append(SetDeadline(name, job.deadline, from_submission=True))
+        if (terms := SetTerms.between(was, job)) is not None:
+            events.append(terms)
+        if job.location != was.location:
+            events.append(SetLocation(name, job.location))
         if new[name].to_dict() != old[name].to_dict():
             with owner_only():
                 write_whole(run_dir / "jobs" / name / "spec.json", json.dumps(new[name].for_worker(now.folder)))

@@ -24,7 +24,8 @@ from lightning_core.cloud.provisioner import Provisioner
 from lightning_core.cloud.quotes import AHEAD
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.events import Amend, Event
+from lightning_core.core.commands import Asker, SetDevices
+from lightning_core.core.events import Event
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
@@ -390,7 +391,7 @@ class SpotWatcher:
         """It has as many devices as its plan holds nodes, and those are where the policy puts it."""
         if planned.held.all != planned.told:
             planned.told = planned.held.all
-            self._run.tell(Amend(terms, devices=planned.told))
+            self._run.tell(SetDevices(terms.name, planned.told, Asker.MARKET))
 
     def _decide(
         self,

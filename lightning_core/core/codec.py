@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
 from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
-from lightning_core.core.events import (
-    Amend,
-    BadLosses,
+from lightning_core.core.commands import (
+    Asker,
     Cancel,
+    Pause,
+    Resume,
+    SetDeadline,
+    SetDevices,
+    SetLocation,
+    SetTerms,
+)
+from lightning_core.core.events import (
+    BadLosses,
     Cell,
     Checkpoint,
     Close,
@@ -20,9 +28,7 @@ from lightning_core.core.events import (
     ExitCause,
     Horizon,
     LaunchTimedOut,
-    Pause,
     Report,
-    Resume,
     SelectorFeedback,
     Submit,
     Tick,
@@ -31,19 +37,22 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
 from lightning_core.core.reasons import Reason
-from lightning_core.core.targets import target_from_dict
+from lightning_core.core.targets import Target, target_from_dict
 
 _PLAIN: dict[str, type[Any]] = {
     "report": Report,
-    "worker_left": WorkerExited,
-    "unready": LaunchTimedOut,
-    "devices_gone": DevicesUnavailable,
+    "worker_exited": WorkerExited,
+    "launch_timed_out": LaunchTimedOut,
+    "devices_unavailable": DevicesUnavailable,
     "workers_lost": WorkersLost,
     "close": Close,
     "cancel": Cancel,
     "pause": Pause,
     "resume": Resume,
-    "lesson": SelectorFeedback,
+    "set_deadline": SetDeadline,
+    "set_devices": SetDevices,
+    "set_location": SetLocation,
+    "selector_feedback": SelectorFeedback,
     "tick": Tick,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()}
@@ -67,10 +76,14 @@ def job_from_dict(value: dict[str, Any]) -> Job:
         TypeError: if one is unknown.
     """
     body = dict(value)
-    target, on_miss, can = target_from_dict(body["target"]), OnMiss(body["on_miss"]), map(Capability, body["can"])
-    sizes, rates = (tuple(body.get(key, ())) for key in ("sizes", "rates"))
-    body |= {"target": target, "on_miss": on_miss, "can": frozenset(can), "sizes": sizes, "rates": rates}
-    return Job(**body | {"on_nan": OnNan(body.get("on_nan", OnNan.CONTINUE))})
+    body = _terms_from_dict(body | {"can": frozenset(map(Capability, body["can"]))})
+    return Job(**body | {key: tuple(body.get(key, ())) for key in ("sizes", "throughputs")})
+
+
+def _terms_from_dict(body: dict[str, Any]) -> dict[str, Any]:
+    """Return terms of a job, those that are there, with their types."""
+    kinds: dict[str, Callable[[Any], Any]] = {"target": target_from_dict, "on_miss": OnMiss, "on_nan": OnNan}
+    return body | {name: kind(body[name]) for name, kind in kinds.items() if name in body}
 
 
 def encode_event(event: Event) -> str:
@@ -81,9 +94,11 @@ def encode_event(event: Event) -> str:
     """
     if isinstance(event, Submit):
         return _text({"kind": "submit", "jobs": [job_to_dict(job) for job in event.jobs]})
-    if isinstance(event, Amend):
-        return _text({"kind": "amend", "job": job_to_dict(event.job), "deadline": event.deadline,
-                      "devices": event.devices})  # fmt: skip
+    if isinstance(event, SetTerms):
+        terms = event.terms()
+        if isinstance(event.target, Target):
+            terms["target"] = event.target.to_dict()
+        return _text({"kind": "set_terms", "job": event.job, "terms": terms, "by": event.by})
     body = {f.name: getattr(event, f.name) for f in fields(event)}
     return _text({"kind": _KIND[type(event)], **body})
 
@@ -94,19 +109,21 @@ def decode_event(text: str) -> Event:
     kind = body.pop("kind")
     if kind == "submit":
         return Submit(tuple(map(job_from_dict, body["jobs"])))
-    if kind == "amend":
-        return Amend(job_from_dict(body["job"]), body["deadline"], body.get("devices"))
+    if "by" in body and kind != "close":
+        body["by"] = Asker(body["by"])
+    if kind == "set_terms":
+        return SetTerms(body["job"], by=body["by"], **_terms_from_dict(body["terms"]))
     if kind == "report":
         body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
         if body.get("horizon") is not None:
             body["horizon"] = Horizon(*body["horizon"])
         if body.get("bad") is not None:
             body["bad"] = BadLosses(*body["bad"])
-    if kind == "devices_gone":
+    if kind == "devices_unavailable":
         body["devices"] = tuple(body["devices"])
-    if kind == "lesson":
+    if kind == "selector_feedback":
         body["utilities"] = tuple(body["utilities"])
-    if kind == "worker_left":
+    if kind == "worker_exited":
         body["cause"] = ExitCause(body["cause"])
     if body.get("saved") is not None:
         body["saved"] = Checkpoint(*body["saved"])

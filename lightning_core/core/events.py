@@ -9,11 +9,11 @@ Rules
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from lightning_core.core.commands import Command
 from lightning_core.core.jobs import Job
 
 
@@ -191,53 +191,6 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
-    """A person wants the job to end."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A person wants the job to stand still until :class:`Resume`; ``release`` frees its memory too."""
-
-    job: str
-    release: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """A paused job may go on."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class Amend:
-    """A person, or the plan of a market or of places, gives a job that has not ended other terms.
-
-    Args:
-        job: under its name, as it should have been submitted. What its process can do stays as it is.
-        deadline: seconds from now; None leaves it counted from submission.
-        devices: that it trains on from now on, of those numbers that it can the largest that is not above it; 0: on
-            none until another number is said; None leaves that as it is.
-
-    Raises:
-        ValueError: if the deadline is not positive, or the number of devices negative.
-    """
-
-    job: Job
-    deadline: float | None = None
-    devices: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.deadline is not None and not (self.deadline > 0 and math.isfinite(self.deadline)):
-            raise ValueError(f"deadline must be positive and finite, got {self.deadline}")
-        if self.devices is not None and self.devices < 0:
-            raise ValueError(f"devices must be at least 0, got {self.devices}")
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: the scheduler asked to be woken (or the driver woke it)."""
 
@@ -256,6 +209,6 @@ class SelectorFeedback:
 
 
 Event = (
-    Submit | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost | Close | Cancel | Pause | Resume
-    | Amend | SelectorFeedback | Tick
+    Submit | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost | Close | Command
+    | SelectorFeedback | Tick
 )  # fmt: skip

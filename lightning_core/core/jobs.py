@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 from lightning_core.core.targets import Target, as_target
 
@@ -51,7 +53,7 @@ class Capability(StrEnum):
     """Wait, its memory kept."""
     RELEASE = "release"
     """Save, leave, and come back later, on other devices too."""
-    RESIZE = "resize"
+    RESIZE = "resize_seconds"
     """Go on with another number of devices."""
 
 
@@ -60,28 +62,28 @@ class Job:
     """A training run with a target and a deadline.
 
     Args:
-        name: unique among the jobs of its pool that have not ended.
-        deadline: seconds from submission.
-        target: when it counts as met; also as one line, such as ``"val_acc>=0.9"``.
-        begin: seconds from submission before which it does not start.
-        weight: how many jobs of weight 1 it counts for when not all can make it.
-        min_devices: it never trains on fewer.
-        max_devices: nor on more. Unless it can be resized the scheduler settles on one size when the job is submitted:
-            as many as the pool has, up to ``max_devices``.
-        on_miss: what becomes of it when its deadline passes.
-        can: what its process is able to do; plans respect it. A plain script cannot be released.
-        device: the pool's device that its process lives on and cannot leave; None where the scheduler chooses.
-        work: seconds that a person expects it to need alone on its devices, until better is known.
-        restarts: how often it comes back after its worker was lost; None for always.
-        retries: how often it comes back after its own code raised.
-        sizes: numbers of devices that it can train on, growing; empty if it cannot be resized.
-        rates: batches a second on each of ``sizes``, if they are known before; empty: they are learned.
-        resize: seconds that it loses when it is moved or resized, if they are known before.
-        location: of the pool that it trains at, as its settings call them; empty for any.
-        on_nan: what becomes of it when its losses are NaN or infinite.
+        name: Name, unique among the jobs of its pool that have not ended.
+        deadline: Seconds from submission.
+        target: When it counts as met; also as one line, such as ``"val_acc>=0.9"``.
+        begin: Seconds from submission before which it does not start.
+        weight: Number of jobs of weight 1 that it counts for when not all can meet their deadlines.
+        min_devices: Minimum number of devices that it trains on.
+        max_devices: Maximum number of devices. Unless the job can be resized, the scheduler settles on one size at
+            submission: as many as the pool has, up to ``max_devices``.
+        on_miss: What becomes of it when its deadline passes.
+        can: What its process is able to do. A plain script cannot be released.
+        device: Number of the pool's device that its process runs on and cannot leave; None where the scheduler chooses.
+        work: Seconds that it is expected to need alone on its devices, until its throughput is measured.
+        restarts: Limit of restarts after a lost worker; None for no limit.
+        retries: Limit of restarts after an error of its own code.
+        sizes: Numbers of devices that it can train on, increasing; empty if it cannot be resized.
+        throughputs: Batches per second on each of ``sizes``, if known beforehand; empty to measure them.
+        resize_seconds: Seconds lost when it is moved or resized, if known beforehand.
+        location: Location of the pool that it trains at, as its settings spell it; empty for any.
+        on_nan: What becomes of it when its losses are NaN or infinite.
 
     Raises:
-        ValueError: if the name is empty, the target none, or a number out of its range.
+        ValueError: If the name is empty, the target cannot be read, or a number is out of its range.
     """
 
     name: str
@@ -98,8 +100,8 @@ class Job:
     restarts: int | None = None
     retries: int = 0
     sizes: tuple[int, ...] = ()
-    rates: tuple[float, ...] = ()
-    resize: float | None = None
+    throughputs: tuple[float, ...] = ()
+    resize_seconds: float | None = None
     location: str = ""
     on_nan: OnNan = OnNan.CONTINUE
 
@@ -107,38 +109,75 @@ class Job:
         if not self.name:
             raise ValueError("job must have a name, got ''")
         object.__setattr__(self, "target", as_target(self.target))
-        if not (self.deadline > 0 and math.isfinite(self.deadline)):
-            raise ValueError(f"deadline must be positive and finite, got {self.deadline}")
-        if not 0 <= self.begin < self.deadline:
-            raise ValueError(f"begin must be at least 0 and before the deadline {self.deadline}, got {self.begin}")
-        if not (self.weight > 0 and math.isfinite(self.weight)):
-            raise ValueError(f"weight must be positive and finite, got {self.weight}")
+        for name in _RULES:
+            check_term(name, getattr(self, name))
+        if not self.begin < self.deadline:
+            raise ValueError(f"begin must be before the deadline {self.deadline}, got {self.begin}")
+        self._check_devices()
+        if not self.is_launched:
+            self._check_script()
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether the pool starts its process, and can start it again on any of its devices."""
+        return self.device is None and Capability.RELEASE in self.can
+
+    def _check_devices(self) -> None:
         if not 1 <= self.min_devices <= self.max_devices:
             raise ValueError(
                 f"min_devices must be at least 1 and at most max_devices {self.max_devices}, got {self.min_devices}"
             )
-        if self.work is not None and not (self.work > 0 and math.isfinite(self.work)):
-            raise ValueError(f"work must be positive and finite, got {self.work}")
-        for rule, count in (("restarts", self.restarts), ("retries", self.retries)):
-            if count is not None and count < 0:
-                raise ValueError(f"{rule} must be at least 0, got {count}")
         sizes = (self.min_devices - 1, *self.sizes, self.max_devices + 1) if self.sizes else ()
         if any(one >= next_one for one, next_one in pairwise(sizes)):
             raise ValueError(
-                f"sizes must grow and lie within {self.min_devices} to {self.max_devices} devices, got {self.sizes}"
+                f"sizes must increase and lie within {self.min_devices} to {self.max_devices} devices, got {self.sizes}"
             )
-        if self.sizes and not (self.device is None and {Capability.RELEASE, Capability.RESIZE} <= self.can):
-            raise ValueError(f"sizes are of a job that can be released and resized anywhere, got {self.sizes}")
-        if self.rates and len(self.rates) != len(self.sizes):
-            raise ValueError(f"rates must be one for each of {len(self.sizes)} sizes, got {len(self.rates)}")
-        if not all(0 < rate < math.inf for rate in self.rates):
-            raise ValueError(f"rates must be positive and finite, got {self.rates}")
-        if self.resize is not None and not 0 <= self.resize < math.inf:
-            raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
-        if self.on_nan is OnNan.RESTART and not (self.device is None and Capability.RELEASE in self.can):
+        if self.sizes and Capability.RESIZE not in self.can:
+            raise ValueError(f"sizes are for a job that can be resized, got {self.sizes}")
+        if self.throughputs and len(self.throughputs) != len(self.sizes):
+            raise ValueError(
+                f"throughputs must be one for each of {len(self.sizes)} sizes, got {len(self.throughputs)}"
+            )
+
+    def _check_script(self) -> None:
+        if self.sizes:
+            raise ValueError(f"sizes are for a job that can be released on any device, got {self.sizes}")
+        if self.on_nan is OnNan.RESTART:
             raise ValueError(
                 "on_nan must be 'continue' or 'stop' for a script, got 'restart': only a job that was launched can go "
                 "back to a checkpoint"
             )
-        if self.location and not (self.device is None and Capability.RELEASE in self.can):
-            raise ValueError(f"location is of a job that can be released anywhere, got {self.location!r}")
+        if self.location:
+            raise ValueError(f"location is for a job that can be released on any device, got {self.location!r}")
+
+
+def _is_positive(value: float) -> bool:
+    return 0 < value < math.inf
+
+
+def _is_count(value: int | None) -> bool:
+    return value is None or value >= 0
+
+
+# What each term must be on its own, and in words.
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "deadline": (_is_positive, "positive and finite"),
+    "begin": (lambda value: 0 <= value < math.inf, "at least 0 and finite"),
+    "weight": (_is_positive, "positive and finite"),
+    "work": (lambda value: value is None or _is_positive(value), "positive and finite"),
+    "restarts": (_is_count, "at least 0"),
+    "retries": (_is_count, "at least 0"),
+    "throughputs": (lambda values: all(map(_is_positive, values)), "positive and finite"),
+    "resize_seconds": (lambda value: value is None or 0 <= value < math.inf, "at least 0 and finite"),
+}
+
+
+def check_term(name: str, value: Any) -> None:
+    """Check one term of a job by itself.
+
+    Raises:
+        ValueError: If it is out of its range; the message names the term, the rule and the value.
+    """
+    is_valid, rule = _RULES.get(name, (lambda _: True, ""))
+    if not is_valid(value):
+        raise ValueError(f"{name} must be {rule}, got {value}")

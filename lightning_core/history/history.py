@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from lightning_core.core.answers import Answer
 from lightning_core.core.codec import decode_answers, decode_event
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.events import (
-    Amend,
-    Cancel,
     DevicesUnavailable,
     Event,
     LaunchTimedOut,
-    Pause,
     Report,
-    Resume,
     Submit,
     WorkerExited,
     WorkersLost,
@@ -88,10 +85,11 @@ class History:
                 for job_history in self._newest.values():
                     if job_history.ended is None:
                         job_history.pool_lost(down, now)
-            case Amend() if (job_history := self._running(event.job.name)) is not None:
-                job_history.amend(event, now)
-            case Cancel(name) | Pause(name) | Resume(name) if (job_history := self._running(name)) is not None:
+            case Cancel() | Pause() | Resume() if (job_history := self._running(event.job)) is not None:
                 job_history.command(event, now)
+            case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
+                if (job_history := self._running(event.job)) is not None:
+                    job_history.change(event, now)
             case WorkerExited() if (job_history := self._running(event.job)) is not None:
                 job_history.left(event, now)
             case LaunchTimedOut() if (job_history := self._running(event.job)) is not None:

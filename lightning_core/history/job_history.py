@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from lightning_core.core.answers import Alert, Answer, End, Verdict, VerdictChanged
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.durations import format_duration
-from lightning_core.core.events import (
-    Amend,
+from lightning_core.core.commands import (
+    Asker,
     Cancel,
-    Cell,
-    ExitCause,
-    LaunchTimedOut,
+    Change,
     Pause,
-    Report,
     Resume,
-    WorkerExited,
+    SetDeadline,
+    SetDevices,
+    SetLocation,
+    SetTerms,
 )
+from lightning_core.core.durations import format_duration
+from lightning_core.core.events import Cell, ExitCause, LaunchTimedOut, Report, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, is_loss
 from lightning_core.history.faults import WELL, Fault, down_words, what_happened, work_since
 from lightning_core.history.moments import Belief, Forecast, Held, Point, Progress, Remark
 from lightning_core.storage.downtime import Down
-
-# Terms that an amendment does not change, or that are told apart.
-KEPT = ("deadline", "can", "device")
 
 
 @dataclass
@@ -229,26 +228,35 @@ class JobHistory:
             self._heard = now  # it did nothing while it was held
         self.grants.append(Held(now, answer.share, answer.devices, answer.reason))
 
-    def amend(self, event: Amend, now: float) -> None:
-        old, new = self.job, event.job
-        changes = [
-            f"{f.name.replace('_', ' ')} {_words(was)} to {_words(wants)}"
-            for f in fields(Job)
-            if f.name not in KEPT and (was := getattr(old, f.name)) != (wants := getattr(new, f.name))
-        ]
-        deadline = self.submitted + new.deadline if event.deadline is None else now + event.deadline
-        if deadline != self.deadline:
-            changes.append(f"deadline {_since(self, self.deadline)} to {_since(self, deadline)}")
-            self.deadlines.append((now, deadline))
-        self.job = new
-        if event.devices is not None:  # no person says that, but the plan of a market, or of places
-            changes.append(f"to train on devices: {event.devices}")
-            self.remarks.append(Remark(now, "plan", ", ".join(changes)))
-            return
-        self.remarks.append(Remark(now, "person", "new terms: " + (", ".join(changes) or "the same as before")))
+    def change(self, event: Change, now: float) -> None:
+        """Take in a command that changes one thing of the job."""
+        before = self.job
+        match event:
+            case SetDeadline():
+                deadline = event.deadline_at(self.submitted, now)
+                words = f"deadline {_since(self, self.deadline)} to {_since(self, deadline)}"
+                with suppress(ValueError):  # the job may not begin before it: the scheduler has refused it
+                    self.job = event.apply(before, self.submitted, now)
+                    self.deadlines.append((now, deadline))
+            case SetDevices(devices=devices):
+                words = f"to train on devices: {devices}"
+            case SetLocation(devices=devices):
+                words = f"location {_words(before.location)} to {_words(event.location)}"
+                words += "" if devices is None else f", devices: {devices}"
+                self.job = event.apply(before)
+            case SetTerms():
+                changes = [
+                    f"{name.replace('_', ' ')} {_words(getattr(before, name))} to {_words(value)}"
+                    for name, value in event.terms().items()
+                    if value != getattr(before, name)
+                ]
+                words = "new terms: " + (", ".join(changes) or "the same as before")
+                self.job = event.apply(before)
+        self.remarks.append(Remark(now, event.by, words))
 
     def command(self, event: Cancel | Pause | Resume, now: float) -> None:
-        self.remarks.append(Remark(now, "person", _command(event)))
+        by = Asker.PERSON if isinstance(event, Cancel) else event.by
+        self.remarks.append(Remark(now, by, _command(event)))
 
     def left(self, event: WorkerExited, now: float) -> None:
         if event.incarnation < self._incarnation or event.incarnation == self._given_up:

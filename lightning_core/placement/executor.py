@@ -7,10 +7,9 @@ its memory freed. What moves saves, leaves and comes back, as with any other cha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
-from lightning_core.core.events import Amend, Event, Pause, Resume
-from lightning_core.core.jobs import Job
+from lightning_core.core.commands import Asker, Pause, Resume, SetLocation
+from lightning_core.core.events import Event
 from lightning_core.placement.demands import Choice, Demands
 from lightning_core.placement.plan import Placement, Task
 from lightning_core.placement.reconfigurer import Change, ReconfigurationLimits, Reconfigurer
@@ -35,7 +34,6 @@ class PlanExecutor:
 
     Args:
         placement: the plan.
-        job: a job of the pool by its name, with its terms as they are now.
         tell: hands an event to the pool's scheduler.
         limits: what a change within a period may cost.
     """
@@ -43,14 +41,13 @@ class PlanExecutor:
     def __init__(
         self,
         placement: Placement,
-        job: Callable[[str], Job],
         tell: Callable[[Event], object],
         limits: ReconfigurationLimits | None = None,
     ) -> None:
         self.placement = placement
         self.now: Reconfigurer | None = None
         """The period that has begun, as it is changed."""
-        self._job, self._tell, self._limits = job, tell, limits
+        self._tell, self._limits = tell, limits
         self._told: dict[Task, Choice] = {}
 
     def begin(self, period: int) -> None:
@@ -60,11 +57,11 @@ class PlanExecutor:
             choice, before = self.now.now.get(task), self._told.pop(task, None)
             name = job_name(self.placement.demands, task)
             if choice is None:
-                self._tell(Pause(name, release=True))
+                self._tell(Pause(name, release=True, by=Asker.PLAN))
                 continue
             self._send(task, choice)
             if before is None:
-                self._tell(Resume(name))
+                self._tell(Resume(name, Asker.PLAN))
 
     def meet(self, rates: Mapping[str, float]) -> list[Change]:
         """Serves what is expected now, as :meth:`Reconfigurer.meet`, and moves the jobs.
@@ -82,5 +79,5 @@ class PlanExecutor:
 
     def _send(self, task: Task, choice: Choice) -> None:
         self._told[task] = choice
-        job = self._job(job_name(self.placement.demands, task))
-        self._tell(Amend(replace(job, location=choice.location), devices=max(round(choice.gpu_count), 1)))
+        name = job_name(self.placement.demands, task)
+        self._tell(SetLocation(name, choice.location, max(round(choice.gpu_count), 1), Asker.PLAN))

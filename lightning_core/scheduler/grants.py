@@ -13,6 +13,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.table import NONE, JobTable
 
 ONE_DEVICE = (0,)
+PAUSED, TOLD_NONE = index("paused"), index("told_none")
 
 
 def deal(
@@ -129,8 +130,8 @@ def grant(
     if apart.any():
         numbers = numbers.copy()
         waits = np.where(table.begin[rows[apart]] > now, index("not_begun"), index("recovering"))
-        codes[apart] = np.where(table.paused[rows[apart]], index("paused"), waits)
-        codes[apart & (table.told_size[rows] == NONE) & ~table.paused[rows]] = index("told_none")
+        codes[apart] = np.where(table.paused[rows[apart]], PAUSED, waits)
+        codes[apart & (table.told_size[rows] == NONE) & ~table.paused[rows]] = TOLD_NONE
         codes[apart & table.late[rows] & table.holds[rows] & ~table.paused[rows]] = index("late_held")
         if closing:
             codes[apart & table.launched[rows]] = index("closing")
@@ -169,7 +170,14 @@ def grant(
     for row, part, code, pair, most in zip(
         *(x[spot].tolist() for x in (rows, share, codes, numbers, capped)), strict=True
     ):
-        granted = Grant(names[row], directives[row][1] + 1, part, lives[row], Reason(CODES[code], tuple(pair)), most)
+        granted = Grant(
+            names[row],
+            directives[row][1] + 1,
+            part,
+            lives[row],
+            Reason(CODES[code], tuple(pair), _asker(table, row, code)),
+            most,
+        )
         directives[row] = granted
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]
@@ -177,5 +185,13 @@ def grant(
     # The share stays, its reason does not: no new version, nobody need be told, but whoever asks hears it.
     for at in np.flatnonzero(new).tolist():
         row = int(rows[at])
-        directives[row] = directives[row]._replace(reason=Reason(CODES[codes[at]], tuple(numbers[at].tolist())))
+        text = _asker(table, row, int(codes[at]))
+        directives[row] = directives[row]._replace(reason=Reason(CODES[codes[at]], tuple(numbers[at].tolist()), text))
     return grants
+
+
+def _asker(table: JobTable, row: int, code: int) -> str:
+    """Return who asked for what a reason speaks of, in words; empty if nobody did."""
+    if code == PAUSED:
+        return table.paused_by[row].words
+    return table.told_by[row].words if code == TOLD_NONE else ""

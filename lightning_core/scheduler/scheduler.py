@@ -12,7 +12,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -29,10 +28,19 @@ from lightning_core.core.answers import (
     VerdictChanged,
 )
 from lightning_core.core.arrays import BoolArray, IntArray
-from lightning_core.core.events import (
-    Amend,
-    BadLosses,
+from lightning_core.core.commands import (
     Cancel,
+    Change,
+    Command,
+    Pause,
+    Resume,
+    SetDeadline,
+    SetDevices,
+    SetLocation,
+    SetTerms,
+)
+from lightning_core.core.events import (
+    BadLosses,
     Checkpoint,
     Close,
     DevicesUnavailable,
@@ -40,9 +48,7 @@ from lightning_core.core.events import (
     ExitCause,
     Horizon,
     LaunchTimedOut,
-    Pause,
     Report,
-    Resume,
     SelectorFeedback,
     Submit,
     Tick,
@@ -144,12 +150,12 @@ class Scheduler:
             case Close():
                 self._closing = True
                 self._round(now)
-            case Amend():
-                self._amend(event, now)
+            case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
+                self._change(event, now)
             case SelectorFeedback():
                 self._learn(event)
-            case Cancel(name) | Pause(name) | Resume(name):
-                self._steer(event, name, now)
+            case Cancel() | Pause() | Resume():
+                self._steer(event, now)
         return self._changed
 
     def wakeup(self) -> float | None:
@@ -353,50 +359,93 @@ class Scheduler:
                 self._end(row, now, Verdict.CANCELLED, Reason("workers_lost"))
         self._round(now)
 
-    def _steer(self, event: Cancel | Pause | Resume, name: str, now: float) -> None:
+    def _steer(self, event: Cancel | Pause | Resume, now: float) -> None:
         table = self._table
-        row = table.row_of.get(name)
+        row = table.row_of.get(event.job)
         if row is None or not table.active[row]:
             return
         match event:
             case Cancel():
                 self._end(row, now, Verdict.CANCELLED, self._unmet(row, "cancelled"))
-            case Pause(_, release):
-                table.paused[row] = True
+            case Pause(_, release, by):
+                table.paused[row], table.paused_by[row] = True, by
+                table.code[row] = -1  # the reason of its grant names who asked
                 table.evicted[row] = release and table.launched[row]
             case Resume():
                 table.paused[row] = table.evicted[row] = False
         self._round(now)
 
-    def _amend(self, event: Amend, now: float) -> None:
+    def _change(self, event: Change, now: float) -> None:
+        """Change one thing of a job; what does not fit the job or the pool changes nothing."""
         table = self._table
-        row = table.row_of.get(event.job.name)
+        row = table.row_of.get(event.job)
         if row is None or not table.active[row]:
             return
-        before = table.jobs[row]
-        # What was settled when it was submitted.
-        kept: tuple[str, ...] = ("can", "device", "min_devices", "max_devices", "sizes", "rates")
-        there = len(self.settings.devices_at(event.job.location))
-        sizes = [n for n in table.speedups[row].sizes if n <= there]
-        if not sizes:  # it could never train there
-            kept, sizes = (*kept, "location"), list(table.speedups[row].sizes)
-        if self.settings.refusal(event.job.target) is not None:
-            kept = (*kept, "target")
-        job = replace(event.job, **{name: getattr(before, name) for name in kept})
-        wanted = event.devices or int(table.told_size[row] or table.size[row])
-        if event.devices == 0:
-            table.told_size[row] = NONE
-        elif event.devices is not None or wanted not in (*sizes, NONE):
-            table.told_size[row] = max((n for n in sizes if n <= wanted), default=sizes[0])
-        deadline = float(table.submitted[row]) + job.deadline if event.deadline is None else now + event.deadline
-        table.set_terms(row, job, deadline)
+        try:
+            job = self._changed_job(row, event, now)
+        except ValueError:
+            return
+        if isinstance(event, SetDeadline):
+            table.deadline[row] = event.deadline_at(float(table.submitted[row]), now)
+        table.set_terms(row, job)
+        if isinstance(event, SetDevices | SetLocation):
+            self._set_size(row, event)
         self._aim(row)
-        if table.late[row] and (deadline > now or job.on_miss is OnMiss.STOP):
+        if table.late[row] and (table.deadline[row] > now or job.on_miss is OnMiss.STOP):
             table.late[row] = False
             table.belief[row] = UNKNOWN
         if table.is_met(row):
             self._met(row, now)
         self._round(now)
+
+    def _changed_job(self, row: int, event: Change, now: float) -> Job:
+        """Return the job as the command would have it.
+
+        Raises:
+            ValueError: If the command does not fit the job or the pool.
+        """
+        table = self._table
+        job = table.jobs[row]
+        match event:
+            case SetDeadline():
+                return event.apply(job, float(table.submitted[row]), now)
+            case SetLocation(location=location):
+                if not self._sizes_at(row, location):
+                    raise ValueError(str(Reason("no_such_location", text=location)))
+                return event.apply(job)
+            case SetTerms():
+                job = event.apply(job)
+                if (refusal := self.settings.refusal(job.target)) is not None:
+                    raise ValueError(str(refusal))
+        return job
+
+    def _sizes_at(self, row: int, location: str) -> list[int]:
+        """Return the numbers of devices that a job can train on at a location."""
+        there = len(self.settings.devices_at(location))
+        return [size for size in self._table.speedups[row].sizes if size <= there]
+
+    def _set_size(self, row: int, event: SetDevices | SetLocation) -> None:
+        """Set the device count of a job: as requested, or as many as before if its location has as many."""
+        table, devices = self._table, event.devices
+        sizes = self._sizes_at(row, table.jobs[row].location)
+        wanted = devices or int(table.told_size[row] or table.size[row])
+        if devices is None and wanted in (*sizes, NONE):
+            return
+        table.told_size[row] = NONE if devices == 0 else max((n for n in sizes if n <= wanted), default=sizes[0])
+        table.told_by[row] = event.by
+        table.code[row] = -1  # the reason of its grant names who asked
+
+    def check_command(self, event: Command, now: float) -> None:
+        """Check that a command would change something, for whoever wants to refuse it otherwise.
+
+        Raises:
+            ValueError: If the job is unknown, or the command does not fit the job or the pool.
+        """
+        row = self._table.row_of.get(event.job)
+        if row is None:
+            raise ValueError(f"no job {event.job!r}")
+        if isinstance(event, Change) and self._table.active[row]:
+            self._changed_job(row, event, max(now, self._now))
 
     def _unmet(self, row: int, ended_by: str, text: str = "") -> Reason:
         return unmet(self._table, self._curves, self.settings, row, ended_by, text)

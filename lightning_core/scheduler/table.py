@@ -9,9 +9,10 @@ import numpy as np
 
 from lightning_core.core.answers import Directive, End, JobStatus, State, Verdict
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.commands import Asker
 from lightning_core.core.durations import FARTHEST
 from lightning_core.core.events import BadLosses, Checkpoint, ExitCause, Horizon, Report
-from lightning_core.core.jobs import Capability, Job, OnMiss
+from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -52,7 +53,7 @@ class JobTable:
     begin: FloatArray
     weight: FloatArray
     size: IntArray  # devices that it takes; of one that can be resized, as of its last grant
-    told_size: IntArray  # that somebody wants, 0 if nobody has said, NONE if it should have none
+    told_size: IntArray  # requested device count; 0 if unset, NONE to hold no devices
     good_size: IntArray  # on which it has trained last, 0 if it has not
     fixed_until: FloatArray  # it is not resized before, after a resize that failed
     expected: FloatArray  # seconds of work by a person's estimate, NaN if there is none
@@ -123,6 +124,8 @@ class JobTable:
         self.details: dict[int, str] = {}
         self.faults: dict[int, Reason] = {}
         self.spot: dict[int, Reason] = {}
+        self.paused_by: dict[int, Asker] = {}
+        self.told_by: dict[int, Asker] = {}  # who set told_size
         self.bad: dict[int, BadLosses] = {}  # the newest run of losses that are NaN or infinite
         self.alerted: dict[int, int] = {}  # of which run of them people were told: its first batch
         self.alerts: dict[int, Reason] = {}  # what is wrong for now
@@ -150,11 +153,11 @@ class JobTable:
         self.recent.append(deque())
         self.waiting.append({})
         self.checkpoints.append(())
-        self.speedups.append(SpeedUp(job.sizes or (size,), job.rates))
+        self.speedups.append(SpeedUp(job.sizes or (size,), job.throughputs))
         self.active[row] = True
         self.submitted[row] = now
         self.size[row] = size
-        self.launched[row] = Capability.RELEASE in job.can and job.device is None
+        self.launched[row] = job.is_launched
         self.pinned[row] = job.device is not None
         self.incarnation[row] = incarnation
         self.obeys[row] = True
@@ -162,15 +165,16 @@ class JobTable:
         self.trained_at[row] = np.inf
         self.timed_version[row] = self.code[row] = -1
         self.resizing_since[row] = np.nan
-        self.resize[row] = np.nan if job.resize is None else job.resize
+        self.resize[row] = np.nan if job.resize_seconds is None else job.resize_seconds
         self.loss[row] = self.best[row] = np.nan
         self.ends_at[row] = self.ends_by[row] = np.inf
         self.reach[row] = np.nan
-        self.set_terms(row, job, now + job.deadline)
+        self.deadline[row] = now + job.deadline
+        self.set_terms(row, job)
         return row
 
-    def set_terms(self, row: int, job: Job, deadline: float) -> None:
-        """What a person may change while the job runs; ``deadline`` in scheduler time."""
+    def set_terms(self, row: int, job: Job) -> None:
+        """Set the terms that may change while the job runs, all but its deadline."""
         before, target = self.jobs[row].target, job.target
         alike = (before.metric, before.grows) == (target.metric, target.grows)
         if not alike:  # what was seen of another metric does not count
@@ -180,7 +184,6 @@ class JobTable:
         self.jobs[row] = job
         self.exact[row] = isinstance(job.target, BatchTarget)
         self.goal[row] = job.target.batches if isinstance(job.target, BatchTarget) else job.target.threshold
-        self.deadline[row] = deadline
         self.begin[row] = self.submitted[row] + job.begin
         self.weight[row] = job.weight
         self.holds[row] = job.on_miss is OnMiss.HOLD

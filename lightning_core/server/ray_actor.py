@@ -36,15 +36,12 @@ from lightning_core.core.answers import (
     Placement,
     VerdictChanged,
 )
+from lightning_core.core.commands import Command
 from lightning_core.core.events import (
-    Amend,
-    Cancel,
     Checkpoint,
     DevicesUnavailable,
     Event,
-    Pause,
     Report,
-    Resume,
     SelectorFeedback,
     Submit,
     WorkerExited,
@@ -129,8 +126,9 @@ class SchedulerActor:
             # A job that is not known, or an incarnation that is over, is answered and not remembered.
             unknown = [d for d in answer if isinstance(d, Directive) and d.job == event.job and d.version == 0]
             return unknown[0] if unknown else self._host.newer(event.job, event.version)
-        if isinstance(event, Cancel | Pause | Resume | Amend):
-            self._known(event.job.name if isinstance(event, Amend) else event.job)
+        if isinstance(event, Command):
+            self._known(event.job)
+            self._host.scheduler.check_command(event, self._host.now())
         self._handle(event)
         return None
 

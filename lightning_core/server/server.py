@@ -24,14 +24,15 @@ from typing import Any, Protocol
 
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
-from lightning_core.core.events import Amend, Cancel, Close, Event, Pause, Report, Resume, WorkerExited
+from lightning_core.core.commands import Command
+from lightning_core.core.events import Close, Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.validation import checked
 from lightning_core.node.processes import process_watch
 from lightning_core.server.client import PROTOCOL, REFUSALS
 
 # What may come in from outside: never the scheduler's own events.
-EVENTS = (Report, WorkerExited, Close, Cancel, Pause, Resume, Amend)
+EVENTS = Report | WorkerExited | Close | Command
 LONGEST_LINE = 16 * 2**20
 # A client asks one thing at a time; one that asks so much and does not listen is hung up on.
 MOST_AT_ONCE = 16

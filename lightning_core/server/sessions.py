@@ -58,7 +58,7 @@ class Sessions:
         scheduler = self._scheduler()
         check_name(job.name)
         able = job.can - {Capability.RELEASE, Capability.RESIZE}
-        job = replace(job, can=able, device=self._place(device), sizes=(), rates=())
+        job = replace(job, can=able, device=self._place(device), sizes=(), throughputs=())
         if job.min_devices > (have := scheduler.settings.devices):
             raise JoinRefusedError(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
         if (refusal := scheduler.settings.refusal(job.target)) is not None:

@@ -24,7 +24,7 @@ from lightning_core.storage.journal import Entry, Journal, JournalError, PartOf,
 
 TICK = encode_event(Tick())
 # Of the whole pool: they are told to whoever looks at any of its jobs.
-OF_ALL = ("tick", "close", "workers_lost", "devices_gone")
+OF_ALL = ("tick", "close", "workers_lost", "devices_unavailable")
 
 
 def find(part: PartOf) -> Path | None:
@@ -86,7 +86,7 @@ def at_work(part: PartOf) -> set[str]:
                     workers = {job: incarnation for job, incarnation in workers.items() if job in mine}
                 case "report" if body["job"] in mine:
                     workers[body["job"]] = body["incarnation"]
-                case "worker_left" if workers.get(body["job"]) == body["incarnation"]:
+                case "worker_exited" if workers.get(body["job"]) == body["incarnation"]:
                     del workers[body["job"]]
                 case "workers_lost":
                     workers.clear()
@@ -133,7 +133,7 @@ def _entries(journal: Journal, part: PartOf) -> Iterator[Entry]:
             running = set(part.jobs)
             body["jobs"] = [job for job in body["jobs"] if job["name"] in running]
             event = _text(body)
-        elif body["kind"] in OF_ALL or body.get("job") in running or _amends(body, running):
+        elif body["kind"] in OF_ALL or body.get("job") in running:
             event = entry.event
         else:
             event = TICK
@@ -143,10 +143,6 @@ def _entries(journal: Journal, part: PartOf) -> Iterator[Entry]:
         running -= {answer["job"] for answer in answers if _ends(answer)}
         if not running:
             return
-
-
-def _amends(body: dict[str, Any], running: set[str]) -> bool:
-    return body["kind"] == "amend" and body["job"]["name"] in running
 
 
 def _ends(answer: dict[str, Any]) -> bool:

@@ -18,7 +18,8 @@ import pytest
 import lightning_core.pool
 from lightning_core.cli.main import main
 from lightning_core.cluster import head as heads
-from lightning_core.core.events import Cancel, Cell, ExitCause, Report, Submit, WorkerExited
+from lightning_core.core.commands import Cancel
+from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.node.processes import started

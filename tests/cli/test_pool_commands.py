@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from lightning_core.core.answers import End, Grant, Placement, State, Verdict, VerdictChanged
 from lightning_core.core.codec import status_from_dict, status_to_dict
-from lightning_core.core.events import (
-    Amend,
-    Cancel,
-    Cell,
-    Close,
-    ExitCause,
-    Pause,
-    Report,
-    Resume,
-    Submit,
-    Tick,
-    WorkerExited,
-    WorkersLost,
-)
+from lightning_core.core.commands import Asker, Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.events import Cell, Close, ExitCause, Report, Submit, Tick, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
@@ -99,7 +86,7 @@ def test_a_job_on_hold_waits_for_a_new_deadline(scheduler: Scheduler) -> None:
     assert notices(answers) == [("a", "missed", words)]
     assert [(a.share, str(a.reason)) for a in answers if isinstance(a, Grant)] == [(0.0, words)]
     assert scheduler.wakeup() is None  # nothing will happen by itself
-    scheduler.handle(Amend(job("a", 5.0, on_miss=OnMiss.HOLD), deadline=30.0), 20.0)
+    scheduler.handle(SetDeadline("a", 30.0), 20.0)
     status = scheduler.status()[0]
     assert (status.share, status.deadline, status.verdict) == (1.0, 50.0, None)
 
@@ -119,7 +106,7 @@ def test_a_new_deadline_counts_from_now_and_brings_a_late_job_back(scheduler: Sc
     scheduler.handle(report("a", 1, 50, 5.0), 5.0)
     scheduler.handle(Tick(), 10.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
-    answers = scheduler.handle(Amend(job("a", 5.0), deadline=45.0), 10.0)
+    answers = scheduler.handle(SetDeadline("a", 45.0), 10.0)
     assert scheduler.status()[0].deadline == 55.0
     assert shares(scheduler) == {"a": 1.0, "b": 0.0}
     assert notices(answers) == [("a", "feasible", "on time with 40.0s to spare")]
@@ -127,7 +114,8 @@ def test_a_new_deadline_counts_from_now_and_brings_a_late_job_back(scheduler: Sc
 
 def test_other_terms_count_from_submission(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 50.0),)), 10.0)
-    scheduler.handle(Amend(job("a", 70.0, weight=3.0)), 20.0)
+    scheduler.handle(SetDeadline("a", 70.0, from_submission=True), 20.0)
+    scheduler.handle(SetTerms("a", weight=3.0), 20.0)
     status = scheduler.status()[0]
     assert (status.deadline, status.weight) == (80.0, 3.0)
     assert scheduler.job("a").weight == 3.0
@@ -135,20 +123,20 @@ def test_other_terms_count_from_submission(scheduler: Scheduler) -> None:
 
 def test_a_job_may_be_told_to_have_no_device_for_now(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"), job("b", 200.0))), 0.0)
-    scheduler.handle(Amend(job("a"), devices=0), 1.0)
+    scheduler.handle(SetDevices("a", 0, Asker.MARKET), 1.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     status = scheduler.status()[0]
-    assert str(status.why) == "should have no device for now"
-    scheduler.handle(Amend(job("a", weight=2.0)), 2.0)  # other terms leave that as it is
+    assert str(status.why) == "given no devices for now by the spot policy"
+    scheduler.handle(SetTerms("a", weight=2.0), 2.0)  # other terms leave that as it is
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
-    scheduler.handle(Amend(job("a"), devices=1), 3.0)
+    scheduler.handle(SetDevices("a", 1), 3.0)
     assert shares(scheduler) == {"a": 1.0, "b": 0.0}
 
 
 def test_an_easier_target_is_met_at_once(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"), job("b", 200.0))), 0.0)
     scheduler.handle(report("a", 1, 60, 6.0), 7.0)
-    answers = scheduler.handle(Amend(job("a", n=50)), 8.0)
+    answers = scheduler.handle(SetTerms("a", target=BatchTarget(50)), 8.0)
     assert isinstance(answers[0], End)
     assert answers[0].verdict is Verdict.MET
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
@@ -156,28 +144,36 @@ def test_an_easier_target_is_met_at_once(scheduler: Scheduler) -> None:
 
 def test_what_a_process_can_do_is_not_a_persons_to_change(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", can=SCRIPT, device=0),)), 0.0)
-    scheduler.handle(Amend(job("a", weight=2.0)), 1.0)
+    scheduler.handle(SetTerms("a", weight=2.0), 1.0)
     assert (scheduler.job("a").can, scheduler.job("a").device) == (SCRIPT, 0)
 
 
 def test_a_late_job_can_be_told_to_stop(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 5.0),)), 0.0)
     scheduler.handle(Tick(), 6.0)
-    [end] = scheduler.handle(Amend(job("a", 5.0, on_miss=OnMiss.STOP)), 7.0)
+    [end] = scheduler.handle(SetTerms("a", on_miss=OnMiss.STOP), 7.0)
     assert isinstance(end, End)
     assert end.verdict is Verdict.MISSED
 
 
 def test_a_deadline_that_is_moved_into_the_past_is_missed_at_once(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 50.0),)), 0.0)
-    assert [n[1] for n in notices(scheduler.handle(Amend(job("a", 8.0)), 10.0))] == ["missed"]
+    assert [n[1] for n in notices(scheduler.handle(SetDeadline("a", 8.0, from_submission=True), 10.0))] == ["missed"]
 
 
 def test_nobody_steers_what_is_not_there(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(Cancel("a"), 1.0)
     for name in ("a", "b"):
-        for event in (Cancel(name), Pause(name), Resume(name), Amend(job(name))):
+        for event in (
+            Cancel(name),
+            Pause(name),
+            Resume(name),
+            SetDeadline(name, 9.0),
+            SetDevices(name, 1),
+            SetLocation(name, ""),
+            SetTerms(name, weight=2.0),
+        ):
             assert scheduler.handle(event, 2.0) == []
 
 
@@ -432,5 +428,5 @@ def test_heavier_jobs_are_kept_first() -> None:
         scheduler.handle(report(name, 1, 10, 1.0), 0.0)
     scheduler.handle(Tick(), 1.0)
     assert shares(scheduler) == {"light": 0.0, "heavy": 1.0}
-    scheduler.handle(Amend(replace(scheduler.job("light"), weight=9.0)), 2.0)
+    scheduler.handle(SetTerms("light", weight=9.0), 2.0)
     assert shares(scheduler) == {"light": 1.0, "heavy": 0.0}

@@ -23,7 +23,8 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.callbacks import joining
 from lightning_core.cli import run_in_pool
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.core.events import Cancel, Checkpoint, Report, Submit, Tick, WorkerExited
+from lightning_core.core.commands import Cancel
+from lightning_core.core.events import Checkpoint, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lightning_core.core.answers import Answer, Verdict, VerdictChanged
-from lightning_core.core.events import Cell, Pause, Report, Resume, Submit, Tick
+from lightning_core.core.commands import Pause, Resume
+from lightning_core.core.events import Cell, Report, Submit, Tick
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import CODES
 from lightning_core.core.targets import BatchTarget, LossTarget

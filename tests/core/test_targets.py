@@ -15,7 +15,8 @@ from lightning_core.callbacks import CoreCallback
 from lightning_core.cli.status import to_plain
 from lightning_core.core.answers import End, Grant, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
-from lightning_core.core.events import Amend, Cell, Event, Report, Submit
+from lightning_core.core.commands import SetTerms
+from lightning_core.core.events import Cell, Event, Report, Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget, Target, as_target, parse_target, target_from_dict
 from lightning_core.history.history import History
@@ -206,11 +207,11 @@ def test_a_job_that_comes_back_is_still_an_evaluated_one() -> None:
 
 def test_what_was_seen_of_another_metric_does_not_count_after_an_amendment() -> None:
     scheduler = reporting([0.5] * 5, LossTarget("val_loss", 0.1), evaluated=True)
-    answers = scheduler.handle(Amend(Job("a", 100.0, LossTarget("val_acc", at_least=0.4))), 6.0)
+    answers = scheduler.handle(SetTerms("a", target=LossTarget("val_acc", at_least=0.4)), 6.0)
     assert not any(isinstance(answer, End) for answer in answers)
     [status] = scheduler.status()
     assert (status.value, status.best, status.loss) == (None, None, None)
-    answers = scheduler.handle(Amend(Job("a", 100.0, LossTarget("val_acc", at_least=0.3))), 7.0)
+    answers = scheduler.handle(SetTerms("a", target=LossTarget("val_acc", at_least=0.3)), 7.0)
     assert all(isinstance(answer, Grant) for answer in answers)
 
 
@@ -238,7 +239,7 @@ def test_an_amendment_counts_evaluations_that_were_seen() -> None:
     scheduler = reporting([0.85, 0.9], LossTarget("val_acc", at_least=0.88, for_evaluations=2), evaluated=True)
     [end] = (
         answer
-        for answer in scheduler.handle(Amend(Job("a", 100.0, "val_acc>=0.8 for 2 evaluations")), 6.0)  # type: ignore[arg-type]
+        for answer in scheduler.handle(SetTerms("a", target=parse_target("val_acc>=0.8 for 2 evaluations")), 6.0)
         if isinstance(answer, End)
     )
     assert end.verdict is Verdict.MET

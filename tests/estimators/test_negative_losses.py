@@ -12,7 +12,8 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import End, Verdict
 from lightning_core.core.arrays import LEVELS, FloatArray
-from lightning_core.core.events import Amend, Cell, Report, Submit
+from lightning_core.core.commands import SetTerms
+from lightning_core.core.events import Cell, Report, Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.core.targets import LossTarget
@@ -128,10 +129,11 @@ def test_a_script_is_refused_by_the_pool_with_the_reason() -> None:
 
 def test_an_amendment_to_what_the_policy_cannot_do_keeps_the_target() -> None:
     scheduler = with_cells(LossTarget("nll", 0.5), [2.0, 1.5], "laira")
-    answers = scheduler.handle(Amend(Job("a", 200.0, NLL)), 6.0)
+    answers = scheduler.handle(SetTerms("a", target=NLL), 6.0)
     assert not any(isinstance(answer, End) for answer in answers)
     assert scheduler.job("a").target == LossTarget("nll", 0.5)
-    assert scheduler.job("a").deadline == 200.0
+    with pytest.raises(ValueError, match="reckons with ratios of losses"):
+        scheduler.check_command(SetTerms("a", target=NLL), 6.0)
 
 
 # ----------------------------------------------------------------------------------------------------------- forecasts

@@ -10,17 +10,14 @@ from pathlib import Path
 import pytest
 
 from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
 from lightning_core.core.events import (
-    Amend,
-    Cancel,
     Cell,
     Checkpoint,
     Event,
     ExitCause,
     LaunchTimedOut,
-    Pause,
     Report,
-    Resume,
     Submit,
     Tick,
     WorkerExited,
@@ -70,7 +67,8 @@ STORY: tuple[Event, ...] = (
     WorkerExited("a", 1, ExitCause.LOST, "its worker died", SAVE),
     Resume("b"),
     LaunchTimedOut("c", 1, "nobody came"),
-    Amend(Job("e", 20.0, BatchTarget(4000)), deadline=300.0),
+    SetDeadline("e", 300.0),
+    SetTerms("e", target=BatchTarget(4000), weight=2.0),
     report("a", 1, life=2, began=20),
     WorkerExited("a", 2, ExitCause.RAISED, "ValueError: no"),
     Cancel("e"),

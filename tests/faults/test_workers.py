@@ -15,7 +15,7 @@ import pytest
 
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, Verdict
-from lightning_core.core.events import Cancel, Pause, Resume
+from lightning_core.core.commands import Cancel, Pause, Resume
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

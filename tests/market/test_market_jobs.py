@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.events import Cancel, Report, SelectorFeedback, Submit
+from lightning_core.core.commands import Cancel
+from lightning_core.core.events import Report, SelectorFeedback, Submit
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
@@ -40,7 +41,7 @@ def pool(tmp_path: Path, **more: object) -> Settings:
 def job(name: str, deadline: float = 50.0, batches: int = 200, target: Target | None = None) -> Job:
     can = frozenset({Capability.RELEASE, Capability.RESIZE})
     wanted = target or BatchTarget(batches)
-    return Job(name, deadline, wanted, can=can, max_devices=2, sizes=(1, 2), rates=(10.0, 18.0))
+    return Job(name, deadline, wanted, can=can, max_devices=2, sizes=(1, 2), throughputs=(10.0, 18.0))
 
 
 def ended(scheduler: Scheduler, name: str, now: float, batches: int = 200) -> None:

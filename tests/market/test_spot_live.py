@@ -23,7 +23,8 @@ from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.spot_watcher import MarketFeed, SpotRunState, SpotWatcher
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.events import Amend, Event
+from lightning_core.core.commands import SetDevices
+from lightning_core.core.events import Event
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
@@ -178,7 +179,7 @@ def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:
     world = World({"a": elastic("a", 100, 80.0)})
     run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]))
     world.live(run, 60.0)
-    assert [event.devices for event in world.told if isinstance(event, Amend)][:3] == [1, 2, 0]
+    assert [event.devices for event in world.told if isinstance(event, SetDevices)][:3] == [1, 2, 0]
     # The first interval is spent on learning how fast it is.
     assert [(row.spot, row.on_demand) for row in run.rows[:3]] == [(0, 1), (2, 0), (0, 0)]
     assert run.rows[1].batches == pytest.approx(20, abs=2)
@@ -240,7 +241,7 @@ def test_several_jobs_share_what_there_is() -> None:
     world.live(run, 1.0)
     # The more urgent one first: four of five; what the net asks for beside it is on demand.
     assert world.nodes.spot == 5
-    assert {event.job.name for event in world.told if isinstance(event, Amend)} == {"a", "b"}
+    assert {event.job for event in world.told if isinstance(event, SetDevices)} == {"a", "b"}
 
 
 @pytest.mark.parametrize(("batches", "come"), [(30, NodeCounts()), (185, NodeCounts(0, 4))])
@@ -273,7 +274,7 @@ def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
     # It has as long as it had, and is compared with what all of it would have cost.
     assert [job.deadline for job in second.jobs] == [3, 8]
     assert second.reference_costs() is not None
-    assert not any(isinstance(event, Amend) and event.job.name == "a" for event in world.told[2:])
+    assert not any(isinstance(event, SetDevices) and event.job == "a" for event in world.told[2:])
 
 
 def test_what_a_run_was_told_and_its_ledger_are_found_again(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from lightning_core.core.events import Event, Pause, Submit
+from lightning_core.core.commands import Asker, Pause
+from lightning_core.core.events import Event, Submit
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.placement import CLOUD, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
@@ -58,7 +59,7 @@ def test_every_period_sends_everybody_where_the_plan_has_it() -> None:
     names = [job_name(DEMANDS, task) for task in placement.served]
     assert names == ["cars-0", "cars-1", "bus"]
     pool = Pool(names)
-    acting = PlanExecutor(placement, pool.scheduler.job, pool.tell, ReconfigurationLimits(cost=5.0))
+    acting = PlanExecutor(placement, pool.tell, ReconfigurationLimits(cost=5.0))
     with pytest.raises(ValueError, match="a period must have begun, got none"):
         acting.meet({"cars": 18.0})
     acting.begin(0)
@@ -76,7 +77,7 @@ def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there()
     """No node at the edge has two devices: one of both moves, for the other the cloud has no device left."""
     placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
     pool = Pool([job_name(DEMANDS, task) for task in placement.served])
-    acting = PlanExecutor(placement, pool.scheduler.job, pool.tell, ReconfigurationLimits(cost=5.0, moves=1))
+    acting = PlanExecutor(placement, pool.tell, ReconfigurationLimits(cost=5.0, moves=1))
     acting.begin(1)
     before = pool.where()
     changes = acting.meet({"cars": 18.0})
@@ -92,14 +93,14 @@ def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there()
 
 def test_whoever_stays_is_not_told_again_to_rest_or_to_go_on() -> None:
     placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
-    pool, told = Pool([job_name(DEMANDS, task) for task in placement.served]), list[Event]()
-    acting = PlanExecutor(placement, pool.scheduler.job, told.append)
+    told = list[Event]()
+    acting = PlanExecutor(placement, told.append)
     acting.begin(0)
-    assert [event for event in told if isinstance(event, Pause)] == [Pause("cars-1", release=True)]
+    assert [event for event in told if isinstance(event, Pause)] == [Pause("cars-1", release=True, by=Asker.PLAN)]
     acting.begin(1)
     told.clear()
     acting.begin(1)
-    assert {type(event).__name__ for event in told} == {"Amend"}
+    assert {type(event).__name__ for event in told} == {"SetLocation"}
 
 
 @pytest.mark.nightly

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import Answer, End, Grant, Verdict
-from lightning_core.core.events import Amend, Event, ExitCause, LaunchTimedOut, Report, Submit, Tick, WorkerExited
+from lightning_core.core.commands import SetDeadline
+from lightning_core.core.events import Event, ExitCause, LaunchTimedOut, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -90,7 +91,7 @@ def training(
     sizes = tuple(range(1, len(rates) + 1))
     usual: dict[str, Any] = {"target": BatchTarget(batches), "sizes": sizes, "max_devices": len(rates), "can": CAN}
     if known:
-        usual |= {"rates": tuple(rates), "resize": restart}
+        usual |= {"throughputs": tuple(rates), "resize_seconds": restart}
     losses = [1.0] * (batches // step) if loss is None else loss
     position = [step * k for k in range(1, len(losses) + 1)]
     job = Job(name, deadline, **usual | terms)
@@ -143,7 +144,7 @@ def test_two_devices_also_when_the_deadline_is_cut(alpha: float, restart: float,
     """Cut to 80 % when 30 % of the time are over: one device alone no longer does it."""
     least, slowest = 1000 / 19, 1000 / 12
     job = training("a", 1000, factor * least, (12.0, 19.0), restart)
-    events = [(0.3 * factor * least, Amend(replace(job.job, deadline=0.8 * factor * least)))] if cut else []
+    events = [(0.3 * factor * least, SetDeadline("a", 0.8 * factor * least, from_submission=True))] if cut else []
     deadline = factor * least * (0.8 if cut else 1.0)
     one = run([job], 2, events, alpha=alpha)
     aim = min(alpha * deadline, slowest)

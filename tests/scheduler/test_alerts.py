@@ -27,7 +27,8 @@ from lightning_core.core.codec import (
     status_from_dict,
     status_to_dict,
 )
-from lightning_core.core.events import BadLosses, Cell, Checkpoint, ExitCause, Pause, Report, Submit, Tick, WorkerExited
+from lightning_core.core.commands import Pause
+from lightning_core.core.events import BadLosses, Cell, Checkpoint, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnNan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
+from lightning_core.core.commands import Asker, Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.events import (
-    Amend,
-    Cancel,
     Cell,
     Checkpoint,
     Close,
@@ -20,9 +19,7 @@ from lightning_core.core.events import (
     Event,
     ExitCause,
     LaunchTimedOut,
-    Pause,
     Report,
-    Resume,
     Submit,
     Tick,
     WorkerExited,
@@ -99,7 +96,7 @@ class Teller:
             restarts=None if terms % 3 else terms % 5,
             retries=terms % 4 if kind % 3 else 0,
             sizes=sizes,
-            rates=tuple(5.0 * size**0.7 for size in sizes) if terms % 8 > 4 else (),
+            throughputs=tuple(5.0 * size**0.7 for size in sizes) if terms % 8 > 4 else (),
         )
 
     def event(self, scheduler: Scheduler) -> Event:
@@ -129,7 +126,7 @@ class Teller:
             case 22 | 23:
                 return Resume(name)
             case 24 | 25:
-                return Amend(self.job(name, devices), (None, 0.5, 20.0)[self.dice(3)])
+                return self.change(name, devices)
             case 26:
                 gone = tuple(device for device in range(devices) if self.dice(3) == 0)
                 return (Close(), WorkersLost(), DevicesUnavailable(gone, "its node"), DevicesUnavailable(()))[
@@ -138,6 +135,18 @@ class Teller:
             case 27 | 28:
                 return Submit((self.job(name, devices),))
         return Tick()
+
+    def change(self, name: str, devices: int) -> Event:
+        by, new = tuple(Asker)[self.dice(3)], self.job(name, devices)
+        match self.dice(4):
+            case 0:
+                return SetDeadline(name, (0.5, 20.0)[self.dice(2)], by, from_submission=bool(self.dice(2)))
+            case 1:
+                return SetDevices(name, self.dice(devices + 2), by)
+            case 2:
+                return SetLocation(name, ("", "nowhere")[self.dice(2)], (None, 0, 1)[self.dice(3)], by)
+            case _:
+                return SetTerms.between(Job(name, 1e9, BatchTarget(1)), new, by) or Tick()
 
     def _report(self, name: str, life: int) -> Report:
         how, steps = self.dice(64), self.dice(32)

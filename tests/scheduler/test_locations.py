@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.core.commands import Asker, SetDevices, SetLocation
 from lightning_core.core.events import (
-    Amend,
     DevicesUnavailable,
     Event,
     ExitCause,
@@ -64,7 +64,7 @@ def test_who_is_sent_elsewhere_saves_leaves_and_comes_back_there() -> None:
     tell(scheduler, Submit((job("one", "a"),)), 0.0)
     tell(scheduler, Report("one", 1, 1, 1, 5, 0.5), 1.0)
     # It has begun to train there only now: a person may move it all the same.
-    answers = tell(scheduler, Amend(replace(scheduler.job("one"), location="cloud")), 2.0)
+    answers = tell(scheduler, SetLocation("one", "cloud"), 2.0)
     assert [answer.devices for answer in answers if isinstance(answer, Grant)] == [(3,)]
     tell(scheduler, WorkerExited("one", 1, ExitCause.RELEASED), 2.5)
     [placed] = scheduler.placements()
@@ -75,13 +75,13 @@ def test_on_as_many_devices_as_a_person_says_where_there_are_as_many() -> None:
     scheduler = Scheduler(EDGE)
     tell(scheduler, Submit((job("one", "a", (1, 2)), job("two", "b", (1, 2)))), 0.0)
     assert where(scheduler) == {"one": (0, 1), "two": (2,)}
-    tell(scheduler, Amend(scheduler.job("one"), devices=1), 1.0)
+    tell(scheduler, SetDevices("one", 1), 1.0)
     assert len(where(scheduler)["one"]) == 1
-    tell(scheduler, Amend(scheduler.job("one"), devices=7), 2.0)
+    tell(scheduler, SetDevices("one", 7), 2.0)
     assert where(scheduler)["one"] == (0, 1)
-    tell(scheduler, Amend(replace(scheduler.job("one"), location="cloud")), 3.0)
+    tell(scheduler, SetLocation("one", "cloud"), 3.0)
     assert where(scheduler)["one"] == (3,)  # there is no more there
-    tell(scheduler, Amend(replace(scheduler.job("two"), location="nowhere")), 4.0)
+    tell(scheduler, SetLocation("two", "nowhere"), 4.0)
     assert scheduler.job("two").location == "b"
 
 
@@ -91,7 +91,7 @@ def test_who_is_told_a_number_trains_on_fewer_where_there_are_no_more() -> None:
     assert len(where(scheduler)["one"]) == 4
     tell(scheduler, DevicesUnavailable((1, 2, 3), "their nodes are gone"), 1.0)
     assert where(scheduler) == {}  # nobody has said that it may: its size was settled
-    tell(scheduler, Amend(scheduler.job("one"), devices=4), 2.0)
+    tell(scheduler, SetDevices("one", 4), 2.0)
     assert where(scheduler) == {"one": (0,)}
     tell(scheduler, DevicesUnavailable((1,)), 3.0)
     assert len(where(scheduler)["one"]) == 2
@@ -105,9 +105,9 @@ def test_who_cannot_have_more_goes_on_with_what_it_has() -> None:
     scheduler = Scheduler(EDGE)
     tell(scheduler, Submit((job("one", "a"), job("two", "a", (1, 2)))), 0.0)
     assert where(scheduler) == {"one": (0,)}
-    tell(scheduler, Amend(scheduler.job("two"), devices=1), 1.0)
+    tell(scheduler, SetDevices("two", 1), 1.0)
     assert where(scheduler) == {"one": (0,), "two": (1,)}
-    tell(scheduler, Amend(scheduler.job("two"), devices=2), 2.0)
+    tell(scheduler, SetDevices("two", 2), 2.0)
     assert where(scheduler) == {"one": (0,), "two": (1,)}
     tell(scheduler, WorkerExited("one", 1, ExitCause.DONE), 20.0)
     assert where(scheduler) == {"two": (0, 1)}
@@ -123,15 +123,15 @@ def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
     assert all(end.verdict is Verdict.CANCELLED for end in ends if isinstance(end, End))
     with pytest.raises(ValueError, match="locations must be a name for each of 2 devices"):
         Settings(devices=2, locations=("a",))
-    with pytest.raises(ValueError, match="location is of a job that can be released anywhere, got 'a'"):
+    with pytest.raises(ValueError, match="location is for a job that can be released on any device, got 'a'"):
         replace(job("one"), can=frozenset({Capability.TIME_SLICE}), location="a")
     with pytest.raises(ValueError, match="devices must be at least 0, got -1"):
-        Amend(job("one"), devices=-1)
+        SetDevices("one", -1)
 
 
 def test_what_a_person_says_is_kept_in_the_journal() -> None:
-    said = Amend(job("one", "a", (1, 2)), devices=2)
-    assert decode_event(encode_event(said)) == said
+    for said in (SetDevices("one", 2), SetLocation("one", "a", 2, Asker.PLAN), SetLocation("one", "")):
+        assert decode_event(encode_event(said)) == said
     assert Settings(**json.loads(json.dumps(EDGE.to_dict()))).locations == EDGE.locations
 
 
@@ -153,7 +153,7 @@ def test_nobody_is_ever_where_it_should_not_be(story: list[tuple[int, str, int |
         status = scheduler.last(name)
         match what:
             case "move":
-                tell(scheduler, Amend(replace(scheduler.job(name), location=at), devices=devices), 5.0 * now)
+                tell(scheduler, SetLocation(name, at, devices), 5.0 * now)
             case "report":
                 batches = status.batches + 10
                 tell(scheduler, Report(name, status.incarnation, number, 1, batches, 0.1 * batches), 5.0 * now)

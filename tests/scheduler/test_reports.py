@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import JobStatus, Verdict
-from lightning_core.core.events import Cell, Event, ExitCause, Pause, Report, Submit, Tick, WorkerExited
+from lightning_core.core.commands import Pause
+from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler

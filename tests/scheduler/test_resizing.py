@@ -18,7 +18,7 @@ from benchmarks.resize import _seen as seen
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant, JobStatus, Verdict
 from lightning_core.core.codec import decode_answers, decode_event
-from lightning_core.core.events import Amend, Cancel, Pause
+from lightning_core.core.commands import Cancel, Pause, SetDeadline
 from lightning_core.node.cpu_quota import open_quota
 from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
@@ -109,14 +109,13 @@ def test_a_deadline_that_moves_moves_devices_within_two_periods(four: Cluster, t
     """Another job trains on the device meanwhile; every sample of every epoch is seen once."""
     jobs = {"a": job(tmp_path / "a", min_devices=1, max_devices=2), "b": job(tmp_path / "b")}
     run = Run(four, tmp_path / "run", 2, **jobs)
-    spec = run.bundle.jobs[0].job
     run.until(lambda jobs: jobs["a"].batches > 50 and len(jobs["a"].devices) == 1 and jobs["b"].batches > 20)
     told = []
     for deadline, devices in ((TIGHT, 2), (LOOSE, 1), (TIGHT, 2)):
         time.sleep(1.2)
         run.tell(Pause("b"))
         before = run.jobs()["a"].batches
-        told.append((run.tell(Amend(spec, deadline)), devices))
+        told.append((run.tell(SetDeadline("a", deadline)), devices))
         run.until(lambda jobs, n=devices: len(jobs["a"].devices) == n)  # type: ignore[misc]
         run.until(lambda jobs, done=before: jobs["a"].batches > done + 60)  # type: ignore[misc]
     run.end()
@@ -141,12 +140,12 @@ def test_a_worker_that_dies_in_a_resize_brings_the_last_good_number_of_devices_b
     run = Run(four, tmp_path / "run", 2, a=job(tmp_path / "a", mortal, min_devices=1, max_devices=2, deadline="80s"))
     run.until(lambda jobs: jobs["a"].fault is not None)  # on two devices from the beginning: there is no good number
     run.until(lambda jobs: jobs["a"].batches > 50)
-    run.tell(Amend(run.bundle.jobs[0].job, LOOSE))
+    run.tell(SetDeadline("a", LOOSE))
     run.until(lambda jobs: len(jobs["a"].devices) == 1 and jobs["a"].saved)
     before = run.jobs()["a"].batches
     run.until(lambda jobs: jobs["a"].batches > before + 60)
     (tmp_path / "died").unlink()
-    run.tell(Amend(run.bundle.jobs[0].job, TIGHT))
+    run.tell(SetDeadline("a", TIGHT))
     run.until(lambda jobs: jobs["a"].restarts == 2)
     lost = run.jobs()["a"].batches
     run.until(lambda jobs: jobs["a"].batches > lost + 60)

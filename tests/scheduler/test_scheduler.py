@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import Alert, Answer, Directive, End, Grant, State, Verdict, VerdictChanged
-from lightning_core.core.events import Cancel, Cell, ExitCause, Report, Submit, Tick, WorkerExited
+from lightning_core.core.commands import Cancel
+from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.names import listed
 from lightning_core.core.reasons import Reason

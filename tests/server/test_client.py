@@ -21,20 +21,8 @@ from typing import Any
 import pytest
 
 from lightning_core.core.answers import End, Grant, Verdict
-from lightning_core.core.events import (
-    Amend,
-    Cancel,
-    Cell,
-    Event,
-    ExitCause,
-    Pause,
-    Report,
-    Resume,
-    Submit,
-    Tick,
-    WorkerExited,
-    WorkersLost,
-)
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline
+from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, Tick, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -116,7 +104,7 @@ def test_every_call_there_and_back(client: SocketClient) -> None:
     assert (status.name, status.batches, status.loss) == ("job", 10, 0.5)
     client.event(Pause("job"))
     client.event(Resume("job"))
-    client.event(Amend(replace(JOB, deadline=900.0)))
+    client.event(SetDeadline("job", 900.0, from_submission=True))
     assert client.job("job").deadline == 900.0
     client.left(WorkerExited("job", 1))
     end = client.report(report(3))

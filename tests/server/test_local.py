@@ -62,7 +62,7 @@ def test_a_client_alone(tmp_path: Path) -> None:
     client.close()
     with Journal.open(tmp_path / "j.db") as journal:
         assert [entry.event.split('"')[3] for entry in journal.entries() if "tick" not in entry.event] == [
-            "submit", "submit", "report", "report", "report", "worker_left"
+            "submit", "submit", "report", "report", "report", "worker_exited"
         ]  # fmt: skip
 
 

@@ -173,7 +173,7 @@ def test_room_for_one(tmp_path: Path) -> None:
     b = 1.0 + 0.5 + 0.25 + 2.0
     assert ends(outcome) == [b + 0.25 + 4.0 - done_before, b]
     assert switches(outcome) == [1, 1]
-    [left] = events(tmp_path / "j.db", "worker_left")
+    [left] = events(tmp_path / "j.db", "worker_exited")
     assert (left["job"], left["incarnation"], left["cause"], left["now"]) == ("a", 1, "released", 1.5)
     again = [report for report in events(tmp_path / "j.db", "report") if report["incarnation"] == 2]
     assert [report["number"] for report in again] == list(range(1, len(again) + 1))
@@ -189,7 +189,7 @@ def test_a_move_to_a_device_that_is_free(tmp_path: Path) -> None:
     delays = Delays(release=0.5, start=0.25)
     outcome = play("fifo", *jobs, delays=delays, journal=tmp_path / "j.db", devices=2)
     assert ends(outcome) == [4.25, 2.25, 2.25 + 0.5 + 0.25 + 2.0]
-    assert [(left["job"], left["now"]) for left in events(tmp_path / "j.db", "worker_left")] == [("c", 2.75)]
+    assert [(left["job"], left["now"]) for left in events(tmp_path / "j.db", "worker_exited")] == [("c", 2.75)]
 
 
 def test_a_device_is_lost_while_a_job_saves_that_trained_there() -> None:
@@ -204,7 +204,7 @@ def test_scripts_go_where_they_are_told_without_leaving(tmp_path: Path) -> None:
     delays = Delays(release=5.0, start=5.0)
     outcome = play("fifo", *jobs, delays=delays, journal=tmp_path / "j.db", devices=2)
     assert ends(outcome) == [4.0, 2.0, 4.0]
-    assert events(tmp_path / "j.db", "worker_left") == []
+    assert events(tmp_path / "j.db", "worker_exited") == []
 
 
 def test_scripts_stay_on_their_device() -> None:
@@ -364,7 +364,7 @@ def test_a_worker_speaks_as_a_live_one(seed: int, tmp_path: Path) -> None:
     jobs = draw(seed, devices=2)
     Simulation(Settings(policy="edf", devices=2, resident=2, window=2, stay=0.5), jobs, ROUGH, path).run()
     reports = events(path, "report")
-    assert any(left["cause"] == "released" for left in events(path, "worker_left"))
+    assert any(left["cause"] == "released" for left in events(path, "worker_exited"))
     for name in {report["job"] for report in reports}:
         said = [report for report in reports if report["job"] == name]
         lives = sorted({report["incarnation"] for report in said})

@@ -25,9 +25,18 @@ from lightning_core.core.codec import (
     status_from_dict,
     status_to_dict,
 )
-from lightning_core.core.events import (
-    Amend,
+from lightning_core.core.commands import (
+    UNCHANGED,
+    Asker,
     Cancel,
+    Pause,
+    Resume,
+    SetDeadline,
+    SetDevices,
+    SetLocation,
+    SetTerms,
+)
+from lightning_core.core.events import (
     Cell,
     Checkpoint,
     Close,
@@ -35,15 +44,13 @@ from lightning_core.core.events import (
     Event,
     ExitCause,
     LaunchTimedOut,
-    Pause,
     Report,
-    Resume,
     Submit,
     Tick,
     WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Capability, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
@@ -174,13 +181,26 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Close, _TEXT),
     st.just(WorkersLost()),
     st.builds(Submit, st.lists(_JOBS, max_size=3).map(tuple)),
-    st.builds(Amend, _JOBS, st.none() | st.floats(1e-9, 1e9)),
+    st.builds(SetDeadline, _NAME, st.floats(1e-9, 1e9), st.sampled_from(Asker), st.booleans()),
+    st.builds(SetDevices, _NAME, st.integers(0, 64), st.sampled_from(Asker)),
+    st.builds(SetLocation, _NAME, _TEXT, st.none() | st.integers(0, 64), st.sampled_from(Asker)),
+    st.builds(
+        SetTerms,
+        _NAME,
+        target=st.just(UNCHANGED) | _TARGETS,
+        weight=st.just(UNCHANGED) | st.floats(1e-9, 1e9),
+        on_miss=st.just(UNCHANGED) | st.sampled_from(OnMiss),
+        on_nan=st.just(UNCHANGED) | st.sampled_from(OnNan),
+        restarts=st.just(UNCHANGED) | st.none() | st.integers(0, 9),
+        work=st.just(UNCHANGED) | st.none() | st.floats(1e-9, 1e9),
+        by=st.sampled_from(Asker),
+    ),
     st.builds(WorkerExited, _NAME, st.integers(1), st.sampled_from(ExitCause), _TEXT, _SAVES),
     st.builds(LaunchTimedOut, _NAME, st.integers(1), _TEXT),
     st.builds(DevicesUnavailable, st.lists(st.integers(0, 7), max_size=3).map(tuple), _TEXT),
     st.builds(Cancel, _NAME),
-    st.builds(Pause, _NAME, st.booleans()),
-    st.builds(Resume, _NAME),
+    st.builds(Pause, _NAME, st.booleans(), st.sampled_from(Asker)),
+    st.builds(Resume, _NAME, st.sampled_from(Asker)),
     st.builds(
         Report,
         _NAME,
@@ -245,7 +265,8 @@ def test_a_metric_that_grows_and_people_who_steer_replay_to_the_bit(tmp_path: Pa
         Pause("b", release=True),
         WorkerExited("b", 1, ExitCause.RELEASED),
         Resume("b"),
-        Amend(Job("a", 15.0, accuracy), deadline=30.0),
+        SetTerms("a", on_miss=OnMiss.CONTINUE),
+        SetDeadline("a", 30.0),
         Close(),
         WorkersLost(),
         Report("a", 2, 1, 0, 200, 5.0, (Cell(1, 200, 0.95),), began=100, evaluated=True),

@@ -10,7 +10,8 @@ import pytest
 
 from lightning_core.core.answers import End, Verdict, VerdictChanged
 from lightning_core.core.codec import decode_event
-from lightning_core.core.events import Amend, Cell, ExitCause, Report, Submit, WorkerExited, WorkersLost
+from lightning_core.core.commands import Asker, SetDevices
+from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -64,7 +65,7 @@ def test_every_job_has_its_series(run: Path, history: History) -> None:
         assert job.ended is not None
         assert all(job.submitted <= time <= job.ended for time in times)
     assert [remark.words for remark in steered.remarks] == [
-        "pause", "resume", "new terms: weight 1 to 2, deadline 40.0s to 1m45s", "cancel",
+        "pause", "resume", "deadline 40.0s to 1m45s", "new terms: weight 1 to 2", "cancel",
     ]  # fmt: skip
     assert steered.deadlines == [(30.0, 70.0), (45.0, 135.0)]
 
@@ -164,7 +165,7 @@ def test_why_a_job_got_what_it_got(history: History) -> None:
     assert re.search(r"5\.0s  person +pause\n", text)
     assert re.search(r"5\.0s  grant +0\.00  \S+ +paused by a person", text)
     assert re.search(r"infeasible +needs .* alone on the device", text)
-    assert re.search(r"15\.0s  person +new terms: weight 1 to 2", text)
+    assert re.search(r"15\.5s  person +new terms: weight 1 to 2", text)
     assert lines[-1].split()[:3] == ["70.0s", "cancelled", "cancelled:"]
     assert "submitted under this name for the 2. time" in why(history, "cnn")[0]
 
@@ -172,8 +173,8 @@ def test_why_a_job_got_what_it_got(history: History) -> None:
 def test_a_plan_is_no_person() -> None:
     history, job = History(Settings()), Job("a", 50.0, BatchTarget(9))
     history.take(Submit((job,)), 0.0, [grant(1, 1.0)])
-    history.take(Amend(job, devices=0), 20.0, [])
-    assert history.of("a").remarks[-1] == (20.0, "plan", "to train on devices: 0")
+    history.take(SetDevices("a", 0, Asker.MARKET), 20.0, [])
+    assert history.of("a").remarks[-1] == (20.0, "market", "to train on devices: 0")
 
 
 def test_why_says_nothing_to_the_terminal() -> None:

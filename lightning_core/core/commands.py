@@ -1,0 +1,245 @@
+"""Commands: the events by which a person or a plan changes what a job may do.
+
+Each names who asked, so that reasons and histories can say so. Each changes one thing and leaves the rest as it is: two
+commands that are sent at the same time cannot undo each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from enum import Enum, StrEnum
+from typing import Any
+
+from lightning_core.core.jobs import Job, OnMiss, OnNan, check_term
+from lightning_core.core.targets import Target
+
+
+class Asker(StrEnum):
+    """Who asked for a change."""
+
+    PERSON = "person"
+    PLAN = "plan"
+    """The placement plan: which job trains where in this period."""
+    MARKET = "market"
+    """The spot policy of the job."""
+
+    @property
+    def words(self) -> str:
+        """The asker as a reason names it."""
+        return _WORDS[self]
+
+
+_WORDS = {Asker.PERSON: "a person", Asker.PLAN: "the placement plan", Asker.MARKET: "the spot policy"}
+
+
+class Unchanged(Enum):
+    """The type of :data:`UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNCHANGED = Unchanged.UNCHANGED
+"""The value of a term that a command leaves as it is: None is a value of some terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the job."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Hold the job until :class:`Resume`.
+
+    Args:
+        job: Name of the job.
+        release: Whether its memory is freed too.
+        by: Who asked.
+    """
+
+    job: str
+    release: bool = False
+    by: Asker = Asker.PERSON
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let a paused job continue.
+
+    Args:
+        job: Name of the job.
+        by: Who asked.
+    """
+
+    job: str
+    by: Asker = Asker.PERSON
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeadline:
+    """Give a job another deadline.
+
+    Args:
+        job: Name of the job.
+        deadline: Seconds from now.
+        by: Who asked.
+        from_submission: Whether ``deadline`` counts from the job's submission instead; it may then be past.
+
+    Raises:
+        ValueError: If the deadline is not positive and finite.
+    """
+
+    job: str
+    deadline: float
+    by: Asker = Asker.PERSON
+    from_submission: bool = False
+
+    def __post_init__(self) -> None:
+        check_term("deadline", self.deadline)
+
+    def deadline_at(self, submitted_at: float, now: float) -> float:
+        """Return the new deadline in scheduler time."""
+        return (submitted_at if self.from_submission else now) + self.deadline
+
+    def apply(self, job: Job, submitted_at: float, now: float) -> Job:
+        """Return the job with its new deadline.
+
+        Raises:
+            ValueError: If the job may not begin before it.
+        """
+        deadline = self.deadline if self.from_submission else now + self.deadline - submitted_at
+        return replace(job, deadline=deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class SetDevices:
+    """Say on how many devices a job trains from now on.
+
+    Args:
+        job: Name of the job.
+        devices: Number of devices: the job takes the largest size that it supports and that is not above it. With 0 it
+            holds no devices until another number is set.
+        by: Who asked.
+
+    Raises:
+        ValueError: If the number is negative.
+    """
+
+    job: str
+    devices: int
+    by: Asker = Asker.PERSON
+
+    def __post_init__(self) -> None:
+        _check_devices(self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class SetLocation:
+    """Move a job to another location of the pool.
+
+    Args:
+        job: Name of the job.
+        location: Name of the location, as the pool's settings spell it; empty for any.
+        devices: Number of devices that it trains on there, as in :class:`SetDevices`; None leaves it as it is.
+        by: Who asked.
+
+    Raises:
+        ValueError: If the number of devices is negative.
+    """
+
+    job: str
+    location: str
+    devices: int | None = None
+    by: Asker = Asker.PERSON
+
+    def __post_init__(self) -> None:
+        _check_devices(self.devices)
+
+    def apply(self, job: Job) -> Job:
+        """Return the job at its new location.
+
+        Raises:
+            ValueError: If it cannot be moved.
+        """
+        return replace(job, location=self.location)
+
+
+@dataclass(frozen=True, slots=True)
+class SetTerms:
+    """Change other terms of a job; those not named stay as they are.
+
+    What was settled when the job was submitted cannot be changed: what its process can do, its device and its sizes.
+
+    Args:
+        job: Name of the job.
+        target: As in :class:`~lightning_core.core.jobs.Job`, as are all that follow.
+        begin: Seconds from submission.
+        weight: Weight of the job.
+        on_miss: What becomes of it when its deadline passes.
+        on_nan: What becomes of it when its losses are NaN or infinite.
+        restarts: Limit of restarts after lost workers.
+        retries: Limit of restarts after errors of its own code.
+        work: Seconds of work expected by a person.
+        resize_seconds: Seconds that a resize costs.
+        by: Who asked.
+
+    Raises:
+        ValueError: If a term is out of its range.
+    """
+
+    job: str
+    target: Target | Unchanged = UNCHANGED
+    begin: float | Unchanged = UNCHANGED
+    weight: float | Unchanged = UNCHANGED
+    on_miss: OnMiss | Unchanged = UNCHANGED
+    on_nan: OnNan | Unchanged = UNCHANGED
+    restarts: int | Unchanged | None = UNCHANGED
+    retries: int | Unchanged = UNCHANGED
+    work: float | Unchanged | None = UNCHANGED
+    resize_seconds: float | Unchanged | None = UNCHANGED
+    by: Asker = Asker.PERSON
+
+    def __post_init__(self) -> None:
+        for name, value in self.terms().items():
+            check_term(name, value)
+
+    def terms(self) -> dict[str, Any]:
+        """Return the terms that change, by name."""
+        return {name: value for name in TERMS if (value := getattr(self, name)) is not UNCHANGED}
+
+    def apply(self, job: Job) -> Job:
+        """Return the job with its new terms.
+
+        Raises:
+            ValueError: If they do not fit the job.
+        """
+        return replace(job, **self.terms())
+
+    @classmethod
+    def between(cls, before: Job, after: Job, by: Asker = Asker.PERSON) -> SetTerms | None:
+        """Return the command that turns one version of a job into another; None if no term of it differs."""
+        wanted = {name: getattr(after, name) for name in TERMS}
+        changes = {name: value for name, value in wanted.items() if value != getattr(before, name)}
+        return cls(after.name, by=by, **changes) if changes else None
+
+
+TERMS = tuple(f.name for f in fields(SetTerms) if f.name not in ("job", "by"))
+"""Names of the terms that :class:`SetTerms` can change."""
+
+
+def _check_devices(devices: int | None) -> None:
+    if devices is not None and not 0 <= devices < math.inf:
+        raise ValueError(f"devices must be at least 0, got {devices}")
+
+
+Change = SetDeadline | SetDevices | SetLocation | SetTerms
+"""Commands that change the terms of a job that has not ended."""
+
+Command = Cancel | Pause | Resume | Change
+"""Everything that a person or a plan can ask of a job."""

@@ -1,0 +1,162 @@
+"""Commands: each changes one thing of a job and says who asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightning_core.core.answers import Grant
+from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.core.commands import (
+    TERMS,
+    Asker,
+    Command,
+    Pause,
+    Resume,
+    SetDeadline,
+    SetDevices,
+    SetLocation,
+    SetTerms,
+)
+from lightning_core.core.events import Submit
+from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.history.history import History
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+
+CAN = frozenset(Capability)
+POOL = Settings(policy="fifo", devices=2, locations=("edge", "cloud"))
+JOB = Job("a", 60.0, BatchTarget(100), begin=1.0, max_devices=2, sizes=(1, 2), can=CAN)
+
+
+def submitted(job: Job = JOB) -> Scheduler:
+    scheduler = Scheduler(POOL)
+    scheduler.handle(Submit((job,)), 5.0)
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SetTerms("a", weight=2.0),
+        SetTerms("a", target=BatchTarget(50)),
+        SetDevices("a", 1, Asker.MARKET),
+        SetLocation("a", "cloud", 1, Asker.PLAN),
+        Pause("a"),
+    ],
+)
+def test_a_new_deadline_outlives_every_other_change(other: Command) -> None:
+    scheduler = submitted()
+    scheduler.handle(SetDeadline("a", 500.0), 10.0)
+    scheduler.handle(other, 20.0)
+    assert scheduler.last("a").deadline == 510.0
+    assert scheduler.job("a").deadline == 505.0  # seconds from submission
+
+
+def test_a_deadline_may_count_from_submission() -> None:
+    scheduler = submitted()
+    scheduler.handle(SetDeadline("a", 500.0, from_submission=True), 10.0)
+    assert scheduler.last("a").deadline == 505.0
+    assert scheduler.job("a").deadline == 500.0
+
+
+def test_terms_that_are_not_named_stay_as_they_are() -> None:
+    scheduler = submitted()
+    scheduler.handle(SetTerms("a", weight=3.0, work=None), 6.0)
+    scheduler.handle(SetTerms("a", on_miss=OnMiss.HOLD, retries=2), 7.0)
+    job = scheduler.job("a")
+    assert (job.weight, job.on_miss, job.retries, job.target) == (3.0, OnMiss.HOLD, 2, BatchTarget(100))
+
+
+def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
+    new = Job("a", 60.0, BatchTarget(70), weight=2.0, max_devices=1)
+    command = SetTerms.between(JOB, new)
+    assert command == SetTerms("a", target=BatchTarget(70), begin=0.0, weight=2.0)
+    assert SetTerms.between(new, new) is None
+    assert "deadline" not in TERMS
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (Pause("a"), "paused by a person"),
+        (Pause("a", release=True, by=Asker.PLAN), "paused by the placement plan"),
+        (Pause("a", by=Asker.MARKET), "paused by the spot policy"),
+        (SetDevices("a", 0, Asker.MARKET), "given no devices for now by the spot policy"),
+        (SetDevices("a", 0), "given no devices for now by a person"),
+        (SetLocation("a", "edge", 0, Asker.PLAN), "given no devices for now by the placement plan"),
+    ],
+)
+def test_a_reason_names_who_asked(command: Command, words: str) -> None:
+    scheduler = submitted()
+    scheduler.handle(command, 10.0)
+    assert str(scheduler.last("a").why) == words
+
+
+def test_a_reason_names_who_asked_last() -> None:
+    scheduler = submitted()
+    scheduler.handle(Pause("a", by=Asker.PLAN), 10.0)
+    assert [a for a in scheduler.handle(Pause("a"), 11.0) if isinstance(a, Grant)] == []
+    assert str(scheduler.last("a").why) == "paused by a person"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (SetDeadline("a", 0.5, from_submission=True), "begin must be before the deadline 0.5, got 1.0"),
+        (SetLocation("a", "moon"), "trains at moon, where the pool has no device"),
+        (SetTerms("a", begin=70.0), "begin must be before the deadline 60.0, got 70.0"),
+        (Resume("b"), "no job 'b'"),
+    ],
+)
+def test_what_does_not_fit_changes_nothing_and_can_be_refused(command: Command, words: str) -> None:
+    scheduler = submitted()
+    with pytest.raises(ValueError, match=words):
+        scheduler.check_command(command, 6.0)
+    before = scheduler.last("a"), scheduler.job("a")
+    assert scheduler.handle(command, 5.0) == []
+    assert (scheduler.last("a"), scheduler.job("a")) == before
+
+
+@pytest.mark.parametrize(
+    "terms", [{"weight": 0.0}, {"begin": -1.0}, {"restarts": -1}, {"work": 0.0}, {"resize_seconds": float("inf")}]
+)
+def test_a_term_out_of_its_range_is_refused_at_once(terms: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(terms))} must be "):
+        SetTerms("a", **terms)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_deadline_is_positive_and_finite(deadline: float) -> None:
+    with pytest.raises(ValueError, match="deadline must be positive and finite"):
+        SetDeadline("a", deadline)
+
+
+def test_every_command_goes_through_the_journal() -> None:
+    commands: list[Command] = [
+        SetDeadline("a", 9.0, Asker.MARKET, from_submission=True),
+        SetDevices("a", 0, Asker.PLAN),
+        SetLocation("a", "edge", None, Asker.PLAN),
+        SetTerms("a", target=LossTarget("loss", 0.5), on_nan=OnNan.STOP, restarts=None, by=Asker.PLAN),
+        SetTerms("a"),
+        Pause("a", by=Asker.PLAN),
+        Resume("a", Asker.PLAN),
+    ]
+    for command in commands:
+        assert decode_event(encode_event(command)) == command
+        assert type(decode_event(encode_event(command)).by) is Asker  # type: ignore[union-attr]  # all have it
+
+
+def test_a_history_names_who_asked() -> None:
+    history = History(POOL)
+    history.take(Submit((JOB,)), 0.0, [])
+    history.take(Pause("a", release=True, by=Asker.PLAN), 1.0, [])
+    history.take(SetLocation("a", "cloud", 1, Asker.PLAN), 2.0, [])
+    history.take(SetDeadline("a", 90.0), 3.0, [])
+    history.take(SetDevices("a", 2, Asker.MARKET), 4.0, [])
+    assert [(remark.who, remark.words) for remark in history.of("a").remarks] == [
+        ("plan", "pause, and free its memory"),
+        ("plan", "location any to cloud, devices: 1"),
+        ("person", "deadline 60.0s to 93.0s"),
+        ("market", "to train on devices: 2"),
+    ]
