@@ -38,14 +38,14 @@ def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:
         >>> from lightning_core.core.targets import BatchTarget
         >>> job = Job("a", 60.0, BatchTarget(9), retries=1)
         >>> final(ExitCause.RAISED, job, 1, "ValueError: no"), str(final(ExitCause.RAISED, job, 2, "ValueError: no"))
-        (None, 'ValueError: no (it has come back once, as often as it may)')
+        (None, 'ValueError: no; retry limit reached (1)')
     """
     budget = {ExitCause.RAISED: job.retries, ExitCause.LOST: job.restarts, ExitCause.PREEMPTED: None}.get(cause, 0)
     if budget is None or times <= budget:
         return None
     if not budget:
         return Reason("crashed", text=text)
-    return Reason("gave_out_once", text=text) if budget == 1 else Reason("gave_out", (float(budget),), text)
+    return Reason("retry_limit", (float(budget),), text)
 
 
 def pause(name: str, times: int) -> float:

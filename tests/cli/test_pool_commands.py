@@ -52,7 +52,7 @@ def shares(scheduler: Scheduler) -> dict[str, float]:
 def test_a_late_job_goes_on_with_what_nobody_else_needs(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 5.0),)), 0.0)
     assert notices(scheduler.handle(Tick(), 5.0)) == [
-        ("a", "missed", "deadline passed: goes on with what nobody else needs")
+        ("a", "missed", "deadline passed: continues on devices that no other job needs")
     ]
     assert shares(scheduler) == {"a": 1.0}
     scheduler.handle(Submit((job("b", 50.0),)), 6.0)
@@ -82,7 +82,7 @@ def test_of_late_jobs_the_one_with_the_least_work_goes_first(scheduler: Schedule
 def test_a_job_on_hold_waits_for_a_new_deadline(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 5.0, on_miss=OnMiss.HOLD),)), 0.0)
     answers = scheduler.handle(Tick(), 5.0)
-    words = "deadline passed: held until it is given a new one"
+    words = "deadline passed: held until it gets a new deadline"
     assert notices(answers) == [("a", "missed", words)]
     assert [(a.share, str(a.reason)) for a in answers if isinstance(a, Grant)] == [(0.0, words)]
     assert scheduler.wakeup() is None  # nothing will happen by itself
@@ -183,7 +183,7 @@ def test_nobody_steers_what_is_not_there(scheduler: Scheduler) -> None:
 def test_a_job_does_not_start_before_it_may(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 60.0, begin=20.0),)), 0.0)
     status = scheduler.status()[0]
-    assert (status.share, status.verdict, str(status.why)) == (0.0, None, "begins in 20.0s")
+    assert (status.share, status.verdict, str(status.why)) == (0.0, None, "starts in 20.0s")
     assert scheduler.wakeup() == 20.0
     [grant] = scheduler.handle(Tick(), 20.0)
     assert isinstance(grant, Grant)
@@ -210,7 +210,7 @@ def test_pause_holds_and_resume_goes_on(scheduler: Scheduler) -> None:
     assert (status.state, status.paused, status.share, status.devices) == (State.HELD, True, 0.0, (0,))
     assert (status.verdict, str(status.reason)) == (
         Verdict.FEASIBLE,
-        "would need about 9.0s alone from now, and has 47.0s",
+        "would need about 9.0s alone from now and has 47.0s",
     )
     assert shares(scheduler)["b"] == 1.0
     scheduler.handle(Resume("a"), 4.0)
@@ -223,7 +223,7 @@ def test_pausing_the_only_job_lets_the_device_stand_idle_until_its_deadline(sche
     scheduler.handle(Pause("a"), 1.0)
     assert scheduler.wakeup() == 50.0
     assert notices(scheduler.handle(Tick(), 50.0)) == [
-        ("a", "missed", "deadline passed: goes on with what nobody else needs")
+        ("a", "missed", "deadline passed: continues on devices that no other job needs")
     ]
     assert shares(scheduler) == {"a": 0.0}
     scheduler.handle(Resume("a"), 60.0)
@@ -263,7 +263,7 @@ def test_a_released_job_comes_back_as_another_incarnation(scheduler: Scheduler) 
     )  # the same grant, another life
     assert scheduler.placements() == [Placement("a", 2, (0,))]
     [old] = scheduler.handle(report("a", 2, 90, 9.0), 6.0)
-    assert str(old.reason) == "another incarnation of this job runs"
+    assert str(old.reason) == "another incarnation of this job is running"
     assert scheduler.handle(WorkerExited("a", 1, ExitCause.RAISED), 6.0) == []
     scheduler.handle(report("a", 1, 45, 0.5, life=2, began=40, rejected=1), 7.0)
     status = scheduler.status()[0]
@@ -297,7 +297,7 @@ def test_a_pool_that_closes_and_comes_back(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"), job("b", 200.0), job("script", 90.0, can=SCRIPT, device=0))), 0.0)
     scheduler.handle(report("a", 1, 30, 3.0), 3.0)
     answers = scheduler.handle(Close(), 4.0)
-    said = "the pool is being taken down; it is saved and comes back"
+    said = "the pool is shutting down; the job is saved and resumes with the pool"
     left = [(a.job, a.share, a.devices) for a in answers if isinstance(a, Grant) and str(a.reason) == said]
     assert left == [("a", 0.0, ()), ("b", 0.0, ())]
     assert shares(scheduler)["script"] == 1.0
@@ -306,7 +306,7 @@ def test_a_pool_that_closes_and_comes_back(scheduler: Scheduler) -> None:
     scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)
     answers = scheduler.handle(WorkersLost(), 60.0)
     ends = [(a.job, a.verdict, str(a.reason)) for a in answers if isinstance(a, End)]
-    assert ends == [("script", Verdict.CANCELLED, "the pool was down, and its script did not come back")]
+    assert ends == [("script", Verdict.CANCELLED, "the pool was down and its script did not reconnect")]
     assert scheduler.placements() == [Placement("a", 3, (0,)), Placement("b", 2, (0,))]
     assert shares(scheduler) == {"a": 1.0, "b": 0.0, "script": 0.0}
     assert scheduler.status()[0].batches == 30
@@ -331,7 +331,7 @@ def test_a_name_whose_job_has_ended_may_be_used_again(scheduler: Scheduler) -> N
     assert again.version > end.version
     assert scheduler.incarnation("a") == 2
     [stale] = scheduler.handle(report("a", 9, 100), 3.0)
-    assert str(stale.reason) == "another incarnation of this job runs"
+    assert str(stale.reason) == "another incarnation of this job is running"
     [answer] = directives(scheduler.handle(report("a", 1, 7, 1.0, life=2), 4.0))[:1]
     assert isinstance(answer, End)
     assert answer.verdict is Verdict.MET
@@ -382,8 +382,8 @@ def test_a_job_larger_than_the_pool_or_on_no_device_of_it_is_told_at_once() -> N
     wide = job("wide", min_devices=3, max_devices=4)
     answers = directives(scheduler.handle(Submit((wide, job("lost", can=SCRIPT, device=2), job("a"))), 0.0))
     assert [(a.job, a.verdict, str(a.reason)) for a in answers if isinstance(a, End)] == [
-        ("wide", Verdict.CANCELLED, "needs 3 devices, the pool has 2"),
-        ("lost", Verdict.CANCELLED, "lives on device 2, the pool has 2 devices"),
+        ("wide", Verdict.CANCELLED, "needs 3 devices, but the pool has 2"),
+        ("lost", Verdict.CANCELLED, "requires device 2, but the pool has only 2 devices"),
     ]
     assert shares(scheduler) == {"wide": 0.0, "lost": 0.0, "a": 1.0}
 

@@ -1,4 +1,4 @@
-"""What people are told is true: no figure that nobody has, no reason that no longer holds."""
+"""Reasons are true: every figure is known, every reason still holds, and its numbers mean what its words say."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from lightning_core.core.answers import Answer, Verdict, VerdictChanged
 from lightning_core.core.commands import Pause, Resume
 from lightning_core.core.events import Cell, Report, Submit, Tick
 from lightning_core.core.jobs import Job
-from lightning_core.core.reasons import CODES
+from lightning_core.core.reasons import CODES, Reason
+from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.policies import Decor
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.views import view
 
 
 def notices(answers: list[Answer]) -> list[tuple[Verdict, str]]:
@@ -33,7 +36,7 @@ def test_a_job_that_does_not_get_there_is_not_said_to_need_no_time(policy: str) 
     scheduler.handle(Tick(), 13.0)
     told = [str(status.why) for status in scheduler.status()]
     assert all("0.0s" not in words for words in told)
-    assert any(words.startswith("given up for now: by forecast it does not reach its target, ") for words in told)
+    assert any(words.startswith("not scheduled: by forecast it does not reach its target, ") for words in told)
     assert {"never", "likely_never"} <= set(CODES)
 
 
@@ -45,7 +48,7 @@ def test_a_verdict_is_explained_by_the_grant_that_holds_and_not_by_the_one_befor
     scheduler.handle(Pause("a"), 2.0)
     [_, status] = scheduler.status()
     assert (status.verdict, str(status.why)) == (Verdict.FEASIBLE, "paused by a person")
-    assert str(status.reason) == "would need about 9.9s alone from now, and has 58.0s"
+    assert str(status.reason) == "would need about 9.9s alone from now and has 58.0s"
     assert notices(scheduler.handle(Resume("a"), 3.0)) == [(Verdict.AT_RISK, "has no fixed share")]
 
 
@@ -55,4 +58,33 @@ def test_a_paused_job_is_told_when_it_can_no_longer_make_it() -> None:
     scheduler.handle(Report("a", 1, 1, 9, 1, 0.1), 1.0)
     scheduler.handle(Pause("a"), 2.0)
     told = [told for second in range(3, 60) for told in notices(scheduler.handle(Tick(), float(second)))]
-    assert told == [(Verdict.INFEASIBLE, "needs at least 9.4s alone on the device and has 9.0s")]
+    assert told == [(Verdict.INFEASIBLE, "needs at least 9.4s alone on its devices and has 9.0s")]
+
+
+def test_a_job_planned_for_later_is_told_its_devices_and_when_it_starts() -> None:
+    """Once the delay was printed as if it were device time."""
+    speed = [SpeedUp((1,), (10.0,))] * 2
+    plan = Decor(alpha=1.0).plan(view([30.0, 30.0], [30.5, 90.0], exact=[True] * 2, speedup=speed), 0.0)
+    assert CODES[plan.codes[1]] == "planned_later"
+    devices, delay = plan.numbers[1]
+    assert (devices, delay) == (1, pytest.approx(30.0, abs=0.5))
+    assert str(Reason("planned_later", (2.0, 1800.0))) == "planned on 2 devices, starting in 30m"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (Reason("behind", (1.0,)), "queued behind 1 job"),
+        (Reason("behind", (12.0,)), "queued behind 12 jobs"),
+        (Reason("too_large", (2048.0, 1.0)), "needs 2,048 devices, but the pool has 1"),
+        (Reason("beyond_reach", (0.35, 60.0)), "cannot finish in time: it would be 60.0s late on 0.35 devices"),
+        (Reason("retry_limit", (1.0,), "its process died"), "its process died; retry limit reached (1)"),
+        (Reason("pool_lost", (8.0, 2.0)), "the pool was lost; it resumes from batch 8 and repeats 2 batches"),
+        (
+            Reason("outbid", (1800.0,)),
+            "not scheduled: its 30m of device time would make other jobs miss their deadlines",
+        ),
+    ],
+)
+def test_reasons_read_as_english(reason: Reason, words: str) -> None:
+    assert str(reason) == words

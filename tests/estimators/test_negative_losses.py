@@ -91,7 +91,7 @@ def test_every_policy_takes_a_negative_target_or_says_why_not(policy: str) -> No
         assert verdicts == {Verdict.MET}
     else:
         assert verdicts == {Verdict.CANCELLED}
-        assert "reckons with ratios of losses, so the target must be above 0, got -3; take the policy triage" in str(
+        assert "uses ratios of losses, so the target must be above 0, got -3; use the policy triage" in str(
             refusal
         )
 
@@ -111,19 +111,19 @@ def test_a_bundle_is_refused_before_anything_starts(tmp_path: Path) -> None:
     text = (tmp_path / "b.yaml").read_text()
     (tmp_path / "b.yaml").write_text(text.replace("POLICY", "triage"))
     bundle = Bundle.from_file(tmp_path / "b.yaml")
-    with pytest.raises(BundleError, match=r"jobs.a.target: the policy laira reckons with ratios of losses"):
+    with pytest.raises(BundleError, match=r"jobs.a.target: the policy laira uses with ratios of losses"):
         bundle.with_policy("laira")
-    with pytest.raises(BundleError, match=r"jobs.a.target: the estimator weighted reckons"):
+    with pytest.raises(BundleError, match=r"jobs.a.target: the estimator weighted uses"):
         bundle.check_targets(Settings("lara"))
     (tmp_path / "b.yaml").write_text(text.replace("POLICY", "laira"))
-    with pytest.raises(BundleError, match=r"b.yaml:6:5: jobs.a.target: the policy laira reckons .* got -3; take the"):
+    with pytest.raises(BundleError, match=r"b.yaml:6:5: jobs.a.target: the policy laira uses .* got -3; take the"):
         Bundle.from_file(tmp_path / "b.yaml")
 
 
 def test_a_script_is_refused_by_the_pool_with_the_reason() -> None:
     from lightning_core.server.local import LocalClient
 
-    with pytest.raises(JoinRefusedError, match="a: the policy laira reckons with ratios of losses"):
+    with pytest.raises(JoinRefusedError, match="a: the policy laira uses with ratios of losses"):
         LocalClient(Settings("laira")).join(Job("a", 60.0, NLL), "cpu")
 
 

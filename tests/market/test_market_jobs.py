@@ -56,7 +56,7 @@ def test_each_job_gets_a_policy_and_the_reason_says_how_sure_it_is(tmp_path: Pat
     assert second.spot is not None
     assert first.spot.numbers == second.spot.numbers  # nothing has been learned in between
     assert first.spot.text in POLICIES
-    assert str(first.spot) == f"{first.spot.text}, with 33% of the weight after the lessons of 0 jobs"
+    assert str(first.spot) == f"{first.spot.text}, with 33% of the weight after feedback from 0 jobs"
     assert all(status.spot is None for status in _without_a_market().status())
 
 

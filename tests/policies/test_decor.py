@@ -129,7 +129,7 @@ def test_one_job_ends_at_its_deadline_and_is_seldom_resized(
     least = 1000 / rates[-1]
     if least > deadline:
         assert one.end("a") == pytest.approx(least, abs=0.1)  # at full speed all the time
-        assert any("cannot end in time" in said for said in one.simulation.said["a"])
+        assert any("cannot finish in time" in said for said in one.simulation.said["a"])
         return
     assert one.end("a") <= max(deadline, least) + restart + 0.5
     assert one.simulation.resizes("a") <= 5
@@ -218,7 +218,7 @@ def test_the_most_jobs_are_kept_and_the_others_are_told() -> None:
             training("middle", 450, 50.0, rates, known=True)]  # fmt: skip
     one = run(jobs, 2, alpha=1.0)
     assert [one.jobs[name].verdict for name in ("short", "middle", "long")] == ["met", "met", "missed"]
-    assert any("given up for now" in said or "cannot end in time" in said for said in one.simulation.said["long"])
+    assert any("not scheduled" in said or "cannot finish in time" in said for said in one.simulation.said["long"])
 
 
 def test_a_heavy_job_is_kept_for_several_light_ones() -> None:
@@ -264,8 +264,8 @@ def test_without_a_resize_for_less_than_it_costs() -> None:
 
 def test_what_is_too_much_is_said_with_how_late_it_would_be() -> None:
     one = run([training("a", 1000, 30.0, (12.0, 20.0), known=True)], 4)
-    late = [said for said in one.simulation.said["a"] if "cannot end in time" in said]
-    assert late[0] == "cannot end in time: on 2 devices it would be 20.0s late"
+    late = [said for said in one.simulation.said["a"] if "cannot finish in time" in said]
+    assert late[0] == "cannot finish in time: it would be 20.0s late on 2 devices"
     assert one.end("a") == pytest.approx(50.0, abs=0.1)
     stopped = run([training("a", 1000, 30.0, (12.0, 20.0), known=True, on_miss=OnMiss.STOP)], 4)
     assert stopped.jobs["a"].batches == 0  # nobody goes on with it, so nobody begins
@@ -273,9 +273,9 @@ def test_what_is_too_much_is_said_with_how_late_it_would_be() -> None:
 
 def test_who_is_early_on_the_least_it_can_have_is_told() -> None:
     whole = run([training("a", 200, 100.0, (10.0, 19.0), known=True)], 2, alpha=1.0)
-    assert whole.simulation.said["a"][0] == "ends 80.0s early with the least that it can have (devices: 1)"
+    assert whole.simulation.said["a"][0] == "finishes 80.0s early on the fewest devices that it can have (1)"
     part = run([training("a", 100, 400.0, (50.0,), can=frozenset(Capability))], 1, alpha=1.0, quantum=0.05)
-    assert any("early with the least that it can have (devices: 0.05)" in said for said in part.simulation.said["a"])
+    assert any("early on the fewest devices that it can have (0.05)" in said for said in part.simulation.said["a"])
 
 
 # ------------------------------------------------------------------------------------------------- parts of a CPU
@@ -334,7 +334,7 @@ def test_after_a_resize_that_failed_a_job_stays_where_it_was() -> None:
         if found := [one for one in scheduler.handle(Tick(), now) if isinstance(one, Grant) and one.share]:
             break
     assert len(found[-1].devices) == 2
-    assert str(found[-1].reason) == "stays on 2 devices, for the last change of their number failed"
+    assert str(found[-1].reason) == "stays on 2 devices: the last change of their number failed"
 
 
 def test_who_keeps_its_devices_is_dealt_first_and_who_gets_more_last() -> None:

@@ -66,8 +66,8 @@ def test_who_has_the_best_score_has_the_slice() -> None:
     plan = policy.plan(view([9, 9], [LEFT, LEFT], goal=[exp(-1), 1], **alike), 0.0)
     assert plan.order.tolist() == [1, 0]
     assert plan.share.tolist() == [0, 1]
-    assert said(plan, 1) == "has this slice of 5.0s: comes on 2 times as fast as it must"
-    assert said(plan, 0, waits=True) == "waits for its slice: comes on 1 times as fast as it must"
+    assert said(plan, 1) == "has this time slice of 5.0s: improving 2 times as fast as required"
+    assert said(plan, 0, waits=True) == "waiting for a time slice: improving 1 times as fast as required"
 
 
 def test_ties_go_by_deadline_and_then_by_submission() -> None:
@@ -86,7 +86,7 @@ def test_a_line_that_rises_ranks_behind_all_that_fall_and_the_steeper_goal_behin
     )
     plan = policy.plan(jobs, 0.0)
     assert plan.order.tolist() == [2, 1, 0]
-    assert said(plan, 0, waits=True).endswith("comes on 0 times as fast as it must")
+    assert said(plan, 0, waits=True).endswith("improving 0 times as fast as required")
 
 
 def test_near_its_deadline_a_job_starves_as_printed() -> None:
@@ -107,7 +107,7 @@ def test_a_target_in_batches_goes_by_time_over_work() -> None:
     jobs = view([10, 10, 30], [15, 40, 20], exact=[True] * 3)
     plan = policy.plan(jobs, 0.0)
     assert plan.order.tolist() == [1, 0, 2]
-    assert said(plan, 1) == "has this slice of 5.0s: comes on 4 times as fast as it must"
+    assert said(plan, 1) == "has this time slice of 5.0s: improving 4 times as fast as required"
     assert CODES[plan.waiting[2]] == "out_of_reach"  # 30 s of work in 20 s
     assert np.isnan(plan.finish[2])
     assert plan.finish[:2].tolist() == [20, 10]
@@ -161,7 +161,7 @@ def test_who_cannot_make_it_is_passed_over_and_tested_again_at_each_slice() -> N
     plan = policy.plan(jobs, 0.0)
     assert plan.share.tolist() == [0, 1]
     assert said(plan, 0, waits=True) == (
-        "given up for now: alone until its deadline it would not reach its target by forecast"
+        "not scheduled: by forecast it misses its target even if it trains alone until its deadline"
     )
     nearer = replace(jobs, goal=np.array([0.1, 0.1]))  # a person is content with less
     assert CODES[policy.plan(nearer, 1.0).waiting[0]] == "out_of_reach"  # until the next slice
@@ -174,7 +174,7 @@ def test_if_nobody_can_make_it_all_are_tried() -> None:
     plan = policy.plan(falling(policy, [1e-6, 1e-7], [1e3, 1e3]), 0.0)
     assert plan.order.tolist() == [0, 1]
     assert plan.share.tolist() == [1, 0]
-    assert said(plan, 0) == "no job can make it by forecast; all are tried"
+    assert said(plan, 0) == "no job is forecast to finish in time; all of them are tried"
 
 
 def test_without_look_ahead_it_is_short_term_allocation() -> None:
@@ -196,8 +196,8 @@ def test_each_shows_some_cells_in_turn_before_anything_else() -> None:
         words.append(said(plan, int(plan.order[0])))
         assert plan.share.sum() == 1
     assert heads[:4] == [0, 0, 1, 1]
-    assert words[1] == "is being explored: 4 of 5 loss cells seen"
-    assert words[4].startswith("has shown too little")  # the banks of this test were told nothing
+    assert words[1] == "being explored: 4 of 5 loss cells seen"
+    assert words[4].startswith("has reported too little")  # the banks of this test were told nothing
 
 
 def test_what_shows_no_loss_is_not_explored_for_ever_and_known_work_not_at_all() -> None:

@@ -48,7 +48,7 @@ def test_least_resources_first() -> None:
     plan = LeastResourcesFirst().plan(view([5, 3, inf, 2], [9, 99, 9, 9], size=[1, 1, 1, 2], devices=2), 0.0)
     assert plan.order.tolist() == [1, 3, 0, 2]
     assert str(Reason(CODES[plan.codes[3]], tuple(plan.numbers[3]))) == (
-        "among those that need the least: 4.0s of a device"
+        "among the jobs with the least work left: 4.0s of device time"
     )
     assert CODES[plan.waiting[2]] == "not_falling"
 
@@ -58,7 +58,8 @@ def test_easiest_first() -> None:
     plan = EasiestFirst().plan(view([5, 6, 1, inf], [12, 102, 3.5, 12]), 2.0)
     assert plan.order.tolist() == [1, 0, 2, 3]
     assert (
-        str(Reason(CODES[plan.waiting[0]], tuple(plan.numbers[0]))) == "waits for easier ones: needs 5.0s and has 10.0s"
+        str(Reason(CODES[plan.waiting[0]], tuple(plan.numbers[0])))
+        == "waiting for easier jobs: needs 5.0s and has 10.0s"
     )
 
 

@@ -69,7 +69,7 @@ def test_who_is_left_takes_turns_and_the_dropped_stand_behind() -> None:
     assert plan.order.tolist() == [0, 2, 3, 1]
     assert plan.finish[[1, 3]].tolist() == [inf, inf]
     assert str(Reason(CODES[plan.waiting[3]], tuple(plan.numbers[3]))) == (
-        "dropped for others that are nearer to their targets: it is 3 times away from its own"
+        "dropped for jobs closer to their targets: it is a factor of 3 away from its own"
     )
 
 

@@ -109,8 +109,8 @@ def alerts(answers: list[Answer]) -> list[str]:
 def test_the_first_bad_loss_is_told_at_once_and_that_it_went_away_clears_it(tmp_path: Path) -> None:
     told = Told(tmp_path, job(OnNan.STOP))
     assert alerts(told.report()) == []
-    assert alerts(told.report(BadLosses(12))) == ["its losses are NaN or infinite since batch 12"]
-    assert str(told.status.alert) == "its losses are NaN or infinite since batch 12"
+    assert alerts(told.report(BadLosses(12))) == ["its losses have been NaN or infinite since batch 12"]
+    assert str(told.status.alert) == "its losses have been NaN or infinite since batch 12"
     assert alerts(told.report(BadLosses(12, 1))) == []  # told already
     assert alerts(told.report(BadLosses(12, 2, over=True))) == []
     assert told.status.alert is None
@@ -118,14 +118,14 @@ def test_the_first_bad_loss_is_told_at_once_and_that_it_went_away_clears_it(tmp_
     assert alerts(told.report(BadLosses(44))) == []  # nor to be told again, unless it stays
     assert alerts(told.report(BadLosses(44, 1))) == []
     told.take(WorkerExited("a", 1))
-    assert re.search(r"alert +its losses are NaN or infinite since batch 12\n", told.why())
+    assert re.search(r"alert +its losses have been NaN or infinite since batch 12\n", told.why())
 
 
 def test_losses_that_stay_bad_are_told_again_and_left_alone_unless_told_otherwise(tmp_path: Path) -> None:
     told = Told(tmp_path, job())
     told.report(BadLosses(3))
     told.report(BadLosses(3, 1, over=True))
-    assert alerts(told.report(BadLosses(24, 3))) == ["its losses are NaN or infinite since batch 24"]
+    assert alerts(told.report(BadLosses(24, 3))) == ["its losses have been NaN or infinite since batch 24"]
     assert told.status.state is State.RUNNING
 
 
@@ -137,7 +137,7 @@ def test_on_nan_stop_ends_the_job_with_the_reason(can: Any, tmp_path: Path) -> N
         assert not [answer for answer in told.report(BadLosses(11, cells)) if isinstance(answer, End)]
     [end] = [answer for answer in told.report(BadLosses(11, 3)) if isinstance(answer, End)]
     assert end.verdict is Verdict.CRASHED
-    assert str(end.reason) == "stopped: its losses were NaN or infinite from batch 11 on: best 1 of 0.01"
+    assert str(end.reason) == "stopped: its losses were NaN or infinite from batch 11 on: best 1, target 0.01"
     assert told.status.alert is None
 
 
@@ -152,8 +152,7 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     assert told.scheduler.checkpoints("a")[1] == save(19)
     answers = told.report(BadLosses(21, 3))
     assert answers[-1] == End("a", 0, Verdict.CANCELLED, Reason("superseded"))  # its process leaves and saves nothing
-    words = "its losses were NaN or infinite from batch 21 on; it goes on from batch 19, 41 of its batches are to be "
-    words += "done again"
+    words = "its losses were NaN or infinite from batch 21 on; it resumes from batch 19 and repeats 41 batches"
     assert alerts(answers) == [words]
     assert (told.status.state, str(told.status.fault), told.status.incarnation) == (State.RECOVERING, words, 2)
     assert told.scheduler.checkpoints("a") == (save(19),)
@@ -165,9 +164,7 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     for cells in range(4):
         answers = told.report(BadLosses(25, cells), began=19)
     [end] = [answer for answer in answers if isinstance(answer, End)]
-    assert str(end.reason).startswith(
-        "its losses were NaN or infinite from batch 25 on, and its retries are used up: best"
-    )
+    assert str(end.reason).startswith("its losses were NaN or infinite from batch 25 on; retry limit reached: best")
     story = told.why()
     assert "its losses were NaN or infinite from batch 21 on; lost: 41 batches" in story
     assert "came back from batch 19, restart 1" in story
@@ -218,7 +215,7 @@ def test_a_subscriber_can_tell_an_alert_from_a_verdict(tmp_path: Path) -> None:
     notifier.tell([Alert("a", Reason("bad_losses", (1204.0,))), End("a", 1, Verdict.MET, Reason("target_met", (1.0,)))])
     until(lambda: out.exists() and len(out.read_text().splitlines()) == 2)
     assert out.read_text().splitlines() == [
-        "alert,,its losses are NaN or infinite since batch 1,204",
+        "alert,,its losses have been NaN or infinite since batch 1,204",
         "verdict,met,target met with 1.0s to spare",
     ]
 
@@ -274,7 +271,7 @@ def test_a_training_that_stands_still_is_told_once_and_cleared_when_it_goes_on(t
         told.number += 1
         found += alerts(told.take(Report("a", 1, told.number, 99, told.batches, hung), 1.0))
         found += alerts(told.take(Tick()))
-    assert found == ["no batch for 61.0s, one usually takes 0.1s"]
+    assert found == ["no batch for 61.0s; one usually takes 0.1s"]
     assert told.status.alert is not None
     told.number = told.batches // 10 + 100
     told.report()

@@ -361,7 +361,7 @@ def test_a_job_that_makes_room_is_told_so() -> None:
     assert [s.share for s in scheduler.status()] == [1.0, 0.0]  # it has just begun
     answers = scheduler.handle(Tick(), 11.0)
     assert [(g.job, g.share, g.devices, str(g.reason)) for g in answers if isinstance(g, Grant)] == [
-        ("a", 0.0, (), "makes room in memory for jobs before it"),
+        ("a", 0.0, (), "frees its memory for jobs ahead of it"),
         ("b", 1.0, (0,), "first in line"),
     ]
     assert scheduler.status()[0].state is State.RELEASED

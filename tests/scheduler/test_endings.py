@@ -55,7 +55,9 @@ def test_a_target_beyond_the_end_of_its_training_is_infeasible_and_says_so(polic
     scheduler.handle(Tick(), 22.0)
     a, b = scheduler.status()
     assert a.verdict is Verdict.INFEASIBLE
-    assert str(a.reason).startswith("its training ends at max_epochs=3 after 300 batches, the target is forecast at 1,")
+    assert str(a.reason).startswith(
+        "its training ends at max_epochs=3 after 300 batches, but the target is forecast at 1,"
+    )
     if policy in ("triage", "guarded_edf", "index_edf", "lara", "laira", "decor", "lrf", "etf"):
         assert (a.share, b.share) == (0.0, 1.0)  # nothing is spent on what will not be
     scheduler.check()
@@ -67,7 +69,7 @@ def test_more_batches_than_its_trainer_will_do_are_told_at_once() -> None:
     answers = scheduler.handle(Report("a", 1, 1, 1, 0, 0.0, horizon=Horizon(500, "max_steps=500")), 0.1)
     [notice] = [answer for answer in answers if isinstance(answer, VerdictChanged)]
     assert notice.verdict is Verdict.INFEASIBLE
-    assert str(notice.reason) == "its training ends at max_steps=500 after 500 batches, the target is 1,000"
+    assert str(notice.reason) == "its training ends at max_steps=500 after 500 batches, but the target is 1,000"
     scheduler.handle(Report("a", 1, 2, 1, 10, 1.0, horizon=Horizon(5000, "max_steps=5000")), 1.0)
     scheduler.handle(Tick(), 2.0)
     assert scheduler.status()[0].verdict is Verdict.AT_RISK or scheduler.status()[0].verdict is Verdict.INFEASIBLE
@@ -80,7 +82,7 @@ def test_a_limit_of_time_is_a_deadline_of_its_own() -> None:
     scheduler.handle(Report("a", 1, 1, 1, 10, 1.0, horizon=Horizon(seconds=50.0)), 1.0)
     scheduler.handle(Tick(), 2.0)
     [status] = scheduler.status()
-    words = "needs at least 94.0s alone on the device, and its time (max_time or Slurm's) is up in 49.0s"
+    words = "needs at least 94.0s alone on its devices, but its time limit (max_time or Slurm's) is up in 49.0s"
     assert (status.verdict, str(status.reason)) == (Verdict.INFEASIBLE, words)
     assert status.deadline == 600.0
 
@@ -101,9 +103,9 @@ def test_the_end_says_what_ended_it_the_best_value_and_what_would_have_done(even
     assert isinstance(end, End)
     said, _, rest = str(end.reason).partition(": best ")
     assert said == words
-    best, _, more = rest.partition(" of 0.01; about ")
+    best, _, more = rest.partition(", target 0.01; about ")
     assert 0.02 < float(best) < 0.03
-    assert more.endswith("s more would have done")
+    assert more.endswith("s more would have been enough")
     assert 30 < end.reason.numbers[2] < 200  # by 10 / batches it is 60 s
 
 
@@ -120,11 +122,11 @@ def test_an_end_without_a_curve_or_with_a_flat_one_promises_nothing() -> None:
     ended = "its training ended at max_steps=9: "
     assert (
         end_of(LossTarget("loss", 0.5), *flat)
-        == f"{ended}best 1 of 0.5; by forecast, ten times the time would not have done"
+        == f"{ended}best 1, target 0.5; by forecast, ten times as long would not have been enough"
     )
-    assert end_of(LossTarget("loss", 0.5), *flat[:3]) == f"{ended}best 1 of 0.5"
-    assert end_of(LossTarget("loss", 0.5), Report("a", 1, 1, 9, 9, 1.0)) == f"{ended}no value of its target was seen"
-    words = f"{ended}9 of 100 batches; about 10.1s more would have done"
+    assert end_of(LossTarget("loss", 0.5), *flat[:3]) == f"{ended}best 1, target 0.5"
+    assert end_of(LossTarget("loss", 0.5), Report("a", 1, 1, 9, 9, 1.0)) == f"{ended}its target metric was never seen"
+    words = f"{ended}9 of 100 batches; about 10.1s more would have been enough"
     assert end_of(BatchTarget(100), Report("a", 1, 1, 9, 9, 1.0)) == words
     assert end_of(BatchTarget(100)) == "its training ended at max_steps=9"
 
@@ -194,7 +196,7 @@ def test_met_is_told_as_well_and_with_a_progress_bar(capsys: pytest.CaptureFixtu
 
 def test_a_target_beyond_max_steps_is_told_before_the_training_ends(caplog: pytest.LogCaptureFixture) -> None:
     fit(BatchTarget(1000), model=Line(pause=0.05), max_steps=20, max_epochs=-1)
-    assert "a: infeasible: its training ends at max_steps=20 after 20 batches, the target is 1,000" in caplog.text
+    assert "a: infeasible: its training ends at max_steps=20 after 20 batches, but the target is 1,000" in caplog.text
 
 
 HALF: dict[str, Any] = {"max_epochs": 3, "limit_train_batches": 0.5}

@@ -54,7 +54,7 @@ def test_each_trains_where_it_is_said_to_and_waits_there() -> None:
     tell(scheduler, Submit((job("one", "b"), job("two", "b"), job("three"), job("four", "cloud"))), 0.0)
     assert where(scheduler) == {"one": (2,), "three": (0,), "four": (3,)}
     waits = scheduler.last("two")
-    assert str(waits.why) == "waits for a device where it trains: the pool has 1 there"
+    assert str(waits.why) == "waiting for a device at its location: the pool has 1 there"
     tell(scheduler, WorkerExited("one", 1, ExitCause.DONE), 1.0)
     assert where(scheduler)["two"] == (2,)
 
@@ -117,8 +117,8 @@ def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
     scheduler = Scheduler(EDGE)
     ends = tell(scheduler, Submit((job("one", "moon"), job("two", "b", min_devices=2, max_devices=2))), 0.0)
     assert [str(end.reason) for end in ends if isinstance(end, End)] == [
-        "trains at moon, where the pool has no device",
-        "needs 2 devices, the pool has 1 at b",
+        "requires location moon, where the pool has no device",
+        "needs 2 devices, but the pool has 1 at b",
     ]
     assert all(end.verdict is Verdict.CANCELLED for end in ends if isinstance(end, End))
     with pytest.raises(ValueError, match="locations must be a name for each of 2 devices"):

@@ -76,9 +76,9 @@ def test_a_job_goes_back_to_before_its_losses_were_nan_another_is_stopped_a_thir
     back, stop, short = made.run(run_dir=run, cluster=cluster).jobs
 
     assert (back.verdict, back.restarts) == (Verdict.MET, 1)
-    assert str(back.fault).startswith("its losses were NaN or infinite from batch 201 on; it goes on from batch ")
+    assert str(back.fault).startswith("its losses were NaN or infinite from batch 201 on; it resumes from batch ")
     assert back.saved is not None
-    start = int(str(back.fault).partition("from batch ")[2].partition("it goes on from batch ")[2].partition(",")[0])
+    start = int(str(back.fault).partition("from batch ")[2].partition("it resumes from batch ")[2].partition(" ")[0])
     assert 0 < start < 200
     state = torch.load(run / "jobs" / "back" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(bool(torch.isfinite(values).all()) for values in state.values())
@@ -94,5 +94,5 @@ def test_a_job_goes_back_to_before_its_losses_were_nan_another_is_stopped_a_thir
     with Journal.open(run / "journal.db", read_only=True) as journal:
         replay(journal)
         story = "\n".join(why(History.read(journal), "back"))
-    assert "its losses are NaN or infinite since batch 201" in story
+    assert "its losses have been NaN or infinite since batch 201" in story
     assert f"came back from batch {start}, restart 1" in story

@@ -65,9 +65,9 @@ def test_a_lost_worker_comes_back_from_what_was_saved_after_a_pause(scheduler: S
     assert scheduler.placements() == []  # nobody is to launch it yet
     [status] = scheduler.status()
     assert (status.state, status.restarts, status.saved) == (State.RECOVERING, 1, 30)
-    assert str(status.fault) == "ValueError: no; it goes on from batch 30, 10 of its batches are to be done again"
+    assert str(status.fault) == "ValueError: no; it resumes from batch 30 and repeats 10 batches"
     back = 5.0 + pause("a", 1)
-    assert str(status.why) == "comes back in 1.1s"
+    assert str(status.why) == "restarts in 1.1s"
     assert scheduler.wakeup() == back
     scheduler.handle(Tick(), back)
     assert scheduler.placements() == [Placement("a", 2, (0,))]
@@ -100,7 +100,7 @@ def test_each_kind_of_fault_has_a_budget_of_its_own(
     [end] = [answer for answer in answers if isinstance(answer, End)]
     assert end.verdict is Verdict.CRASHED
     assert str(end.reason).startswith("ValueError: no")
-    assert ("as often as it may" in str(end.reason)) == bool(times)
+    assert ("retry limit reached" in str(end.reason)) == bool(times)
     assert state(scheduler, "b") is not State.ENDED  # no other job pays
 
 
@@ -138,7 +138,7 @@ def test_a_life_that_is_over_is_refused_with_all_that_it_saved(scheduler: Schedu
     known = (save(35, "d"), save(30, "c"))
     [end] = scheduler.handle(report(90, 9, saved=save(90, "e")), 5.0)
     assert isinstance(end, End)
-    assert (end.version, str(end.reason)) == (0, "another incarnation of this job runs")
+    assert (end.version, str(end.reason)) == (0, "another incarnation of this job is running")
     assert scheduler.handle(lost(saved=save(95, "f")), 5.5) == []
     assert scheduler.checkpoints("a") == known
     scheduler.handle(report(36, life=2, began=35), 6.0)
@@ -164,7 +164,7 @@ def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_devi
     assert [placement.job for placement in scheduler.placements()] == ["b"]
     assert [job.share for job in scheduler.status()] == [0.0, 1.0]
     [status, _] = scheduler.status()
-    assert str(status.fault) == "its workers were not ready in time (no worker on device 1); it is tried again"
+    assert str(status.fault) == "its workers were not ready in time (no worker on device 1); it is retried"
     now = 60.0
     for _ in range(MOST_UNREADY - 2):
         scheduler.handle(Tick(), now := now + 100)
@@ -173,7 +173,7 @@ def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_devi
     assert "a" in [placement.job for placement in scheduler.placements()]
     answers = scheduler.handle(LaunchTimedOut("a", 1, "no worker on device 1"), now)
     [end] = [answer for answer in answers if isinstance(answer, End)]
-    assert str(end.reason) == "its workers were not ready 5 times: no worker on device 1"
+    assert str(end.reason) == "its workers were not ready after 5 attempts: no worker on device 1"
     scheduler.check()
 
 
@@ -200,7 +200,7 @@ def test_with_no_device_left_all_wait_and_say_so() -> None:
     scheduler.handle(DevicesUnavailable((0,), "device 0: its node is gone"), 1.0)
     assert scheduler.placements() == []
     [status] = scheduler.status()
-    assert str(status.why) == "waits for a device: no worker is ready on 1 of the pool's"
+    assert str(status.why) == "waiting for a device: no worker is ready on 1 of the pool's devices"
     scheduler.handle(DevicesUnavailable(()), 500.0)
     assert scheduler.placements() == [Placement("a", 1, (0,))]
     scheduler.check()
@@ -227,7 +227,7 @@ def test_a_pool_that_was_lost_brings_its_jobs_back_and_says_so(scheduler: Schedu
     scheduler.handle(report(10, saved=save(8)), 1.0)
     scheduler.handle(WorkersLost(), 2.0)
     status = {job.name: job for job in scheduler.status()}
-    assert str(status["a"].fault) == "the pool was lost; it goes on from batch 8, 2 of its batches are to be done again"
+    assert str(status["a"].fault) == "the pool was lost; it resumes from batch 8 and repeats 2 batches"
     assert status["b"].fault is None  # it had not begun
     assert scheduler.placements()[0] == Placement("a", 2, (0,))
 

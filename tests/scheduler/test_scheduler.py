@@ -64,7 +64,7 @@ def test_the_earliest_deadline_gets_the_device_and_the_other_is_held(scheduler: 
     held = scheduler.directive("late")
     assert isinstance(held, Grant)
     assert held.share == 0.0
-    assert str(held.reason) == "waits behind 1 earlier"
+    assert str(held.reason) == "queued behind 1 job"
 
 
 def test_meeting_the_target_ends_the_job_and_frees_the_device_at_once(scheduler: Scheduler) -> None:
@@ -120,7 +120,7 @@ def test_a_job_given_up_has_missed_and_says_that_it_had_been_given_up(scheduler:
     scheduler.handle(Tick(), 1.5)
     status = scheduler.status()[0]
     assert status.verdict is Verdict.INFEASIBLE
-    assert str(status.reason) == "needs at least 94.0s alone on the device and has 8.5s"  # 99 s, 5 % faster
+    assert str(status.reason) == "needs at least 94.0s alone on its devices and has 8.5s"  # 99 s, 5 % faster
     [end] = directives(scheduler.handle(Tick(), 10.0))
     assert isinstance(end, End)
     assert (end.verdict, end.reason.code) == (Verdict.MISSED, "never_feasible_batches_more")
@@ -131,7 +131,7 @@ def test_a_job_given_up_has_missed_and_says_that_it_had_been_given_up(scheduler:
     [
         (0, None, "too early to tell"),
         (60, Verdict.FEASIBLE, "on time with 4.0s to spare"),
-        (30, Verdict.INFEASIBLE, "needs at least 6.6s alone on the device and has 6.0s"),
+        (30, Verdict.INFEASIBLE, "needs at least 6.6s alone on its devices and has 6.0s"),
     ],
 )
 def test_verdicts_of_known_work(scheduler: Scheduler, done: int, verdict: Verdict | None, words: str) -> None:
@@ -154,7 +154,7 @@ def test_at_risk_is_late_behind_others_but_not_alone(scheduler: Scheduler) -> No
     scheduler.handle(Tick(), 1.0)
     second = scheduler.status()[1]
     assert second.verdict is Verdict.AT_RISK
-    assert str(second.reason) == "would be 3.8s late"
+    assert str(second.reason) == "forecast to finish 3.8s late"
 
 
 def test_no_verdict_on_a_loss_curve_before_it_has_shown_enough() -> None:
@@ -179,7 +179,7 @@ def test_a_flat_curve_is_infeasible_and_says_why() -> None:
     scheduler.handle(Tick(), 2.5)
     status = scheduler.status()[0]
     assert status.verdict is Verdict.INFEASIBLE
-    assert str(status.reason) == "its loss does not come down towards the target"
+    assert str(status.reason) == "its loss is not falling towards the target"
     assert status.finish is None
 
 

@@ -68,7 +68,7 @@ def test_a_client_alone(tmp_path: Path) -> None:
 
 def test_a_job_that_does_not_fit_is_refused() -> None:
     client = LocalClient()
-    with pytest.raises(JoinRefusedError, match="a: needs 2 devices, the pool has 1"):
+    with pytest.raises(JoinRefusedError, match="a: needs 2 devices, but the pool has 1"):
         client.join(Job("a", 60.0, BatchTarget(10), min_devices=2, max_devices=2), "cpu")
 
 

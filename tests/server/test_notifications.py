@@ -48,7 +48,7 @@ def test_a_command_hears_of_each_verdict_once_and_in_order(tmp_path: Path) -> No
     notifier.tell([crashed])
     eventually(lambda: len(lines(out)) >= 3)
     assert lines(out)[:3] == [
-        "a|at risk|would be 3.0s late",
+        "a|at risk|forecast to finish 3.0s late",
         "a|met|target met with 51.0s to spare",
         "b|crashed|$(touch x) `y`",
     ]
@@ -94,7 +94,7 @@ def test_an_address_gets_json_and_may_answer_what_it_likes(web: tuple[str, list[
     notifier.tell([AT_RISK, MET])
     eventually(lambda: len(posts) == 2)
     assert posts == [
-        {"event": "verdict", "job": "a", "verdict": "at risk", "reason": "would be 3.0s late"},
+        {"event": "verdict", "job": "a", "verdict": "at risk", "reason": "forecast to finish 3.0s late"},
         {"event": "verdict", "job": "a", "verdict": "met", "reason": "target met with 51.0s to spare"},
     ]
 
@@ -122,7 +122,7 @@ def test_a_slow_command_is_given_up_and_nobody_waits_for_it(
     for _ in range(5):
         notifier.tell([AT_RISK])
     assert time.monotonic() - start < 0.25
-    assert "a: would be 3.0s late was not passed on" in caplog.text
+    assert "a: forecast to finish 3.0s late was not passed on" in caplog.text
     eventually(lambda: "timed out" in caplog.text)
 
 

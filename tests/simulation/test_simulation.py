@@ -276,7 +276,7 @@ def test_a_training_ends_when_deadline_and_recording_are_over() -> None:
     assert (ends(outcome), verdicts(outcome)) == ([4.5, 6.0], ["missed", "missed"])
     assert [str(job.reason) for job in outcome.summary.jobs] == [
         "target met 2.5s after the deadline",
-        "its training ended: best 1 of 0.5",
+        "its training ended: best 1, target 0.5",
     ]
 
 

@@ -90,9 +90,7 @@ def test_while_it_recovers_everybody_who_looks_sees_it() -> None:
     assert told.status.state is State.RECOVERING
     for text in (told.board(), told.plain()):
         assert "recovering" in text
-        assert (
-            "its process died; it goes on from batch 80, 20 of its batches are to be done again, 2.0s of work" in text
-        )
+        assert "its process died; it resumes from batch 80 and repeats 20 batches, 2.0s of work" in text
         assert "restart 1 after a pause of 1.1s" in text
     assert "1 recovering" in told.board()
     for text in (told.why(), told.report()):
@@ -224,7 +222,7 @@ def test_a_device_without_a_worker_is_told() -> None:
     for text in (told.why(), told.report()):
         assert "device 0: its node is gone" in text
     assert "not yet back" in told.why()
-    assert "waits for a device" in told.board()
+    assert "waiting for a device" in told.board()
     told.take(DevicesUnavailable(()), 35.0)
     assert "back after 30.0s" in told.why()
     assert "the device for 30.0s" in told.report()

@@ -61,7 +61,7 @@ def test_a_wide_board_shows_every_column() -> None:
         assert words in cnn
     assert "2 bad losses kept out" in cnn
     assert "20 / 500 batches" in lstm
-    assert "waits behind 1 earlier" in lstm
+    assert "queued behind 1 job" in lstm
     assert "ValueError: [2J<b>" in bad
     assert "\x1b" not in text
 
