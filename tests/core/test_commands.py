@@ -82,9 +82,9 @@ def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
         (Pause("a"), "paused by a person"),
         (Pause("a", release=True, by=Asker.PLAN), "paused by the placement plan"),
         (Pause("a", by=Asker.MARKET), "paused by the spot policy"),
-        (SetDevices("a", 0, Asker.MARKET), "given no devices for now by the spot policy"),
-        (SetDevices("a", 0), "given no devices for now by a person"),
-        (SetLocation("a", "edge", 0, Asker.PLAN), "given no devices for now by the placement plan"),
+        (SetDevices("a", 0, Asker.MARKET), "told to hold no devices by the spot policy"),
+        (SetDevices("a", 0), "told to hold no devices by a person"),
+        (SetLocation("a", "edge", 0, Asker.PLAN), "told to hold no devices by the placement plan"),
     ],
 )
 def test_a_reason_names_who_asked(command: Command, words: str) -> None:
