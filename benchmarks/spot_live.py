@@ -27,10 +27,11 @@ from lightning_core.cloud.simulated_cloud import local_machines, make_token
 
 make_token()  # Ray looks for it once, when it is imported
 
+from lightning_core.cloud.market_replay import MarketReplay  # noqa: E402
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
-from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher  # noqa: E402
+from lightning_core.cluster.spot_watcher import SpotWatcher  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.arrays import FloatArray  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
@@ -195,7 +196,7 @@ def reckoned() -> None:
         for words, preemption_cost in (("yes", part), ("no", 0.0)):
             batch = JobBatch([replace(job, preemption_cost=preemption_cost)] * DAYS, [market_of(seed, 1.0, intervals) for seed in range(DAYS)],
                           [0] * DAYS)  # fmt: skip
-            [ledger] = backtest([SPOT_POLICIES[POLICY]()], batch, MarketForecaster(LastValue()), gone=part)
+            [ledger] = backtest([SPOT_POLICIES[POLICY]()], batch, MarketForecaster(LastValue()), preemption_cost=part)
             rows.append([part, words, int((~ledger.on_time).sum()), float(ledger.cost.mean())])
     table(["intervals lost", "reckoned with", "late", "cost"], rows)
 
@@ -206,7 +207,7 @@ def lived(seed: int, interval: float, intervals: int, batches: int) -> Day:
     with tempfile.TemporaryDirectory(prefix="lc-") as folder, local_machines() as machines:
         nodes = SimulatedProvisioner(machines, notice=0.0 if seed % 2 else NOTICE)
         asked = time.monotonic()
-        nodes.want(NodeCounts(0, 1))
+        nodes.scale_to(NodeCounts(0, 1))
         job: dict[str, Any] = {
             "seed_everything": 1,
             "model": {"class_path": "benchmarks.resize.Network", "init_args": {"folder": folder, "pause": 0.03}},
@@ -221,17 +222,17 @@ def lived(seed: int, interval: float, intervals: int, batches: int) -> Day:
             run = SpotWatcher(
                 cluster,
                 nodes,
-                nodes.there,
+                nodes.present,
                 market,
                 lambda _: SPOT_POLICIES[POLICY](),
-                kept=KEPT,
+                kept_fraction=KEPT,
                 setup=time.monotonic() - asked,
             )
             world = MarketReplay(nodes, market, run)
             summary = bundle.run(run_dir=Path(folder) / "run", cluster=cluster, watcher=world)
         nodes.close()
-        found = moments(Path(folder) / "run" / "journal.db", world.taken[: 0 if seed % 2 else None],
-                        world.taken[: None if seed % 2 else 0])  # fmt: skip
+        found = moments(Path(folder) / "run" / "journal.db", world.preempted_at[: 0 if seed % 2 else None],
+                        world.preempted_at[: None if seed % 2 else 0])  # fmt: skip
     [ended], [planned] = summary.jobs, run.jobs
     # In the first interval nothing was known of its speed: simulated are the others.
     first = run.rows[0]
@@ -243,7 +244,7 @@ def lived(seed: int, interval: float, intervals: int, batches: int) -> Day:
             [SPOT_POLICIES[POLICY]()],
             JobBatch([job], market, [1]),
             MarketForecaster(LastValue()),
-            gone=lost,
+            preemption_cost=lost,
             held=(first.spot, first.on_demand),
         )[0]
         for job, lost in ((rest, gone), (replace(rest, preemption_cost=0.0), 0.0))
@@ -261,7 +262,7 @@ def lived(seed: int, interval: float, intervals: int, batches: int) -> Day:
     return Day(
         ended.verdict is Verdict.MET, run.cost, first.cost + float(simulated.cost[0]),
         first.cost + float(lossless.cost[0]), *others,
-        sum(row.moves for row in run.rows), sum(row.losses for row in run.rows), ended.lost, ended.batches, held, found,
+        sum(row.incarnations for row in run.rows), sum(row.failures for row in run.rows), ended.lost, ended.batches, held, found,
     )  # fmt: skip
 
 

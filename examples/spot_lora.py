@@ -35,7 +35,8 @@ import torch  # noqa: E402
 
 from lightning_core.bundle.problems import require  # noqa: E402
 from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
-from lightning_core.cli.market_run import LEDGER, MarketOptions  # noqa: E402
+from lightning_core.cli.market_options import MarketOptions  # noqa: E402
+from lightning_core.cli.market_run import LEDGER, run_on_market  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.node.signals import recorded_signals  # noqa: E402
@@ -70,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         cut(run_dir / "market.csv", arguments.start), interval=f"{arguments.interval}s", policy=arguments.policy,
         picture=arguments.picture or run_dir / "intervals.png",
     )  # fmt: skip
-    bundle = market_options.place(Bundle.from_dict(content, ROOT))
+    bundle = market_options.apply(Bundle.from_dict(content, ROOT))
     bundle.check()
     with recorded_signals(at_once=True):
-        summary = market_options.run(
-            bundle, run_dir, view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices)
+        summary = run_on_market(
+            market_options, bundle, run_dir, view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices)
         )
     print_summary(summary, sys.stdout)
     before, after = accuracy(data, None), accuracy(data, run_dir / "jobs" / JOB / FOLDER)

@@ -102,7 +102,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--run-dir", type=Path, metavar="DIR", help="of a run: its job's speed as it was measured, and "
                        "the batches that it still has to do")  # fmt: skip
     group.add_argument("--job", metavar="NAME", help="of that run")
-    group.add_argument("--kept", type=float, default=0.9, metavar="PART", help="of an interval in which the number of "
+    group.add_argument("--kept-fraction", type=float, default=0.9, metavar="PART", help="of an interval in which the number of "
                        "instances changes (default 0.9)")  # fmt: skip
     group.add_argument("--value", type=float, metavar="V", help="of its end in time (default: half as much again as "
                        "it costs on on-demand instances)")  # fmt: skip
@@ -273,7 +273,7 @@ def _job(arguments: argparse.Namespace, market: Market) -> SpotJob:
     if work is None:
         raise ValueError("a job needs --work, or the --run-dir and the --job of a run")
     max_nodes = max_nodes or 12
-    made = SpotJob(work, arguments.deadline, min_nodes, max_nodes, tuple(throughput), arguments.kept, arguments.kept, 0.0,
+    made = SpotJob(work, arguments.deadline, min_nodes, max_nodes, tuple(throughput), arguments.kept_fraction, arguments.kept_fraction, 0.0,
                    arguments.grace)  # fmt: skip
     value = arguments.value
     if value is None:

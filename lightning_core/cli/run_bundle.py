@@ -21,7 +21,7 @@ from lightning_core.storage.journal import Journal, replay
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.cli.market_run import MarketOptions
+    from lightning_core.cli.market_options import MarketOptions
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -75,7 +75,7 @@ def _placed(market_options: MarketOptions, bundle: BundleSpec) -> BundleSpec:
 
     if not market_options.ray:
         make_token()  # Ray looks for it once, when it is imported
-    return market_options.place(bundle)
+    return market_options.apply(bundle)
 
 
 def _market_of(arguments: argparse.Namespace) -> MarketOptions | None:
@@ -90,7 +90,7 @@ def _market_of(arguments: argparse.Namespace) -> MarketOptions | None:
                 words = "is of a run on a market: it needs --market TRACE or --quotes COMMAND"
             raise ValueError(f"--{flag.replace('_', '-')} {words}")
         return None
-    from lightning_core.cli.market_run import MarketOptions
+    from lightning_core.cli.market_options import MarketOptions
 
     return MarketOptions(arguments.market, arguments.quotes, arguments.interval, arguments.price, arguments.spot_policy,
                     arguments.ray, arguments.provision, arguments.picture)  # fmt: skip
@@ -107,7 +107,7 @@ def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, market_options:
     write_spec(bundle, run_dir)
     print_moments(bundle)
     if market_options is not None:
-        market_options.keep(run_dir)
+        market_options.save(run_dir)
     return _run_in(bundle, run_dir, arguments, market_options=market_options)
 
 
@@ -139,7 +139,9 @@ def _run_in(
     try:
         with recorded_signals(at_once=True):
             if market_options is not None:
-                summary = market_options.run(bundle, run_dir, view, before)
+                from lightning_core.cli.market_run import run_on_market
+
+                summary = run_on_market(market_options, bundle, run_dir, view, before)
             else:
                 if arguments.ray:
                     join_ray(arguments.ray)
@@ -167,7 +169,7 @@ def _run_in(
 def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.differences import differences
-    from lightning_core.cli.market_run import MarketOptions
+    from lightning_core.cli.market_options import MarketOptions
     from lightning_core.run.run_folder import read_origin
 
     run_dir = arguments.resume.resolve()
@@ -187,7 +189,7 @@ def _resume(arguments: argparse.Namespace) -> int:
                 print(f"{run_dir}: all its jobs have ended")
                 return EXIT_MET
     bundle = read_origin(run_dir, before)
-    if (market_options := MarketOptions.of(run_dir)) is not None:
+    if (market_options := MarketOptions.load(run_dir)) is not None:
         market_options = replace(market_options, ray=arguments.ray or market_options.ray)
         bundle = _placed(market_options, bundle)
     if changes := differences(before, bundle):

@@ -1,13 +1,12 @@
-"""Nodes of a pool that come and go: who brings them up, and who takes them away.
+"""Provisioners bring up the nodes of a pool, and return them.
 
-A node has one device, and carries the label ``ray.io/market-type``: ``spot`` or ``on-demand``. Who is asked for nodes
-answers at once; they come when they come, and what there is Ray says.
+A node has one device and carries the label ``ray.io/market-type``: ``spot`` or ``on-demand``. A provisioner answers a
+request at once; nodes come when they come, and Ray says which ones there are.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
 import time
 from typing import Any, Protocol
 
@@ -16,32 +15,28 @@ from ray._private.state import state as ray_state
 
 from lightning_core.market.online.node_counts import NodeCounts
 
-log = logging.getLogger(__name__)
-
 MARKET_LABEL = "ray.io/market-type"
 SPOT = "spot"
 ON_DEMAND = "on-demand"
 MARKET_TYPES = (SPOT, ON_DEMAND)
-# How long a node that is given back has to be left by its job, seconds; a job that has left is not waited for.
+# Seconds that a job has to leave a node which is given back.
 LEAVE_SECONDS = 10.0
-# How often nodes are looked at here, seconds.
-POLL_SECONDS = 0.1
 
 
 class Provisioner(Protocol):
-    """Brings nodes up, and gives them back."""
+    """Brings up nodes and returns them."""
 
-    def want(self, wanted: NodeCounts) -> None:
-        """So many there should be; returns at once."""
+    def scale_to(self, wanted: NodeCounts) -> None:
+        """Request that there be so many nodes; returns at once."""
 
     def close(self) -> None:
-        """No node is wanted any more."""
+        """Return all nodes."""
 
 
 def list_nodes(resource: str = "device") -> dict[str, str]:
-    """Nodes of the Ray that this process has joined that have a device and are not being taken away: id and kind.
+    """Return the market type of each node by its id: nodes of the joined Ray with a device that are not draining.
 
-    A node that says nothing of its kind has none: ``""``.
+    The type of a node without the label is ``""``.
     """
     draining = ray_state.get_draining_nodes()
     listed: Any = ray.nodes  # it has no types
@@ -53,26 +48,26 @@ def list_nodes(resource: str = "device") -> dict[str, str]:
 
 
 def count_nodes(resource: str = "device") -> NodeCounts:
-    """How many of those there are of each kind."""
-    kinds = list(list_nodes(resource).values())
-    return NodeCounts(kinds.count(SPOT), kinds.count(ON_DEMAND))
+    """Return the number of those nodes by market type."""
+    types = list(list_nodes(resource).values())
+    return NodeCounts(types.count(SPOT), types.count(ON_DEMAND))
 
 
 def drain(address: str, node: str, seconds: float) -> None:
-    """Gives notice that a node will be taken away: nothing new comes to it.
+    """Give a node a preemption notice: Ray starts nothing new on it.
 
     Args:
-        address: of the cluster.
-        node: its id.
-        seconds: from now.
+        address: Address of the cluster.
+        node: Id of the node.
+        seconds: Seconds from now to the node's end.
 
     Raises:
-        RuntimeError: if Ray does not take it.
+        RuntimeError: If Ray rejects the notice.
     """
     raylet: Any = importlib.import_module("ray._raylet")
-    words: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
-    reason = words.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    protocol: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
+    reason = protocol.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     deadline = int(1000 * (time.time() + seconds))
-    accepted, why = raylet.GcsClient(address=address).drain_node(node, reason, "taken away", deadline)
+    accepted, why = raylet.GcsClient(address=address).drain_node(node, reason, "preempted", deadline)
     if not accepted:
-        raise RuntimeError(f"node {node}: the notice was not taken: {why}")
+        raise RuntimeError(f"node {node}: Ray rejected the preemption notice: {why}")

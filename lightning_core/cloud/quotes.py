@@ -1,4 +1,4 @@
-"""What a market offers now: a command of the user's says it, again and again."""
+"""Market quotes: what is on offer now, as printed by a command of the user's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import math
 import shlex
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,68 +18,79 @@ from lightning_core.market import Market
 
 log = logging.getLogger(__name__)
 
-# How long the command may take, seconds.
-PATIENCE = 60.0
-# How often it is run in an interval: an interval begins with what was said last.
-TIMES = 4
-# So many intervals behind the present one are taken to be like it: further than any deadline.
+# Seconds that the command may take.
+QUOTE_TIMEOUT = 60.0
+# Runs of the command per interval; an interval begins with the newest quote.
+QUOTES_PER_INTERVAL = 4
+# Intervals after the present one that are taken to be like it: further than any deadline.
 AHEAD = 10_000
-# Nobody has more nodes to offer.
-MOST = 10**6
+MAX_AVAILABLE = 10**6
+
+MarketFeed = Callable[[int], Market]
+"""Returns the market as it is known in an interval."""
+
+
+def market_feed(market: Market | MarketFeed) -> MarketFeed:
+    """Return a feed of a recording, whose last interval then continues; a feed is returned as it is."""
+    if not isinstance(market, Market):
+        return market
+    price = np.pad(market.price, (0, AHEAD), mode="edge")
+    extended = replace(market, price=price, available=np.pad(market.available, (0, AHEAD), mode="edge"))
+    return lambda interval: extended
 
 
 class Quote(NamedTuple):
-    """What is offered."""
+    """What is on offer."""
 
     price: float
-    """Of a spot node for an interval."""
+    """Price of a spot node for an interval."""
     available: int
-    """Spot nodes that can be had."""
+    """Spot nodes on offer."""
     on_demand: float = 1.0
     """Price of an on-demand node for an interval."""
 
     @classmethod
     def parse(cls, text: str) -> Quote:
-        """Reads what the command has printed.
+        """Read what the command has printed.
 
         Raises:
-            ValueError: if it is no quote.
+            ValueError: If it is not a quote.
 
         Example::
 
             >>> Quote.parse('{"price": 1.22, "available": 3, "on_demand": 4.1}')
             Quote(price=1.22, available=3, on_demand=4.1)
         """
-        words = 'must print {"price": P, "available": N}, and maybe "on_demand": P'
+        rule = 'must print {"price": P, "available": N}, optionally with "on_demand": P'
         try:
-            said = json.loads(text)
+            body = json.loads(text)
         except ValueError:
-            raise ValueError(f"{words}, got {text.strip()[:80]!r}") from None
-        if not isinstance(said, dict) or not {"price", "available"} <= said.keys() <= set(cls._fields):
-            raise ValueError(f"{words}, got {text.strip()[:80]!r}")
-        for rule, minimum in (("price", 0.0), ("available", 0.0), ("on_demand", math.ulp(0.0))):
-            number = said.get(rule, 1.0)
+            raise ValueError(f"{rule}, got {text.strip()[:80]!r}") from None
+        if not isinstance(body, dict) or not {"price", "available"} <= body.keys() <= set(cls._fields):
+            raise ValueError(f"{rule}, got {text.strip()[:80]!r}")
+        for key, minimum in (("price", 0.0), ("available", 0.0), ("on_demand", math.ulp(0.0))):
+            number = body.get(key, 1.0)
             if isinstance(number, bool) or not isinstance(number, int | float) or not minimum <= number < math.inf:
-                rules = "positive" if minimum else "at least 0"
-                raise ValueError(f"{rule} must be a number, {rules} and finite, got {number!r}")
-        if said["available"] != int(said["available"]) or said["available"] > MOST:
-            raise ValueError(f"available must be whole and at most {MOST:,}, got {said['available']}")
-        return cls(float(said["price"]), int(said["available"]), float(said.get("on_demand", 1.0)))
+                bound = "positive" if minimum else "at least 0"
+                raise ValueError(f"{key} must be a number, {bound} and finite, got {number!r}")
+        if body["available"] != int(body["available"]) or body["available"] > MAX_AVAILABLE:
+            raise ValueError(f"available must be whole and at most {MAX_AVAILABLE:,}, got {body['available']}")
+        return cls(float(body["price"]), int(body["available"]), float(body.get("on_demand", 1.0)))
 
 
 class Quotes:
-    """The market interval by interval, as a command says it: called with an interval, gives what is known in it.
+    """The market interval by interval, as quoted by a command: a :data:`MarketFeed`.
 
-    The command is run several times an interval, beside what goes on: nothing waits for it. Where it fails, what it said
-    last counts.
+    A thread runs the command several times an interval, so that nothing waits for it. Where it fails, its last quote
+    stays valid.
 
     Args:
-        words: the command and its arguments; no shell reads them.
-        seconds: of an interval.
-        before: price of a spot node and how many there were, by interval, of a run to go on with.
+        words: The command and its arguments; no shell is involved.
+        seconds: Seconds of an interval.
+        before: Price of a spot node and spot nodes on offer by interval, of a run to resume.
 
     Raises:
-        ValueError: if the command cannot be run, or says no quote.
+        ValueError: If the command cannot be run, or does not print a quote.
     """
 
     def __init__(
@@ -86,18 +98,21 @@ class Quotes:
     ) -> None:
         self._words = shlex.split(words) if isinstance(words, str) else list(words)
         if not self._words:
-            raise ValueError("a command must be named, got none")
+            raise ValueError("the command must not be empty")
         self._seconds = seconds
         self._intervals = {interval: Quote(*known) for interval, known in (before or {}).items()}
         self._failed = False
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self.last = self._ask()
-        """What was said last."""
+        """The newest quote."""
         self._thread = threading.Thread(target=self._run, name="lightning-core-quotes", daemon=True)
         self._thread.start()
 
     def __call__(self, interval: int) -> Market:
-        """The market up to an interval as it was, an interval that nobody asked of as the one before it; then on as now."""
+        """Return the market as quoted up to an interval, and as now from there on.
+
+        An interval in which this was not called is taken to be like the one before it.
+        """
         self._intervals.setdefault(interval, self.last)
         known, quotes = self._intervals[min(self._intervals)], list[Quote]()
         for number in range(interval + 1):
@@ -107,29 +122,29 @@ class Quotes:
         return Market(price, available, quotes[-1].on_demand, self._seconds, "quotes")
 
     def close(self) -> None:
-        """Nobody asks any more."""
-        self._over.set()
-        self._thread.join(PATIENCE)
+        """Stop running the command."""
+        self._closed.set()
+        self._thread.join(QUOTE_TIMEOUT)
 
     def _run(self) -> None:
-        while not self._over.wait(self._seconds / TIMES):
+        while not self._closed.wait(self._seconds / QUOTES_PER_INTERVAL):
             try:
                 self.last = self._ask()
             except ValueError as error:
                 if not self._failed:
-                    log.warning("no news of the market, so it is as before: %s", error)
+                    log.warning("no new quote, the last one stays valid: %s", error)
                 self._failed = True
             else:
                 self._failed = False
 
     def _ask(self) -> Quote:
-        name = self._words[0]  # the whole command may have a key in it
+        name = self._words[0]  # the whole command may contain a key
         try:
             done = subprocess.run(
-                self._words, check=True, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
+                self._words, check=True, capture_output=True, text=True, timeout=QUOTE_TIMEOUT, stdin=subprocess.DEVNULL
             )
         except subprocess.TimeoutExpired:
-            raise ValueError(f"{name}: no answer within {PATIENCE:g} s") from None
+            raise ValueError(f"{name}: no answer within {QUOTE_TIMEOUT:g} s") from None
         except subprocess.CalledProcessError as error:
             last = (error.stderr or "").strip().rpartition("\n")[2]
             raise ValueError(f"{name}: exit code {error.returncode}{last and ': ' + last}") from None

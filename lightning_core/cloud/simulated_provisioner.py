@@ -1,8 +1,9 @@
-"""TODO."""
+"""Simulated nodes: raylets on this machine, real processes that come and go."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -11,17 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_core.cloud.provisioner import (
-    LEAVE_SECONDS,
-    MARKET_LABEL,
-    MARKET_TYPES,
-    ON_DEMAND,
-    POLL_SECONDS,
-    SPOT,
-    drain,
-    log,
-)
+from lightning_core.cloud.provisioner import LEAVE_SECONDS, MARKET_LABEL, MARKET_TYPES, ON_DEMAND, SPOT, drain
 from lightning_core.market.online.node_counts import NodeCounts
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks at the nodes.
+POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -29,22 +26,22 @@ class _Machine:
     """A raylet in place of a machine."""
 
     node: Any
-    kind: str
+    market_type: str
     ends_at: float | None = None
-    """When it is switched off, of the monotonic clock; None while it stays."""
+    """Monotonic time at which it is switched off; None while it stays."""
 
 
 class SimulatedProvisioner:
-    """Raylets on this machine in place of machines, of a ``ray.cluster_utils.Cluster``: real processes that vanish.
+    """Starts and kills raylets of a ``ray.cluster_utils.Cluster`` on this machine.
 
-    It is the market as well: :meth:`offer` says how many spot nodes there are to be had, and takes away what is more.
+    It simulates the market as well: :meth:`offer` says how many spot nodes are on offer, and preempts the others.
 
     Args:
-        cluster: has a head already, and was made with ``shutdown_at_exit=False``: its nodes come in a thread, which can
-            set no signal handlers. Whoever made it shuts it down.
-        notice: seconds from the word that a spot node will be taken away to its end; 0 for none.
-        leave: seconds that a node which is given back is left.
-        options: of a node.
+        cluster: Cluster with a head, made with ``shutdown_at_exit=False``: nodes are added in a thread, which cannot
+            set signal handlers. The caller shuts it down.
+        notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
+        leave: Seconds that a job has to leave a node which is given back.
+        options: Options of a node.
     """
 
     def __init__(self, cluster: Any, notice: float = 10.0, leave: float = LEAVE_SECONDS, **options: Any) -> None:
@@ -52,92 +49,92 @@ class SimulatedProvisioner:
         self._options = {"num_cpus": 1, "resources": {"device": 1}, "object_store_memory": 80 * 2**20, **options}
         self._wanted, self._offered = NodeCounts(), 10**6
         self._machines: list[_Machine] = []
-        self._changing = threading.Lock()
-        self._over = threading.Event()
-        self.taken = 0
-        """Spot nodes that the market has taken away."""
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self.preempted = 0
+        """Spot nodes preempted so far."""
         self._thread = threading.Thread(target=self._run, name="lightning-core-nodes", daemon=True)
         self._thread.start()
 
-    def want(self, wanted: NodeCounts) -> None:
-        with self._changing:
+    def scale_to(self, wanted: NodeCounts) -> None:
+        with self._lock:
             self._wanted = wanted
 
     def offer(self, spot: int) -> None:
-        """So many spot nodes are to be had from now on; those beyond are taken away, the newest first."""
-        with self._changing:
+        """Offer so many spot nodes from now on; of more, the newest are preempted."""
+        with self._lock:
             self._offered = spot
-            there = self._of(SPOT)
-            for machine in there[spot:]:
-                self.taken += 1
+            for machine in self._of(SPOT)[spot:]:
+                self.preempted += 1
                 self._end(machine, self.notice)
 
-    def there(self) -> NodeCounts:
-        """Nodes that are up and stay."""
-        with self._changing:
+    def present(self) -> NodeCounts:
+        """Return the nodes that are up and not draining."""
+        with self._lock:
             return NodeCounts(len(self._of(SPOT)), len(self._of(ON_DEMAND)))
 
-    def processes(self, kind: str) -> list[int]:
-        """Of the raylets of a kind that stay."""
-        with self._changing:
-            return [_raylet(machine.node).pid for machine in self._of(kind)]
+    def processes(self, market_type: str) -> list[int]:
+        """Return the process ids of those nodes of one market type."""
+        with self._lock:
+            return [_raylet(machine.node).pid for machine in self._of(market_type)]
 
     def close(self) -> None:
-        self._over.set()
+        self._closed.set()
         self._thread.join()
         for machine in self._machines:
             self._kill(machine)
 
-    def _of(self, kind: str) -> list[_Machine]:
-        return [machine for machine in self._machines if machine.kind == kind and machine.ends_at is None]
+    def _of(self, market_type: str) -> list[_Machine]:
+        return [one for one in self._machines if one.market_type == market_type and one.ends_at is None]
 
     def _run(self) -> None:
-        # Its nodes inherit this: a terminal that is closed ends the run, which has them save first.
+        # The nodes inherit this: closing the terminal ends the run, which lets their jobs save first.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        while not self._over.wait(POLL_SECONDS):
+        while not self._closed.wait(POLL_SECONDS):
             try:
-                self._change()
-            except Exception as error:  # whatever Ray says: else no node would ever come or go again
-                log.warning("a node could not be changed: %s", " ".join(str(error).split()))
+                self._step()
+            except Exception as error:  # Ray raises many kinds; the thread must go on
+                log.warning("a simulated node could not be changed: %s", " ".join(str(error).split()))
 
-    def _change(self) -> None:
+    def _step(self) -> None:
+        """Kill the nodes whose time is up, and start one that is missing."""
         now = time.monotonic()
-        with self._changing:
-            over = [one for one in self._machines if one.ends_at is not None and one.ends_at <= now]
-            over += [one for one in self._machines if one not in over and _raylet(one.node).poll() is not None]
-            self._machines = [machine for machine in self._machines if machine not in over]
-        for machine in over:
+        with self._lock:
+            ended = [one for one in self._machines if one.ends_at is not None and one.ends_at <= now]
+            ended += [one for one in self._machines if one not in ended and _raylet(one.node).poll() is not None]
+            self._machines = [machine for machine in self._machines if machine not in ended]
+        for machine in ended:
             self._kill(machine)
-        with self._changing:
-            lacking = [self._lacking(kind) for kind in MARKET_TYPES]
-        for kind, number in zip(MARKET_TYPES, lacking, strict=True):
-            if number > 0:  # one at a time: meanwhile something else may be wanted
-                node = self._cluster.add_node(**self._options, labels={MARKET_LABEL: kind})
-                with self._changing:
-                    self._machines.append(_Machine(node, kind))
+        with self._lock:
+            missing = [self._missing(market_type) for market_type in MARKET_TYPES]
+        for market_type, number in zip(MARKET_TYPES, missing, strict=True):
+            if number > 0:  # one at a time: the request may change in the meantime
+                node = self._cluster.add_node(**self._options, labels={MARKET_LABEL: market_type})
+                with self._lock:
+                    self._machines.append(_Machine(node, market_type))
                 break
 
-    def _lacking(self, kind: str) -> int:
-        """How many are missing; those that are too many are given back."""
-        wanted = min(self._wanted.spot, self._offered) if kind == SPOT else self._wanted.on_demand
-        there = self._of(kind)
-        for machine in there[wanted:]:
+    def _missing(self, market_type: str) -> int:
+        """Return the number of missing nodes; give back the surplus ones."""
+        wanted = min(self._wanted.spot, self._offered) if market_type == SPOT else self._wanted.on_demand
+        present = self._of(market_type)
+        for machine in present[wanted:]:
             self._end(machine, self._leave)
-        return wanted - len(there)
+        return wanted - len(present)
 
     def _end(self, machine: _Machine, after: float) -> None:
         machine.ends_at = time.monotonic() + after
         if after > 0:
             try:
                 drain(self._cluster.address, machine.node.node_id, after)
-            except Exception as error:  # it goes all the same, without notice
-                log.warning("a node was given no notice: %s", " ".join(str(error).split()))
+            except Exception as error:  # it ends all the same
+                log.warning("a simulated node ends without notice: %s", " ".join(str(error).split()))
 
     @staticmethod
     def _kill(machine: _Machine) -> None:
-        """As a machine that is switched off: all its processes at once; the raylet is reaped."""
+        """Kill all processes of a node at once, as a machine that is switched off, and reap its raylet."""
         process = _raylet(machine.node)
-        process.send_signal(signal.SIGSTOP)  # so nobody is left who could tell the whole cluster of it, line by line
+        process.send_signal(signal.SIGSTOP)  # it must not tell the cluster of its children's deaths one by one
         others = _children(process.pid) if process.poll() is None else []
         for pid in others:
             with contextlib.suppress(ProcessLookupError):
@@ -152,7 +149,7 @@ def _raylet(node: Any) -> Any:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that another one has begun; none where the system does not tell."""
+    """Return the child processes of a process; none where the system does not list them."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:

@@ -25,7 +25,7 @@ def backtest(
     *,
     guarded: bool = True,
     overhead: Overhead = "total",
-    gone: float = 0.0,
+    preemption_cost: float = 0.0,
     held: tuple[int, int] = (0, 0),
 ) -> list[Ledger]:
     """Has policies decide for each job of a batch, from its first interval to its deadline.
@@ -36,7 +36,7 @@ def backtest(
         forecasts: what they are told of the intervals to come.
         guarded: whether the safety net is there.
         overhead: what costs a part of an interval: a change of the number of instances, or any that is launched.
-        gone: intervals at full speed that it costs if there are fewer spot instances than were held in the interval before, of
+        preemption_cost: intervals at full speed that it costs if there are fewer spot instances than were held in the interval before, of
             which what a change of the number costs in that interval is a part.
         held: spot and on-demand instances that each job has as it begins.
 
@@ -76,7 +76,9 @@ def backtest(
         chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=guarded), 0)
         left = np.where(open_, net.fraction_left(chosen[0], chosen[1]), 1.0)
         throughput = throughput_of(rows, chosen.sum(0))
-        lost = np.where(open_ & net.fewer, np.maximum(gone * rows.fastest - (1.0 - left) * throughput, 0.0), 0.0)
+        lost = np.where(
+            open_ & net.preempted, np.maximum(preemption_cost * rows.fastest - (1.0 - left) * throughput, 0.0), 0.0
+        )
         done = np.clip(done + left * throughput - lost, 0.0, rows.work)
         spot[:, interval], on_demand[:, interval] = chosen
         part[:, interval], progress[:, interval] = left, done

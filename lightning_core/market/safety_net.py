@@ -48,10 +48,10 @@ class SafetyNet:
         self.left = self.batch.work - observation.progress
 
     @property
-    def fewer(self) -> BoolArray:
+    def preempted(self) -> BoolArray:
         """Whether some of the spot instances that were held have gone."""
-        fewer: BoolArray = self.observation.spot > self.observation.available
-        return fewer
+        preempted: BoolArray = self.observation.spot > self.observation.available
+        return preempted
 
     def constrain(self, spot: IntArray, on_demand: IntArray, *, guarded: bool) -> Pair:
         """What becomes of what a policy asks for."""
@@ -122,7 +122,7 @@ class SafetyNet:
 
     def work_at_risk(self, spot: IntArray) -> FloatArray:
         """Work that is lost if spot instances go without notice: those held now, and any that have just gone."""
-        times = (spot > 0).astype(float) + self.fewer
+        times = (spot > 0).astype(float) + self.preempted
         work: FloatArray = times * self.batch.preemption_cost * self.batch.fastest
         return work
 
@@ -146,14 +146,14 @@ class SafetyNet:
             return spot, on_demand
         fewest = total.copy()
         for number in range(int(total[ends].max()) - 1, 0, -1):
-            fewer = self._reduce(spot, on_demand, np.minimum(total, number))
+            preempted = self._reduce(spot, on_demand, np.minimum(total, number))
             enough = (
                 ends
                 & (number < total)
                 & (number >= self.batch.min_nodes)
-                & (self.work_done(*fewer) >= self.left - EXACT)
+                & (self.work_done(*preempted) >= self.left - EXACT)
             )
-            enough &= self.is_safe(*fewer)
+            enough &= self.is_safe(*preempted)
             fewest = np.where(enough, number, fewest)
         return self._reduce(spot, on_demand, fewest)
 

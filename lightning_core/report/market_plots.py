@@ -35,9 +35,9 @@ class IntervalSeries(NamedTuple):
     """Instances that can be used."""
     deadline: float
     """In intervals."""
-    losses: Sequence[int] = ()
+    failures: Sequence[int] = ()
     """In each."""
-    intervals: Sequence[int] = ()
+    numbers: Sequence[int] = ()
     """Their numbers; from 0 if none are given."""
 
 
@@ -123,7 +123,7 @@ def _of(batch: JobBatch, ledger: Ledger, row: int) -> IntervalSeries:
 def _strip(axes: Axes, strip: IntervalSeries, title: str, now: bool = False) -> None:
     """A bar an interval over the spot instances that there are, and the work that is done."""
     there, spot, on_demand, progress = map(np.asarray, strip[:4])
-    at = np.asarray(strip.intervals if len(strip.intervals) else np.arange(len(there)))
+    at = np.asarray(strip.numbers if len(strip.numbers) else np.arange(len(there)))
     intervals = max(int(at[-1]) + 1 if len(at) else 0, strip.deadline)
     axes.bar(at, there, width=1.0, color=THERE, alpha=0.35, label="spot instances there are")
     axes.bar(at, spot, width=0.8, color=SPOT, label="spot")
@@ -134,7 +134,7 @@ def _strip(axes: Axes, strip: IntervalSeries, title: str, now: bool = False) -> 
         axes.plot(idle, np.full(len(idle), 0.25), "s", color=INK, markersize=4, label="idle")
     # What goes far beyond what can be used runs off the top.
     top = max(min(int(there.max()), 2 * strip.max_nodes), strip.max_nodes, 1)
-    if len(lost := at[np.asarray(strip.losses, int) > 0] if len(strip.losses) else at[:0]):
+    if len(lost := at[np.asarray(strip.failures, int) > 0] if len(strip.failures) else at[:0]):
         axes.plot(lost, np.full(len(lost), 1.1 * top), "x", color="#b3261e", label="a node was lost")
     axes.axhline(strip.max_nodes, color=INK, linewidth=0.6, linestyle=":")
     axes.text(intervals - 0.55, strip.max_nodes, " can use", va="bottom", ha="right", fontsize=7, color=INK)

@@ -30,7 +30,7 @@ class MarketTerms:
         seed: of the draws among them.
         value: of a job that ends in time, in what it costs on on-demand instances alone.
         grace: after so many times its deadline its end is worth nothing.
-        kept: part of an interval that is left if the number of instances changes in it.
+        kept_fraction: part of an interval that is left if the number of instances changes in it.
 
     Raises:
         ValueError: if one is out of its range.
@@ -45,7 +45,7 @@ class MarketTerms:
     seed: int = 0
     value: float = 1.5
     grace: float = 1.5
-    kept: float = 0.9
+    kept_fraction: float = 0.9
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policies", tuple(self.policies))  # a list, as it comes from a file
@@ -60,7 +60,7 @@ class MarketTerms:
         for rule in ("trace", "pool"):
             if not isinstance(text := getattr(self, rule), str):
                 raise ValueError(f"market {rule} must be text, got {text!r}")
-        for rule in ("price", "on_demand", "interval", "value", "grace", "kept"):
+        for rule in ("price", "on_demand", "interval", "value", "grace", "kept_fraction"):
             if isinstance(number := getattr(self, rule), bool | str):
                 raise ValueError(f"market {rule} must be a number, got {number!r}")
         if self.price is not None and not 0 <= self.price < math.inf:
@@ -75,8 +75,8 @@ class MarketTerms:
                 raise ValueError(f"market {rule} must be positive and finite, got {number}")
         if not 1 < self.grace < math.inf:
             raise ValueError(f"market grace must be above 1 and finite, got {self.grace}")
-        if not 0 < self.kept <= 1:
-            raise ValueError(f"market kept must be above 0 and at most 1, got {self.kept}")
+        if not 0 < self.kept_fraction <= 1:
+            raise ValueError(f"market kept_fraction must be above 0 and at most 1, got {self.kept_fraction}")
 
     def market(self) -> Market:
         """The recording.

@@ -17,12 +17,13 @@ import numpy as np
 
 from benchmarks.resize import _seen as seen
 from benchmarks.spot_live import moments
+from lightning_core.cloud.market_replay import MarketReplay
 from lightning_core.cloud.provisioner import SPOT
 from lightning_core.cloud.simulated_cloud import local_machines
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
-from lightning_core.cluster.spot_watcher import MarketReplay, SpotWatcher
+from lightning_core.cluster.spot_watcher import SpotWatcher
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.market import Market
 from lightning_core.market.online.node_counts import NodeCounts
@@ -90,19 +91,25 @@ def main(folder: Path) -> None:
     with local_machines() as machines:
         nodes = SimulatedProvisioner(machines, NOTICE)
         asked = time.monotonic()
-        nodes.want(NodeCounts(0, 1))
+        nodes.scale_to(NodeCounts(0, 1))
         with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
             setup = time.monotonic() - asked
             spot = SpotWatcher(
-                pool, nodes, nodes.there, market, lambda _: SPOT_POLICIES["max-spot"](), kept=0.8, setup=setup
+                pool,
+                nodes,
+                nodes.present,
+                market,
+                lambda _: SPOT_POLICIES["max-spot"](),
+                kept_fraction=0.8,
+                setup=setup,
             )
             watcher = World(nodes, market, spot, found)
             [ended] = bundle.run(run_dir=folder / "run", cluster=pool, watcher=watcher).jobs
         nodes.close()
     ends = [found[key] for key in ("killed at", "stopped at") if key in found]
-    story = moments(folder / "run" / "journal.db", watcher.taken, ends)
+    story = moments(folder / "run" / "journal.db", watcher.preempted_at, ends)
     found |= {"verdict": str(ended.verdict), "at": ended.finished_at, "restarts": ended.restarts, "lost": ended.lost,
-              "batches": ended.batches, "rows": [row._asdict() for row in spot.rows], "taken": nodes.taken,
+              "batches": ended.batches, "rows": [row._asdict() for row in spot.rows], "preempted": nodes.preempted,
               "steps": len(seen(folder / "a")), "moments": story._asdict()}  # fmt: skip
     (folder / "found.json").write_text(json.dumps(found))
 

@@ -34,11 +34,11 @@ def test_whatever_the_market_takes_the_training_ends_by_its_deadline(
     assert rows[2]["spot"] == 0
     assert max(row["spot"] for row in rows[3:]) == 2
     # One was drained, one killed, one hung: two losses, and what was lost is what had not been saved.
-    assert found["taken"] >= 1
+    assert found["preempted"] >= 1
     assert found["restarts"] == 2
     assert {"killed at", "stopped at"} <= set(found)
     fastest = max(row["batches"] for row in rows) / 20.0
-    assert sum(row["again"] for row in rows) == found["lost"] <= 2 * fastest * (SAVE_EVERY + 2.0)
+    assert sum(row["lost"] for row in rows) == found["lost"] <= 2 * fastest * (SAVE_EVERY + 2.0)
     # The ledger's batches are those that were done, and each step was; until it hears of its end it trains on.
     assert sum(row["batches"] for row in rows) == BATCHES
     assert BATCHES <= found["steps"] <= BATCHES + 2 * fastest

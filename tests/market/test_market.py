@@ -235,7 +235,7 @@ def worlds(draw: st.DrawFn, intervals: int = 10) -> tuple[SpotJob, Market]:
 def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: int, overhead: Any) -> None:
     """In time whatever is forecast and whatever goes, within what there is, the same whoever plays beside it."""
     job, market = world
-    terms: Any = {"overhead": overhead, "gone": job.preemption_cost}
+    terms: Any = {"overhead": overhead, "preemption_cost": job.preemption_cost}
     noise = MarketForecaster(Noisy(2.0, seed=seed), Noisy(2.0, 8.0, "heavy", seed))
     ledger = alone(POLICIES[name](), job, market, noise, **terms)
     intervals = slice(0, job.deadline)
@@ -258,12 +258,12 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
 def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:
     """Four were held: a loss is 2.8 of work, of which the change to three is 0.3 already."""
     job = SpotJob(30.0, 10, max_nodes=4)
-    ledger = alone(MaxSpot(), job, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), gone=0.7)
+    ledger = alone(MaxSpot(), job, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), preemption_cost=0.7)
     done = np.diff(ledger.progress[0, :5], prepend=0.0)
     assert done == pytest.approx([0.9 * 4, 0.9 * 3 - 2.5, 3.0, 0.9 * 4, -2.8])
     assert ledger.late == [1]  # nobody reckoned with that
     known = replace(job, preemption_cost=0.7)
-    assert alone(MaxSpot(), known, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), gone=0.7).on_time.all()
+    assert alone(MaxSpot(), known, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), preemption_cost=0.7).on_time.all()
 
 
 def test_who_has_instances_as_he_begins_pays_for_no_start() -> None:

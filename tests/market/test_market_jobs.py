@@ -299,7 +299,7 @@ def test_work_that_is_left() -> None:
         ({"price": -0.1}, "price must be at least 0 and finite, got -0.1"),
         ({"interval": 0.0}, "interval must be positive and finite, got 0.0"),
         ({"grace": 1.0}, "grace must be above 1 and finite, got 1.0"),
-        ({"kept": 0.0}, "kept must be above 0 and at most 1, got 0.0"),
+        ({"kept_fraction": 0.0}, "kept_fraction must be above 0 and at most 1, got 0.0"),
         ({"colour": 1}, "market: .*unexpected keyword argument 'colour'"),
     ],
 )

@@ -52,13 +52,13 @@ def test_where_the_command_fails_what_it_said_last_counts(tmp_path: Path, caplog
     with asked(path, '{"price": 0.4, "available": 3}') as quotes:
         path.write_text("out of order")
         until = time.monotonic() + 30
-        while "no news of the market" not in caplog.text:
+        while "no new quote" not in caplog.text:
             assert time.monotonic() < until
             time.sleep(0.01)
         assert quotes(5).available[5] == 3
         path.write_text('{"price": 0.4, "available": 1}')
         wait_for(quotes, Quote(0.4, 1))
-        assert caplog.text.count("no news of the market") == 1  # told once, not each time
+        assert caplog.text.count("no new quote") == 1  # told once, not each time
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_is_no_quote_is_told_before_anything_starts(text: str, words: str, 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("", "a command must be named, got none"),
+        ("", "the command must not be empty"),
         ("no-such-command-anywhere", "No such file or directory"),
         ("sh -c 'echo broken >&2; exit 3'", "sh: exit code 3: broken"),
     ],
@@ -101,7 +101,7 @@ def test_a_run_holds_what_the_command_says_there_is(tmp_path: Path) -> None:
     path = tmp_path / "quote"
     with asked(path, '{"price": 0.4, "available": 2}', seconds=10.0) as quotes:
         world = World({"a": elastic("a", 100, 80.0)})
-        run = spot_run(world, quotes, first=1.0)
+        run = spot_run(world, quotes, initial_throughput=1.0)
         world.live(run, 12.0)
         quotes.last = Quote(0.5, 1)
         world.live(run, 10.0)

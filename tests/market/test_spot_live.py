@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
-from lightning_core.cli.market_run import MarketOptions, draw, read_ledger, write_ledger
+from lightning_core.cli.market_options import MarketOptions
+from lightning_core.cli.market_run import draw, read_ledger, write_ledger
 from lightning_core.cloud import command_provisioner
 from lightning_core.cloud.command_provisioner import CommandProvisioner
+from lightning_core.cloud.quotes import MarketFeed
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.cluster.spot_watcher import MarketFeed, SpotRunState, SpotWatcher
+from lightning_core.cluster.spot_watcher import SpotWatcher
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.commands import SetDevices
 from lightning_core.core.events import Event
@@ -29,6 +31,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.online.interval_ledger import SpotRunState
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.policies import SPOT_POLICIES
@@ -71,25 +74,25 @@ def test_behind_the_deadline_it_is_ended_on_all_it_can_use() -> None:
 
 def test_what_is_lost_within_a_slot_is_replaced_only_if_there_is_no_time_to_wait() -> None:
     plan, trace = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())), market([9] * 12)
-    early = plan.must_have(PAPER, trace, 0, 2, 30.0, NodeCounts(0, 0), gone=0.5)
+    early = plan.must_have(PAPER, trace, 0, 2, 30.0, NodeCounts(0, 0), elapsed=0.5)
     assert early == NodeCounts(0, 0)  # 50 in 7 intervals: on-demand ones can still do it
-    late = plan.must_have(PAPER, trace, 0, 5, 30.0, NodeCounts(1, 0), gone=0.5)
+    late = plan.must_have(PAPER, trace, 0, 5, 30.0, NodeCounts(1, 0), elapsed=0.5)
     assert late == NodeCounts(1, 11)  # 49.5 left for 4 intervals of 12, the first at 0.9
     # What the next interval brings is not looked at.
     none = market([9] * 6 + [0] * 6)
     lossy = replace(PAPER, preemption_cost=0.5)
     for known in (trace, none):
-        assert plan.must_have(lossy, known, 0, 5, 48.5, NodeCounts(2, 0), gone=0.5) == NodeCounts(
+        assert plan.must_have(lossy, known, 0, 5, 48.5, NodeCounts(2, 0), elapsed=0.5) == NodeCounts(
             2, 0
         )  # 32.5 and two of 6
-        assert plan.must_have(lossy, known, 0, 5, 43.0, NodeCounts(2, 0), gone=0.5) == NodeCounts(2, 10)
-    assert plan.must_have(PAPER, trace, 0, 9, 79.0, NodeCounts(1, 0), gone=0.5) == NodeCounts(1, 11)
-    assert plan.must_have(PAPER, trace, 0, 5, 80.0, NodeCounts(1, 0), gone=0.5) == NodeCounts(1, 0)
+        assert plan.must_have(lossy, known, 0, 5, 43.0, NodeCounts(2, 0), elapsed=0.5) == NodeCounts(2, 10)
+    assert plan.must_have(PAPER, trace, 0, 9, 79.0, NodeCounts(1, 0), elapsed=0.5) == NodeCounts(1, 11)
+    assert plan.must_have(PAPER, trace, 0, 5, 80.0, NodeCounts(1, 0), elapsed=0.5) == NodeCounts(1, 0)
 
 
 def test_others_have_taken_what_they_have_taken() -> None:
     plan = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue()))
-    assert plan.decide(PAPER, market([9] * 12), 0, 0, 0.0, NodeCounts(), taken=6).spot == 3
+    assert plan.decide(PAPER, market([9] * 12), 0, 0, 0.0, NodeCounts(), reserved=6).spot == 3
 
 
 @dataclass
@@ -125,17 +128,17 @@ class World:
     def warm(self) -> int:
         return self.nodes.all
 
-    def want(self, wanted: NodeCounts) -> None:
+    def scale_to(self, wanted: NodeCounts) -> None:
         if not self.nodes.all:
             self.trains_at = self.now + self.warm_up
         self.wishes.append(wanted)
         self.nodes = NodeCounts(min(wanted.spot, self.spot), wanted.on_demand)
 
-    def there(self) -> NodeCounts:
+    def present(self) -> NodeCounts:
         return self.nodes
 
     def close(self) -> None:
-        self.want(NodeCounts())
+        self.scale_to(NodeCounts())
 
     def live(self, run: SpotWatcher, seconds: float, step: float = 0.5) -> None:
         for _ in range(int(seconds / step)):
@@ -172,7 +175,7 @@ def elastic(name: str, batches: int, deadline: float) -> Job:
 
 
 def spot_run(world: World, trace: Market | MarketFeed, policy: str = "max-spot", **more: Any) -> SpotWatcher:
-    return SpotWatcher(world, world, world.there, trace, lambda _: SPOT_POLICIES[policy](), kept=1.0, **more)
+    return SpotWatcher(world, world, world.present, trace, lambda _: SPOT_POLICIES[policy](), kept_fraction=1.0, **more)
 
 
 def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:
@@ -199,10 +202,10 @@ def test_what_is_given_back_stays_until_what_comes_instead_is_there() -> None:
     world.live(run, 3.0)
     assert world.wishes[-1] == NodeCounts(2, 1) != world.nodes == NodeCounts(0, 1)
     world.spot = 2
-    world.want(world.wishes[-1])
+    world.scale_to(world.wishes[-1])
     world.live(run, 1.0)
     assert world.nodes == NodeCounts(2, 0)
-    assert (run._now is not None, run._now and run._now.paid) == (True, NodeCounts(2, 0))
+    assert (run._interval is not None, run._interval and run._interval.paid) == (True, NodeCounts(2, 0))
 
 
 def test_where_nothing_comes_what_was_there_stays() -> None:
@@ -218,7 +221,7 @@ def test_where_nothing_comes_what_was_there_stays() -> None:
 
 def test_with_a_speed_from_before_it_need_not_learn_first() -> None:
     world = World({"a": elastic("a", 100, 80.0)})
-    run = spot_run(world, market([2] * 8), first=1.0)
+    run = spot_run(world, market([2] * 8), initial_throughput=1.0)
     world.live(run, 11.0)
     assert (run.rows[0].spot, run.rows[0].on_demand) == (2, 0)
 
@@ -227,7 +230,7 @@ def test_with_a_speed_from_before_it_need_not_learn_first() -> None:
 def test_where_spot_nodes_go_and_time_is_short_on_demand_nodes_come_at_once(batches: int, come: NodeCounts) -> None:
     """After three of fifty seconds, on at most four nodes: 88 more batches can wait for the next interval, 168 cannot."""
     world = World({"a": elastic("a", batches, 50.0)})
-    run = spot_run(world, market([4] * 8), first=1.0)
+    run = spot_run(world, market([4] * 8), initial_throughput=1.0)
     world.live(run, 3.0)
     assert world.nodes == NodeCounts(4, 0)
     world.spot, world.nodes = 0, NodeCounts()
@@ -237,7 +240,7 @@ def test_where_spot_nodes_go_and_time_is_short_on_demand_nodes_come_at_once(batc
 
 def test_several_jobs_share_what_there_is() -> None:
     world = World({"a": elastic("a", 200, 100.0), "b": elastic("b", 200, 60.0)})
-    run = spot_run(world, market([5] * 10), first=1.0)
+    run = spot_run(world, market([5] * 10), initial_throughput=1.0)
     world.live(run, 1.0)
     # The more urgent one first: four of five; what the net asks for beside it is on demand.
     assert world.nodes.spot == 5
@@ -248,7 +251,7 @@ def test_several_jobs_share_what_there_is() -> None:
 def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches: int, come: NodeCounts) -> None:
     """Both have four spot nodes, which all go: 181 batches in nine intervals of 20 at most cannot wait."""
     world = World({"a": elastic("a", batches, 50.0), "b": elastic("b", 20, 80.0)})
-    run = spot_run(world, market([8] * 8, seconds=5.0), first=1.0)
+    run = spot_run(world, market([8] * 8, seconds=5.0), initial_throughput=1.0)
     world.live(run, 1.0)
     assert world.nodes == NodeCounts(8, 0)
     world.spot, world.nodes = 0, NodeCounts()
@@ -259,14 +262,14 @@ def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches
 def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
     trace, state = market([2, 2, 0, 0, 4, 4, 4, 4]), list[SpotRunState]()
     world = World({"a": elastic("a", 10, 30.0), "b": elastic("b", 60, 80.0)})
-    first = spot_run(world, trace, first=1.0, keep=state.append)
+    first = spot_run(world, trace, initial_throughput=1.0, save=state.append)
     world.live(first, 25.0)
     first.close()  # in the middle of an interval, which is paid for
     assert [row.number for row in state[-1].rows] == [0, 1, 2]
     assert state[-1].spans == {"a": (0, 3, 10), "b": (0, 8, sum(row.batches for row in state[-1].rows) - 10)}
     world.now, world.nodes = 41.0, NodeCounts(0, 1)
     world.batches["b"] += 2  # while it left
-    second = spot_run(world, trace, first=1.0, keep=state.append, before=state[-1])
+    second = spot_run(world, trace, initial_throughput=1.0, save=state.append, resume_from=state[-1])
     world.live(second, 39.0)
     assert [row.number for row in second.rows[:4]] == [0, 1, 2, 4]
     assert sum(row.batches for row in second.rows) == 70
@@ -278,36 +281,36 @@ def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
 
 
 def test_what_a_run_was_told_and_its_ledger_are_found_again(tmp_path: Path) -> None:
-    assert MarketOptions.of(tmp_path) is None
+    assert MarketOptions.load(tmp_path) is None
     assert read_ledger(tmp_path) == SpotRunState()
     asked = MarketOptions(Path("m.csv"), interval="20s", policy="chain", ray="auto", provision="sh up --key s3cret")
-    asked.keep(tmp_path)
-    assert MarketOptions.of(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
+    asked.save(tmp_path)
+    assert MarketOptions.load(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
     assert (tmp_path / "market.json").stat().st_mode & 0o077 == 0  # a command may have a key in it
     world, state = World({"a": elastic("a", 100, 80.0)}), list[SpotRunState]()
-    world.live(spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), keep=state.append), 60.0)
+    world.live(spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), save=state.append), 60.0)
     write_ledger(state[-1], tmp_path)
     assert read_ledger(tmp_path) == state[-1]
     ledger = tmp_path / "ledger.json"
     ledger.write_text(ledger.read_text().replace('"price"', '"prize"'))
-    with pytest.raises(BundleError, match="is no ledger of a run"):
+    with pytest.raises(BundleError, match="is not the ledger of a run"):
         read_ledger(tmp_path)
 
 
 def test_its_slots_are_drawn(tmp_path: Path) -> None:
     world = World({"a": elastic("a", 100, 80.0)})
-    run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), first=1.0)
+    run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), initial_throughput=1.0)
     world.live(run, 60.0)
     job = {**BUNDLE["jobs"]["a"], "deadline": "80s"}
     draw(run, Bundle.from_dict({"pool": {"devices": 3}, "jobs": {"a": job}}), tmp_path / "intervals.svg")
     words = (tmp_path / "intervals.svg").read_text()
     assert "spot instances there are" in words
-    assert f"paid {run.cost:.3g}; on-demand alone" in words
+    assert f"paid {run.cost:.3g}; on-demand only" in words
 
 
 def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_slot() -> None:
     world = World({"a": elastic("a", 80, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0, trains_at=3.0)
-    run = spot_run(world, market([4, 0, 0, 0, 0, 0, 4, 4, 4, 4]), first=1.0, setup=2.0)
+    run = spot_run(world, market([4, 0, 0, 0, 0, 0, 4, 4, 4, 4]), initial_throughput=1.0, setup=2.0)
     world.live(run, 1.0)
     [job] = run.jobs
     assert job.growth_fraction == pytest.approx(0.8)  # so long it took before the run began
@@ -322,7 +325,7 @@ def test_what_was_not_saved_is_still_to_be_done() -> None:
     several: list[dict[str, int]] = [{}, {"a": 12}]
     for recovering in several:
         world = World({"a": elastic("a", 130, 60.0)}, nodes=NodeCounts(0, 1))
-        run = spot_run(world, market([4, 0, 0, 0, 0, 0]), first=1.0)
+        run = spot_run(world, market([4, 0, 0, 0, 0, 0]), initial_throughput=1.0)
         world.live(run, 10.0)
         world.batches["a"], world.recovering, world.nodes = 28.0, recovering, NodeCounts()
         world.spot = 0
@@ -332,7 +335,7 @@ def test_what_was_not_saved_is_still_to_be_done() -> None:
 
 def test_how_long_a_start_takes_is_told_apart_from_what_is_done_again() -> None:
     world = World({"a": elastic("a", 300, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0, saves=1.0)
-    run = spot_run(world, market([4] * 10), first=1.0, setup=1.0)
+    run = spot_run(world, market([4] * 10), initial_throughput=1.0, setup=1.0)
     world.live(run, 19.5)
     world.nodes = NodeCounts()  # all of them, as an interval ends
     world.live(run, 0.5)
@@ -358,7 +361,7 @@ def test_what_another_job_gets_has_not_gone() -> None:
         OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())),
         SpotJob(40.0, 12, max_nodes=4, preemption_cost=1.0),
     )
-    assert plan.decide(job, market([8] * 12), 0, 2, 7.0, NodeCounts(4, 0), taken=5) == NodeCounts(3, 0)
+    assert plan.decide(job, market([8] * 12), 0, 2, 7.0, NodeCounts(4, 0), reserved=5) == NodeCounts(3, 0)
     assert plan.decide(job, market([3] * 12), 0, 2, 7.0, NodeCounts(4, 0)) == NodeCounts(
         0, 4
     )  # one has, without notice maybe
@@ -367,7 +370,7 @@ def test_what_another_job_gets_has_not_gone() -> None:
 def test_nodes_that_go_as_a_slot_begins_cost_one_loss() -> None:
     """Left are 224 batches, 266 can be done: 38 are for those that go and for those that stay, who may go as well."""
     world = World({"a": elastic("a", 341, 100.0)}, nodes=NodeCounts(0, 1), saves=2.0)
-    run = spot_run(world, market([4, 4, 4, 2, 2, 2, 2, 2, 2, 2]), first=1.0, setup=3.0)
+    run = spot_run(world, market([4, 4, 4, 2, 2, 2, 2, 2, 2, 2]), initial_throughput=1.0, setup=3.0)
     world.live(run, 30.0)
     assert world.nodes == NodeCounts(4, 0)
     world.spot, world.nodes = 2, NodeCounts(2, 0)
@@ -378,7 +381,7 @@ def test_nodes_that_go_as_a_slot_begins_cost_one_loss() -> None:
 
 def test_who_is_given_no_node_at_first_is_timed_from_when_it_is() -> None:
     world = World({"a": elastic("a", 80, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0)
-    run = spot_run(world, market([0, 0, 4, 4, 4, 4, 4, 4, 4, 4]), first=1.0, setup=2.0)
+    run = spot_run(world, market([0, 0, 4, 4, 4, 4, 4, 4, 4, 4]), initial_throughput=1.0, setup=2.0)
     world.live(run, 15.0)
     assert run.jobs[0].growth_fraction == pytest.approx(0.8)
     assert not world.nodes.all
@@ -413,7 +416,7 @@ def test_whatever_goes_without_notice_on_demand_nodes_alone_end_it_in_time(
     for interval in range(job.deadline):
         before, gone = held, fate == "crash at the end" and held.spot > 0
         fewer = fate == "go at the end" and before.spot > counts[interval]
-        held = plan.decide(job, trace, 0, interval, done, held, gone=gone)
+        held = plan.decide(job, trace, 0, interval, done, held, preempted=gone)
         if done == job.work:
             break
         fate = fates[interval]
@@ -441,7 +444,7 @@ def test_where_there_is_no_time_for_a_loss_spot_nodes_are_left() -> None:
 
 def test_what_a_loss_costs_is_a_start_and_what_was_not_saved() -> None:
     world = World({"a": elastic("a", 80, 100.0)}, saves=2.0)
-    run = spot_run(world, market([4] * 10), first=1.0, setup=3.0)
+    run = spot_run(world, market([4] * 10), initial_throughput=1.0, setup=3.0)
     world.live(run, 1.0)
     assert run.jobs[0].preemption_cost == pytest.approx(0.5)  # of intervals of ten seconds
 
@@ -460,11 +463,11 @@ def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
     script = f"echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND >> {path}"
     command = CommandProvisioner(["sh", "-c", script])
     for number in (1, 2):  # the same again is told again: nodes may have gone meanwhile
-        command.want(NodeCounts(3, 1))
+        command.scale_to(NodeCounts(3, 1))
         wait_for(lambda: path.is_file() and path.read_text().split("\n") == ["3 1"] * number + [""])  # noqa: B023
     command.close()
     assert path.read_text().split("\n") == ["3 1", "3 1", "0 0", ""]
-    with pytest.raises(ValueError, match="a command must be named, got none"):
+    with pytest.raises(ValueError, match="the command must not be empty"):
         CommandProvisioner("")
 
 
@@ -475,13 +478,13 @@ def test_a_command_that_fails_is_tried_again(
     path = tmp_path / "wishes"
     script = f"test -e {path} || exit 7; echo $LIGHTNING_CORE_SPOT >> {path}"
     command = CommandProvisioner(["sh", "-c", script, "s3cret"])
-    command.want(NodeCounts(3, 1))
-    wait_for(lambda: "3 spot and 1 on-demand nodes could not be asked for: sh: exit code 7" in caplog.text)
+    command.scale_to(NodeCounts(3, 1))
+    wait_for(lambda: "cannot request 3 spot and 1 on-demand nodes: sh: exit code 7" in caplog.text)
     path.touch()
     wait_for(lambda: path.read_text() == "3\n")
     path.unlink()
     command.close()  # that nobody could be told is not kept quiet
-    assert "sh could not be told that no node is wanted any more" in caplog.text
+    assert "sh failed to return the nodes" in caplog.text
     assert "s3cret" not in caplog.text
 
 
@@ -504,7 +507,7 @@ def test_a_bundle_on_a_market_has_twice_the_devices_that_its_jobs_can_use(tmp_pa
     """So those that come are warm before others go; the terms are those of a bundle that has a market."""
     trace = tmp_path / "market.csv"
     trace.write_text("available,price\n4,0.3\n")
-    placed = MarketOptions(trace, interval="20s", policy="chain").place(
+    placed = MarketOptions(trace, interval="20s", policy="chain").apply(
         Bundle.from_dict({**BUNDLE, "pool": {"devices": 3}})
     )
     terms = placed.settings.market_terms()
@@ -519,14 +522,14 @@ def test_who_was_not_told_saves_some_times_in_a_slot(tmp_path: Path) -> None:
     told = {**BUNDLE["jobs"]["b"], "save_every": "5m"}
     content = {"jobs": {**BUNDLE["jobs"], "b": told}, "pool": {"devices": 3}}
     asked = MarketOptions(trace, interval="20s", policy="chain")
-    placed = asked.place(Bundle.from_dict(content))
+    placed = asked.apply(Bundle.from_dict(content))
     assert [spec.saves for spec in placed.jobs] == [2.0, 300.0]
-    assert [spec.saves for spec in MarketOptions(trace, interval="2h").place(Bundle.from_dict(content)).jobs] == [
+    assert [spec.saves for spec in MarketOptions(trace, interval="2h").apply(Bundle.from_dict(content)).jobs] == [
         300.0,
         300.0,
     ]
     # Gone on with, it is what it was.
-    assert not differences(Bundle.from_dict(placed.to_dict()), asked.place(Bundle.from_dict(content)))
+    assert not differences(Bundle.from_dict(placed.to_dict()), asked.apply(Bundle.from_dict(content)))
 
 
 def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
@@ -540,7 +543,7 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
     said = Said(capsys, "run", str(path), "--market", str(trace), "--run-dir", str(tmp_path / "run"))
     assert said.code == 2
     assert said.err.splitlines() == [
-        "error: jobs.a.target: must be in batches, for a market asks how much is left, got loss <= 0.1",
+        "error: jobs.a.target: must be in batches, because a market plan needs the work left, got loss <= 0.1",
         f"error: --market: trace {trace}: No such file or directory",
     ]
     assert not (tmp_path / "run").exists()
@@ -551,11 +554,11 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
     [
         (["--interval", "20s"], "--interval is of a run on a market: it needs --market TRACE or --quotes COMMAND"),
         (["--spot-policy", "chain"], "--spot-policy is of a run on a market: it needs --market TRACE or --quotes"),
-        (["--market", "m.csv", "--quotes", "q"], "a market is either recorded (--market TRACE) or asked for (--quotes"),
+        (["--market", "m.csv", "--quotes", "q"], "a market is either recorded (--market TRACE) or quoted (--quotes"),
         (["--quotes", "q"], "--quotes needs --spot-policy NAME: without a recording none can be chosen"),
         (
             ["--quotes", "q", "--price", "1"],
-            "--price is of a recording; the command of --quotes",
+            "--price is for a recording; the command of --quotes",
         ),
         (["--market", "m.csv", "--spot-policy", "chian"], "--spot-policy: unknown 'chian'; did you mean 'chain'?"),
         (["--market", "m.csv", "--picture", "p.gif"], "--picture: must end in .png, .svg or .pdf, got p.gif"),

@@ -1,7 +1,7 @@
-"""The market as it comes: interval after interval a job's policy decides, by what it has really done so far.
+"""Decides for one job while the market goes on, interval by interval, from what it has really trained.
 
-The same rules as when a recording is played (:mod:`.playing`), one job at a time: what is asked for is made possible,
-the safety net looks at it, and nobody gets more than ends its job in the interval.
+The rules are those of a backtest (:mod:`lightning_core.market.backtest`): the policy's request is made feasible, the
+safety net checks it, and no job gets more nodes than complete it in the interval.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lightning_core.market.spot_market import Market
 
 
 class OnlinePlan:
-    """Decides for one job, interval by interval.
+    """Plan of one job.
 
     Args:
-        policy: of its own: it may have a state.
-        forecasts: what it is told of the intervals to come; it must not know them.
+        policy: Policy of this job alone, because it may have state.
+        forecasts: Forecasts for the policy; they must not know the future.
     """
 
     def __init__(self, policy: SpotPolicy, forecasts: ForecastProvider) -> None:
@@ -35,75 +35,79 @@ class OnlinePlan:
         interval: int,
         done: float,
         held: NodeCounts,
-        taken: int = 0,
+        reserved: int = 0,
         *,
-        gone: bool = False,
+        preempted: bool = False,
     ) -> NodeCounts:
-        """What it should hold in an interval.
+        """Return the nodes to hold in an interval.
 
         Args:
-            job: as it is known now; its speed may have been measured anew.
-            market: up to this interval as it was; what stands behind it nobody looks at.
-            start: interval of the market in which the job began.
-            interval: from there, 0 in its first. Behind its deadline it is ended on all on-demand instances it can use.
-            done: work, in the job's units.
-            held: in the interval before.
-            taken: spot instances that others have in this interval.
-            gone: some of those that were held have just gone, and what that costs cannot be seen yet.
+            job: The job as known now; its throughput may have been measured anew.
+            market: The market; nothing after this interval is looked at.
+            start: Interval of the market in which the job began.
+            interval: Intervals since then, 0 in its first. After its deadline a job gets all on-demand nodes that it
+                can use.
+            done: Work done, in the job's units.
+            held: Nodes held in the interval before.
+            reserved: Spot nodes that other jobs get in this interval.
+            preempted: Whether held nodes have just been preempted and the lost work is not yet known.
         """
         if done >= job.work * (1 - EXACT):
             return NodeCounts()
         if interval >= job.deadline:
             return NodeCounts(0, job.max_nodes)
         batch = JobBatch([job], market, [start])
-        if gone:
+        if preempted:
             done -= job.preemption_cost * job.throughput[-1]
-        observation = self._observe(batch.with_reserve(), interval, max(done, 0.0), held, taken, gone=gone)
+        observation = self._observe(batch.with_reserve(), interval, max(done, 0.0), held, reserved, preempted=preempted)
         spot, on_demand = self._policy.decide(observation)
-        observation = self._observe(batch, interval, done, held, taken, gone=gone)
-        return _of(SafetyNet(observation).constrain(spot, on_demand, guarded=True))
+        observation = self._observe(batch, interval, done, held, reserved, preempted=preempted)
+        return _node_counts(SafetyNet(observation).constrain(spot, on_demand, guarded=True))
 
     def must_have(
-        self, job: SpotJob, market: Market, start: int, interval: int, done: float, held: NodeCounts, gone: float
+        self, job: SpotJob, market: Market, start: int, interval: int, done: float, held: NodeCounts, elapsed: float
     ) -> NodeCounts:
-        """What it should hold for the rest of an interval in which it has lost instances: more only if the net says so.
+        """Return the nodes to hold for the rest of an interval with a preemption: more only if the job cannot wait.
 
         Args:
-            job: as it is known now.
-            market: up to this interval as it was.
-            start: interval of the market in which the job began.
-            interval: from there.
-            done: work, in the job's units.
-            held: what is left of what it held.
-            gone: part of the interval that is over, 0 to 1.
+            job: The job as known now.
+            market: The market; nothing after this interval is looked at.
+            start: Interval of the market in which the job began.
+            interval: Intervals since then.
+            done: Work done, in the job's units.
+            held: Nodes that are left of those held.
+            elapsed: Elapsed fraction of the interval, 0 to 1.
         """
         if done >= job.work * (1 - EXACT):
             return held
-        max_nodes = NodeCounts(held.spot, max(job.max_nodes - held.spot, held.on_demand))
+        most = NodeCounts(held.spot, max(job.max_nodes - held.spot, held.on_demand))
         if interval >= job.deadline - 1:
-            return max_nodes
+            return most
         throughput = job.throughput[min(held.all, job.max_nodes)] if held.all >= job.min_nodes else 0.0
-        # What the loss costs may not be seen yet, and the spot instances that are left may go as well.
-        losses = 1 + (held.spot > 0)
-        done += (1.0 - gone) * throughput - losses * job.preemption_cost * job.throughput[-1]
-        # From the next interval on, of which nothing is known, on all on-demand instances that it can use.
-        observation = self._observe(JobBatch([job], market, [start]), interval + 1, done, NodeCounts(0, held.all), 0)
-        waits = SafetyNet(observation).is_safe(np.zeros(1, np.int64), np.array([job.max_nodes]))
-        return held if waits[0] else max_nodes
+        # The work lost may not be known yet, and the spot nodes that are left may be preempted as well.
+        preemptions = 1 + (held.spot > 0)
+        done += (1.0 - elapsed) * throughput - preemptions * job.preemption_cost * job.throughput[-1]
+        # From the next interval on, of which nothing is known, on all on-demand nodes that it can use.
+        observation = self._observe(
+            JobBatch([job], market, [start]), interval + 1, done, NodeCounts(0, held.all), reserved=0
+        )
+        can_wait = SafetyNet(observation).is_safe(np.zeros(1, np.int64), np.array([job.max_nodes]))
+        return held if can_wait[0] else most
 
     def _observe(
-        self, batch: JobBatch, interval: int, done: float, held: NodeCounts, taken: int, *, gone: bool = False
+        self, batch: JobBatch, interval: int, done: float, held: NodeCounts, reserved: int, *, preempted: bool = False
     ) -> Observation:
         forecast = self._forecasts.look(batch, interval, self._policy.horizon)
         offered = int(forecast.counts[0, 0])
-        if gone or held.spot <= offered:  # what others have got instead has not gone, nor has what was paid for already
-            there = min(held.spot, max(offered - taken, 0))
-            held = NodeCounts(there, held.all - there)
-        forecast = Forecast(forecast.prices, np.maximum(forecast.counts - taken, 0))
+        # A node that another job got instead was not preempted, nor was one that has been paid for already.
+        if preempted or held.spot <= offered:
+            spot = min(held.spot, max(offered - reserved, 0))
+            held = NodeCounts(spot, held.all - spot)
+        forecast = Forecast(forecast.prices, np.maximum(forecast.counts - reserved, 0))
         progress = np.array([done / float(batch.units[0])])
-        spot, on_demand = (np.array([number], np.int64) for number in held)
-        return Observation(batch, interval, progress, spot, on_demand, forecast, progress, progress)
+        spot_nodes, on_demand = (np.array([number], np.int64) for number in held)
+        return Observation(batch, interval, progress, spot_nodes, on_demand, forecast, progress, progress)
 
 
-def _of(pair: Pair) -> NodeCounts:
+def _node_counts(pair: Pair) -> NodeCounts:
     return NodeCounts(int(pair[0][0]), int(pair[1][0]))

@@ -6,7 +6,6 @@ import numpy as np
 
 from lightning_core.core.arrays import IntArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.observation import Observation
 from lightning_core.market.spot_job import EXACT
 

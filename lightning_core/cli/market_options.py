@@ -1,0 +1,166 @@
+"""Options of a bundle that runs on a spot market."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.bundle.pool_section import MAX_DEVICES, market_to_dict, read_market
+from lightning_core.bundle.problems import BundleError, require
+from lightning_core.core.durations import parse_duration
+from lightning_core.core.names import did_you_mean
+from lightning_core.core.targets import BatchTarget
+from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.traces import INTERVAL
+from lightning_core.scheduler.market_terms import MarketTerms
+from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.job_specs import SAVE_EVERY
+from lightning_core.storage.private_files import owner_only
+
+FILE = "market.json"
+PATHS = ("trace", "picture")
+# Fraction of an interval between two checkpoints of a job that does not say how often to save.
+SAVE_FRACTION = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class MarketOptions:
+    """How a bundle is run on a market.
+
+    Args:
+        trace: Recording of the market; None if a command quotes it.
+        quotes: That command (:class:`~lightning_core.cloud.quotes.Quotes`).
+        interval: Length of an interval, as a duration; None: as recorded, or 30 minutes.
+        price: Price of a spot node, where none is recorded.
+        policy: Spot policy of all jobs; None: the selector chooses one for each, by the recording.
+        ray: Address of a Ray cluster; None to simulate the nodes on this machine.
+        provision: Command that brings up nodes there; None for Ray's autoscaler.
+        picture: File for a picture of the intervals, PNG, SVG or PDF.
+
+    Raises:
+        ValueError: If they do not go together.
+    """
+
+    trace: Path | None = None
+    quotes: str | None = None
+    interval: str | None = None
+    price: float | None = None
+    policy: str | None = None
+    ray: str | None = None
+    provision: str | None = None
+    picture: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.trace is None) == (self.quotes is None):
+            raise ValueError("a market is either recorded (--market TRACE) or quoted (--quotes COMMAND)")
+        if self.quotes is not None and self.price is not None:
+            raise ValueError("--price is for a recording; the command of --quotes prints the price")
+        if self.quotes is not None and self.policy is None:
+            raise ValueError("--quotes needs --spot-policy NAME: without a recording none can be chosen")
+        if self.policy is not None and self.policy not in SPOT_POLICIES:
+            raise ValueError(f"--spot-policy: unknown {self.policy!r}{did_you_mean(self.policy, SPOT_POLICIES)}")
+        self._check_provision()
+        self._check_picture()
+
+    def _check_provision(self) -> None:
+        if self.provision is None:
+            return
+        if not self.ray:
+            raise ValueError("--provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
+        words = shlex.split(self.provision)
+        if not words or shutil.which(words[0]) is None:
+            raise ValueError(f"--provision: command not found: {words[0] if words else 'none'}")
+
+    def _check_picture(self) -> None:
+        if self.picture is None:
+            return
+        require("matplotlib", extra="view")
+        if self.picture.suffix not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"--picture: must end in .png, .svg or .pdf, got {self.picture}")
+        if not self.picture.parent.is_dir():
+            raise ValueError(f"--picture: {self.picture.parent} is not a folder")
+
+    @classmethod
+    def load(cls, run_dir: Path) -> MarketOptions | None:
+        """Return the options of an earlier run; None if it was not on a market.
+
+        Raises:
+            BundleError: If its folder's file is damaged.
+        """
+        if not (run_dir / FILE).is_file():
+            return None
+        try:
+            body = json.loads((run_dir / FILE).read_text())
+            body |= {name: Path(body[name]) for name in PATHS if body[name] is not None}
+            if body["picture"] is not None and not body["picture"].parent.is_dir():
+                body["picture"] = run_dir / body["picture"].name
+            return cls(**body)
+        except (ValueError, TypeError, KeyError) as error:
+            message = f"{run_dir / FILE}: is not the market of a run ({type(error).__name__}: {error})"
+            raise BundleError([message]) from None
+
+    def save(self, run_dir: Path) -> None:
+        """Write the options into the run's folder, so that it can be resumed."""
+        body = asdict(self)
+        paths = {name: str(body[name].resolve()) for name in PATHS if body[name] is not None}
+        with owner_only():  # a command may contain a key
+            write_whole(run_dir / FILE, json.dumps(body | paths, indent=2) + "\n")
+
+    def apply(self, bundle: BundleSpec) -> BundleSpec:
+        """Return the same jobs on a pool with this market and twice as many devices as they can use.
+
+        A job that does not say how often to save does so several times an interval: the safety net keeps time free for
+        the work that a preemption loses.
+
+        Raises:
+            BundleError: If a job has no known work, or the market cannot be read.
+        """
+        problems = [
+            f"jobs.{spec.job.name}.target: must be in batches, because a market plan needs the work left, "
+            f"got {spec.job.target}"
+            for spec in bundle.jobs
+            if not isinstance(spec.job.target, BatchTarget)
+        ]
+        problems += [
+            f"jobs.{spec.job.name}.location: must not be set on a market, whose nodes have none, got "
+            f"{spec.job.location}"
+            for spec in bundle.jobs
+            if spec.job.location
+        ]
+        if (devices := sum(spec.job.max_devices for spec in bundle.jobs)) > MAX_DEVICES // 2:
+            problems.append(f"jobs: may use at most {MAX_DEVICES // 2} devices together on a market, got {devices}")
+        if bundle.kind == "gpu" and self.ray is None:
+            problems.append("pool.kind: simulated nodes have no GPUs; name a Ray cluster that has with --ray")
+        terms: dict[str, Any] | None = None
+        try:
+            terms = self._terms(bundle)
+        except ValueError as error:
+            problems.append(f"--market: {error}" if self.trace else f"--interval: {error}")
+        if problems:
+            raise BundleError(problems)
+        settings = replace(bundle.settings, market=terms, devices=2 * devices, resident=None, locations=())
+        every = min(SAVE_EVERY, SAVE_FRACTION * self.seconds(settings.market_terms()))
+        jobs = [spec if spec.save_every else replace(spec, save_every=every) for spec in bundle.jobs]
+        return replace(bundle, settings=settings, jobs=tuple(jobs))
+
+    def _terms(self, bundle: BundleSpec) -> dict[str, Any] | None:
+        """Return the terms of a recorded market, these options over those of the bundle."""
+        if self.trace is None:
+            if self.interval is not None:
+                parse_duration(self.interval)
+            return None
+        given = {"trace": str(self.trace.resolve()), "interval": self.interval, "price": self.price,
+                 "policies": self.policy and [self.policy]}  # fmt: skip
+        own = {key: value for key, value in given.items() if value is not None}
+        return read_market(market_to_dict(bundle.settings.market or {}) | own, Path())
+
+    def seconds(self, terms: MarketTerms | None) -> float:
+        """Return the seconds of an interval."""
+        if terms is not None:
+            return terms.market().seconds
+        return INTERVAL if self.interval is None else parse_duration(self.interval)
