@@ -15,13 +15,18 @@ from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``plan`` and ``policies``."""
-    plan = command("plan", _plan, "will a bundle fit, and what would make it fit?")
+    plan = command("plan", _plan, "predict whether a bundle fits, and what would make it fit")
     plan.add_argument("bundle", type=Path, metavar="BUNDLE.yaml")
     plan.add_argument(
-        "--history", type=Path, metavar="DIR", help="of runs to learn from how long jobs take (default: runs)"
+        "--history",
+        type=Path,
+        metavar="DIR",
+        help="folder of runs from which to learn how long jobs take (default: runs)",
     )
-    plan.add_argument("--own", action="store_true", help="for a pool of its own, also if one is up")
-    plan.add_argument("--ray", metavar="ADDRESS", help="for a Ray cluster: this machine's devices do not matter")
+    plan.add_argument("--own", action="store_true", help="plan for a pool of its own even if one is up")
+    plan.add_argument(
+        "--ray", metavar="ADDRESS", help="plan for a Ray cluster: the devices of this machine do not matter"
+    )
     add_allow_import(plan)
     add_pool(plan)
     command("policies", _policies, "list the policies, a line each")
@@ -39,7 +44,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         bundle.check(local=not arguments.ray)
     else:
         pool.check(bundle)
-        print(f"{pool.describe()}; what else runs there is not counted", file=sys.stderr)
+        print(f"{pool.describe()}; other jobs in it are not counted", file=sys.stderr)
     history = arguments.history or (Path("runs") if Path("runs").is_dir() else None)
     lines, fits = plan_bundle(bundle, history)
     print("\n".join(lines))

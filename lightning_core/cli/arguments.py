@@ -1,4 +1,4 @@
-"""What all commands share on the command line: values with a rule, help with typing mistakes, completion."""
+"""What all commands share: checked values, help with typing mistakes, completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_core.server.discovery import AUTO, connect
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name the word that was meant."""
+    """Parser whose errors suggest the word that was probably meant."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
                           help="show tracebacks of this program's own errors")  # fmt: skip
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse, and exit with usage and the reason if there is a mistake."""
+        """Parse the arguments; exit with usage and the reason if there is a mistake."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:
             command: Parser = found.parser
@@ -49,20 +49,20 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"unknown: {str(value)!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with usage and the reason; control characters are shown as what they are."""
+        """Exit with usage and the reason; control characters are escaped."""
         super().error("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
 
 
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return what reads a whole number within these limits."""
-    rule = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return a function that reads a whole number within these limits."""
+    rule = f"a whole number of at least {minimum}" if maximum is None else f"a whole number from {minimum} to {maximum}"
 
     def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
-            number = least - 1
-        if number < least or (most is not None and number > most):
+            number = minimum - 1
+        if number < minimum or (maximum is not None and number > maximum):
             raise argparse.ArgumentTypeError(f"must be {rule}, got {_shown(text)}")
         return number
 
@@ -70,16 +70,16 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def new_file(text: str) -> Path:
-    """Return the path of a file to be written.
+    """Return the path of a file to write.
 
     Raises:
-        argparse.ArgumentTypeError: If it is a folder, or in none that is there.
+        argparse.ArgumentTypeError: If the path is a folder, or its parent folder does not exist.
     """
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"must be a file, got the folder {_shown(text)}")
     if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must be in a folder that is there, got {_shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be in a folder that exists, got {_shown(text)}")
     return path
 
 
@@ -102,7 +102,7 @@ def add_allow_import(parser: argparse.ArgumentParser) -> None:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks for completions, if argcomplete is installed; else do nothing."""
+    """Answer a shell that asks for completions if argcomplete is installed; else do nothing."""
     try:
         import argcomplete
     except ModuleNotFoundError:
@@ -112,23 +112,23 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def add_completers(parser: argparse.ArgumentParser) -> None:
-    """Say of each argument, by its name, what completes it; of the others argcomplete knows it."""
+    """Set the completer of each argument by its name; argcomplete knows the others."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 add_completers(command)
         elif action.dest in COMPLETERS:
-            action.completer = COMPLETERS[action.dest]  # type: ignore[attr-defined]  # where argcomplete looks for it
+            action.completer = COMPLETERS[action.dest]  # type: ignore[attr-defined]  # argcomplete looks for it there
 
 
 def names_of_jobs(prefix: str = "", parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
-    """Return the names of the jobs of the run folder or the pool that is meant; none if it cannot be asked."""
+    """Return the names of the jobs of the run folder or the pool; empty if it cannot be asked."""
     try:
         if (folder := getattr(parsed_args, "run_dir", None)) is not None:
             return sorted(path.name for path in (folder / "jobs").iterdir())
         client = connect(getattr(parsed_args, "pool", None) or AUTO)
         return [] if client is None else [job.name for job in client.status()[1]]
-    except Exception:  # whoever presses Tab wants no traceback
+    except Exception:  # a traceback would garble the command line
         return []
 
 
@@ -140,7 +140,7 @@ def names_of_policies(**_: Any) -> list[str]:
 
 
 def run_folders(prefix: str = "", **_: Any) -> list[str]:
-    """Return folders that hold a journal, and others on the way there."""
+    """Return folders that hold a journal, and other folders that may lead to one."""
     parent = Path(prefix) if prefix.endswith("/") or not prefix else Path(prefix).parent
     try:
         folders = [path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
@@ -150,7 +150,7 @@ def run_folders(prefix: str = "", **_: Any) -> list[str]:
 
 
 def run_folders_or_jobs(prefix: str = "", **more: Any) -> list[str]:
-    """Return what may come next after ``why``: a folder, or a job of the pool, or of the folder that came before."""
+    """Return completions after ``why``: a folder, a job of the pool, or a job of the folder given before."""
     parsed = more.get("parsed_args")
     folder = Path(getattr(parsed, "job", None) or "")
     if folder.name and folder.is_dir():

@@ -1,4 +1,4 @@
-"""``lightning-core init``: an example that runs anywhere, to begin from."""
+"""``lightning-core init``: an example that runs anywhere, as a starting point."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DEFAULT = Path("lightning-core-example")
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """The command with its argument."""
-    made = command("init", _init, "write an example to begin from: five trainings with deadlines, and a script")
+    """Add ``init``."""
+    made = command("init", _init, "write an example: five trainings with deadlines, and a script")
     made.add_argument(
         "folder", type=Path, nargs="?", default=DEFAULT, metavar="DIR", help=f"new or empty (default {DEFAULT})"
     )
@@ -39,7 +39,7 @@ def _init(arguments: argparse.Namespace) -> int:
     print(f"  lightning-core simulate {bundle} --policy fifo,edf,triage")
     print("  # trained for real on one core, in a minute or two")
     print(f"  lightning-core run {bundle}")
-    print("  # a script of your own: one callback")
+    print("  # a script with one callback")
     print(f"  python {script}")
     if missing := [name for name in ("torch", "lightning", "ray", "jsonargparse") if find_spec(name) is None]:
         are = "is" if len(missing) == 1 else "are"

@@ -1,8 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
-"""``lightning-core``: runs bundles, brings pools up, and lets people look at them and steer them.
+"""``lightning-core``: run bundles of training jobs, bring pools up, look at them and steer them.
 
-Exit codes: 0 all jobs met (or what was asked is done), 3 some not, 1 a job crashed, 2 bad input or no pool, 70 the pool
-was lost, 129, 130 or 143 interrupted.
+Exit codes: 0 all jobs met (or the command succeeded), 3 some jobs did not, 1 a job crashed, 2 bad input or no pool, 70
+the pool was lost, 129, 130 or 143 interrupted by a signal.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 # Modules of commands in the order in which --help lists them. A new one is a file with `add_commands`, and a word here.
 COMMANDS = (run_bundle, advice, init, simulate, market, place, up, jobs, status, journals)
 Command = Callable[[argparse.Namespace], int]
-# What a command may find missing, and the extra that brings it.
+# Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; the answer is the exit code."""
+    """Run the command line; return the exit code."""
     parser = make_parser()
     complete(parser)
     arguments = parser.parse_args(argv)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read has enough; nothing more can be flushed there
+    except BrokenPipeError:  # the reader has closed the pipe; nothing more can be flushed there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_MET
     except ModuleNotFoundError as error:
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """What to install, if it is one of ours that is missing."""
+    """Return what to install if one of our optional dependencies is missing."""
     module = (error.name or "").partition(".")[0]
     extra = next((extra for extra, modules in EXTRAS.items() if module in modules.split()), None)
     if extra is None or "pip install" in str(error):

@@ -1,5 +1,6 @@
 """``lightning-core market``: what to hold in a spot market now, what policies would have cost in it, how well it is
-forecast. Nothing is launched and nothing is paid."""
+forecast. Nothing is launched and nothing is paid.
+"""
 
 from __future__ import annotations
 

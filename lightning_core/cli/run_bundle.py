@@ -28,24 +28,42 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``run``."""
     run = command("run", _run, "run a bundle of jobs to its end, on the pool that is up or on one of its own")
     run.add_argument("bundle", type=Path, nargs="?", metavar="BUNDLE.yaml")
-    run.add_argument("--policy", metavar="NAME", help="instead of the bundle's, such as fifo, edf, lara:order=edf")
+    run.add_argument(
+        "--policy", metavar="NAME", help="policy instead of the bundle's, such as fifo, edf, lara:order=edf"
+    )
     run.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, spec and summary")
     run.add_argument("--json", type=new_file, metavar="FILE", help="write the summary here too")
-    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was left (a job: `resume`)")
-    run.add_argument("--accept-changes", action="store_true", help="with --resume: take an edited bundle as it is now")
-    run.add_argument("--own", action="store_true", help="on a pool of its own, also if one is up")
-    words = "on nodes that come and go: a recording of spot prices; made-up machines here, or with --ray real ones"
-    run.add_argument("--market", type=Path, metavar="TRACE", help=words)
-    words = 'instead of --market: prints what there is now, as {"price": 0.4, "available": 3}'
-    run.add_argument("--quotes", metavar="COMMAND", help=words)
-    run.add_argument("--interval", metavar="TIME", help="on a market: such as 30m (default: as recorded, or that)")
-    run.add_argument("--price", type=float, metavar="P", help="with --market: of a spot node, where none is recorded")
-    run.add_argument("--spot-policy", metavar="NAME", help="on a market: for all jobs (default: chosen for each)")
-    words = "on a market, with --ray: is told how many nodes there should be (default: Ray's autoscaler is)"
-    run.add_argument("--provision", metavar="COMMAND", help=words)
-    run.add_argument("--picture", type=new_file, metavar="FILE", help="on a market: of the intervals, PNG, SVG or PDF")
     run.add_argument(
-        "--ray", metavar="ADDRESS", help="on a pool of its own in a Ray cluster whose nodes all see the run's folder"
+        "--resume", type=Path, metavar="DIR", help="go on with an interrupted run (a paused job: `resume`)"
+    )
+    run.add_argument("--accept-changes", action="store_true", help="with --resume: accept an edited bundle")
+    run.add_argument("--own", action="store_true", help="use a pool of its own even if one is up")
+    words = "recording of spot prices: run on nodes that come and go, simulated here or real with --ray"
+    run.add_argument("--market", type=Path, metavar="TRACE", help=words)
+    words = 'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}'
+    run.add_argument("--quotes", metavar="COMMAND", help=words)
+    run.add_argument(
+        "--interval",
+        metavar="TIME",
+        help="on a market: length of an interval, such as 30m (default: as recorded, or 30m)",
+    )
+    run.add_argument(
+        "--price", type=float, metavar="P", help="with --market: price of a spot node, if none is recorded"
+    )
+    run.add_argument(
+        "--spot-policy",
+        metavar="NAME",
+        help="on a market: spot policy for all jobs (default: one is chosen for each job)",
+    )
+    words = "on a market, with --ray: command that is told the wanted number of nodes (default: Ray's autoscaler)"
+    run.add_argument("--provision", metavar="COMMAND", help=words)
+    run.add_argument(
+        "--picture", type=new_file, metavar="FILE", help="on a market: picture of the intervals, PNG, SVG or PDF"
+    )
+    run.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="use a pool of its own in this Ray cluster, whose nodes all share the folder of the run",
     )
     add_allow_import(run)
     add_pool(run)
@@ -56,7 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
     market_options = _market_of(arguments)
     if arguments.resume is not None and market_options is not None:
-        raise ValueError("--resume goes on on the market that the run was begun on: leave --market and --quotes out")
+        raise ValueError("--resume continues on the market on which the run began: leave out --market and --quotes")
     if arguments.resume is not None:
         return _resume(arguments)
     pool = None if arguments.own or arguments.ray or market_options else Pool.find(arguments.pool)
@@ -74,20 +92,25 @@ def _placed(market_options: MarketOptions, bundle: BundleSpec) -> BundleSpec:
     from lightning_core.cloud.simulated_cloud import make_token
 
     if not market_options.ray:
+<<<<<<< HEAD
         make_token()  # Ray looks for it once, when it is imported
     return market_options.apply(bundle)
+=======
+        make_token()  # Ray reads the token only once, when it is imported
+    return market_options.apply(bundle)
+>>>>>>> 3c94b82 (View, report and the commands in plain English; remarks say by whom)
 
 
 def _market_of(arguments: argparse.Namespace) -> MarketOptions | None:
-    """How it is run on a market, if it is."""
+    """Return the terms of a run on a market; None for an ordinary run."""
     if arguments.market is None and arguments.quotes is None:
         for flag in ("interval", "price", "spot_policy", "provision", "picture"):
             if getattr(arguments, flag) is None:
                 continue
             if arguments.resume is not None:
-                words = "cannot be said again: --resume goes on as the run was begun, by its market.json"
+                words = "cannot be changed: --resume continues with the terms in the run's market.json"
             else:
-                words = "is of a run on a market: it needs --market TRACE or --quotes COMMAND"
+                words = "needs a run on a market: --market TRACE or --quotes COMMAND"
             raise ValueError(f"--{flag.replace('_', '-')} {words}")
         return None
     from lightning_core.cli.market_options import MarketOptions
@@ -157,7 +180,7 @@ def _run_in(
         raise
     if arguments.json:
         summary.write(arguments.json)
-    if summary.interrupted is not None:  # whoever wants to leave does not wait for a report
+    if summary.interrupted is not None:  # an interrupted run does not wait for a report
         print(f"journal, spec and summary: {run_dir}\n{goes_on}")
         return summary.exit_code
     with Journal.open(run_dir / "journal.db") as journal:
@@ -176,13 +199,13 @@ def _resume(arguments: argparse.Namespace) -> int:
     if not (run_dir / "bundle.yaml").is_file():
         if not run_dir.exists() and has_job(arguments.pool, name := str(arguments.resume)):
             raise ValueError(
-                f"{name} is a job in the pool: `lightning-core resume {name}` lets it go on if it is paused"
+                f"{name} is a job in the pool: `lightning-core resume {name}` continues it if it is paused"
             )
-        raise ValueError(f"{arguments.resume}: no run was left here: no bundle.yaml")
+        raise ValueError(f"{arguments.resume}: there is no interrupted run here: no bundle.yaml")
     if (note := PoolReference.of(run_dir)) is not None:
         return resume_in_pool(run_dir, note, arguments)
     before = BundleSpec.from_file(run_dir / "bundle.yaml")
-    if (run_dir / "journal.db").is_file():  # else it was left before anything was submitted
+    if (run_dir / "journal.db").is_file():  # else it was interrupted before anything was submitted
         with Journal.open(run_dir / "journal.db") as journal:
             scheduler = replay(journal).scheduler
             if scheduler.names() and not scheduler.names(active=True):
@@ -199,7 +222,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         for change in changes:
             print(f"changed: {change}")
     else:
-        bundle = before  # where class paths are looked up stays as it was
+        bundle = before  # keep the folders in which class paths are looked up
     _say_check(bundle)
     bundle.check(local=not (market_options.ray if market_options is not None else arguments.ray))
     return _run_in(bundle, run_dir, arguments, before, market_options)

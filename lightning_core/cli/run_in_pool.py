@@ -1,4 +1,4 @@
-"""``lightning-core run`` in a pool that is up: the run's folder, the board, and coming back to a run that was left."""
+"""``lightning-core run`` in a pool that is up: its folder, its board, and coming back to an interrupted run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     pass
 
-# How long jobs that have ended may take to save, and how often it is looked whether they have, seconds.
-GRACE, POLL = 30.0, 0.5
+# Seconds that ended jobs may take to save, and seconds between two looks.
+SAVE_GRACE, SAVE_POLL = 30.0, 0.5
 
 
 class PoolGoneError(LightningCoreError, RuntimeError):
@@ -40,7 +40,7 @@ class PoolGoneError(LightningCoreError, RuntimeError):
 
 
 def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -> int:
-    """Submit a bundle to a pool that is up and follow it; interrupted, the jobs go on without an audience."""
+    """Submit a bundle to a pool that is up and follow it; the jobs go on if the command is interrupted."""
     pool.check(bundle)
     from lightning_core.run.run_folder import new_run_dir, write_origin, write_spec
 
@@ -55,11 +55,11 @@ def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -
 
 
 def resume_in_pool(run_dir: Path, note: PoolReference, arguments: argparse.Namespace) -> int:
-    """Come back to a run in a pool: follow its jobs to their end, or write down how they have ended.
+    """Come back to a run in a pool: follow its jobs to their end, or record how they ended.
 
     Raises:
-        PoolGoneError: if its pool is down and its jobs have not ended, or its pool is gone.
-        BundleError: if its bundle has been edited.
+        PoolGoneError: If its pool is down and its jobs have not ended, or its pool is gone.
+        BundleError: If its bundle has been edited.
     """
     if note.ended:
         print(f"{run_dir}: all its jobs have ended")
@@ -85,16 +85,16 @@ def resume_in_pool(run_dir: Path, note: PoolReference, arguments: argparse.Names
 
 
 def _where(pool: str, folder: str) -> str:
-    """Says where the pool is, so that it is found again from any folder."""
+    """Return where the pool is, so that it is found again from any folder."""
     pool = os.environ.get("LIGHTNING_CORE_POOL", AUTO) if pool == AUTO else pool
     return pool if is_address(pool) else folder
 
 
 def _unchanged(run_dir: Path, note: PoolReference) -> BundleSpec:
-    """The bundle as it was submitted, or would be.
+    """Return the bundle as it was or will be submitted.
 
     Raises:
-        BundleError: if it is another one now.
+        BundleError: If it has changed.
     """
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.differences import differences
@@ -115,7 +115,7 @@ def _unchanged(run_dir: Path, note: PoolReference) -> BundleSpec:
 
 
 def _submitted(pool: Pool, bundle: BundleSpec) -> float | None:
-    """When the jobs were submitted, if whoever did so left before it was noted."""
+    """Return when the jobs were submitted, if the command was interrupted before it noted that."""
     newest = {job.name: job for job in pool.jobs() if job.state is not State.ENDED}
     if not all((told := newest.get(spec.job.name)) and told.target == spec.job.target for spec in bundle.jobs):
         return None
@@ -139,7 +139,7 @@ def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.
     settings = pool.settings
     again = f"lightning-core run --resume {run_dir}"
     jobs_in = f"{len(note.jobs)} job{'s' * (len(note.jobs) > 1)} in {pool.describe()}"
-    print(f"{jobs_in}; with --own they would have one of their own", flush=True)
+    print(f"{jobs_in}; use --own for a pool of its own", flush=True)
     watcher = view_for(sys.stdout, settings.policy, settings.devices)
 
     def look() -> tuple[float, list[JobStatus]]:
@@ -170,7 +170,7 @@ def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.
 
 
 def _after(run_dir: Path, note: PoolReference, arguments: argparse.Namespace, *, up: bool) -> int:
-    """Write down how the jobs of a pool have ended that is down, or up again without them."""
+    """Record how the jobs ended in a pool that is down, or up again without them."""
     from lightning_core.view.progress import print_summary
 
     with suppress(JournalError):
@@ -196,11 +196,11 @@ def _up(note: PoolReference) -> str:
 
 
 def _wait_for_workers(note: PoolReference) -> None:
-    """A job has ended when its target is met; its worker saves its last state after that."""
-    until = time.monotonic() + GRACE
-    with suppress(JournalError):  # it is on another machine: nothing will be taken
+    """Wait until workers have saved: a job ends when its target is met, and its worker saves after that."""
+    until = time.monotonic() + SAVE_GRACE
+    with suppress(JournalError):  # the pool is on another machine: nothing will be copied
         while at_work(note.part) and time.monotonic() < until:
-            time.sleep(POLL)
+            time.sleep(SAVE_POLL)
 
 
 def _write(
@@ -209,13 +209,13 @@ def _write(
     settings: Settings,
     now: float,
     jobs: list[JobStatus],
-    everybody: Sequence[JobStatus],
+    all_jobs: Sequence[JobStatus],
     number: int | None,
 ) -> Summary:
-    """Writes all that the folder of a run holds: of jobs that have ended for good, of others as they are now."""
+    """Write everything that the folder of a run holds, for jobs that have ended and for those that go on."""
     from lightning_core.report.page import write
 
-    newest = {job.name: job for job in everybody}
+    newest = {job.name: job for job in all_jobs}
     if number is None:
         _wait_for_workers(note)
     problems = take(run_dir, note, jobs, [newest[name] for name in note.jobs])

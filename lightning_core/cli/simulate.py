@@ -1,4 +1,4 @@
-"""``lightning-core simulate``: what would become of a bundle, under one policy or several, played on recorded curves.
+"""``lightning-core simulate``: play a bundle on recorded loss curves, under one or several policies.
 
 Each policy gets a folder like that of a live run: journal, summary, report. Nothing is trained, and neither Ray nor
 torch nor Lightning is imported.
@@ -32,40 +32,39 @@ from lightning_core.storage.journal import Journal
 from lightning_core.view.job_line import SYMBOLS
 from lightning_core.view.progress import print_summary
 
-# Beside the folder of live runs, not in it: `plan` learns from those how long jobs take.
+# Not in the folder of live runs, from which `plan` learns how long jobs take.
 FOLDER = Path("simulations")
 MAX_DEVICES = 64
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 DELAYS = tuple(field.name for field in fields(Delays))
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """The command with its arguments."""
-    made = command(
-        "simulate", _simulate, "what would become of a bundle: played on recorded loss curves, under policies"
-    )
+    """Add ``simulate``."""
+    made = command("simulate", _simulate, "play a bundle on recorded loss curves, under one or several policies")
     made.add_argument(
-        "bundle", type=Path, metavar="BUNDLE.yaml", help="as for run; a job may name its recording, curve: FILE"
+        "bundle",
+        type=Path,
+        metavar="BUNDLE.yaml",
+        help="bundle file as for run; a job may name its recording with curve: FILE",
     )
-    made.add_argument("--curves", type=Path, metavar="DIR", help="recordings step,loss for the jobs "
-                      "that name none (default: 36 trainings that come with the package)")  # fmt: skip
-    made.add_argument("--policy", action="append", metavar="NAME", help="instead of the bundle's; several to compare, "
-                      "such as edf,lara:order=edf")  # fmt: skip
-    made.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
-    made.add_argument("--seeds", type=int, metavar="N", help="play so many seeds, from --seed on; prints means with "
-                      "standard errors, and writes --json alone")  # fmt: skip
+    made.add_argument("--curves", type=Path, metavar="DIR", help="folder of recordings (columns step,loss) "
+                      "for jobs that name none (default: 36 trainings that come with the package)")  # fmt: skip
+    made.add_argument("--policy", action="append", metavar="NAME", help="policy instead of the bundle's; several to "
+                      "compare, such as edf,lara:order=edf")  # fmt: skip
+    made.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random draws (default 0)")
+    made.add_argument("--seeds", type=int, metavar="N", help="number of seeds to play, from --seed on; prints means "
+                      "with standard errors, and writes no files but --json")  # fmt: skip
+    made.add_argument("--shuffle", action="store_true", help="submit jobs in a random order instead of the file's")
+    made.add_argument("--devices", type=int, metavar="N", help="number of devices instead of the bundle's")
     made.add_argument(
-        "--shuffle", action="store_true", help="jobs come in an order that the seed draws, not the file's"
+        "--delays", default="", metavar="NAME=SECONDS,...", help=f"delays to simulate: {', '.join(DELAYS)}"
     )
-    made.add_argument("--devices", type=int, metavar="N", help="instead of the bundle's")
-    made.add_argument("--delays", default="", metavar="NAME=SECONDS,...", help=f"of {', '.join(DELAYS)}")
-    made.add_argument("--lose", default="", metavar="JOB=TIME,...", help="when a job's worker dies, such as vit=20m")
-    made.add_argument("--save-every", type=int, default=0, metavar="N", help="batches from one checkpoint to the next "
-                      "(default: a job is saved only where it leaves)")  # fmt: skip
+    made.add_argument("--lose", default="", metavar="JOB=TIME,...", help="times at which workers die, such as vit=20m")
+    made.add_argument("--save-every", type=int, default=0, metavar="N", help="batches between two checkpoints "
+                      "(default: a job is saved only when it leaves)")  # fmt: skip
     made.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journals, summaries and reports")
-    made.add_argument(
-        "--json", type=new_file, metavar="FILE", help="write what became of the jobs under each policy here too"
-    )
+    made.add_argument("--json", type=new_file, metavar="FILE", help="file for the results of each policy")
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
@@ -73,8 +72,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--devices must be 1 to {MAX_DEVICES}, got {arguments.devices}")
     if arguments.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {arguments.seed}")
-    if arguments.seeds is not None and not 1 <= arguments.seeds <= MOST_SEEDS:
-        raise ValueError(f"--seeds must be 1 to {MOST_SEEDS}, got {arguments.seeds}")
+    if arguments.seeds is not None and not 1 <= arguments.seeds <= MAX_SEEDS:
+        raise ValueError(f"--seeds must be 1 to {MAX_SEEDS}, got {arguments.seeds}")
     if arguments.seeds is not None and arguments.run_dir is not None:
         raise ValueError("--run-dir is for one seed; look at one of them with --seed N --run-dir DIR")
     if arguments.save_every < 0:
@@ -161,10 +160,10 @@ def parse_delays(text: str) -> Delays:
 
 
 def parse_losses(text: str) -> dict[str, list[float]]:
-    """``vit=20m,vit=90s`` style: when workers of jobs die, seconds by job.
+    """Parse times at which workers die, such as ``vit=20m,vit=90s``, into seconds by job.
 
     Raises:
-        ValueError: if a time is none.
+        ValueError: If a time cannot be read.
 
     Example::
 
@@ -189,7 +188,7 @@ def play(
     losses: Mapping[str, Sequence[float]] | None = None,
     save_every: int = 0,
 ) -> Outcome:
-    """One policy's run, with journal, summary and report in a folder of its own."""
+    """Play a bundle under one policy, with journal, summary and report in a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [job.given for job in bundle.jobs]
     simulation = Simulation(settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every)
@@ -201,7 +200,7 @@ def play(
 
 
 def _replicate(arguments: argparse.Namespace, experiment: Experiment, first: PlayedBundle) -> int:
-    """Many seeds: a row for each policy."""
+    """Play many seeds and print a row for each policy."""
     if not experiment.shuffle and not any(played.drawn for played in first.jobs):
         raise ValueError("--seeds: every job names its recording, so that each seed is the same; add --shuffle to draw "
                          "the order in which the jobs come")  # fmt: skip
@@ -215,7 +214,7 @@ def _replicate(arguments: argparse.Namespace, experiment: Experiment, first: Pla
 
 
 def _progress(seeds: int) -> Callable[[int], None]:
-    """Tells a terminal how many seeds are done."""
+    """Return a function that shows on a terminal how many seeds are done."""
 
     def told(done: int) -> None:
         if sys.stderr.isatty():
@@ -240,7 +239,7 @@ def _introduce(bundle: PlayedBundle) -> None:
 
 
 def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
-    """A line for each job, with its end under each policy; then what they come to."""
+    """Return a line for each job with its end under each policy, then the totals."""
     ends = []
     for number, played in enumerate(bundle.jobs):
         job = played.given.job

@@ -50,7 +50,7 @@ def _up(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--devices must be 1 to {MAX_DEVICES}, got {devices}")
     policy = parse_policy(arguments.policy)
     if arguments.kind == "gpu" and arguments.cores != 1:
-        raise ValueError("--cores is of a pool of CPUs; remove it")
+        raise ValueError("--cores is for CPU pools only; remove it")
     resident = 2 * devices if arguments.resident is None else arguments.resident
     shared = PoolSection(arguments.kind, devices, arguments.cores, resident)
     found = Problems(Position("up"))
@@ -66,17 +66,15 @@ def _up(arguments: argparse.Namespace) -> int:
         raise BundleError(found.messages)
     folder = arguments.folder or home()
     if arguments.kind == "cpu" and devices * arguments.cores > (free := free_cores(CORES)) < len(CORES):
-        print(f"note: {len(CORES) - free} of the {len(CORES)} cores here are other pools' of yours: jobs on cores that "
-              "two pools share take turns there by chance", file=sys.stderr)  # fmt: skip
+        print(f"note: {len(CORES) - free} of the {len(CORES)} cores here belong to your other pools: jobs of two pools "
+              "on one core slow each other down", file=sys.stderr)  # fmt: skip
     print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers ...",
           flush=True)  # fmt: skip
     head = up(folder, settings, arguments.kind, on_verdict)
     print(f"a pool is up under {settings.policy}; it outlives this shell")
     print(f"  its Ray: {head['address']}, its token: {head['token']}")
-    print("  a script joins it with CoreCallback; `lightning-core submit`, `status`, `down` are for you")
-    print(
-        "  its workers import torch and Lightning now; a job that is submitted meanwhile waits for them, some seconds"
-    )
+    print("  scripts join it with CoreCallback; `lightning-core submit`, `status` and `down` are the next commands")
+    print("  its workers are importing torch and Lightning; a job that is submitted now waits some seconds for them")
     return EXIT_MET
 
 
@@ -85,5 +83,5 @@ def _down(arguments: argparse.Namespace) -> int:
 
     folder = arguments.folder or home()
     down(folder, now=arguments.now)
-    print("the pool is down; what its jobs saved is kept, `up` goes on with those that have not ended")
+    print("the pool is down; checkpoints are kept, and `up` continues the jobs that have not ended")
     return EXIT_MET

@@ -46,7 +46,7 @@ class Remark(NamedTuple):
     """What a person or a plan wanted of the job, or what befell its worker."""
 
     time: float
-    who: str
+    by: str
     words: str
 
 

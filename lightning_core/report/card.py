@@ -1,4 +1,4 @@
-"""One job as a small card for a notebook: HTML with an inline chart, and nothing that is loaded from elsewhere."""
+"""One job as a small card for a notebook: HTML with an inline chart, which loads nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_core.report.svg import Scale, escape, line, number, thin
 WIDTH, HEIGHT = 320, 96
 LEFT, RIGHT, TOP, BOTTOM = 44, 312, 8, 76
 POINTS = 160
-# They are read on light and on dark pages.
+# Readable on light and on dark pages.
 COLOURS = {
     Verdict.MET: "#2e8b57",
     Verdict.FEASIBLE: "#2e8b57",
@@ -39,13 +39,13 @@ def card(
     """Return the card of a job.
 
     Args:
-        name: of the job.
-        target: when it counts as met.
+        name: Name of the job.
+        target: Target of the job.
         points: Batches and values as logged, in the order of the run.
-        job_forecast: What is believed of it; None while nothing is.
+        job_forecast: Verdict and forecast; None while there is none.
         window: Number of points whose mean counts against the target.
-        over: Whether the training has ended, so that there is no forecast any more.
-        rows: Further lines, each a label and its text.
+        over: Whether the training has ended, so that there is nothing left to forecast.
+        rows: Further rows, each a label and its text.
 
     Example::
 
@@ -86,7 +86,7 @@ def _best(target: LossTarget, points: Sequence[tuple[float, float]], window: int
 
 
 def _forecast(job_forecast: JobForecast) -> str:
-    assert job_forecast.left is not None  # who calls has looked
+    assert job_forecast.left is not None  # checked by the caller
     words = f"in {format_duration(job_forecast.left)}"
     if job_forecast.early is not None and job_forecast.late is not None:
         late = format_duration(job_forecast.late) if np.isfinite(job_forecast.late) else "never"
@@ -97,7 +97,7 @@ def _forecast(job_forecast: JobForecast) -> str:
 
 
 def _chart(target: Target, points: Sequence[tuple[float, float]]) -> str:
-    """The curve and, of a target that is a value of it, the line that it must reach; empty without points."""
+    """Return the curve and, for a loss or metric target, the line that it must reach; empty without points."""
     if not points:
         return ""
     kept = thin(np.array(points, float), POINTS)

@@ -1,4 +1,4 @@
-"""One job as a chart: its loss on the way to its target with what had been forecast, what was believed, its share."""
+"""One job as a chart: its loss on the way to its target, with forecasts, verdicts, and its share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_core.history.moments import Forecast
 from lightning_core.report.svg import Scale, boxes, escape, line, number, steps, thin, time_ticks, time_words
 from lightning_core.view.job_line import SYMBOLS
 
-# The chart is as wide as a narrow phone, so that its text is never scaled down much.
+# The chart is as wide as a narrow phone, so that its text is hardly ever scaled down.
 WIDTH, HEIGHT = 400, 262
 LEFT, RIGHT = 54, 392
 TOP, BOTTOM = 26, 158
@@ -28,13 +28,13 @@ CLASSES = {verdict: str(verdict).replace(" ", "-") for verdict in Verdict}
 
 
 def chart(job: JobHistory, label: str, last: float, key: int) -> str:
-    """An inline SVG.
+    """Return an inline SVG.
 
     Args:
-        job: to draw.
-        label: what it is called on the page.
-        last: time of the last event; of a job that has not ended, its line ends here.
-        key: unique on the page.
+        job: Job to draw.
+        label: Name of the job on the page.
+        last: Time of the last event, at which the chart of a job that has not ended stops.
+        key: Number that is unique on the page.
     """
     return _Chart(job, label, last, key).draw()
 
@@ -45,10 +45,10 @@ class _Chart:
         self.start = job.submitted
         self.end = max((last if job.ended is None else job.ended) - self.start, 1e-3)
         deadline = job.deadline - self.start
-        # A deadline far behind the end would squeeze all else: then it is only pointed at.
+        # A deadline long after the end would squeeze the rest: then an arrow points to it.
         self.x = Scale(0.0, max(1.04 * self.end, min(1.05 * deadline, 1.8 * self.end)), LEFT, RIGHT)
         self.raw, self.curve = job.seen(), job.curve()
-        if not len(self.curve):  # fewer cells than the window
+        if not len(self.curve):  # fewer observations than the window
             self.curve = self.raw
         self.y = self._y_scale()
 
@@ -60,7 +60,7 @@ class _Chart:
             f'<title id="t{self.key}">{escape(self.label)}: {self._axis_title()} over time</title>',
             f'<desc id="d{self.key}">{escape(desc)}. {escape(job.reason)}.</desc>',
             *self._axes(),
-            # A box of its own cuts off what leaves it.
+            # An inner box clips what leaves it.
             f'<svg x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}" '
             f'viewBox="{LEFT} {TOP} {RIGHT - LEFT} {BOTTOM - TOP}">',
             *self._fans(),
@@ -116,8 +116,8 @@ class _Chart:
             found.append(f'<path class="deadline old" d="M{number(self.x(held[1] - self.start))} {TOP}V{BOTTOM}"/>')
         return found
 
-    def _path(self, points: np.ndarray[tuple[int, ...], np.dtype[np.float64]], most: int) -> str:
-        kept = thin(points, most)
+    def _path(self, points: np.ndarray[tuple[int, ...], np.dtype[np.float64]], max_points: int) -> str:
+        kept = thin(points, max_points)
         if len(kept) == 1:
             kept = np.vstack([kept, kept])
         return line((self.x(t - self.start), self.y(v)) for t, v in kept.tolist())
@@ -129,7 +129,7 @@ class _Chart:
             return [f'<text class="mark" x="{RIGHT}" y="{TOP - 10}" text-anchor="end">{words} →</text>']
         x = self.x(at)
         anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"
-        beside = x if anchor == "end" else max(x, LEFT + TITLE)  # of the axis' title
+        beside = x if anchor == "end" else max(x, LEFT + TITLE)  # the title of the axis
         return [
             f'<path class="deadline" d="M{number(x)} {TOP - 6}V{SHARE_BOTTOM}"/>',
             f'<text class="mark" x="{number(beside)}" y="{TOP - 10}" text-anchor="{anchor}">{words}</text>',
@@ -141,8 +141,8 @@ class _Chart:
         found = []
         for k, made in enumerate(self.job.forecasts):
             value = float(np.interp(made.time, self.curve[:, 0], self.curve[:, 1]))
-            edges = [self._way(made.time, value, end) for end in (made.early, made.late)]
-            # The newest stands out.
+            edges = [self._path_to_goal(made.time, value, end) for end in (made.early, made.late)]
+            # The newest forecast stands out.
             shade = 0.05 + 0.13 * (k + 1) / len(self.job.forecasts)
             words = f"forecast after {format_duration(made.time - self.start)}: {_ends(made, self.start)}"
             found.append(
@@ -150,16 +150,16 @@ class _Chart:
                 f"<title>{escape(words)}</title></path>"
             )
             if made.likely < math.inf:
-                found.append(f'<path class="likely" d="{line(self._way(made.time, value, made.likely))}"/>')
+                found.append(f'<path class="likely" d="{line(self._path_to_goal(made.time, value, made.likely))}"/>')
             found.append(f'<circle class="asked" cx="{number(self.x(made.time - self.start))}" '
                          f'cy="{number(self.y(value))}" r="2"/>')  # fmt: skip
         return found
 
-    def _way(self, time: float, value: float, end: float) -> list[tuple[float, float]]:
-        """From a value to the goal, which is forecast to be reached at ``end``: pixels.
+    def _path_to_goal(self, time: float, value: float, end: float) -> list[tuple[float, float]]:
+        """Return the path in pixels from a value to the goal, which is forecast to be reached at ``end``.
 
-        A loss goes by the power law of the time trained that passes through both, which is how the estimators think; a
-        target that is not above zero is approached in a straight line.
+        A loss follows the power law in training time through both points, as the estimators assume; a target that is
+        not above zero is approached in a straight line.
         """
         job, target = self.job, self.job.job.target
         origin = job.progress[0].time if job.progress else self.start
@@ -173,12 +173,12 @@ class _Chart:
             falling = np.maximum(here * ((times - origin) / (time - origin)) ** -slope, there)
             values = np.array([target.logged(v) for v in falling.tolist()])
         else:
-            part = np.clip((times - time) / max(end - time, 1e-3), 0.0, 1.0)
-            values = value + part * (job.goal - value)
+            fraction = np.clip((times - time) / max(end - time, 1e-3), 0.0, 1.0)
+            values = value + fraction * (job.goal - value)
         return [(self.x(t - self.start), self.y(v)) for t, v in zip(times.tolist(), values.tolist(), strict=True)]
 
     def _strip(self) -> list[str]:
-        """What was believed, as a band in colours and symbols; below it, marks of what people and workers did."""
+        """Return the verdicts as a band of colours and symbols, with marks of commands and faults above it."""
         found = [f'<text class="tick" x="{LEFT - 5}" y="{STRIP + 10}" text-anchor="end">verdict</text>']
         job = self.job
         untils = [*(belief.time for belief in job.beliefs), self.start + self.end][1:]
@@ -197,7 +197,7 @@ class _Chart:
             found.append("</g>")
         for remark in job.remarks:
             x = self.x(remark.time - self.start)
-            words = f"{remark.who}, after {format_duration(remark.time - self.start)}: {remark.words}"
+            words = f"{remark.by}, after {format_duration(remark.time - self.start)}: {remark.words}"
             found.append(f'<path class="remark" d="M{number(x)} {STRIP - 2}l-4.5 -8h9z">'
                          f"<title>{escape(words)}</title></path>")  # fmt: skip
         for fault in job.faults:
@@ -208,7 +208,7 @@ class _Chart:
         return found
 
     def _share(self) -> list[str]:
-        """What it held, 0 to 1, and where."""
+        """Return the share that the job held, 0 to 1."""
         end = self.start + self.end
         level = Scale(0.0, 1.0, SHARE_BOTTOM, SHARE_TOP)
         held = steps([(held.time, held.share) for held in self.job.grants], end)

@@ -1,4 +1,4 @@
-"""Who held which device, when, and what part of it: one lane a device, as high as the device is whole."""
+"""Which job held which share of which device, and when: one lane a device, its full height the whole device."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.report.svg import boxes, escape, steps, time_ticks, time_words
 
-# A lane is stretched to the page's width; its text is laid over it, so that it keeps its size.
+# A lane is stretched to the width of the page; its text lies over it, so that the text keeps its size.
 WIDTH, HEIGHT = 1000, 48
-# Stretches narrower than this part of the lane, or lower than a line, carry no name.
-NAMED, LINE = 0.05, 16
-# Okabe and Ito's colours, which the colour-blind tell apart; from the ninth job on they come again.
+# A stretch that is narrower than this fraction of the lane, or lower than a line of text, is not labelled.
+MIN_LABELLED_WIDTH, LINE_HEIGHT = 0.05, 16
+# Okabe and Ito's palette, which colour-blind readers can tell apart; it repeats from the ninth job on.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
 DARK = {"#0072b2"}
 
 Stretch = tuple[float, float, float, float]
-"""From, to, lowest and highest part of the device."""
+"""Start and end in seconds, lower and upper edge as shares of the device."""
 
 
-def colour(place: int) -> str:
-    """Of the job at this place."""
-    return COLOURS[place % len(COLOURS)]
+def colour(index: int) -> str:
+    """Return the colour of the job with this index."""
+    return COLOURS[index % len(COLOURS)]
 
 
-def ink(place: int) -> str:
-    """Of text upon it."""
-    return "#fff" if colour(place) in DARK else "#000"
+def ink(index: int) -> str:
+    """Return the colour of text on top of :func:`colour`."""
+    return "#fff" if colour(index) in DARK else "#000"
 
 
 def lanes(history: History) -> list[dict[int, list[Stretch]]]:
-    """For each device, by the place of the job that held it, the stretches for which it did."""
+    """Return, for each device, the stretches for which each job held it, by the index of the job."""
     return [_lane(history, device) for device in range(history.settings.devices)]
 
 
 def _lane(history: History, device: int) -> dict[int, list[Stretch]]:
     changes: dict[float, dict[int, float]] = defaultdict(dict)
-    for place, job in enumerate(history.jobs):
+    for index, job in enumerate(history.jobs):
         levels = [(held.time, held.share if device in held.devices else 0.0) for held in job.grants]
         for since, until, share in steps(levels, history.last if job.ended is None else job.ended):
             if share > 0:
-                changes[since][place] = share
-                changes[until].setdefault(place, 0.0)
+                changes[since][index] = share
+                changes[until].setdefault(index, 0.0)
     found: dict[int, list[Stretch]] = defaultdict(list)
     holding: dict[int, float] = {}
     times = sorted(changes)
     for since, until in pairwise(times):
         holding |= changes[since]
         base = 0.0
-        for place in sorted(holding):
-            share = holding[place]
+        for index in sorted(holding):
+            share = holding[index]
             if share > 0:
-                mine = found[place]
+                mine = found[index]
                 if mine and mine[-1][1:] == (since, base, base + share):
                     mine[-1] = (mine[-1][0], until, base, base + share)
                 else:
@@ -64,7 +64,7 @@ def _lane(history: History, device: int) -> dict[int, list[Stretch]]:
 
 
 def use(history: History) -> float:
-    """Part of all devices' time that was granted to somebody, 0 to 1, from the first submission to the end."""
+    """Return the fraction of all device time that was granted, 0 to 1, from the first submission to the end."""
     granted = sum(
         (until - since) * (high - low)
         for lane in lanes(history)
@@ -76,17 +76,17 @@ def use(history: History) -> float:
 
 
 def gantt(history: History) -> str:
-    """A lane for each device, as HTML."""
+    """Return a lane for each device, as HTML."""
     end = max(history.wall, 1e-3)
     parts = ['<div class="lanes">']
     for device, lane in enumerate(lanes(history)):
         drawn = _drawn(history, device, lane, end) + _faults(history, device, end)
         parts.append(f'<div class="device">device {device}</div><div class="lane">{drawn}</div>')
     ticks = "".join(
-        # The last one must not stick out.
+        # The last tick must not stick out.
         f'<span style="{f"left:{time / end:.2%}" if time < 0.95 * end else "right:0;transform:none"}">'
         f"{time_words(time)}</span>"
-        for time in time_ticks(end, most=6)
+        for time in time_ticks(end, max_ticks=6)
     )
     parts.append(f'<div></div><div class="times" aria-hidden="true">{ticks}</div></div>')
     return "".join(parts)
@@ -94,8 +94,8 @@ def gantt(history: History) -> str:
 
 def _drawn(history: History, device: int, lane: dict[int, list[Stretch]], end: float) -> str:
     parts, names = [], []
-    for place, stretches in sorted(lane.items()):
-        job = history.jobs[place]
+    for index, stretches in sorted(lane.items()):
+        job = history.jobs[index]
         label = escape(history.label(job))
         found = [
             (WIDTH * since / end, HEIGHT * (1 - high), WIDTH * (min(until, end) - since) / end, HEIGHT * (high - low))
@@ -103,16 +103,16 @@ def _drawn(history: History, device: int, lane: dict[int, list[Stretch]], end: f
         ]
         held = sum((until - since) * (high - low) for since, until, low, high in stretches)
         parts.append(
-            f'<path fill="{colour(place)}" d="{boxes(found)}"><title>{label}: {format_duration(held)} of device '
+            f'<path fill="{colour(index)}" d="{boxes(found)}"><title>{label}: {format_duration(held)} of device '
             f"{device}</title></path>"
         )
         names += [
-            f'<span style="left:{x / WIDTH:.2%};width:{w / WIDTH:.2%};top:{y + (h - LINE) / 2:.0f}px;'
-            f'color:{ink(place)}">{label}</span>'
+            f'<span style="left:{x / WIDTH:.2%};width:{w / WIDTH:.2%};top:{y + (h - LINE_HEIGHT) / 2:.0f}px;'
+            f'color:{ink(index)}">{label}</span>'
             for x, y, w, h in found
-            if w >= NAMED * WIDTH and h >= LINE - 0.1
+            if w >= MIN_LABELLED_WIDTH * WIDTH and h >= LINE_HEIGHT - 0.1
         ]
-    story = ", ".join(history.label(history.jobs[place]) for place in sorted(lane)) or "nobody"
+    story = ", ".join(history.label(history.jobs[index]) for index in sorted(lane)) or "no job"
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-labelledby="device{device}">'
         f'<title id="device{device}">Device {device} was held by {escape(story)}</title>{"".join(parts)}</svg>'
@@ -121,7 +121,7 @@ def _drawn(history: History, device: int, lane: dict[int, list[Stretch]], end: f
 
 
 def _faults(history: History, device: int, end: float) -> str:
-    """Where a job that lived on the device had a fault, when nobody decided, and when no worker could be had."""
+    """Return marks of faults of jobs on the device, of pauses of the scheduler, and of times without a worker."""
     away = (
         f'<i class="away" style="left:{since / end:.2%};width:{(min(until, end) - since) / end:.2%}" '
         f'title="{escape(what)} for {format_duration(until - since)}"></i>'
@@ -146,11 +146,11 @@ def _faults(history: History, device: int, end: float) -> str:
 
 
 def _home(job: JobHistory, time: float) -> tuple[int, ...]:
-    """Where it lived when that time came."""
+    """Return the devices that a job held just before a time."""
     before = [held.devices for held in job.grants if held.time < time]
     return before[-1] if before else ()
 
 
 def swatch(history: History, job: JobHistory) -> str:
-    """The job's colour, as a small square."""
+    """Return a small square in the colour of the job."""
     return f'<i class="swatch" style="background:{colour(history.jobs.index(job))}"></i>'

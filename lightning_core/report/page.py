@@ -1,10 +1,10 @@
-"""``report.html``: a run on one page, to be read by someone who has never seen it.
+"""``report.html``: a run on one page, for a reader who has never seen it.
 
 Rules
 
-1. One file. Nothing is loaded, nothing runs: no script, no address, and a policy in the page that forbids both.
-2. All words from outside are escaped on their way in (:func:`lightning_core.report.svg.escape`).
-3. No colour says anything alone: a symbol or a word stands with it.
+1. One file, which loads and runs nothing: no script, no address, and a content security policy that forbids both.
+2. All text from outside is escaped (:func:`lightning_core.report.svg.escape`).
+3. No colour stands alone: a symbol or a word stands with it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from lightning_core.view.job_line import SYMBOLS
 from lightning_core.view.why import Row, rows
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-# Of a job's grants, the newest so many are on the page.
-MOST_GRANTS = 100
+# Number of grants of a job on the page, the newest ones.
+MAX_GRANTS = 100
 
 _LEGEND = (
     ('<path class="raw" d="M0 4L6 10L12 3L18 11L24 4L34 9"/><path class="curve" d="M0 6L34 8"/>',
@@ -43,18 +43,18 @@ _LEGEND = (
      '<text x="28.500" y="11">✕</text>',
      "verdict: feasible, at risk, infeasible"),
     ('<path class="fault" d="M12 3l8 8M20 3l-8 8"/>', "a fault: its worker was lost"),
-    ('<path class="remark" d="M17 12l-5 -9h10z"/>', "a person, or the job's worker, did something"),
+    ('<path class="remark" d="M17 12l-5 -9h10z"/>', "a command, or the worker started or left"),
     ('<path class="share" d="M0 14V6H20V0H34V14z"/>', "share of its devices, 0 to 1"),
 )  # fmt: skip
 
 
 def write(journal: Journal, path: Path, title: str = "") -> None:
-    """Writes the report, whole or not at all.
+    """Write the report, completely or not at all.
 
     Args:
-        journal: of a run, over or not.
-        path: of the page.
-        title: of the run, such as the name of its folder.
+        journal: Journal of a run, which may not be over.
+        path: Path of the page.
+        title: Title of the run, such as the name of its folder.
     """
     history = History.read(journal)
     fill_in(journal, history)
@@ -64,12 +64,12 @@ def write(journal: Journal, path: Path, title: str = "") -> None:
 
 
 def page(history: History, title: str = "") -> str:
-    """The report of a history whose forecasts are filled in."""
+    """Return the report of a history that has its forecasts."""
     met = sum(job.verdict is Verdict.MET for job in history.jobs)
     running = sum(job.ended is None for job in history.jobs)
     headline = f"{met} of {_count(len(history.jobs), 'target')} met in time"
     if running:
-        headline += f", {running} not over yet"
+        headline += f", {running} still running"
     cards = "".join(_card(history, job, key) for key, job in enumerate(history.jobs))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -79,9 +79,9 @@ def page(history: History, title: str = "") -> str:
         f'<p class="soft">{escape(title or "Training jobs with deadlines")}</p><h1>{headline}</h1>'
         f"<p>{_intro(history)}</p>{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{_overview(history)}</div>"
-        f"<h2>Who held the devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_faults(history)}"
+        f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_faults(history)}"
         f'<h2>Job by job</h2><div class=panel><ul class="legend">{_legend()}</ul></div>'
-        f'<p class="soft">Times of a job count from its submission. Forecasts are those that the scheduler went by.</p>'
+        f'<p class="soft">Times of a job count from its submission. Forecasts are those that the scheduler used.</p>'
         f'<div class="cards">{cards}</div></main></body></html>'
     )
 
@@ -92,7 +92,7 @@ def _count(number: int, noun: str) -> str:
 
 def _intro(history: History) -> str:
     many, devices = _count(len(history.jobs), "training job"), _count(history.settings.devices, "device")
-    first = f"{many} shared {devices}; each was to reach its target before its deadline."
+    first = f"{many} shared {devices}; each had a target and a deadline."
     start = min((job.submitted for job in history.jobs), default=0.0)
     left = (
         f"{'S' + what[1:]} after {format_duration(since - start)}, resumed {format_duration(until - since)} later."
@@ -156,18 +156,18 @@ def _reached(job: JobHistory) -> str:
 
 def _who(history: History) -> str:
     jobs = (f"<span>{swatch(history, job)}{escape(history.label(job))}</span>" for job in history.jobs)
-    return f'<div class="who">{"".join(jobs)}</div><p class="soft">The height is the part of the device\'s turns.</p>'
+    return f'<div class="who">{"".join(jobs)}</div><p class="soft">The height is the share of the device.</p>'
 
 
 def _faults(history: History) -> str:
-    """What befell jobs and pool, in the order of time; nothing if nothing did."""
+    """Return a table of the faults of jobs and pool in the order of time; empty if there were none."""
     found: list[tuple[float, str, str, str, str]] = []
     for key, job in enumerate(history.jobs):
         name = f'<span>{swatch(history, job)}<a href="#job{key}">{escape(history.label(job))}</a></span>'
         found += [(f.time, name, escape(f.what), escape(f.lost), escape(f.done)) for f in job.faults]
     for since, until, what in history.away:
         lost = "no decision for " + format_duration(until - since)
-        found.append((since, "<span>the pool</span>", escape(what), lost, "it went on where its journal ended"))
+        found.append((since, "<span>the pool</span>", escape(what), lost, "it continued where its journal ended"))
     for gone in history.gone:
         lost = "the device" + ("" if gone.until is None else f" for {format_duration(gone.until - gone.since)}")
         done = "its jobs go on elsewhere" + ("" if gone.until is None else ", and there again")
@@ -198,12 +198,12 @@ def _card(history: History, job: JobHistory, key: int) -> str:
     label = history.label(job)
     story = [row for row in rows(job) if row.what != "grant"]
     grants = [row for row in rows(job) if row.what == "grant"]
-    shown = _table(grants[-MOST_GRANTS:], shares=True)
+    shown = _table(grants[-MAX_GRANTS:], shares=True)
     detail = (
         f"<details><summary>traceback</summary><pre>{_lines(job.detail)}</pre></details>" if "\n" in job.detail else ""
     )
     bad = f" {_count(job.rejected, 'bad loss').replace('losss', 'losses')} kept out." if job.rejected else ""
-    hidden = f", of {len(grants)} the newest {MOST_GRANTS}" if len(grants) > MOST_GRANTS else ""
+    hidden = f", the newest {MAX_GRANTS} of {len(grants)}" if len(grants) > MAX_GRANTS else ""
     return (
         f'<article class="card" id="job{key}"><header><h3>{swatch(history, job)}{escape(label)}</h3>'
         f"{_badge(job.verdict)}</header>"

@@ -1,4 +1,4 @@
-"""A run as a picture, from its journal: who had what share of the devices, and how far each job was from its target."""
+"""A run as a picture, from its journal: the share of the devices of each job, and its distance from its target."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from lightning_core.report.gantt import colour
 from lightning_core.storage.journal import Journal
 from lightning_core.view.text import clean
 
-STEPS = 1200
-# On a logarithmic axis there is no zero.
-LEAST = 1e-3
+TIMES = 1200
+# A logarithmic axis has no zero.
+MIN_DISTANCE = 1e-3
 
 
 def draw(journal: Journal, path: Path) -> None:
-    """Writes the picture.
+    """Draw a run.
 
     Args:
-        journal: of a run.
-        path: of the file; its ending says the format.
+        journal: Journal of the run.
+        path: Path of the file to write; its suffix selects the format.
     """
     history = History.read(journal)
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(10, 6), sharex=True, height_ratios=(2, 3), layout="constrained"
     )
-    clock = np.linspace(0.0, history.last, STEPS)
-    colours = [colour(place) for place in range(len(history.jobs))]
+    clock = np.linspace(0.0, history.last, TIMES)
+    colours = [colour(index) for index in range(len(history.jobs))]
     devices = history.settings.devices
     if history.jobs:
         held = [_held(job, clock) for job in history.jobs]
@@ -48,7 +48,7 @@ def draw(journal: Journal, path: Path) -> None:
         title=f"{history.settings.policy}: {met} of {len(history.jobs)} targets met in time",
     )
     for job, own in zip(history.jobs, colours, strict=True):
-        points = _way_to_go(job)
+        points = _distance(job)
         below.plot(points[:, 0], points[:, 1], color=own, linewidth=1.2, label=_label(history, job))
         below.axvline(job.deadline, color=own, linestyle=":", linewidth=1)
         if job.verdict is Verdict.MET:
@@ -58,13 +58,13 @@ def draw(journal: Journal, path: Path) -> None:
     below.set_xlim(0, max(history.last, 1e-3))
     if history.jobs:
         for text in below.legend(loc="upper right", fontsize="small", ncols=2).get_texts():
-            text.set_parse_math(False)  # a name is no formula
+            text.set_parse_math(False)  # a name is not a formula
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 def _held(job: JobHistory, clock: FloatArray) -> FloatArray:
-    """Devices, or the part of one, that the job held at each time of ``clock``, shape ``(n,)``."""
+    """Return the number of devices, or the share of one, that a job held at each time of ``clock``, shape ``(n,)``."""
     levels = [(held.time, held.share * max(len(held.devices), 1)) for held in job.grants]
     if job.ended is not None:
         levels.append((job.ended, 0.0))
@@ -73,17 +73,19 @@ def _held(job: JobHistory, clock: FloatArray) -> FloatArray:
     return values[np.searchsorted(times, clock, side="right")]
 
 
-def _way_to_go(job: JobHistory) -> FloatArray:
-    """Times and how many times its target the loss was (or the batches in all those done), shape ``(n, 2)``."""
+def _distance(job: JobHistory) -> FloatArray:
+    """Return times, and the loss over the target loss (or all batches over the batches done), shape ``(n, 2)``."""
     target = job.job.target
     if isinstance(target, BatchTarget):
-        ways = [(done.time, target.batches / done.batches) for done in job.progress if done.batches]
+        distances = [(done.time, target.batches / done.batches) for done in job.progress if done.batches]
     else:
         goal, losses = target.threshold, [target.falling(point.value) for point in job.points]
-        # A target that is not above zero is measured from a floor, as far below it as the first loss is above.
+        # For a target that is not above zero, the distance is measured in units of the distance of the first loss.
         unit = goal if goal > 0 or not losses else abs(losses[0] - goal) or 1.0
-        ways = [(p.time, max(1.0 + (loss - goal) / unit, LEAST)) for p, loss in zip(job.points, losses, strict=True)]
-    return np.array(ways, float).reshape(-1, 2)
+        distances = [
+            (p.time, max(1.0 + (loss - goal) / unit, MIN_DISTANCE)) for p, loss in zip(job.points, losses, strict=True)
+        ]
+    return np.array(distances, float).reshape(-1, 2)
 
 
 def _label(history: History, job: JobHistory) -> str:

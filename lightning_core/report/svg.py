@@ -1,4 +1,4 @@
-"""What a chart is drawn with: scales, their ticks, and paths. Coordinates are rounded, so that a page stays small."""
+"""Parts of an SVG chart: scales, ticks and paths. Coordinates are rounded, so that a page stays small."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray
 from lightning_core.view.text import clean
 
-# Steps between ticks of a time axis, in seconds, that people find round.
+# Seconds between two ticks of a time axis.
 _ROUND = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
 class Scale:
-    """From a range of values to a range of pixels, straight or by the logarithm.
+    """Maps a range of values to a range of pixels, linearly or by the logarithm.
 
     Example::
 
@@ -33,45 +33,45 @@ class Scale:
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, self.low * 1e-3))
-        part = (value - low) / (high - low) if high > low else 0.5
-        return self._start + part * (self._end - self._start)
+        fraction = (value - low) / (high - low) if high > low else 0.5
+        return self._start + fraction * (self._end - self._start)
 
-    def ticks(self, most: int = 4) -> list[float]:
-        """Round values within the range."""
+    def ticks(self, max_ticks: int = 4) -> list[float]:
+        """Return round values within the range."""
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             for digits in ((1, 2, 5), (1, 3), (1,)):
                 found = [d * 10.0**e for e in range(first, last + 1) for d in digits]
                 found = [value for value in found if self.low <= value <= self.high]
-                if len(found) <= most:
+                if len(found) <= max_ticks:
                     break
             if len(found) >= 2:
-                return found[:: math.ceil(len(found) / most)]
+                return found[:: math.ceil(len(found) / max_ticks)]
         span = self.high - self.low
         if not span > 0:
             return [self.low]
-        size = 10.0 ** math.floor(math.log10(span / most))
-        step = next(k * size for k in (1, 2, 5, 10) if span / (k * size) <= most)
+        size = 10.0 ** math.floor(math.log10(span / max_ticks))
+        step = next(k * size for k in (1, 2, 5, 10) if span / (k * size) <= max_ticks)
         first = math.ceil(self.low / step - 1e-9)
         return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def time_ticks(end: float, most: int = 5) -> list[float]:
-    """Round times from 0 to ``end`` seconds.
+def time_ticks(end: float, max_ticks: int = 5) -> list[float]:
+    """Return round times from 0 to ``end`` seconds.
 
     Example::
 
         >>> time_ticks(100.0)
         [0, 30, 60, 90]
     """
-    step = next((s for s in _ROUND if end / s < most), 86400 * math.ceil(end / 86400 / most))
+    step = next((s for s in _ROUND if end / s < max_ticks), 86400 * math.ceil(end / 86400 / max_ticks))
     if end < 1:
         return [0]
     return list(range(0, math.floor(end) + 1, step))
 
 
 def time_words(seconds: float) -> str:
-    """A tick of a time axis.
+    """Return the label of a tick of a time axis.
 
     Example::
 
@@ -87,7 +87,7 @@ def time_words(seconds: float) -> str:
 
 
 def escape(text: object) -> str:
-    """Text from anywhere, safe between tags and in a quoted attribute.
+    """Return text from anywhere, safe between tags and in a quoted attribute.
 
     Example::
 
@@ -98,7 +98,7 @@ def escape(text: object) -> str:
 
 
 def number(value: float) -> str:
-    """A coordinate, to a tenth of a pixel.
+    """Return a coordinate, rounded to a tenth of a pixel.
 
     Example::
 
@@ -110,25 +110,25 @@ def number(value: float) -> str:
 
 
 def line(points: Iterable[tuple[float, float]]) -> str:
-    """The ``d`` of a path through points."""
+    """Return the ``d`` attribute of a path through points."""
     return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
 
 
 def boxes(boxes: Iterable[tuple[float, float, float, float]]) -> str:
-    """The ``d`` of a path of boxes, each ``(x, y, width, height)``."""
+    """Return the ``d`` attribute of a path of boxes, each ``(x, y, width, height)``."""
     return "".join(f"M{number(x)} {number(y)}h{number(w)}v{number(h)}h{number(-w)}z" for x, y, w, h in boxes)
 
 
-def thin(points: FloatArray, most: int) -> FloatArray:
-    """Fewer points for the eye: of each stretch its lowest and its highest, in their order; the last one stays.
+def thin(points: FloatArray, max_points: int) -> FloatArray:
+    """Return fewer points that look the same: the lowest and the highest of each stretch, and the last point.
 
     Args:
-        points: shape ``(n, 2)``, ordered by the first column.
-        most: about so many are kept.
+        points: Shape ``(n, 2)``, ordered by the first column.
+        max_points: Approximate number of points to keep.
     """
-    if len(points) <= most:
+    if len(points) <= max_points:
         return points
-    edges = np.linspace(0, len(points), most // 2 + 1).astype(int)
+    edges = np.linspace(0, len(points), max_points // 2 + 1).astype(int)
     keep: set[int] = {len(points) - 1}
     for start, end in pairwise(edges.tolist()):
         values = points[start:end, 1]
@@ -137,7 +137,7 @@ def thin(points: FloatArray, most: int) -> FloatArray:
 
 
 def steps(levels: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float, float]]:
-    """Levels as stretches ``(from, to, level)`` up to ``end``; equal neighbours are one.
+    """Return levels as stretches ``(start, end, level)`` up to ``end``, equal neighbours merged.
 
     Example::
 

@@ -1,7 +1,7 @@
-"""The live board: who holds the devices, and each job with its forecast on the way to its deadline.
+"""The live board: which job holds which device, and each job with its forecast on the way to its deadline.
 
-As many columns as the terminal has room for, the most telling first. Where there is no room for the reason it stands
-below its job, behind what the columns that were left out would have said of it.
+Shows as many columns as fit the terminal, the most important first. A reason that does not fit stands below its job,
+after what the columns that were left out would have shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_core.core.durations import format_duration
 from lightning_core.view.job_line import COLUMNS, SYMBOLS, line
 from lightning_core.view.text import clean
 
-# Okabe and Ito's colours, which the colour-blind tell apart.
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
 GOOD, RISK, BAD = "#009e73", "#e69f00", "#d55e00"
 STYLES = {
     Verdict.FEASIBLE: GOOD,
@@ -28,34 +28,34 @@ STYLES = {
     Verdict.MISSED: f"bold {BAD}",
     Verdict.CRASHED: f"bold {BAD}",
 }
-# The columns that are given up last come first; the bar and the reason take the room that is left.
+# In the order of importance: the last ones are dropped first. The bar and the reason take the room that is left.
 FIRST = ("job", "verdict", "time / deadline", "loss / target", "forecast", "now to deadline", "state", "share",
          "forecast end", "device", "batches/s")  # fmt: skip
 ORDER = ("job", "state", "verdict", "now to deadline", "time / deadline", "forecast", "forecast end", "share", "device",
          "loss / target", "batches/s", "reason")  # fmt: skip
 NUMBERS = ("loss / target", "time / deadline", "share", "batches/s", "forecast end", "forecast")
-BAR, LONGEST_BAR = 16, 40
-# A reason that would get less stands below its job.
-REASON = 48
-LONGEST_NAME, SHORT_NAME, NARROW = 24, 14, 120
+MIN_BAR, MAX_BAR = 16, 40
+# A reason that would get fewer characters stands below its job.
+MIN_REASON = 48
+MAX_NAME, MAX_NAME_IF_NARROW, NARROW = 24, 14, 120
 WELL = (Verdict.FEASIBLE, Verdict.MET)
-MOST_DEVICES, MOST_FAULTS = 8, 3
+MAX_DEVICES, MAX_FAULTS = 8, 3
 GAP = 2
-# The deadline stands here on every bar, so that one look down the column tells who is late.
+# Position of the deadline on every bar, so that one look down the column shows which jobs are late.
 DEADLINE = 0.78
 ASCII = str.maketrans("━●▒◆┃·»✓✕†…", "=o~*|.>+x!.")
 
 
 class Board:
-    """What the live view shows, fitted to the width that there is when it is printed.
+    """The content of the live view, fitted to the width at which it is printed.
 
     Args:
-        now: scheduler time.
-        jobs: in the order of submission.
-        title: of the pool, such as ``edf``.
-        devices: of the pool; as many as are held if it is not known.
-        one_screen: whether it must fit the height of the terminal, too.
-        only: Jobs that get a line, if not all do.
+        now: Scheduler time in seconds.
+        jobs: Jobs in the order of submission.
+        title: Title of the pool, such as ``edf``.
+        devices: Number of devices of the pool; 0 for as many as are held.
+        one_screen: Whether it must also fit the height of the terminal.
+        only: Jobs that get a line; None for all.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Board:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         faults = self._faults()
-        above = 2 + min(self._devices, MOST_DEVICES + 1) + len(faults)
+        above = 2 + min(self._devices, MAX_DEVICES + 1) + len(faults)
         room = console.height - above - 1 if self._one_screen else None
         jobs, more = self._fitting(room)
         head, devices = self._header(), self._held()
@@ -106,26 +106,26 @@ class Board:
 
     def _held(self) -> list[Text]:
         found = []
-        for device in range(min(self._devices, MOST_DEVICES)):
+        for device in range(min(self._devices, MAX_DEVICES)):
             holders = [job for job in self._jobs if device in job.devices and job.share > 0]
             names = ", ".join(f"{clean(job.name)} {job.share:.2f}" for job in holders)
             found.append(Text.assemble((f"device {device}: ", "dim"), (names, "") if names else ("idle", "dim italic")))
-        if self._devices > MOST_DEVICES:
+        if self._devices > MAX_DEVICES:
             held = {device for job in self._jobs if job.share > 0 for device in job.devices}
             idle = self._devices - len(held)
-            found.append(Text(f"and {self._devices - MOST_DEVICES} devices more; {idle} of all are idle", style="dim"))
+            found.append(Text(f"and {self._devices - MAX_DEVICES} devices more; {idle} of all are idle", style="dim"))
         return found
 
     def _faults(self) -> list[Text]:
-        """Of who is about to come back a line of its own: the story is longer than a column."""
+        """Return a line for each job that is about to come back: its reason is longer than a column."""
         back = [job for job in self._jobs if job.state is State.RECOVERING]
         return [
             Text.assemble((f"✕ {clean(job.name)}: ", RISK), line(self._now, job)[COLUMNS.index("reason")])
-            for job in back[:MOST_FAULTS]
+            for job in back[:MAX_FAULTS]
         ]
 
     def _fitting(self, room: int | None) -> tuple[Sequence[JobStatus], str]:
-        """As many jobs as there are lines: those that have ended make room first, then the last."""
+        """Return the jobs that fit, and a note on the rest: ended jobs are left out first, then the last ones."""
         if room is None or len(self._only) <= max(room, 1):
             return self._only, ""
         going_first = sorted(self._only, key=lambda job: job.state is State.ENDED)
@@ -135,20 +135,20 @@ class Board:
         return [job for job in self._only if id(job) in shown], f"and {len(rest)} more, {ended} of them ended"
 
     def _rows(self, jobs: Sequence[JobStatus], console: Console, width: int, left: int | None) -> list[Text]:
-        """The columns' names, then a line for each job, and its reason below where there is no room for it beside.
+        """Return a header, then a line for each job, with its reason below where there is no room for it beside.
 
         Args:
-            jobs: to show.
-            console: that they are shown on.
-            width: in characters.
-            left: lines that reasons may take in all; None for as many as they need.
+            jobs: Jobs to show.
+            console: Console to measure text with.
+            width: Width in characters.
+            left: Maximum number of lines for reasons; None for as many as they need.
         """
         cells = [dict(zip(COLUMNS, line(self._now, job), strict=True)) for job in jobs]
-        longest = LONGEST_NAME if width >= NARROW else SHORT_NAME
+        max_name = MAX_NAME if width >= NARROW else MAX_NAME_IF_NARROW
         newest = {job.name: max(other.submitted_at for other in self._jobs if other.name == job.name) for job in jobs}
         for row, job in zip(cells, jobs, strict=True):
             name = row["job"] if newest[job.name] == job.submitted_at else f"{row['job']} (earlier)"
-            row["job"] = name if cell_len(name) <= longest else name[: longest - 1] + "…"
+            row["job"] = name if cell_len(name) <= max_name else name[: max_name - 1] + "…"
             row["verdict"] = "-" if job.verdict is None else f"{SYMBOLS[job.verdict]} {job.verdict}"
             row["forecast"] = row["forecast end"].partition(" ")[0]
         wide = _fit(cells, width)
@@ -159,7 +159,7 @@ class Board:
             if job.state is State.RECOVERING:
                 texts["state"].style = RISK
             texts["verdict"].style = STYLES.get(job.verdict, "dim") if job.verdict is not None else "dim"
-            texts["now to deadline"] = bar_of(self._now, job, wide.get("now to deadline", BAR))
+            texts["now to deadline"] = bar_of(self._now, job, wide.get("now to deadline", MIN_BAR))
             lines += [_line(wide, texts), *reason]
         return lines
 
@@ -172,7 +172,7 @@ class Board:
         width: int,
         left: int | None,
     ) -> list[list[Text]]:
-        """The reasons, whoever is not well first if there are too few lines."""
+        """Return the reasons; if there are too few lines, those of jobs in trouble come first."""
         found: list[list[Text]] = [[] for _ in jobs]
         for k in sorted(range(len(jobs)), key=lambda k: jobs[k].verdict in WELL):
             if left is not None and (left := left - 1) < 0:
@@ -190,7 +190,7 @@ class Board:
 
 
 def _left_out(row: Mapping[str, str], job: JobStatus, wide: Mapping[str, int]) -> str:
-    """The reason, behind what the columns that there is no room for would have said."""
+    """Return what the columns that do not fit would have shown, then the reason."""
     parts = [] if "state" in wide else [row["state"]]
     if "share" not in wide and job.share > 0:
         parts.append(f"{row['share']} of device {row['device']}")
@@ -214,63 +214,63 @@ def _line(wide: Mapping[str, int], texts: Mapping[str, Text]) -> Text:
 
 
 def _fit(cells: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
-    """The columns that there is room for, in the order in which they stand, and their widths."""
+    """Return the columns that fit, in the order in which they are shown, with their widths."""
     bar, reason = "now to deadline", "reason"
     wide = {
         name: max([cell_len(name), *(cell_len(row[name]) for row in cells)]) for name in (*FIRST, reason) if name != bar
     }
-    wide[bar] = max(BAR, len(bar))
-    room, chosen = width + GAP, set[str]()  # no gap behind the last column
+    wide[bar] = max(MIN_BAR, len(bar))
+    room, chosen = width + GAP, set[str]()  # no gap after the last column
     for name in FIRST:
         instead = "forecast" if name == "forecast end" and "forecast" in chosen else ""
         more = wide[name] - wide[instead] if instead else wide[name] + GAP
         if more <= room or name == "job":
             chosen = (chosen | {name}) - {instead}
             room -= more
-    if min(wide[reason], REASON) + GAP <= room:
+    if min(wide[reason], MIN_REASON) + GAP <= room:
         chosen.add(reason)
         wide[reason] = min(wide[reason], room - GAP)
         room -= wide[reason] + GAP
     if bar in chosen:
-        wide[bar] = min(wide[bar] + max(room, 0), LONGEST_BAR)
+        wide[bar] = min(wide[bar] + max(room, 0), MAX_BAR)
     wide["job"] = min(wide["job"], width)
     return {name: wide[name] for name in ORDER if name in chosen}
 
 
 def bar_of(now: float, job: JobStatus, width: int) -> Text:
-    """The job on its way: time gone, forecast end from early to late, deadline.
+    """Return a bar: time passed, forecast end from early to late, deadline.
 
     Args:
-        now: scheduler time.
-        job: to show.
-        width: in characters.
+        now: Scheduler time in seconds.
+        job: Job to show.
+        width: Width in characters.
     """
     until = now if job.finished_at is None else job.finished_at
     start, style = job.submitted_at, "" if job.verdict is None else STYLES.get(job.verdict, "dim")
     # A job that goes on after its deadline must still fit.
     unit = max((job.deadline - start) / (DEADLINE * width), (until - start) / (width - 1.5), 1e-9)
 
-    def place(time: float) -> int:
+    def position(time: float) -> int:
         return int(min(max(time - start, 0.0) / unit, width - 1))
 
     cells: list[tuple[str, str]] = [("·", "dim")] * width
-    for at in range(place(job.deadline), width):
+    for at in range(position(job.deadline), width):
         cells[at] = (" ", "")
     if job.finish is not None:
         early, likely, late = job.finish
-        for at in range(place(max(early, now)), place(late) + 1):
+        for at in range(position(max(early, now)), position(late) + 1):
             cells[at] = ("▒", style)
-        for at in range(place(until)):
+        for at in range(position(until)):
             cells[at] = ("━", "")
-        cells[place(job.deadline)] = ("┃", "bold")
+        cells[position(job.deadline)] = ("┃", "bold")
         beyond = (likely - start) / unit >= width
-        cells[place(likely)] = ("»" if beyond else "◆", f"bold {style}".strip())
+        cells[position(likely)] = ("»" if beyond else "◆", f"bold {style}".strip())
     else:
-        for at in range(place(until)):
+        for at in range(position(until)):
             cells[at] = ("━", "")
-        cells[place(job.deadline)] = ("┃", "bold")
+        cells[position(job.deadline)] = ("┃", "bold")
     if job.state is State.ENDED and job.verdict is not None:
-        cells[place(until)] = (SYMBOLS[job.verdict], style)
-    elif job.finish is None or place(until) != place(job.finish[1]):
-        cells[place(until)] = ("●", "bold")
+        cells[position(until)] = (SYMBOLS[job.verdict], style)
+    elif job.finish is None or position(until) != position(job.finish[1]):
+        cells[position(until)] = ("●", "bold")
     return Text.assemble(*cells)

@@ -1,5 +1,4 @@
-r"""
-Own lines
+r"""Own lines
 ^^^^^^^^^
 
 Messages on lines of their own while a progress bar is drawn: the bar is taken away first, and draws itself again.

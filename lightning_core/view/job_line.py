@@ -41,7 +41,7 @@ SYMBOLS = {
 
 
 def line(now: float, job: JobStatus) -> tuple[str, ...]:
-    """One job's cells, in the order of ``COLUMNS``."""
+    """Return the cells of one job, in the order of ``COLUMNS``."""
     until = now if job.finished_at is None else job.finished_at
     start = job.submitted_at
     if job.finish is None:
@@ -66,7 +66,7 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
 
 
 def _reason(job: JobStatus) -> str:
-    """What befell it, the verdict's, and the grant's while there still is one."""
+    """Return the reasons of the verdict and of the grant, and the fault that the job is recovering from."""
     faults = now_words(job)
     if job.state is State.RECOVERING:
         return clean("; ".join(faults or [str(job.why)]))
@@ -84,7 +84,7 @@ def _ending(job: JobStatus) -> str:
 
 
 def _progress(job: JobStatus) -> str:
-    """How far it is, in the user's own numbers."""
+    """Return the progress towards the target, in the unit of the target."""
     if isinstance(job.target, BatchTarget):
         return f"{job.batches} / {job.target.batches} batches"
     return f"{_value(job)} / {job.target.show(job.target.goal)}"

@@ -1,4 +1,4 @@
-"""The lines of a training's log as a terminal would show them in the end: progress bars draw over themselves."""
+"""The lines of a log as a terminal would finally show them: progress bars overwrite themselves."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 
 from lightning_core.view.text import clean_lines
 
-# Colours, and moves of the cursor.
+# Colours and cursor movements.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
-# tqdm's bar, as in "34%|###   | 34/100 [00:01<00:02, 30.1it/s, loss=0.1]", with something else right behind it.
+# tqdm's bar, as in "34%|###   | 34/100 [00:01<00:02, 30.1it/s, loss=0.1]", with other text directly after it.
 _GLUED = re.compile(r"(\d+%\|[^|\n]*\| *[\d.?]+\w?/[\d.?]+\w? \[[^\]\n]*\])(?=[^\s])", re.ASCII)
-# Of a line without an end so much is kept.
-LONGEST = 2**20
+# Characters kept of a line that does not end.
+MAX_OPEN_LINE = 2**20
 
 
 class LogLines:
-    """Makes lines of what a log holds, which may come in pieces.
+    """Splits a log, which may arrive in pieces, into lines.
 
     Example::
 
@@ -32,21 +32,21 @@ class LogLines:
         self._open = ""
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines that are whole now."""
+        """Return the lines that are complete now."""
         text = self._open + self._decoder.decode(data)
         *whole, self._open = text.replace("\r\n", "\n").split("\n")
-        self._open = self._open[-LONGEST:]
+        self._open = self._open[-MAX_OPEN_LINE:]
         return [line for raw in whole for line in _lines(raw)]
 
     def rest(self) -> list[str]:
-        """Return what stands in the line that is not whole; it is not told again."""
+        """Return the line that is not complete yet; it will not be returned again."""
         text, self._open = self._open, ""
         return _lines(text) if text.strip() else []
 
 
 def _lines(raw: str) -> list[str]:
-    """Return what is left of what was written between two ends of lines: of what was drawn over, the last."""
+    """Return what a terminal would show of one raw line: of text that was overwritten, the last version."""
     drawn = [_GLUED.sub(r"\1\n", part).split("\n") for part in _ESCAPE.sub("", raw).split("\r") if part.strip()]
     *over, last = drawn or [[""]]
-    said = [piece for parts in over for piece in parts[1:]]  # behind a bar that was drawn over
+    said = [piece for parts in over for piece in parts[1:]]  # after a bar that was overwritten
     return [clean_lines(line).rstrip() for line in (*said, *last)]

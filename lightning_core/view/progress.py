@@ -1,4 +1,4 @@
-"""The terminal: one live line a job, plain lines where there is no terminal, a table at the end."""
+"""Progress of jobs: the live board on a terminal, plain lines elsewhere, and a table at the end."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lightning_core.view.text import clean
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Without a terminal a job's line is printed when something in it changes that matters, or after so many seconds.
+# Without a terminal, seconds after which the line of a job is printed again although nothing has changed.
 PLAIN_EVERY = 10.0
 
 
 class LiveView:
-    """Redraws the jobs in place.
+    """The board, redrawn in place.
 
     Args:
-        console: of rich; None takes the terminal.
-        title: of the pool, such as its policy.
-        devices: of the pool; 0 if it is not known.
+        console: Console of rich; None for the terminal.
+        title: Title of the pool, such as its policy.
+        devices: Number of devices of the pool; 0 if unknown.
 
     Raises:
-        ModuleNotFoundError: if rich is not installed.
+        ModuleNotFoundError: If rich is not installed.
     """
 
     def __init__(self, console: Console | None = None, title: str = "", devices: int = 0) -> None:
@@ -52,11 +52,11 @@ class LiveView:
 
 
 class PlainView:
-    """Prints lines that can be read in a log.
+    """Lines that can be read in a log.
 
     Args:
-        stream: to print to.
-        every: seconds after which a job's line is printed again though nothing that matters has changed.
+        stream: Stream to print to; None for standard output.
+        every: Seconds after which the line of a job is printed again although nothing important has changed.
     """
 
     def __init__(self, stream: TextIO | None = None, every: float = PLAIN_EVERY) -> None:
@@ -67,25 +67,25 @@ class PlainView:
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         for job in jobs:
             key = (job.name, job.submitted_at)  # a name may be used again
-            what, when = self._printed.get(key, (None, 0.0))
-            matters = (job.state, job.verdict)
-            if matters != what or (job.finished_at is None and time.monotonic() - when >= self._every):
-                self._printed[key] = (matters, time.monotonic())
-                name, state, progress, clock, share, devices, speed, end, verdict, reason = line(now, job)
-                print(f"{clock}  {name}: {state}, {progress}, share {share} of device {devices}, {speed} batches/s, "
-                      f"end {end}, {verdict}: {reason}", file=self._stream, flush=True)  # fmt: skip
+            before, when = self._printed.get(key, (None, 0.0))
+            important = (job.state, job.verdict)
+            if important != before or (job.finished_at is None and time.monotonic() - when >= self._every):
+                self._printed[key] = (important, time.monotonic())
+                name, state, progress, clock, share, devices, throughput, end, verdict, reason = line(now, job)
+                print(f"{clock}  {name}: {state}, {progress}, share {share} of device {devices}, {throughput} "
+                      f"batches/s, end {end}, {verdict}: {reason}", file=self._stream, flush=True)  # fmt: skip
 
     def close(self) -> None:
-        """Nothing to put away."""
+        """Do nothing: there is nothing to restore."""
 
 
 def view_for(stream: TextIO, title: str = "", devices: int = 0) -> LiveView | PlainView:
-    """What suits the stream: live lines on a terminal if rich is installed, plain ones otherwise.
+    """Return the view that suits a stream: the live board on a terminal if rich is installed, else plain lines.
 
     Args:
-        stream: to write to.
-        title: of the pool, such as its policy.
-        devices: of the pool; 0 if it is not known.
+        stream: Stream to write to.
+        title: Title of the pool, such as its policy.
+        devices: Number of devices of the pool; 0 if unknown.
     """
     if stream.isatty():
         try:
@@ -96,7 +96,7 @@ def view_for(stream: TextIO, title: str = "", devices: int = 0) -> LiveView | Pl
 
 
 def print_summary(summary: Summary, stream: TextIO) -> None:
-    """The table at the end."""
+    """Print a table of how the jobs ended."""
     rows = [("job", "verdict", "finished", "deadline", "reached", "batches", "reason")]
     for job in summary.jobs:
         finished = "-" if job.finished_at is None else format_duration(job.finished_at - job.submitted_at)

@@ -1,4 +1,4 @@
-"""Tables for people: aligned by rich where it is installed, else with tabs between."""
+"""Tables for people: aligned by rich if it is installed, else separated by tabs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Prints columns, the first to the left and the others to the right.
+    """Print a table, the first column aligned left and the others right.
 
     Args:
-        header: of the columns.
-        rows: the cells; what comes from outside is clean already.
-        title: a line above.
+        header: Names of the columns.
+        rows: Cells; text from outside must have gone through :func:`~lightning_core.view.text.clean`.
+        title: Line above the table.
     """
     if title:
         print(title)

@@ -1,10 +1,10 @@
-"""A run's scalars as TensorBoard event files, one run folder a job.
+"""The scalars of a run as TensorBoard event files, one folder a job.
 
 | tag | value | step |
 |---|---|---|
-| the metric's name | loss or metric as logged | batches |
-| ``batches`` | done | seconds since submission |
-| ``share`` | of its devices, 0 to 1 | seconds since submission |
+| name of the metric | loss or metric as logged | batches |
+| ``batches`` | batches done | seconds since submission |
+| ``share`` | share of its devices, 0 to 1 | seconds since submission |
 | ``spare`` | seconds from the forecast end to the deadline | seconds since submission |
 | ``verdict`` | :data:`NUMBERS` | seconds since submission |
 """
@@ -24,7 +24,7 @@ from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.storage.journal import Journal
 
-# The higher, the better for the job; below zero it is over without its target.
+# The higher, the better for the job; below zero, it ended without reaching its target.
 NUMBERS = {
     Verdict.MET: 3,
     Verdict.FEASIBLE: 2,
@@ -34,12 +34,12 @@ NUMBERS = {
     Verdict.CRASHED: -2,
     Verdict.CANCELLED: -3,
 }
-# Forecasts of each job, evenly over its training.
-MOMENTS = 100
+# Number of forecasts of each job, evenly spaced over its training.
+FORECASTS = 100
 
 
 class Writer(Protocol):
-    """What this needs of ``tensorboardX.SummaryWriter``."""
+    """The methods of ``tensorboardX.SummaryWriter`` that are used here."""
 
     def add_scalar(self, tag: str, value: float, global_step: int, walltime: float) -> None: ...
 
@@ -47,30 +47,30 @@ class Writer(Protocol):
 
 
 def write(path: Path, folder: Path) -> list[Path]:
-    """Writes the event files; ``tensorboard --logdir FOLDER`` shows them.
+    """Write the event files; ``tensorboard --logdir FOLDER`` shows them.
 
     Args:
-        path: of the journal. When it was last written says at which wall time its last event was.
-        folder: for the run folders.
+        path: Path of the journal. Its modification time is taken as the wall time of its last event.
+        folder: Folder in which to make a folder for each job.
 
     Returns:
-        The run folders, one a job in the order of submission.
+        The folders, in the order of submission.
 
     Raises:
-        ModuleNotFoundError: if tensorboardX is not installed.
-        JournalError: if the journal cannot be read.
+        ModuleNotFoundError: If tensorboardX is not installed.
+        JournalError: If the journal cannot be read.
     """
     writer = _writer()
     beside = path.with_name(path.name + "-wal")
     written = max((file.stat().st_mtime for file in (path, beside) if file.exists()), default=0.0)
     with Journal.open(path, read_only=True) as journal:
         history = History.read(journal)
-        fill_in(journal, history, MOMENTS)
+        fill_in(journal, history, FORECASTS)
     found: list[Path] = []
-    for place, job in enumerate(history.jobs):
+    for index, job in enumerate(history.jobs):
         run = folder / _folder_name(history.label(job))
-        if run in found:  # two names that differ only in what no folder can be called
-            run = run.with_name(f"{run.name} ({place})")
+        if run in found:  # the names differ only in characters that a folder name cannot have
+            run = run.with_name(f"{run.name} ({index})")
         scalars = writer(str(run))
         _write_job(scalars, job, written - history.last)
         scalars.close()
@@ -111,5 +111,5 @@ def _write_job(scalars: Writer, job: JobHistory, opened: float) -> None:
 
 
 def _folder_name(label: str) -> str:
-    """A label as one folder, which stays inside the one it is in."""
+    """Return a label as the name of one folder, which cannot lead out of its parent."""
     return re.sub(r"[^A-Za-z0-9._ ()-]", "_", label).lstrip(".") or "_"

@@ -1,10 +1,10 @@
-"""Text from outside, for people to read."""
+"""Text from outside, made safe to print."""
 
 from __future__ import annotations
 
 
 def clean(text: str) -> str:
-    """Without control characters: what comes from outside must not steer a terminal, nor turn the line around.
+    """Return text without control characters, so that it can neither control a terminal nor reverse the line.
 
     Example::
 
@@ -15,7 +15,7 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Lines of a log, without what steers a terminal: a progress bar that overwrote itself is a line a step.
+    """Return lines of a log without control characters: a progress bar that overwrote itself becomes a line a step.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""The terminal while workers start: importing torch takes seconds, and whoever waits should see why."""
+"""What the terminal shows while workers start: importing torch takes seconds, and the user should see why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class WarmingView:
     """Prints how many workers are warm, on one line if the stream is a terminal.
 
     Args:
-        stream: to print to.
+        stream: Stream to print to.
 
     Example::
 
@@ -27,7 +27,7 @@ class WarmingView:
         self._shown: tuple[int, int] | None = None
 
     def __call__(self, warm: int, wanted: int) -> None:
-        """Show that so many workers are warm, of how many."""
+        """Show how many of the wanted workers are warm."""
         if (warm, wanted) == self._shown:
             return
         done = warm >= wanted

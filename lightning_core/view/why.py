@@ -1,4 +1,4 @@
-"""Why a job got what it got: every grant, verdict and command with its reason in words, newest last."""
+"""Why a job holds what it holds: every grant, verdict and command with its reason in words, the newest last."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Row(NamedTuple):
     what: str
     """``submitted``, ``grant``, ``person``, ``worker``, ``fault``, ``pool``, or a verdict."""
     share: float | None
-    """Of its devices, where a grant changed it."""
+    """Share of its devices, if a grant changed it."""
     devices: tuple[int, ...] | None
     reason: str
 
 
 def rows(job: JobHistory) -> list[Row]:
-    """All that happened to one job, oldest first."""
+    """Return everything that happened to a job, the oldest first."""
     start = job.submitted
-    # At one time: first what was wanted, then what was believed, then what was given.
+    # At the same time: commands first, then faults, verdicts and grants.
     found = [Row(0.0, "submitted", None, None, _terms(job))]
-    found += [Row(remark.time - start, remark.who, None, None, clean(remark.words)) for remark in job.remarks]
+    found += [Row(remark.time - start, remark.by, None, None, clean(remark.words)) for remark in job.remarks]
     found += [Row(fault.time - start, "fault", None, None, clean(str(fault))) for fault in job.faults]
     found += [Row(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
     found += [Row(g.time - start, "grant", g.share, g.devices, clean(str(g.reason))) for g in job.grants]
@@ -37,14 +37,14 @@ def rows(job: JobHistory) -> list[Row]:
 
 
 def why(history: History, name: str) -> list[str]:
-    """The newest life of a job in lines for a terminal, the newest line last.
+    """Return the story of the newest job of this name, as lines for a terminal, the newest last.
 
     Args:
-        history: of the run.
-        name: of the job.
+        history: History of the run.
+        name: Name of the job.
 
     Raises:
-        KeyError: if there is no such job; the message names those that there are.
+        KeyError: If there is no such job; the message names the jobs that there are.
     """
     job = history.of(name)
     table = [("after", "what", "share", "device", "reason")]
@@ -65,7 +65,7 @@ def why(history: History, name: str) -> list[str]:
 
 
 def _away(history: History, job: JobHistory) -> list[Row]:
-    """When nobody decided during its life."""
+    """Return when the pool made no decisions, and which devices of the pool had no worker, while the job ran."""
     end = history.last if job.ended is None else job.ended
     return [
         Row(since - job.submitted, "pool", None, None, f"{what} for {format_duration(until - since)}")
@@ -79,7 +79,7 @@ def _away(history: History, job: JobHistory) -> list[Row]:
 
 
 def _terms(job: JobHistory) -> str:
-    """As it was submitted: target and deadline, and what is not as usual."""
+    """Return target and deadline as submitted, and every other term that is not the default."""
     first = job.terms
     parts = [str(first.target), f"deadline {format_duration(first.deadline)}"]
     if first.begin:

@@ -370,7 +370,7 @@ def test_plan_says_what_it_does_and_what_would_make_work_known(pool: Pool, capsy
     Path("b.yaml").write_text("jobs: {x: {model: tests.tiny.Line, deadline: 9s, target: {batches: 9}}}\n")
     said = Said(capsys, "plan", "b.yaml")
     assert said.code == 0
-    assert f"the pool at {pool.folder} (1 cpu device, uniform); what else runs there is not counted" in said.err
+    assert f"the pool at {pool.folder} (1 cpu device, uniform); other jobs in it are not counted" in said.err
     assert "x: its work is unknown and not counted; say `work: 40m` in the bundle" in said.out
     assert "--history: nowhere is not a folder" in Said(capsys, "plan", "b.yaml", "--history", "nowhere").err
 

@@ -101,8 +101,8 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
     monkeypatch.setattr(lightning_core.pool, "RESTART_SECONDS", 0.5)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_in_pool, "GRACE", 5.0)
-    monkeypatch.setattr(run_in_pool, "POLL", 0.05)
+    monkeypatch.setattr(run_in_pool, "SAVE_GRACE", 5.0)
+    monkeypatch.setattr(run_in_pool, "SAVE_POLL", 0.05)
 
 
 def test_the_folder_of_a_run_in_a_pool(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:

@@ -562,11 +562,8 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
         ),
         (["--market", "m.csv", "--spot-policy", "chian"], "--spot-policy: unknown 'chian'; did you mean 'chain'?"),
         (["--market", "m.csv", "--picture", "p.gif"], "--picture: must end in .png, .svg or .pdf, got p.gif"),
-        (["--market", "m.csv", "--picture", "no/p.svg"], "--picture: must be in a folder that is there, got"),
-        (
-            ["--market", "m.csv", "--provision", "growth_fraction"],
-            "--provision brings up nodes of a Ray cluster: it needs --ray",
-        ),
+        (["--market", "m.csv", "--picture", "no/p.svg"], "--picture: must be in a folder that exists, got"),
+        (["--market", "m.csv", "--provision", "up"], "--provision brings up nodes of a Ray cluster: it needs --ray"),
         (["--market", "m.csv", "--resume", "runs/x"], "--resume goes on on the market that the run was begun on"),
     ],
 )

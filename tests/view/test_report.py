@@ -22,7 +22,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.report.gantt import lanes, use
-from lightning_core.report.page import MOST_GRANTS, page, write
+from lightning_core.report.page import MAX_GRANTS, page, write
 from lightning_core.report.picture import draw
 from lightning_core.report.style import STYLE
 from lightning_core.report.svg import steps, thin, time_ticks
@@ -190,7 +190,7 @@ def test_a_report_of_nothing_and_of_a_job_that_only_waits() -> None:
     history = History(Settings())
     history.take(Submit((Job("a", 50.0, LossTarget("loss", 0.5)),)), 0.0, [])
     words = " ".join(harmless(page(history)).words)
-    assert "0 of 1 target met in time, 1 not over yet" in words
+    assert "0 of 1 target met in time, 1 still running" in words
     assert "no verdict yet" in words
 
 
@@ -203,7 +203,7 @@ def test_eight_jobs_for_ten_minutes_fit_in_a_megabyte(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text()
     harmless(text)
     assert len(text) < 1_000_000
-    assert (f"the newest {MOST_GRANTS}" in text) == (grants > MOST_GRANTS)
+    assert (f"the newest {MAX_GRANTS}" in text) == (grants > MAX_GRANTS)
 
 
 @pytest.mark.parametrize("dark", [False, True])
