@@ -438,7 +438,7 @@ def test_replay_report_and_what_is_no_run(run_dir: Path, capsys: pytest.CaptureF
         assert "nowhere: no journal here" in said.err
     Path("empty").mkdir()
     said = Said(capsys, "run", "--resume", "empty")
-    assert (said.code, said.err) == (2, "error: empty: no run was left here: no bundle.yaml\n")
+    assert (said.code, said.err) == (2, "error: empty: there is no interrupted run here: no bundle.yaml\n")
     (run_dir / "journal.db").write_bytes(b"no journal" * 1000)
     for command in ("replay", "report", "picture"):
         said = Said(capsys, command, str(run_dir))

@@ -63,7 +63,7 @@ MISTAKES = {
     "simulate b.yaml --delays swich=0.2": "unknown delay 'swich'; did you mean 'switch'",
     "simulate b.yaml --delays switch=-1": "delay switch must be at least 0 seconds and finite, got -1",
     "market plan --deadline 99999999999 --work 4": "--deadline: must be a whole number from 1 to 100000, got",
-    "market plan --deadline 5 --work 4 --most 99999999": "--most: must be a whole number from 1 to 10000, got",
+    "market plan --deadline 5 --work 4 --max-nodes 99999999": "--max-nodes: must be a whole number from 1 to 10000, got",
     "run b.yaml --price x": "--price: invalid float value: 'x'",
     # ------------------------------------------------------------------------------ durations and times
     "deadline train": "required: WHEN",
@@ -76,7 +76,7 @@ MISTAKES = {
     "deadline train 2026-11-23": "a date needs a time of day too, such as 2026-11-23T18:00",
     "deadline train 99999999999999999999d": "duration must be at most 10 years",
     "deadline train \uff12h": "got '\uff12h'",
-    "run b.yaml --market x.csv --slot soon": "duration must be such as .*, got 'soon'",
+    "run b.yaml --market x.csv --interval soon": "duration must be such as .*, got 'soon'",
     # ------------------------------------------------------------------------------ names
     "logs trian": "no job 'trian'; did you mean 'train'",
     "why trian": "no job 'trian'; did you mean 'train'",
@@ -111,8 +111,8 @@ MISTAKES = {
     "report run --out nowhere/x.html": "--out: must be in a folder that exists",
     "report run --out empty": "--out: must be a file, got the folder 'empty'",
     "picture run --out nowhere/x.png": "--out: must be in a folder that exists",
-    "run --resume nowhere": "nowhere: no run was left here",
-    "run --resume file": "file: no run was left here",
+    "run --resume nowhere": "nowhere: there is no interrupted run here",
+    "run --resume file": "file: there is no interrupted run here",
     "why empty a": "empty/journal.db: no journal here",
     "replay file": "file: damaged journal: file is not a database",
     "report nowhere": "nowhere: no journal here",

@@ -343,7 +343,7 @@ def test_a_run_is_resumed_by_run_and_a_job_by_resume(
         assert said.err == f"error: {folder} is a run: `lightning-core run --resume {folder}` goes on with it\n"
     said = Said(capsys, "run", "--resume", "long")
     assert said.code == 2
-    assert said.err == "error: long is a job in the pool: `lightning-core resume long` lets it go on if it is paused\n"
+    assert said.err == "error: long is a job in the pool: `lightning-core resume long` continues it if it is paused\n"
     assert "nobody: no run was left here" in Said(capsys, "run", "--resume", "nobody").err
 
 

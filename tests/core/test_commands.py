@@ -154,7 +154,7 @@ def test_a_history_names_who_asked() -> None:
     history.take(SetLocation("a", "cloud", 1, Asker.PLAN), 2.0, [])
     history.take(SetDeadline("a", 90.0), 3.0, [])
     history.take(SetDevices("a", 2, Asker.MARKET), 4.0, [])
-    assert [(remark.who, remark.words) for remark in history.of("a").remarks] == [
+    assert [(remark.by, remark.words) for remark in history.of("a").remarks] == [
         ("plan", "pause, and free its memory"),
         ("plan", "location any to cloud, devices: 1"),
         ("person", "deadline 60.0s to 93.0s"),

@@ -91,9 +91,7 @@ def test_every_policy_takes_a_negative_target_or_says_why_not(policy: str) -> No
         assert verdicts == {Verdict.MET}
     else:
         assert verdicts == {Verdict.CANCELLED}
-        assert "uses ratios of losses, so the target must be above 0, got -3; use the policy triage" in str(
-            refusal
-        )
+        assert "uses ratios of losses, so the target must be above 0, got -3; use the policy triage" in str(refusal)
 
 
 def test_an_estimator_as_published_refuses_and_the_usual_one_helps_a_policy_that_names_none() -> None:

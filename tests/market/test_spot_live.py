@@ -564,7 +564,7 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
         (["--market", "m.csv", "--picture", "p.gif"], "--picture: must end in .png, .svg or .pdf, got p.gif"),
         (["--market", "m.csv", "--picture", "no/p.svg"], "--picture: must be in a folder that exists, got"),
         (["--market", "m.csv", "--provision", "up"], "--provision brings up nodes of a Ray cluster: it needs --ray"),
-        (["--market", "m.csv", "--resume", "runs/x"], "--resume goes on on the market that the run was begun on"),
+        (["--market", "m.csv", "--resume", "runs/x"], "--resume continues on the market on which the run began"),
     ],
 )
 def test_what_only_a_market_asks_for_is_refused_without_one(
