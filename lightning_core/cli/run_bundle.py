@@ -92,13 +92,8 @@ def _placed(market_options: MarketOptions, bundle: BundleSpec) -> BundleSpec:
     from lightning_core.cloud.simulated_cloud import make_token
 
     if not market_options.ray:
-<<<<<<< HEAD
-        make_token()  # Ray looks for it once, when it is imported
-    return market_options.apply(bundle)
-=======
         make_token()  # Ray reads the token only once, when it is imported
     return market_options.apply(bundle)
->>>>>>> 3c94b82 (View, report and the commands in plain English; remarks say by whom)
 
 
 def _market_of(arguments: argparse.Namespace) -> MarketOptions | None:
