@@ -39,7 +39,8 @@ HEADINGS = {
     "spot_live": "Spot market, live",
     "placement": "Edge and cloud",
 }
-# What a figure is, and how it is shown. A figure without an entry is shown by its name, to three digits.
+ESTIMATORS = ("posterior", "least_squares", "weighted", "log_time", "kalman", "dkf")
+# What a figure is, and how it is shown. Of a benchmark without an entry all figures are shown, by their names.
 WORDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "shares": {
         "worst_share_error": ("Worst error of a share over any 10 s", "{:.2g} of the share"),
@@ -98,6 +99,14 @@ WORDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "ours_behind_cells": ("Settings in which triage is behind a published policy", "{:.0f}"),
         "coverage_q90": ("Work left below the 90 % quantile of the forecast", "{:.2f}"),
     },
+    "extrapolation": {
+        **{
+            f"{name}_work": (f"Work left, median absolute ln(forecast / truth): {name}", "{:.2f}")
+            for name in ESTIMATORS
+        },
+        **{f"{name}_q90": (f"Truths below the 90 % quantile: {name}", "{:.2f}") for name in ESTIMATORS},
+        **{f"{name}_error_mixed_10": (f"Loss ahead, median error, 10 % seen: {name}", "{:.2f}") for name in ESTIMATORS},
+    },
     "resize": {
         "warm_s": ("From decision to first batch, two warm workers", "{:.2g} s"),
         "cold_s": ("From decision to first batch, processes started anew", "{:.2g} s"),
@@ -121,17 +130,19 @@ WORDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "jobs": ("Jobs of the trace", "{:.0f}"),
     },
     "spot": {
-        "gap_closed_ours": ("Part of the way from on-demand alone to the optimum, A100 market: chain", "{:.1%}"),
-        "gap_closed_ahap_last": ("The same: ahap with the last value as forecast", "{:.1%}"),
-        "gap_closed_ours_binary": ("The same on markets of all or nothing: chain", "{:.1%}"),
-        "gap_closed_msu_binary": ("The same on markets of all or nothing: max-spot", "{:.1%}"),
+        "gap_closed_ours": ("Part of the way from on-demand alone to the optimum, A100 market: chain", "{:.1f} %"),
+        "gap_closed_ahap_last": ("... ahap with the last value as forecast", "{:.1f} %"),
+        "gap_closed_ours_binary": ("... on markets of all or nothing: chain", "{:.1f} %"),
+        "gap_closed_msu_binary": ("... on markets of all or nothing: max-spot", "{:.1f} %"),
+        "ours_over_msu_binary_in_standard_errors": ("... the difference of the two, in standard errors", "{:.1f}"),
         "guarded_misses": ("Jobs late that could be on time", "{:.0f}"),
+        "selector_shortfall_ratio": ("Selector after 500 jobs: part of the way from best to mean policy", "{:.3f}"),
         "pool_112x1000_s": ("The paper's pool of 112 policies on 1,000 jobs, one core", "{:.3g} s"),
         "pool_alone_ratio": ("The same with tables of its own for each policy (50 jobs), as a multiple", "{:.0f}"),
     },
     "placement": {
         "saving_vs_one_period_pct": ("Saved against one period planned ahead, 400 jobs", "{:.1f} %"),
-        "saving_vs_one_by_one_pct": ("Saved against one task after the other, 400 jobs", "{:.1f} %"),
+        "saving_vs_incremental_pct": ("Saved against one task after the other, 400 jobs", "{:.1f} %"),
         "solve_s_a": ("Plan of 400 jobs to a gap of 0.1 %, one core", "{:.2g} s"),
         "solve_s_4000": ("Plan of 4,000 jobs to a gap of 0.1 %, one core", "{:.2g} s"),
     },
@@ -176,7 +187,7 @@ FIVE = (
         "spot",
         ("gap_closed_ours",),
         "Spot market: part of the way from on-demand cost to the optimum, all jobs on time",
-        "{:.0%}",
+        "{:.1f} %",
     ),
 )
 
@@ -247,8 +258,9 @@ def page(runs: list[Run]) -> str:
 def _block(run: Run) -> list[str]:
     words = WORDS.get(run["benchmark"], {})
     rows = []
-    for name, number in run["figures"].items():
-        if number is None:
+    order = [*(name for name in words if name in run["figures"]), *run["figures"]]
+    for name, number in {name: run["figures"][name] for name in order}.items():
+        if number is None or (words and name not in words and not isinstance(number, str)):
             continue
         what, shown = words.get(name, (name.replace("_", " "), "{:.3g}"))
         rows.append(f"| {what} | {number if isinstance(number, str) else shown.format(number)} |")

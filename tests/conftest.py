@@ -47,6 +47,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no GPU here")
 
 
+def debian(program: str) -> str:
+    """Return the path of a program of a Debian package; skip the test that needs it where it is not installed.
+
+    Where the packages are installed for the tests (``LC_CI_PACKAGES=1``), a missing one is a failure.
+    """
+    path = shutil.which(program)
+    if path is None:
+        words = f"needs {program}: apt-get install {program}"
+        if os.environ.get("LC_CI_PACKAGES") == "1":
+            pytest.fail(words)
+        pytest.skip(words)
+    return path
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nobody_s_pool(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test joins the pool of whoever runs the tests."""

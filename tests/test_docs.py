@@ -187,7 +187,7 @@ def test_targets_modules_and_files_that_commands_name_are_there(where: str, line
 
 
 def test_commands_in_running_text_exist() -> None:
-    known = set(main.make_parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr,call-overload,arg-type]
+    known = set(main.make_parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr,arg-type]
     for path in PAGES:
         for command in re.findall(r"`lightning-core ([a-z]+)", path.read_text()):
             assert command in known, (path, command)
