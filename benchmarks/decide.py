@@ -62,7 +62,7 @@ def round_ms(
             the cells in is not timed: it is done when they arrive.
     """
     scheduler = loaded(jobs, policy, devices=devices)
-    start_at = scheduler.settings.stay  # from then on every job may be moved, and the dealer has most to look at
+    start_at = scheduler.settings.stay  # from then on every job may be moved, and the allocator has most to look at
     times, made = [], 0
     for k in range(repeats + 1):
         scheduler._table.share[:jobs] = -1.0  # whatever is planned is a change
@@ -78,7 +78,7 @@ def round_ms(
 def _next_cell(scheduler: Scheduler, jobs: int, number: int) -> None:
     """The next cell of every curve, all at once."""
     rows, position = np.arange(jobs), np.full(jobs, 10.0 * number)
-    for bank in scheduler._banks:
+    for bank in scheduler._state.banks:
         bank.observe(rows, position, position**-0.5)
 
 

@@ -237,7 +237,8 @@ def _open_pool(
         scheduler = start_scheduler(POOL, settings, folder, head["socket"], on_verdict)
         temp = Path(head["temp"])
         pool_manager = start_pool_manager(
-            "pool", settings.devices, settings.slots or 1, head["kind"], settings.cores, temp / "keeper.json",
+            "pool", settings.devices, settings.slots_per_device or 1, head["kind"], settings.cores,
+            temp / "keeper.json",
             checker=temp / config_checker.NAME,
         )  # fmt: skip
         try:

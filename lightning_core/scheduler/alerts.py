@@ -1,7 +1,7 @@
 """What people should hear of a training at once: losses that are NaN or infinite, and batches that do not come.
 
-A stall is looked for here, by scheduler time, and not by the process that trains: of one that hangs, a thread may go on
-reporting, and of one that was stopped nothing may come at all. Either way no batch does.
+Stalls are detected here, by scheduler time, and not in the process that trains: a hung process may have a thread that
+goes on reporting, and a stopped one reports nothing. In both cases no batch comes.
 """
 
 from __future__ import annotations
@@ -9,38 +9,39 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.answers import Alert
-from lightning_core.core.arrays import IntArray
 from lightning_core.core.events import BadLosses
 from lightning_core.core.reasons import Reason
+from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.table import JobTable
 
-# Acted on are so many loss cells in a row with no number in them: one bad batch, or a loss scale that is still too
-# high, mends itself.
-BAD_CELLS = 3
-# A training stands still if no batch comes in so many times what one usually takes, of the time that it is granted;
-# and while it validates, saves or begins, if none comes in this many times as long.
-TIMES, ASIDE = 30.0, 10.0
-# The scheduler's own absence is nobody's stall: something comes each period, and a gap of so many seconds more is one.
-AWAY = 5.0
+# Loss cells in a row without a number before something is done: a single bad batch, or a loss scale that is still too
+# high, corrects itself.
+MIN_BAD_CELLS = 3
+# A training is stalled if no batch comes in this many times the usual time of one at its share.
+STALL_FACTOR = 30.0
+# While it validates, saves or starts, it may take this many times as long.
+ASIDE_FACTOR = 10.0
+# Seconds without an event, beyond a period, after which the scheduler itself was away: no training is to blame.
+ABSENCE = 5.0
 
 
 def look_at_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[list[Alert], bool]:
     """Take in what a report says of losses that are NaN or infinite.
 
-    The first of a job is told at once, later ones if they stay.
+    The first run of a job is alerted at once, later ones if they last.
 
     Args:
-        table: of all jobs.
-        row: of the job.
-        bad: the newest run of them.
+        table: All jobs.
+        row: Row of the job.
+        bad: The newest run of bad losses.
 
     Returns:
-        What people are told, and whether something should be done about it.
+        Alerts, and whether something should be done about it.
     """
     if bad is None:
         if row in table.bad and int(table.batches[row]) > table.bad[row].since:
-            del table.bad[row]  # of an incarnation before; this one has gone on well
+            del table.bad[row]  # of an earlier incarnation; this one has passed that batch
             _clear(table, row, "bad_losses")
         return [], False
     table.bad[row] = bad
@@ -48,35 +49,26 @@ def look_at_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[li
         _clear(table, row, "bad_losses")
     else:
         table.alerts[row] = Reason("bad_losses", (float(bad.since),))
-    stays = not bad.over and bad.cells >= BAD_CELLS
-    told = table.alerted.get(row)
-    if told == bad.since or (told is not None and not stays):
-        return [], stays
+    lasts = not bad.over and bad.cells >= MIN_BAD_CELLS
+    alerted = table.alerted.get(row)
+    if alerted == bad.since or (alerted is not None and not lasts):
+        return [], lasts
     table.alerted[row] = bad.since
-    return [Alert(table.names[row], Reason("bad_losses", (float(bad.since),)))], stays
+    return [Alert(table.names[row], Reason("bad_losses", (float(bad.since),)))], lasts
 
 
-def look_for_stalls(table: JobTable, settings: Settings, rows: IntArray, now: float) -> list[Alert]:
-    """Find trainings that are granted time and do nothing with it.
-
-    Args:
-        table: of all jobs.
-        settings: of the scheduler.
-        rows: of the jobs that have not ended.
-        now: scheduler time.
-
-    Returns:
-        An alert for each that was not known to stand still.
-    """
+def look_for_stalls(round: Round) -> list[Alert]:
+    """Return an alert for each training that is granted time, makes no progress, and was not known to be stalled."""
+    table, settings, rows, now = round.table, round.settings, round.rows, round.now
     if settings.stall is None:
         return []
     idle = (table.share[rows] == 0) | (table.last_report[rows] == 0) | table.recovering[rows]
     table.moved_at[rows[idle]] = now
     with np.errstate(divide="ignore"):
         usual = 1.0 / (table.throughput(rows) * table.share[rows])
-    patience = np.maximum(settings.stall, TIMES * usual) * np.where(table.aside[rows], ASIDE, 1.0)
+    limit = np.maximum(settings.stall, STALL_FACTOR * usual) * np.where(table.aside[rows], ASIDE_FACTOR, 1.0)
     waited = now - table.moved_at[rows]
-    stalled = ~idle & (waited > patience)
+    stalled = ~idle & (waited > limit)
     alerts = []
     for row, stands, since, each in zip(*(x.tolist() for x in (rows, stalled, waited, usual)), strict=True):
         if not stands:
@@ -88,8 +80,14 @@ def look_for_stalls(table: JobTable, settings: Settings, rows: IntArray, now: fl
 
 
 def forgive_absence(table: JobTable, settings: Settings, gap: float) -> None:
-    """Take the time out in which the scheduler was not there: so many seconds since the event before."""
-    if gap > settings.period + AWAY:
+    """Discount the time in which the scheduler was away.
+
+    Args:
+        table: All jobs.
+        settings: Settings of the scheduler.
+        gap: Seconds since the event before.
+    """
+    if gap > settings.period + ABSENCE:
         table.moved_at[: len(table)] += gap
 
 

@@ -1,4 +1,4 @@
-"""What is believed of every job: the work left, from the estimator, and the verdict, from the plan."""
+"""The work that each job has left, for the policy: known, forecast from its loss curve, or estimated by its user."""
 
 from __future__ import annotations
 
@@ -6,77 +6,46 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.answers import VerdictChanged
-from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.estimators.above_floor import AboveFloor
-from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.table import AT_RISK, FEASIBLE, INFEASIBLE, UNKNOWN, JobTable
+from lightning_core.scheduler.round import Round
 
-# Cells of a whole evaluation (a validation metric): each is an average already, and there are few.
-EVALUATIONS_TO_JUDGE = 4
 # The 15 %, 50 % and 85 % quantiles lie between these levels and the next ones.
 LOW, MID, HIGH = 2, 9, 16
-# A measured speed wanders by some per cent; a person's estimate of a job's work is wrong by half or so.
-SPEED_WANDERS, PERSON_ERRS = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
+# Quantiles of a measured throughput, which varies by some per cent, and of a user's estimate, which is wrong by half.
+THROUGHPUT_ERROR, USER_ERROR = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 
 
-def forecast(
-    table: JobTable,
-    estimator: AboveFloor,
-    settings: Settings,
-    rows: IntArray,
-    devices: int,
-    chooses_sizes: bool = False,
-    now: float = 0.0,
-) -> JobView:
-    """Work left: exact for batches up to the speed, forecast with its uncertainty for a loss.
+def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -> JobView:
+    """Return the jobs of a round as the policy sees them.
 
     Args:
-        table: of all jobs; early, likely and late ends of the work are written there.
-        estimator: has seen all cells.
-        settings: of the scheduler.
-        rows: of the jobs that have not ended.
-        devices: that there are for them.
-        chooses_sizes: whether the policy says on how many devices each trains. Work is then what it is on the number on
-            which the job is fastest.
-        now: scheduler time.
+        round: The round; the forecast is written to its table.
+        curves: Estimator that has seen all cells.
+        chooses_sizes: Whether the policy chooses how many devices each job trains on. Work is then counted on the
+            number of devices on which the job is fastest.
     """
-    batches = table.batches[rows].astype(np.float64)
-    exact = table.exact[rows]
-    goal = table.goal[rows]
-    forecast = np.flatnonzero(~exact)
-    ends_at = table.ends_at[rows]
-    left = (goal - batches)[:, None] * SPEED_WANDERS
-    table.reach[rows] = goal
-    low, mid, high = (np.sqrt(left[:, at] * left[:, at + 1]) for at in (LOW, MID, HIGH))
-    if len(forecast):
-        passage = np.maximum(estimator.first_passage(rows[forecast], goal[forecast]), 1.0)
-        table.reach[rows[forecast]] = np.sqrt(passage[:, MID] * passage[:, MID + 1])
-        ends = ends_at[forecast]
-        for column, at in ((low, LOW), (mid, MID), (high, HIGH)):
-            reached = np.sqrt(passage[:, at] * passage[:, at + 1])
-            column[forecast] = np.where(reached > ends, np.inf, reached) - batches[forecast]
-        left[forecast] = np.where(passage > ends[:, None], np.inf, passage) - batches[forecast, None]
-    # An unfinished job has work left, whatever its curve says.
-    left, low, mid, high = (np.maximum(column, 1.0) for column in (left, low, mid, high))
+    table, settings, rows, now = round.table, round.settings, round.rows, round.now
+    exact, goal, ends_at = table.exact[rows], table.goal[rows], table.ends_at[rows]
+    quantiles, low, mid, high = _batches_left(round, curves, exact, goal, ends_at)
     speedups = [table.speedups[row] for row in rows.tolist()] if chooses_sizes else []
     if chooses_sizes:
-        throughput = np.array([speed.rate(speed.best(devices) or 1) for speed in speedups])
+        throughput = np.array([speed.rate(speed.best(round.devices) or 1) for speed in speedups])
     else:
         throughput = table.throughput(rows)
-    quantiles = left / throughput[:, None]
-    low, work, high = (column / throughput for column in (low, mid, high))
-    # Known before its first batch: its training ends before it has done what is asked of it.
+    quantiles = quantiles / throughput[:, None]
+    work_low, work, work_high = (column / throughput for column in (low, mid, high))
+    # Known before its first batch: its training ends before its target.
     never = exact & (goal > ends_at)
-    for part in (mid, low, work, high, quantiles):
-        part[never] = np.inf
-    table.work_low[rows], table.work_mid[rows], table.work_high[rows] = low, work, high
-    # Until it is measured, a person's estimate is the best there is.
+    for column in (mid, work_low, work, work_high, quantiles):
+        column[never] = np.inf
+    table.work_low[rows], table.work_mid[rows], table.work_high[rows] = work_low, work, work_high
+    # Until the throughput is measured, the user's estimate is the best there is.
     unknown = np.isnan(work)
     work[unknown] = table.expected[rows[unknown]]
-    quantiles[unknown] = work[unknown, None] * PERSON_ERRS
+    quantiles[unknown] = work[unknown, None] * USER_ERROR
     more: dict[str, Any] = {}
     if chooses_sizes:
         more["speedup"] = np.empty(len(rows), np.object_)
@@ -84,14 +53,14 @@ def forecast(
         more["holds"] = table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
         told, failed = np.maximum(table.told_size[rows], 0), table.fixed_until[rows] > now
         more["fixed"] = np.where(failed, table.good_size[rows], told)
-        more["resize"] = table.costs(rows, settings.resize)
+        more["resize"] = table.resize_costs(rows, settings.resize)
         more["goes_on"] = np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()])
         more |= {"submitted": table.submitted[rows], "heard": table.heard[rows], "stint": table.trained_at[rows]}
     return JobView(
         place=rows,
         deadline=table.due(rows, now),
         batches=table.batches[rows],
-        # A whole evaluation is as good as the cells of a window.
+        # A whole evaluation is worth as much as the cells of a window.
         cells=table.cells[rows] * np.where(table.evaluated[rows], settings.window, 1),
         exact=exact,
         remaining=mid,
@@ -104,44 +73,35 @@ def forecast(
         obeys=table.obeys[rows],
         weight=table.weight[rows],
         size=table.size[rows],
-        devices=devices,
+        devices=round.devices,
         ends_at=ends_at,
         quantum=settings.quantum,
         **more,
     )
 
 
-def judge(
-    table: JobTable, settings: Settings, rows: IntArray, exact: BoolArray, finish: FloatArray, now: float
-) -> list[VerdictChanged]:
-    """Verdicts: infeasible if even alone and by the optimistic forecast too late, feasible if planned in time.
+def between(quantiles: FloatArray, level: int) -> FloatArray:
+    """Return the geometric mean of the quantiles at a level and at the next one, of shape ``(n, 20)``; ``(n,)``."""
+    return np.sqrt(quantiles[:, level] * quantiles[:, level + 1])
 
-    Args:
-        table: of all jobs; what is believed of them is written there.
-        settings: say how much a curve must have shown.
-        rows: of the jobs that are planned.
-        exact: whether the work left of each is known, shape ``(n,)``.
-        finish: when the plan expects each to reach its target, shape ``(n,)``.
-        now: scheduler time.
 
-    Returns:
-        For each job of which something else is believed than before.
-    """
-    deadline = table.due(rows, now)
-    spare = deadline - now
-    table.spare[rows] = spare
-    table.finish[rows] = finish
-    enough = np.where(table.evaluated[rows], min(EVALUATIONS_TO_JUDGE, settings.judge_after),
-                      settings.judge_after)  # fmt: skip
-    known = ~np.isnan(table.work_mid[rows]) & (exact | (table.cells[rows] >= enough))
-    belief = np.where(finish <= deadline, FEASIBLE, AT_RISK)
-    belief[table.work_low[rows] > spare] = INFEASIBLE
-    belief[~known] = UNKNOWN
-    changed = rows[(belief != table.belief[rows]) & known]
-    table.belief[rows] = belief
-    notices = []
-    for row in changed.tolist():
-        verdict = table.verdict(row)
-        assert verdict is not None  # it is known, and the job has not ended
-        notices.append(VerdictChanged(table.names[row], verdict, table.reason(row)))
-    return notices
+def _batches_left(
+    round: Round, curves: AboveFloor, exact: BoolArray, goal: FloatArray, ends_at: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return the batches left: all quantiles, shape ``(n, 20)``, and the low, middle and high one, shape ``(n,)``."""
+    table, rows = round.table, round.rows
+    batches = table.batches[rows].astype(np.float64)
+    left = (goal - batches)[:, None] * THROUGHPUT_ERROR
+    table.reach[rows] = goal
+    low, mid, high = (between(left, level) for level in (LOW, MID, HIGH))
+    if len(by_loss := np.flatnonzero(~exact)):
+        passage = np.maximum(curves.first_passage(rows[by_loss], goal[by_loss]), 1.0)
+        table.reach[rows[by_loss]] = between(passage, MID)
+        ends = ends_at[by_loss]
+        for column, level in ((low, LOW), (mid, MID), (high, HIGH)):
+            reached = between(passage, level)
+            column[by_loss] = np.where(reached > ends, np.inf, reached) - batches[by_loss]
+        left[by_loss] = np.where(passage > ends[:, None], np.inf, passage) - batches[by_loss, None]
+    # A job that has not ended has at least one batch left, whatever its curve says.
+    left, low, mid, high = (np.maximum(column, 1.0) for column in (left, low, mid, high))
+    return left, low, mid, high

@@ -1,31 +1,45 @@
-"""Jobs of a pool as the market sees them: their measured speed, interval by interval, and the lessons of those that are over.
+"""Jobs of a pool as the market sees them: their measured throughput, and the feedback from those that have ended.
 
-A job that has ended tells what each spot policy would have made of it: it is played again through the prices that came,
-at the speed that was measured, up to its deadline (counterfactual replay, Kong et al., algorithm 2). The market must
-have come that far, so it teaches once its deadline has passed.
+A job that has ended shows what each spot policy would have made of it: it is replayed through the recorded prices, at
+its measured throughput, up to its deadline (counterfactual replay, Kong et al., algorithm 2). The recording must reach
+that far, so the feedback is due once the deadline has passed.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from lightning_core.core.answers import Verdict
+from lightning_core.core.events import SelectorFeedback
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
+from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.selector import normalised
+from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+
+# Intervals in which a job is replayed; of a longer one several intervals are merged into one.
+MAX_INTERVALS = 32
 
 
 def throughput_table(speed: SpeedUp, interval: float, max_nodes: int | None = None) -> tuple[int, tuple[float, ...]]:
-    """A job's measured speed as the market's table H(n).
+    """Return a job's measured throughput as the market's table H(n).
 
     Args:
-        speed: what was learned of it.
-        interval: seconds.
-        max_nodes: instances to tell of; none: the largest of its sizes.
+        speed: Measured throughput by number of devices.
+        interval: Seconds of an interval.
+        max_nodes: Number of nodes at which the table ends; None for the largest of the job's sizes.
 
     Returns:
-        The fewest instances that it needs, and batches in an interval on 0, 1, .. of them; on a number between two of its
-        sizes as many as on the smaller.
+        The fewest nodes that the job needs, and the batches of an interval on 0, 1, ... nodes. On a number between two
+        of its sizes it does as many as on the smaller one.
 
     Raises:
-        ValueError: if nothing is known of its speed.
+        ValueError: If nothing is known of its throughput.
 
     Example::
 
@@ -33,7 +47,7 @@ def throughput_table(speed: SpeedUp, interval: float, max_nodes: int | None = No
         (1, (0.0, 100.0, 180.0, 180.0, 300.0))
     """
     if not speed.known:
-        raise ValueError("a job's speed must be known, nothing has been seen of it")
+        raise ValueError("the job's throughput must be known, but it has not trained yet")
     min_nodes, max_nodes = speed.sizes[0], max_nodes or speed.sizes[-1]
     table = [0.0]
     for number in range(1, max_nodes + 1):
@@ -43,12 +57,95 @@ def throughput_table(speed: SpeedUp, interval: float, max_nodes: int | None = No
 
 
 def batches_left(scheduler: Scheduler, name: str) -> float:
-    """Batches that a job has still to do.
+    """Return the batches that a job has left.
 
     Raises:
-        ValueError: if its target is a loss: nobody knows.
+        ValueError: If its target is a loss, so that nobody knows.
     """
     target = scheduler.job(name).target
     if not isinstance(target, BatchTarget):
         raise ValueError(f"job {name!r}: its target is a loss: say how much work is left")
     return float(max(target.batches - scheduler.last(name).batches, 1))
+
+
+class ReplayableJob(NamedTuple):
+    """A job whose feedback is due."""
+
+    name: str
+    """Name of the job."""
+    job: SpotJob | None
+    """The job as the market sees it; None if its throughput or work is unknown, or it outlived the recording."""
+    start: int
+    """Interval in which it began."""
+
+
+class CounterfactualReplay:
+    """Makes the selector's feedback from a pool's jobs, once their deadlines have passed.
+
+    Args:
+        terms: Terms of the market.
+        market: Recording of the market.
+    """
+
+    def __init__(self, terms: MarketTerms, market: Market) -> None:
+        self.terms, self.market = terms, market
+
+    @classmethod
+    def of(cls, settings: Settings) -> CounterfactualReplay | None:
+        """Return the replay of a pool; None if it has no market."""
+        terms = settings.market_terms()
+        return None if terms is None else cls(terms, terms.market())
+
+    def due(self, scheduler: Scheduler, now: float) -> list[ReplayableJob]:
+        """Return the jobs whose feedback is due."""
+        names = [name for name, over in scheduler.awaiting_feedback.items() if over <= now]
+        return [ReplayableJob(name, *self._observe(scheduler, name)) for name in names]
+
+    def next(self, scheduler: Scheduler) -> float | None:
+        """Return when the next feedback is due, scheduler time; None if none is awaited."""
+        return min(scheduler.awaiting_feedback.values(), default=None)
+
+    def feedback(self, replayable: ReplayableJob) -> SelectorFeedback:
+        """Return what each policy would have made of a job.
+
+        A job of many intervals and nodes takes up to a second or two.
+        """
+        name, job, start = replayable
+        if job is None:
+            return SelectorFeedback(name, ())
+        job = replace(job, value=self.terms.value * on_demand_cost(job, self.market.on_demand))
+        times = math.ceil(job.deadline / MAX_INTERVALS)
+        if times > 1:
+            market = coarsen(self.market, start, times)
+            scaled = tuple(times * one for one in job.throughput)
+            job, start = replace(job, deadline=job.deadline // times, throughput=scaled), 0
+        else:
+            market = self.market
+        policies = list(self.terms.make().values())
+        ledgers = backtest(policies, JobBatch([job], market, [start]), MarketForecaster(LastValue()))
+        worth = (normalised(ledger.utility, job, market.on_demand) for ledger in ledgers)
+        return SelectorFeedback(name, tuple(float(one[0]) for one in worth))
+
+    def _observe(self, scheduler: Scheduler, name: str) -> tuple[SpotJob | None, int]:
+        status, given, speed = scheduler.last(name), scheduler.job(name), scheduler.speedup(name)
+        interval = self.market.seconds
+        start = math.ceil((status.submitted_at + given.begin) / interval)
+        deadline = math.floor(status.deadline / interval) - start
+        # The batches of a job that did not reach its loss do not tell how many it would have needed.
+        met = status.batches if status.verdict is Verdict.MET else 0
+        work = given.target.batches if isinstance(given.target, BatchTarget) else met
+        if deadline < 1 or start + deadline > len(self.market) or not work or not speed.known:
+            return None, start
+        min_nodes, table = throughput_table(speed, interval)
+        kept, grace = self.terms.kept, self.terms.grace
+        return SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, 0.0, grace), start
+
+
+def coarsen(market: Market, start: int, times: int) -> Market:
+    """Return a market from an interval on, with this many intervals merged: fewest nodes, highest price."""
+    intervals = (len(market) - start) // times
+    available, price = (
+        column[start : start + intervals * times].reshape(intervals, times)
+        for column in (market.available, market.price)
+    )
+    return Market(price.max(1) * times, available.min(1), market.on_demand * times, market.seconds * times, market.name)

@@ -1,7 +1,7 @@
-"""What becomes of a job that has lost its worker: whether it comes back, when, and why not.
+"""What becomes of a job that has lost its worker: whether it restarts, when, and why not.
 
-Infrastructure fails by itself and is worth another try, always; code that raised raises again, unless a person says
-otherwise; what cannot be built never can; a node that was taken away is nobody's fault and is not counted.
+Infrastructure recovers by itself and is always worth another try. Code that raised raises again, unless the user asks
+for retries. A job that cannot be built never can be. A preemption is not the job's fault and is not counted.
 """
 
 from __future__ import annotations
@@ -9,29 +9,98 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-from lightning_core.core.events import Checkpoint, ExitCause
+from lightning_core.core.answers import Verdict
+from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
+from lightning_core.scheduler.state import SchedulerState
 
-# After a fault a job comes back so many seconds later, twice as many each time that it has no calm between, to the
-# most, and up to so large a part more, not the same for all who were lost together.
-FIRST_PAUSE, MOST_PAUSE, JITTER = 1.0, 60.0, 0.25
-# So often the workers of a job may fail to be there in time, one time after the other.
-MOST_UNREADY = 5
-# No count and no time of a run is larger.
-MOST = 2**53
+# Seconds before a job restarts after a fault: doubled with each fault that follows without a calm period, up to the
+# maximum, and lengthened by up to this fraction, so that jobs that failed together do not restart together.
+FIRST_DELAY, MAX_DELAY, JITTER = 1.0, 60.0, 0.25
+# Launches in a row of one job that may time out.
+MAX_LAUNCH_TIMEOUTS = 5
+# Largest count, and largest number of seconds, of a run.
+MAX_COUNT = 2**53
 SHA256 = re.compile("[0-9a-f]{64}")
-WORDS = {ExitCause.LOST: "worker_lost", ExitCause.RAISED: "raised", ExitCause.PREEMPTED: "preempted"}
+FAULT_CODES = {ExitCause.LOST: "worker_lost", ExitCause.RAISED: "raised", ExitCause.PREEMPTED: "preempted"}
+
+
+def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> bool:
+    """Take in that a worker has exited; return whether a round is needed."""
+    table = state.table
+    row = table.find(event.job, event.incarnation)
+    if row is None or not table.active[row]:
+        return False
+    if is_valid(event.saved):
+        table.accept(row, event.saved)
+    match event.cause:
+        case ExitCause.RELEASED if table.launched[row]:
+            table.next_incarnation(row)
+        case ExitCause.DONE | ExitCause.RELEASED:
+            state.end_unmet(row, now, Verdict.MISSED, "training_ended", event.detail)
+        case ExitCause.INTERRUPTED:
+            state.end_unmet(row, now, Verdict.MISSED, "interrupted", event.detail or "a signal")
+        case _:
+            _fault(state, row, event.cause, event.detail, now)
+    return True
+
+
+def _fault(state: SchedulerState, row: int, cause: ExitCause, detail: str, now: float) -> None:
+    """Restart a launched job within its retry budget, after a delay; end any other job."""
+    table = state.table
+    job, text = table.jobs[row], detail.strip().rsplit("\n", 1)[-1] or "the worker died"
+    table.details[row] = detail
+    times = table.count(row, cause)
+    over = final(cause, job, times, text) if table.launched[row] else Reason("crashed", text=text)
+    if over is not None:
+        state.end(row, now, Verdict.CRASHED, over)
+        return
+    table.set_back(row, FAULT_CODES[cause], now, text)
+    if cause is not ExitCause.PREEMPTED:
+        table.back_at[row] = now + restart_delay(job.name, int(table.in_a_row[row]))
+
+
+def launch_timed_out(state: SchedulerState, event: LaunchTimedOut, now: float) -> bool:
+    """Take the devices of a job back whose workers were not ready in time; return whether a round is needed."""
+    table = state.table
+    row = table.find(event.job, event.incarnation)
+    if row is None or not table.active[row]:
+        return False
+    if not table.launched[row] or not table.home[row] or table.last_report[row]:
+        return False  # its devices were taken back already, or its workers became ready after all
+    table.unready[row] += 1
+    table.resize_failed(row, now)
+    if table.unready[row] >= MAX_LAUNCH_TIMEOUTS:
+        tries = float(table.unready[row])
+        state.end(row, now, Verdict.CRASHED, Reason("unschedulable", (tries,), event.detail))
+    else:
+        table.faults[row] = Reason("unready", (), event.detail)
+        table.back_at[row] = now + restart_delay(event.job, int(table.unready[row]))
+    return True
+
+
+def workers_lost(state: SchedulerState, now: float) -> None:
+    """Take in that the pool was down and all workers are lost: launched jobs restart, scripts end."""
+    table = state.table
+    state.closing = False
+    for row in table.active_rows().tolist():
+        if table.launched[row] and table.last_report[row]:
+            table.set_back(row, "pool_lost", now)
+        elif table.launched[row]:
+            table.next_incarnation(row)
+        else:  # a script joins again by itself, under its name
+            state.end(row, now, Verdict.CANCELLED, Reason("workers_lost"))
 
 
 def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:
-    """Why the job is over; None if it comes back.
+    """Return why a job is over; None if it restarts.
 
     Args:
-        cause: of the fault.
-        job: that was launched.
-        times: that it has had this fault, this one among them.
-        text: the fault in one line.
+        cause: Cause of the fault.
+        job: Launched job.
+        times: How often it has had this fault, this one included.
+        text: The fault in one line.
 
     Example::
 
@@ -48,18 +117,20 @@ def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:
     return Reason("retry_limit", (float(budget),), text)
 
 
-def pause(name: str, times: int) -> float:
-    """Seconds before a job comes back after so many faults in a row.
+def restart_delay(name: str, times: int) -> float:
+    """Return the seconds before a job restarts after this many faults in a row.
 
     Example::
 
-        >>> [round(pause("a", times), 1) for times in (1, 2, 3, 9)]
+        >>> [round(restart_delay("a", times), 1) for times in (1, 2, 3, 9)]
         [1.1, 2.5, 4.6, 67.3]
     """
     jitter = 1 + JITTER * crc32(f"{name} {times}".encode()) / 2**32
-    return min(FIRST_PAUSE * 2.0 ** (min(times, 64) - 1), MOST_PAUSE) * jitter
+    return min(FIRST_DELAY * 2.0 ** (min(times, 64) - 1), MAX_DELAY) * jitter
 
 
-def sound(save: Checkpoint | None) -> bool:
-    """Whether the numbers of a save can be counted with, and its sum is one."""
-    return save is None or (0 <= save.batches <= MOST and SHA256.fullmatch(save.sha256) is not None)
+def is_valid(checkpoint: Checkpoint | None) -> bool:
+    """Return whether the numbers of a checkpoint are in range and its digest is a SHA-256."""
+    return checkpoint is None or (
+        0 <= checkpoint.batches <= MAX_COUNT and SHA256.fullmatch(checkpoint.sha256) is not None
+    )

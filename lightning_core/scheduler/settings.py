@@ -129,7 +129,7 @@ class Settings:
         return self.estimator or getattr(POLICIES[self.policy], "estimator", USUAL_ESTIMATOR)
 
     @property
-    def slots(self) -> int | None:
+    def slots_per_device(self) -> int | None:
         """Launched jobs that may be warm on one device."""
         return None if self.resident is None else self.resident // self.devices
 

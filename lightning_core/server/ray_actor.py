@@ -50,7 +50,7 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import JoinRefusedError
-from lightning_core.scheduler.counterfactual_replay import CounterfactualReplay, ReplayableJob
+from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import EventNotPersistedError, Host
 from lightning_core.server.notifications import Notifier
@@ -242,7 +242,7 @@ class SchedulerActor:
         await self._ready()
         scheduler = self._host.scheduler
         ours = {number: words for number, words in devices if number < scheduler.settings.devices}
-        if ours.keys() != scheduler.gone:
+        if ours.keys() != scheduler.unavailable_devices:
             self._handle(
                 DevicesUnavailable(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items()))
             )
@@ -358,12 +358,12 @@ class SchedulerActor:
 
     async def _hear(self, lessons: CounterfactualReplay, lectures: Sequence[ReplayableJob]) -> None:
         try:
-            for lecture in lectures:
+            for replayable in lectures:
                 try:
-                    lesson = await asyncio.to_thread(lessons.feedback, lecture)
+                    lesson = await asyncio.to_thread(lessons.feedback, replayable)
                 except Exception:  # it is not asked again
-                    log.exception("job %s cannot teach", lecture.name)
-                    lesson = SelectorFeedback(lecture.name, ())
+                    log.exception("job %s cannot teach", replayable.name)
+                    lesson = SelectorFeedback(replayable.name, ())
                 await self._keep(lesson)
         finally:
             self._teaching = None

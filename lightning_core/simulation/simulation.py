@@ -27,7 +27,7 @@ from typing import Any
 from lightning_core.core.answers import Answer, End, Grant
 from lightning_core.core.events import Event, ExitCause, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.scheduler.counterfactual_replay import CounterfactualReplay
+from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
@@ -170,8 +170,8 @@ class Simulation:
     def _teach(self) -> None:
         """Those that are over teach those to come."""
         if self._lessons is not None:
-            for lecture in self._lessons.due(self._scheduler, self._now):
-                self._handle(self._lessons.feedback(lecture))
+            for replayable in self._lessons.due(self._scheduler, self._now):
+                self._handle(self._lessons.feedback(replayable))
 
     def _say(self, event: Event) -> None:
         """A worker speaks."""
@@ -336,7 +336,7 @@ class Simulation:
     def _place(self) -> None:
         """Launches whoever is placed and has no process, where there is room; the others wait until somebody leaves."""
         self._unplaced = False
-        slots = self._settings.slots
+        slots = self._settings.slots_per_device
         for name, incarnation, at in self._scheduler.placements():
             worker = self._workers[name]
             on = [self._devices[device] for device in at]

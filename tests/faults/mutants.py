@@ -60,12 +60,12 @@ MUTANTS = (
     ),
     Mutant(
         "R4", "lightning_core/scheduler/allocation.py",
-        "self._free[device] = max(0.0, self._free[device] - part)", "pass",
+        "self._free[device] = max(0.0, self._free[device] - share)", "pass",
         "tests/scheduler/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
     ),
     Mutant(
-        "R5", "lightning_core/scheduler/scheduler.py",
-        "if report.incarnation != table.incarnation[row]:", "if False:",
+        "R5", "lightning_core/scheduler/table.py",
+        "if row is None or incarnation != self.incarnation[row]:", "if row is None:",
         "tests/scheduler/test_retry_budgets.py::test_a_life_that_is_over_is_refused_with_all_that_it_saved",
     ),
     Mutant(
@@ -84,8 +84,8 @@ MUTANTS = (
         "tests/scheduler/test_retry_budgets.py::test_each_kind_of_fault_has_a_budget_of_its_own",
     ),
     Mutant(
-        "R15", "lightning_core/scheduler/scheduler.py",
-        "and _countable(report):", "and True:",
+        "R15", "lightning_core/scheduler/reports.py",
+        "or not is_countable(report):", "or False:",
         "tests/scheduler/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "R12", "lightning_core/scheduler/allocation.py",
-        "0 if device in gone else n if slots is None else slots", "n if slots is None else slots",
+        "0 if device in unavailable else n if slots is None else slots", "n if slots is None else slots",
         "tests/scheduler/test_retry_budgets.py::test_on_a_device_that_is_gone_nobody_is_launched",
     ),
     Mutant(

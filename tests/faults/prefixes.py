@@ -19,7 +19,7 @@ from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, St
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Checkpoint, Event, Report, WorkerExited
 from lightning_core.core.jobs import Capability
-from lightning_core.scheduler.retry_budgets import JITTER, MOST_PAUSE
+from lightning_core.scheduler.retry_budgets import JITTER, MAX_DELAY
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journal import Journal
@@ -43,7 +43,7 @@ class Limits:
     """From a placement to the first report of its life, or the word that its workers are not there."""
     leaving: float = 90.0
     """From the order to leave to the word that it has left: it saves first, and after a grace it is ended by force."""
-    away: float = MOST_PAUSE * (1 + JITTER) + 5.0
+    away: float = MAX_DELAY * (1 + JITTER) + 5.0
     """After a fault, though it may come back."""
 
 

@@ -18,7 +18,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.market import Market, SpotJob
-from lightning_core.scheduler.counterfactual_replay import CounterfactualReplay, ReplayableJob, coarsen
+from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob, coarsen
 from lightning_core.scheduler.market_jobs import batches_left, throughput_table
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.scheduler.scheduler import Scheduler
@@ -125,15 +125,15 @@ def test_a_lesson_is_the_job_played_again_at_its_measured_speed(tmp_path: Path) 
     ended(scheduler, "a", 20.0, batches=600)
     assert lessons.next(scheduler) == 62.0
     assert not list(lessons.due(scheduler, 61.0))  # the market has not come to its deadline yet
-    [lecture] = lessons.due(scheduler, 62.0)
-    assert lecture.job is not None
+    [replayable] = lessons.due(scheduler, 62.0)
+    assert replayable.job is not None
     # From 12 s on: its first whole interval is the one at 20 s, its last ends at 60 s.
-    assert (lecture.start, lecture.job.deadline, lecture.job.work) == (2, 4, 600.0)
-    assert lecture.job.throughput == (0.0, 100.0, 180.0)
-    feedback = lessons.feedback(lecture)
+    assert (replayable.start, replayable.job.deadline, replayable.job.work) == (2, 4, 600.0)
+    assert replayable.job.throughput == (0.0, 100.0, 180.0)
+    feedback = lessons.feedback(replayable)
     ours, greedy, dear = feedback.utilities
     assert min(ours, greedy) > dear  # spot instances are a third of the price
-    assert feedback == lessons.feedback(lecture)
+    assert feedback == lessons.feedback(replayable)
     scheduler.handle(feedback, 62.0)
     assert not list(lessons.due(scheduler, 1000.0))
 
@@ -154,9 +154,9 @@ def test_jobs_that_teach_nothing_are_asked_once(tmp_path: Path, given: Job, at: 
     scheduler = Scheduler(settings)
     scheduler.handle(Submit((given,)), at)
     scheduler.handle(Cancel("a"), given.deadline + 10)
-    [lecture] = lessons.due(scheduler, 6000.0)
-    assert lecture.job is None
-    scheduler.handle(lessons.feedback(lecture), 6000.0)
+    [replayable] = lessons.due(scheduler, 6000.0)
+    assert replayable.job is None
+    scheduler.handle(lessons.feedback(replayable), 6000.0)
     assert not scheduler.awaiting_feedback
 
 
@@ -219,11 +219,11 @@ def test_a_lesson_that_cannot_be_had_is_asked_for_once(tmp_path: Path, monkeypat
     asked: list[str] = []
     feedback = CounterfactualReplay.feedback
 
-    def fails(self: CounterfactualReplay, lecture: ReplayableJob) -> SelectorFeedback:
-        asked.append(lecture.name)
-        if lecture.name == "bad":
+    def fails(self: CounterfactualReplay, replayable: ReplayableJob) -> SelectorFeedback:
+        asked.append(replayable.name)
+        if replayable.name == "bad":
             raise MemoryError
-        return feedback(self, lecture)
+        return feedback(self, replayable)
 
     monkeypatch.setattr(CounterfactualReplay, "feedback", fails)
 
@@ -251,9 +251,9 @@ def test_a_job_that_begins_later_is_taught_from_then_on(tmp_path: Path) -> None:
     scheduler = Scheduler(settings)
     scheduler.handle(Submit((replace(job("a", deadline=100.0), begin=45.0),)), 0.0)
     scheduler.handle(Cancel("a"), 1.0)
-    [lecture] = lessons.due(scheduler, 100.0)
-    assert lecture.job is not None
-    assert (lecture.start, lecture.job.deadline) == (5, 5)
+    [replayable] = lessons.due(scheduler, 100.0)
+    assert replayable.job is not None
+    assert (replayable.start, replayable.job.deadline) == (5, 5)
 
 
 def test_a_long_job_is_played_again_in_fewer_slots() -> None:
@@ -273,7 +273,7 @@ def test_a_speed_table_between_sizes_and_beyond() -> None:
     speed = SpeedUp((2, 4), (3.0, 5.0))
     assert throughput_table(speed, 10.0) == (2, (0.0, 0.0, 30.0, 30.0, 50.0))
     assert throughput_table(speed, 10.0, max_nodes=5) == (2, (0.0, 0.0, 30.0, 30.0, 50.0, 50.0))
-    with pytest.raises(ValueError, match="nothing has been seen of it"):
+    with pytest.raises(ValueError, match="has not trained yet"):
         throughput_table(SpeedUp((1,)), 10.0)
 
 

@@ -16,7 +16,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.plans import Plan
 from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler.allocation import Dealer, Devices, deal_one, is_simple
+from lightning_core.scheduler.allocation import Allocator, Devices, allocate_one, is_simple
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 
@@ -44,11 +44,11 @@ class Pool:
 
     def deal(self, wanted: Plan) -> list[tuple[float, Devices]]:
         rows = range(len(wanted.share))
-        dealer = Dealer(
+        allocator = Allocator(
             self.devices, self.slots, self.home or [()] * len(rows), [row in self.stays for row in rows],
             [self.size.get(row, 1) for row in rows], [row not in self.scripts for row in rows],
         )  # fmt: skip
-        share, homes = dealer.deal(wanted, frozenset(self.apart))
+        share, homes = allocator.allocate(wanted, frozenset(self.apart))
         return list(zip(share.round(6).tolist(), homes, strict=True))
 
 
@@ -180,7 +180,7 @@ def simple_plans(draw: st.DrawFn) -> Plan:
 @settings(max_examples=400, deadline=None)
 def test_one_pass_over_arrays_deals_one_device_as_the_dealer_does(wanted: Plan) -> None:
     assert is_simple(wanted)
-    share = deal_one(wanted)
+    share = allocate_one(wanted)
     dealt = Pool(devices=1).deal(wanted)
     assert share == pytest.approx([part for part, _ in dealt], abs=2e-6)
     assert share.sum() <= 1 + 1e-9

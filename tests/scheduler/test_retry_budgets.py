@@ -21,7 +21,7 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.scheduler.retry_budgets import MOST_PAUSE, MOST_UNREADY, pause
+from lightning_core.scheduler.retry_budgets import MAX_DELAY, MAX_LAUNCH_TIMEOUTS, restart_delay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 
@@ -66,7 +66,7 @@ def test_a_lost_worker_comes_back_from_what_was_saved_after_a_pause(scheduler: S
     [status] = scheduler.status()
     assert (status.state, status.restarts, status.saved) == (State.RECOVERING, 1, 30)
     assert str(status.fault) == "ValueError: no; it resumes from batch 30 and repeats 10 batches"
-    back = 5.0 + pause("a", 1)
+    back = 5.0 + restart_delay("a", 1)
     assert str(status.why) == "restarts in 1.1s"
     assert scheduler.wakeup() == back
     scheduler.handle(Tick(), back)
@@ -119,12 +119,12 @@ def test_pauses_grow_to_a_most_and_start_over_after_a_calm_time(scheduler: Sched
         scheduler.handle(lost(life), now)
         waits.append((scheduler.wakeup() or 0.0) - now)
         now += 100
-    assert waits == pytest.approx([pause("a", times) for times in range(1, 10)])
-    assert waits == sorted(waits) or max(waits) > MOST_PAUSE
+    assert waits == pytest.approx([restart_delay("a", times) for times in range(1, 10)])
+    assert waits == sorted(waits) or max(waits) > MAX_DELAY
     scheduler.handle(report(700, life=10), now)  # 70 seconds at work
     scheduler.handle(lost(10), now)
-    assert (scheduler.wakeup() or 0.0) - now == pytest.approx(pause("a", 1))
-    assert pause("a", 3) != pause("b", 3)  # not all come back in one moment
+    assert (scheduler.wakeup() or 0.0) - now == pytest.approx(restart_delay("a", 1))
+    assert restart_delay("a", 3) != restart_delay("b", 3)  # not all come back in one moment
 
 
 @pytest.mark.promise("R5", "F12")
@@ -166,7 +166,7 @@ def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_devi
     [status, _] = scheduler.status()
     assert str(status.fault) == "its workers were not ready in time (no worker on device 1); it is retried"
     now = 60.0
-    for _ in range(MOST_UNREADY - 2):
+    for _ in range(MAX_LAUNCH_TIMEOUTS - 2):
         scheduler.handle(Tick(), now := now + 100)
         scheduler.handle(LaunchTimedOut("a", 1, "no worker on device 1"), now)
     scheduler.handle(Tick(), now := now + 100)

@@ -346,11 +346,11 @@ def test_other_nouns_that_cannot_be() -> None:
     ("column", "value", "story"),
     [
         ("share", 0.9, "grant and table differ"),
-        ("share", -0.1, "a duty outside 0 to 1"),
+        ("share", -0.1, "share outside 0 to 1"),
         ("active", False, "neither active nor ended"),
         ("paused", True, "trains, and is paused or held"),
         ("size", 2, "for 2 devices"),
-        ("housed", False, "housed"),
+        ("placed", False, "placed"),
         ("deadline", 0.5, "a deadline is slept over"),
         ("batches", 100, "met but not ended"),
     ],
@@ -364,7 +364,7 @@ def test_check_finds_what_is_broken(column: str, value: float, story: str) -> No
         scheduler.check()
 
 
-@pytest.mark.parametrize(("share", "story"), [(1.0, "oversold"), (0.0, "too many are warm")])
+@pytest.mark.parametrize(("share", "story"), [(1.0, "oversold"), (0.0, "too many jobs are resident")])
 def test_check_finds_a_device_that_is_oversold_or_overcrowded(share: float, story: str) -> None:
     scheduler = Scheduler(Settings(policy="fifo", devices=2, resident=2))
     scheduler.handle(Submit((batches("a"), batches("b"))), 0.0)

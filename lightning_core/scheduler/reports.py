@@ -1,0 +1,195 @@
+"""What a report changes: progress, throughput, checkpoints and loss cells."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import numpy as np
+
+from lightning_core.core.answers import Alert, End, Verdict
+from lightning_core.core.events import BadLosses, Horizon, Report
+from lightning_core.core.jobs import OnNan
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import LossTarget, is_loss
+from lightning_core.scheduler.alerts import look_at_losses
+from lightning_core.scheduler.retry_budgets import MAX_COUNT, is_valid, restart_delay
+from lightning_core.scheduler.state import SchedulerState
+from lightning_core.scheduler.table import JobTable
+
+# How far ahead of a missing cell later cells are kept.
+MAX_CELLS_AHEAD = 1000
+# Busy seconds over which the throughput is averaged: long enough to be steady, short enough to notice a slower phase.
+THROUGHPUT_MEMORY = 30.0
+# Shortest time in seconds over which a throughput is measured: reports may arrive in quick succession.
+MIN_TIMED_PERIOD = 0.15
+
+
+def take_report(state: SchedulerState, report: Report, now: float) -> bool:
+    """Take in a report; return whether a round is needed. A stale, repeated or malformed report changes nothing."""
+    table = state.table
+    row = table.find(report.job, report.incarnation)
+    if row is None or not table.active[row] or report.number <= table.last_report[row] or not is_countable(report):
+        return False
+    record_progress(table, row, report, now)
+    table.obeys[row] = report.version >= table.directives[row].version
+    table.accept(row, report.saved)
+    sooner = table.set_horizon(row, report.horizon, now)
+    _take_cells(state, row, report)
+    alerts, diverged = look_at_losses(table, row, report.bad)
+    state.answers += alerts
+    if table.is_met(row):
+        state.end_met(row, now)
+        return True
+    if diverged and table.jobs[row].on_nan is not OnNan.CONTINUE:
+        _diverged(state, row, now)
+        return True
+    # A job with a known amount of work whose training will now end too early is judged at once.
+    return bool(sooner and table.exact[row] and table.goal[row] > table.ends_at[row])
+
+
+def answer_report(state: SchedulerState, report: Report) -> None:
+    """Answer a report: the newest directive if the worker's is older, an end if another incarnation is current."""
+    table = state.table
+    if report.job not in table.row_of:
+        state.answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("unknown_job")))
+        return
+    row = table.find(report.job, report.incarnation)
+    if row is None:
+        state.answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
+        return
+    directive = table.directives[row]
+    if directive.version > report.version and directive not in state.answers:
+        state.answers.append(directive)
+
+
+def is_countable(report: Report) -> bool:
+    """Return whether the numbers of a report are in range; a worker that sends others has lost count."""
+    batches, _, seconds = report.horizon or Horizon()
+    since, cells, _ = report.bad or BadLosses(0)
+    counts = (report.number, report.batches, report.began, report.rejected, report.busy, batches or 0, seconds or 0.0,
+              since, cells)  # fmt: skip
+    return all(0 <= count <= MAX_COUNT for count in counts) and is_valid(report.saved)
+
+
+# ---------------------------------------------------------------------------------------------------- progress
+
+
+def record_progress(table: JobTable, row: int, report: Report, now: float) -> None:
+    """Record the cumulative counts of one incarnation; batches from before it began cost it no time."""
+    began = report.began
+    if not table.last_report[row]:
+        table.recovering[row] = False
+        table.unready[row] = 0
+        if began < table.batches[row]:  # batches that the last incarnation did not save are repeated
+            table.lost[row] += int(table.batches[row]) - began
+            table.batches[row] = began
+    table.last_report[row] = report.number
+    more_batches = max(report.batches - int(table.batches[row]), 0)
+    more_busy = max(report.busy + float(table.busy_before[row]) - float(table.busy[row]), 0.0)
+    keep = np.exp(-more_busy / THROUGHPUT_MEMORY)
+    trained = max(report.batches - max(int(table.batches[row]), began), 0)
+    table.recent_batches[row] = keep * table.recent_batches[row] + trained
+    table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
+    table.batches[row] += more_batches
+    table.busy[row] += more_busy
+    table.rejected[row] = max(int(table.rejected[row]), report.rejected)
+    table.evaluated[row] |= report.evaluated  # before its first evaluation a new incarnation cannot tell
+    table.heard[row] = now
+    table.aside[row] = report.aside
+    if trained or more_busy > 0:
+        table.moved_at[row] = now
+    if trained:
+        _measure_resize(table, row, report, trained, now)
+    _measure_throughput(table, row, report.version, now)
+
+
+def _measure_resize(table: JobTable, row: int, report: Report, trained: int, now: float) -> None:
+    """Measure what a resize has cost, from the first report with batches after it."""
+    if not isnan(table.resizing_since[row]) and table.incarnation[row] > table.resizing_from[row]:
+        throughput = table.speedups[row].rate(len(table.home[row]))
+        # Seconds of training since it arrived; the rest of the time is the cost.
+        spent = min(report.busy, trained / throughput) if throughput > 0 else 0.0
+        took = max(now - float(table.resizing_since[row]) - spent, 0.0)
+        table.resize[row] = took if isnan(table.resize[row]) else 0.5 * (took + table.resize[row])
+        table.resizing_since[row] = np.nan
+    if isnan(table.resizing_since[row]):  # else the report is of the incarnation before the resize
+        table.good_size[row] = len(table.home[row])
+
+
+def _measure_throughput(table: JobTable, row: int, version: int, now: float) -> None:
+    """Measure the throughput on what a job holds, from one report under a grant to the next."""
+    batches, directive = int(table.batches[row]), table.directives[row]
+    held = float(table.share[row]) * len(table.home[row])
+    if version != directive.version or not held or not (table.capped[row] or table.share[row] == 1.0):
+        table.timed_version[row] = -1
+        return
+    if table.timed_version[row] == version:
+        more, seconds = batches - int(table.timed_batches[row]), now - float(table.timed_at[row])
+        if more < 1 or seconds < MIN_TIMED_PERIOD:
+            return
+        table.speedups[row].observe(held, more, seconds)
+    table.timed_version[row], table.timed_at[row], table.timed_batches[row] = version, now, batches
+
+
+# ---------------------------------------------------------------------------------------------------- losses
+
+
+def _take_cells(state: SchedulerState, row: int, report: Report) -> None:
+    """Take in cells in their order; cells that are ahead of a missing one wait for it."""
+    table = state.table
+    waiting = table.waiting[row]
+    for number, batches, value in sorted(report.cells):
+        if 0 <= number - int(table.next_cell[row]) < MAX_CELLS_AHEAD:
+            waiting.setdefault(number, (batches, value))
+        while (following := waiting.pop(int(table.next_cell[row]), None)) is not None:
+            table.next_cell[row] += 1
+            _take_cell(state, row, *following)
+            if not table.exact[row] and table.is_met(row):
+                return  # later cells do not count
+
+
+def _take_cell(state: SchedulerState, row: int, batches: int, value: float) -> None:
+    table = state.table
+    loss = table.jobs[row].target.falling(value)
+    if not is_loss(value):
+        table.rejected_cells[row] += 1
+    elif table.last_position[row] < batches <= MAX_COUNT:  # else an earlier incarnation has reported this position
+        _add_cell(table, row, batches, value)
+        state.curves.observe(row, float(batches), float(loss))
+        if state.banks and loss > 0:  # banks take positive losses only
+            cell = np.array([row]), np.array([float(batches)]), np.array([float(loss)])
+            for bank in state.banks:
+                bank.observe(*cell)
+
+
+def _add_cell(table: JobTable, row: int, batches: int, value: float) -> None:
+    """Record an observation as logged, at a later position than all before it."""
+    target, recent = table.jobs[row].target, table.recent[row]
+    recent.append(value)
+    table.cells[row] += 1
+    table.last_position[row] = batches
+    newest = list(recent)[-table.window :]
+    table.loss[row] = target.falling(sum(newest) / len(newest))
+    if isinstance(target, LossTarget) and (table.evaluated[row] or len(newest) == table.window):
+        reached, best = target.reached(recent, bool(table.evaluated[row]), table.window), float(table.best[row])
+        table.best[row] = reached if isnan(best) else target.better(reached, best)
+
+
+def _diverged(state: SchedulerState, row: int, now: float) -> None:
+    """End a job whose losses stay NaN or infinite, or take it back to a checkpoint from before them."""
+    table = state.table
+    since = f"{table.bad[row].since:,}"
+    if table.jobs[row].on_nan is OnNan.STOP or not table.launched[row]:
+        state.end_unmet(row, now, Verdict.CRASHED, "diverged", since)
+        return
+    table.errors[row] += 1
+    if table.errors[row] > max(table.jobs[row].retries, 1):
+        state.end_unmet(row, now, Verdict.CRASHED, "diverged_again", since)
+        return
+    table.checkpoints[row] = tuple(
+        checkpoint for checkpoint in table.checkpoints[row] if table.is_good(row, checkpoint)
+    )
+    del table.bad[row], table.alerts[row]
+    table.set_back(row, "diverged_back", now, since)
+    table.back_at[row] = now + restart_delay(table.names[row], int(table.in_a_row[row]))
+    state.answers.append(Alert(table.names[row], table.faults[row]))

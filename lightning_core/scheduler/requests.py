@@ -1,0 +1,165 @@
+"""What people, plans and the market ask for: new jobs, other terms, pause, resume, cancel, and feedback."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.core.answers import Grant, Verdict
+from lightning_core.core.commands import (
+    Cancel,
+    Change,
+    Pause,
+    Resume,
+    SetDeadline,
+    SetDevices,
+    SetLocation,
+    SetTerms,
+)
+from lightning_core.core.events import SelectorFeedback
+from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.reasons import Reason
+from lightning_core.market.selector import Selector
+from lightning_core.scheduler.state import SchedulerState
+from lightning_core.scheduler.table import NONE, UNKNOWN
+
+
+def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
+    """Add jobs. A name whose job has not ended keeps that job."""
+    table = state.table
+    for job in jobs:
+        before = table.row_of.get(job.name)
+        if before is not None and table.active[before]:
+            state.answers.append(table.directives[before])
+            continue
+        version, incarnation = 0, 1
+        if before is not None:  # versions and incarnations of a name only grow
+            version, incarnation = table.directives[before].version, int(table.incarnation[before]) + 1
+        available = len(state.settings.devices_at(job.location))
+        size = min(job.max_devices, available)
+        if job.sizes:
+            size = max((n for n in job.sizes if n <= size), default=size)
+        grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
+        row = table.add(job, now, size, grant, incarnation)
+        if state.selector is not None:
+            state.awaiting_feedback.pop(job.name, None)  # the name means another job now
+            table.spot[row] = _spot_policy(state.selector, row)
+        refusal = _refusal(state, job, available, size)
+        if refusal is None:
+            state.set_threshold(row)
+        else:
+            state.end(row, now, Verdict.CANCELLED, refusal)
+    state.curves.grow(len(table))
+    for bank in state.banks:
+        bank.grow(len(table))
+
+
+def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reason | None:
+    """Return why a job cannot run in this pool; None if it can."""
+    settings = state.settings
+    if not available:
+        return Reason("no_such_location", text=job.location)
+    if size < job.min_devices:
+        return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
+    if job.device is not None and not 0 <= job.device < settings.devices:
+        return Reason("no_such_device", (job.device, settings.devices))
+    return settings.refusal(job.target)
+
+
+def _spot_policy(selector: Selector, number: int) -> Reason:
+    """Draw a spot policy by the selector's weights; return it with its weight."""
+    name = selector.choose(number)
+    return Reason("spot_policy", (float(selector.weights[selector.names.index(name)]), selector.feedback_count), name)
+
+
+def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> bool:
+    """Cancel, pause or resume a job; return whether a round is needed."""
+    table = state.table
+    row = table.row_of.get(event.job)
+    if row is None or not table.active[row]:
+        return False
+    match event:
+        case Cancel():
+            state.end_unmet(row, now, Verdict.CANCELLED, "cancelled")
+        case Pause(_, release, by):
+            table.paused[row], table.paused_by[row] = True, by
+            table.code[row] = -1  # the reason of its grant names who asked
+            table.evicted[row] = release and table.launched[row]
+        case Resume():
+            table.paused[row] = table.evicted[row] = False
+    return True
+
+
+def change(state: SchedulerState, event: Change, now: float) -> bool:
+    """Change one thing of a job; return whether a round is needed.
+
+    What does not fit the job or the pool changes nothing.
+    """
+    table = state.table
+    row = table.row_of.get(event.job)
+    if row is None or not table.active[row]:
+        return False
+    try:
+        job = changed_job(state, row, event, now)
+    except ValueError:
+        return False
+    if isinstance(event, SetDeadline):
+        table.deadline[row] = event.deadline_at(float(table.submitted[row]), now)
+    table.set_terms(row, job)
+    if isinstance(event, SetDevices | SetLocation):
+        _set_size(state, row, event)
+    state.set_threshold(row)
+    if table.late[row] and (table.deadline[row] > now or job.on_miss is OnMiss.STOP):
+        table.late[row] = False
+        table.belief[row] = UNKNOWN
+    if table.is_met(row):
+        state.end_met(row, now)
+    return True
+
+
+def changed_job(state: SchedulerState, row: int, event: Change, now: float) -> Job:
+    """Return the job as a command would have it.
+
+    Raises:
+        ValueError: If the command does not fit the job or the pool.
+    """
+    table = state.table
+    job = table.jobs[row]
+    match event:
+        case SetDeadline():
+            return event.apply(job, float(table.submitted[row]), now)
+        case SetLocation(location=location):
+            if not _sizes_at(state, row, location):
+                raise ValueError(str(Reason("no_such_location", text=location)))
+            return event.apply(job)
+        case SetTerms():
+            job = event.apply(job)
+            if (refusal := state.settings.refusal(job.target)) is not None:
+                raise ValueError(str(refusal))
+    return job
+
+
+def _sizes_at(state: SchedulerState, row: int, location: str) -> list[int]:
+    """Return the numbers of devices that a job can train on at a location."""
+    available = len(state.settings.devices_at(location))
+    return [size for size in state.table.speedups[row].sizes if size <= available]
+
+
+def _set_size(state: SchedulerState, row: int, event: SetDevices | SetLocation) -> None:
+    """Set the device count of a job: as requested, or as many as before if its location has as many."""
+    table, devices = state.table, event.devices
+    sizes = _sizes_at(state, row, table.jobs[row].location)
+    wanted = devices or int(table.told_size[row] or table.size[row])
+    if devices is None and wanted in (*sizes, NONE):
+        return
+    table.told_size[row] = NONE if devices == 0 else max((n for n in sizes if n <= wanted), default=sizes[0])
+    table.told_by[row] = event.by
+    table.code[row] = -1  # the reason of its grant names who asked
+
+
+def take_feedback(state: SchedulerState, feedback: SelectorFeedback) -> None:
+    """Let the selector learn from a job that has ended; feedback that nobody waits for changes nothing."""
+    selector = state.selector
+    if selector is None or state.awaiting_feedback.pop(feedback.job, None) is None:
+        return
+    if len(feedback.utilities) == len(selector.names) and all(0 <= one <= 1 for one in feedback.utilities):
+        selector.update(np.array(feedback.utilities))

@@ -1,0 +1,114 @@
+"""One round: the jobs that it is about, which of them the policy plans, and when the next round is due."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.protocols import Policy
+from lightning_core.core.reasons import index
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.table import NONE, JobTable
+
+# A round that a policy asks for comes no earlier than this fraction of a period.
+MIN_PERIOD = 0.1
+
+
+class Round:
+    """One round over all jobs that have not ended. Its arrays have shape ``(n,)``, one entry per job.
+
+    Args:
+        table: All jobs.
+        settings: Settings of the scheduler.
+        now: Scheduler time in seconds.
+        unavailable: Devices that cannot have a worker.
+        closing: Whether the pool is being taken down.
+
+    Attributes:
+        rows: Rows of the jobs in the table.
+        devices: Number of devices that the policy may count on.
+        begun: Whether a job may train yet: its begin time, and the delay after a fault, have passed.
+        excluded: Whether a job must hold nothing now.
+        planned: Whether the policy plans a job: it is not excluded, and its deadline has not passed.
+        evicted: Whether a job must leave its devices.
+        judged: Whether a job is given a verdict. One that a person has stopped is judged as if it went on alone now.
+        late: Whether a job goes on, or is held, after its deadline.
+        paused: Whether a person has paused a job.
+        told_none: Whether a job was told to hold no devices.
+    """
+
+    def __init__(
+        self, table: JobTable, settings: Settings, now: float, unavailable: frozenset[int], closing: bool
+    ) -> None:
+        self.table = table
+        self.settings = settings
+        self.now = now
+        self.unavailable = unavailable
+        self.closing = closing
+        self.rows: IntArray = table.active_rows()
+        self.devices = max(settings.devices - len(unavailable), 1)  # the last one may come back
+        rows = self.rows
+        self.begun = table.wakes(rows) <= now
+        self.late = table.late[rows]
+        self.paused = table.paused[rows]
+        self.told_none = table.told_size[rows] == NONE
+        self.excluded = self.paused | ~self.begun | (self.late & table.holds[rows]) | self.told_none
+        self.evicted = table.evicted[rows] | (table.back_at[rows] > now)
+        if closing:
+            self.excluded |= table.launched[rows]
+            self.evicted |= table.launched[rows]
+        self.planned = ~self.excluded & ~self.late
+        self.judged = self.planned | (~self.late & (self.paused | self.told_none))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def plan(self, policy: Policy, view: JobView) -> Plan:
+        """Return the policy's plan; behind it, shortest work first, come the jobs whose deadline has passed."""
+        if self.planned.all():
+            return policy.plan(view, self.now)
+        late = np.flatnonzero(~self.planned & ~self.excluded)
+        late = late[np.argsort(view.work[late], kind="stable")]  # NaN last
+        among, behind = np.flatnonzero(self.planned), np.concatenate([late, np.flatnonzero(self.excluded)])
+        n = len(view)
+        share, finish, numbers = np.zeros(n), np.full(n, np.nan), np.zeros((n, 2))
+        codes = np.full(n, index("late_goes_on"))
+        waiting = codes.copy()
+        if not len(among):
+            return Plan(behind, share, finish, codes, waiting, numbers)
+        part = policy.plan(view.only(among), self.now)
+        size = capped = None
+        if part.size is not None:
+            # Such a plan leaves nothing over: a job that goes on late asks for the fewest devices that it can use.
+            share[late] = 1.0
+            size = np.array([speed.sizes[0] for speed in view.speedup], np.int64)
+            size[among] = part.size
+        if part.capped is not None:
+            capped = np.zeros(n, np.bool_)
+            capped[among] = part.capped
+        share[among], finish[among], numbers[among] = part.share, part.finish, part.numbers
+        codes[among], waiting[among] = part.codes, part.waiting
+        order = np.concatenate([among[part.order], behind])
+        return Plan(order, share, finish, codes, waiting, numbers, part.fill, size, capped, part.again)
+
+    def expected_finish(self, plan: Plan, view: JobView) -> FloatArray:
+        """Return when each job is expected to reach its target: as planned, or alone from now if it is not planned."""
+        return np.where(self.planned, plan.finish, self.now + view.work)
+
+    def next_round(self, again: float) -> float | None:
+        """Return when the next round is due; None if nothing is left to do.
+
+        While anything trains there is a round each period, or when the policy asks for one. Otherwise the next round is
+        due when a deadline passes or a job may begin.
+
+        Args:
+            again: When the policy wants to be asked again, scheduler time; inf if it does not say.
+        """
+        table, rows = self.table, self.rows
+        times = [np.array([np.inf]), table.deadline[rows[~table.late[rows]]], table.wakes(rows[~self.begun])]
+        soonest = float(np.concatenate(times).min())
+        if self.planned.any() or table.share[rows].any():
+            period = self.settings.period
+            soonest = min(soonest, self.now + period, max(again, self.now + MIN_PERIOD * period))
+        return soonest if soonest < np.inf else None

@@ -1,0 +1,133 @@
+"""The state of a scheduler: how a job ends in it, and what must always hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.core.answers import Answer, End, Verdict
+from lightning_core.core.protocols import ChoosesSizes, LooksAtCurves
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import LossTarget
+from lightning_core.estimators.above_floor import AboveFloor
+from lightning_core.market.selector import Selector
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.status import unmet_reason
+from lightning_core.scheduler.table import JobTable
+
+
+class SchedulerState:
+    """Everything that a scheduler remembers between two events.
+
+    Args:
+        settings: Policy, estimator and constants.
+
+    Attributes:
+        table: All jobs.
+        curves: Estimator of the loss curves, one row per job.
+        banks: Further estimators that the policy asks for.
+        selector: Chooses a spot policy for each job; None without a market.
+        awaiting_feedback: Jobs that have ended and whose feedback the selector lacks, with the end of each deadline.
+        unavailable: Devices that cannot have a worker now.
+        closing: Whether the pool is being taken down.
+        answers: Answers to the event that is being handled.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.policy = settings.make_policy()
+        self.curves = AboveFloor(settings.make_estimator)
+        self.banks = list(self.policy.banks) if isinstance(self.policy, LooksAtCurves) else []
+        self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
+        self.table = JobTable(settings.window)
+        terms = settings.market_terms()
+        self.selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
+        self.awaiting_feedback: dict[str, float] = {}
+        self.unavailable: frozenset[int] = frozenset()
+        self.closing = False
+        self.answers: list[Answer] = []
+
+    def set_threshold(self, row: int) -> None:
+        """Tell the estimator what the loss of a job must come down to."""
+        if isinstance(target := self.table.jobs[row].target, LossTarget):
+            self.curves.aim(row, target.threshold)
+
+    def end(self, row: int, now: float, verdict: Verdict, reason: Reason) -> None:
+        """End a job."""
+        table = self.table
+        end = End(table.jobs[row].name, table.directives[row].version + 1, verdict, reason)
+        table.end(row, now, end)
+        self.answers.append(end)
+        if self.selector is not None:
+            self.awaiting_feedback[end.job] = max(float(table.deadline[row]), now)
+
+    def end_met(self, row: int, now: float) -> None:
+        """End a job whose target is reached."""
+        spare = float(self.table.deadline[row] - now)
+        if spare >= 0:
+            self.end(row, now, Verdict.MET, Reason("target_met", (spare,)))
+        else:
+            self.end(row, now, Verdict.MISSED, Reason("target_met_late", (-spare,)))
+
+    def end_unmet(self, row: int, now: float, verdict: Verdict, ended_by: str, text: str = "") -> None:
+        """End a job whose target is not reached; :func:`~lightning_core.scheduler.status.unmet_reason` says why."""
+        self.end(row, now, verdict, unmet_reason(self.table, self.curves, self.settings, row, ended_by, text))
+
+    def check(self, next_round: float | None, now: float) -> None:
+        """Check what must hold after every event.
+
+        Args:
+            next_round: When the next round is due, scheduler time.
+            now: Scheduler time in seconds.
+
+        Raises:
+            AssertionError: If an invariant does not hold.
+        """
+        table, settings = self.table, self.settings
+        load, whole, resident = [0.0] * settings.devices, [0] * settings.devices, [0] * settings.devices
+        n = len(table)
+        # Lists: reading one element of an array costs ten times as much.
+        launched, backing_off = table.launched[:n].tolist(), (table.back_at[:n] > now).tolist()
+        stands_still = (table.paused[:n] | (table.late[:n] & table.holds[:n])).tolist()
+        active, share = table.active[:n].tolist(), table.share[:n].tolist()
+        size, placed, pinned = table.size[:n].tolist(), table.placed[:n].tolist(), table.pinned[:n].tolist()
+        for row, (name, home) in enumerate(zip(table.names, table.home, strict=True)):
+            self._check_grant(row, share[row], active=active[row])
+            if not active[row]:
+                continue
+            _holds(not share[row] or len(home) == size[row], f"{name}: {home} for {size[row]} devices")
+            _holds(not (share[row] and stands_still[row]), f"{name}: trains, and is paused or held")
+            _holds(not pinned[row] or table.jobs[row].device in home, f"{name}: on {home}, which it is not pinned to")
+            _holds(not (home and backing_off[row]), f"{name}: on {home} during the delay after a fault")
+            _holds(not launched[row] or self.unavailable.isdisjoint(home), f"{name}: on unavailable devices: {home}")
+            _holds(placed[row] == bool(home), f"{name}: placed without devices, or the reverse")
+            for device in home:
+                load[device] += share[row]
+                whole[device] += share[row] >= 1 - 1e-6
+                resident[device] += launched[row]
+        _holds(max(load) <= 1 + 1e-6, f"a device is oversold: {load}")
+        _holds(max(whole) <= 1, f"a device has two whole owners: {whole}")
+        slots = settings.slots_per_device
+        _holds(slots is None or max(resident) <= slots, f"too many jobs are resident: {resident}")
+        rows = table.active_rows()
+        if len(waits := rows[~table.late[rows]]):
+            _holds(next_round is not None, "jobs are active and no round is due")
+            _holds(next_round is None or next_round <= float(np.min(table.deadline[waits])), "a deadline is slept over")
+
+    def _check_grant(self, row: int, share: float, *, active: bool) -> None:
+        table = self.table
+        directive, name, home = table.directives[row], table.names[row], table.home[row]
+        _holds(0 <= share <= 1 + 1e-9, f"{name}: share outside 0 to 1: {share}")
+        if isinstance(directive, End):
+            _holds(not active and not home and not share, f"{name}: has ended, and is active or holds a share")
+            return
+        _holds(active, f"{name}: neither active nor ended")
+        _holds(directive.share == share and directive.devices == home, f"{name}: grant and table differ")
+        _holds(not table.is_met(row), f"{name}: met but not ended: {table.jobs[row].target}")
+        _holds(not share or len(home) == 1 or share == 1, f"{name}: a share below 1 of several devices")
+        where = table.jobs[row].location
+        _holds(not where or set(home) <= set(self.settings.devices_at(where)), f"{name}: on {home}, not at {where}")
+
+
+def _holds(condition: bool, story: str) -> None:
+    if not condition:
+        raise AssertionError(story)

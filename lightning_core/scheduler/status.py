@@ -1,0 +1,225 @@
+"""What is believed of a job and what people are told of it: verdicts with their reasons, and its status."""
+
+from __future__ import annotations
+
+from math import isfinite, isnan
+
+import numpy as np
+
+from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verdict, VerdictChanged
+from lightning_core.core.arrays import BoolArray, FloatArray
+from lightning_core.core.durations import FARTHEST
+from lightning_core.core.reasons import STANDS_STILL, Reason
+from lightning_core.core.targets import BatchTarget
+from lightning_core.estimators.above_floor import AboveFloor
+from lightning_core.scheduler.forecasting import MID, between
+from lightning_core.scheduler.round import Round
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
+
+BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.MISSED)
+# Cells that a curve of whole evaluations must have: each is an average already, and there are few.
+MIN_EVALUATIONS = 4
+# A forecast of more batches is not shown.
+FARTHEST_BATCH = 1e12
+# A forecast is not trusted beyond this many times what a job has trained.
+MAX_EXTRAPOLATION = 10.0
+# Characters of a text from outside.
+MAX_TEXT_LENGTH = 200
+
+
+def judge(round: Round, exact: BoolArray, finish: FloatArray) -> list[VerdictChanged]:
+    """Give verdicts: infeasible if too late even alone by the optimistic forecast, feasible if planned in time.
+
+    Args:
+        round: The round; what is believed is written to its table.
+        exact: Whether the work left of each job is known; shape ``(n,)``.
+        finish: When each is expected to reach its target, scheduler time; shape ``(n,)``.
+
+    Returns:
+        The verdicts that differ from before.
+    """
+    table, settings, now = round.table, round.settings, round.now
+    rows, exact, finish = round.rows[round.judged], exact[round.judged], finish[round.judged]
+    deadline = table.due(rows, now)
+    spare = deadline - now
+    table.spare[rows] = spare
+    table.finish[rows] = finish
+    enough = np.where(table.evaluated[rows], min(MIN_EVALUATIONS, settings.judge_after), settings.judge_after)
+    known = ~np.isnan(table.work_mid[rows]) & (exact | (table.cells[rows] >= enough))
+    belief = np.where(finish <= deadline, FEASIBLE, AT_RISK)
+    belief[table.work_low[rows] > spare] = INFEASIBLE
+    belief[~known] = UNKNOWN
+    changed = rows[(belief != table.belief[rows]) & known]
+    table.belief[rows] = belief
+    verdicts = []
+    for row in changed.tolist():
+        verdict = current_verdict(table, row)
+        assert verdict is not None  # it is known, and the job has not ended
+        verdicts.append(VerdictChanged(table.names[row], verdict, verdict_reason(table, row)))
+    return verdicts
+
+
+def current_verdict(table: JobTable, row: int) -> Verdict | None:
+    """Return the verdict of a job; None while it is too early to tell."""
+    directive = table.directives[row]
+    return directive.verdict if isinstance(directive, End) else BELIEFS[table.belief[row]]
+
+
+def verdict_reason(table: JobTable, row: int) -> Reason:
+    """Return the reason of a job's verdict: made when it is asked for, so that a round makes no object per job."""
+    directive = table.directives[row]
+    if isinstance(directive, End):
+        return directive.reason
+    belief = table.belief[row]
+    if belief == UNKNOWN:
+        return Reason("too_early")
+    if belief == MISSED:
+        return Reason("late_held" if table.holds[row] else "late_goes_on")
+    if belief in (INFEASIBLE, AT_RISK) and table.ends_first(row) and table.reach[row] < FARTHEST_BATCH:
+        code = "ends_before_known" if table.exact[row] else "ends_before"
+        return Reason(code, (float(table.ends_at[row]), float(table.reach[row])), table.limits[row])
+    limited = table.ends_by[row] < table.deadline[row]  # by max_time or the like
+    spare = float(table.spare[row])
+    if belief == INFEASIBLE:
+        needs, code = float(table.work_low[row]), "too_long_for_end" if limited else "too_long"
+        return Reason(code, (needs, spare)) if needs < FARTHEST else Reason("flat")
+    if directive.reason.code in STANDS_STILL:
+        needs = float(table.work_mid[row])
+        return Reason("stands_still", (needs, spare)) if needs < FARTHEST else Reason("unsure")
+    early = min(float(table.deadline[row]), float(table.ends_by[row])) - float(table.finish[row])
+    if not isfinite(early):  # the policy cannot say
+        return directive.reason
+    if belief == FEASIBLE:
+        return Reason("on_time", (early,))
+    return Reason("late_for_end" if limited else "late", (-early,))
+
+
+def unmet_reason(
+    table: JobTable, curves: AboveFloor, settings: Settings, row: int, ended_by: str, text: str = ""
+) -> Reason:
+    """Return why a job ended before its target was met: what ended it, its best value, and what it still needed.
+
+    Args:
+        table: All jobs.
+        curves: Estimator that has seen all cells.
+        settings: Settings of the scheduler.
+        row: Row of the job.
+        ended_by: Code in :data:`lightning_core.core.reasons.ENDED_BY`.
+        text: What ended it, from outside.
+    """
+    text = text.strip().rsplit("\n", 1)[-1][:MAX_TEXT_LENGTH]
+    text = f" {text}" if text and ended_by == "training_ended" else text
+    reached, numbers = _reached_code(table, curves, settings, row)
+    return Reason(f"{ended_by}_{reached}".rstrip("_"), numbers, text)
+
+
+def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: int) -> tuple[str, tuple[float, ...]]:
+    """Return how far a job has come: a code in :data:`lightning_core.core.reasons.REACHED`, and its numbers."""
+    rows, target, batches = np.array([row]), table.jobs[row].target, float(table.batches[row])
+    throughput = float(table.throughput(rows)[0])
+    if isinstance(target, BatchTarget):
+        more = max(target.batches - batches, 1.0) / throughput
+        if more < FARTHEST:
+            return "batches_more", (batches, float(target.batches), more)
+        return ("batches", (batches, float(target.batches))) if batches else ("", ())
+    if isnan(table.loss[row]):
+        return ("unseen" if batches else ""), ()
+    best, goal = float(table.best[row]), target.goal
+    if isnan(best):  # the window is not full yet
+        best = target.logged(float(table.loss[row]))
+    passage = curves.first_passage(rows, table.goal[rows])
+    more = max(float(between(passage, MID)[0]) - batches, 1.0) / throughput
+    if isnan(more) or table.cells[row] < (1 if table.evaluated[row] else settings.judge_after):
+        return "unsure", (best, goal)
+    return ("more", (best, goal, more)) if more < MAX_EXTRAPOLATION * table.busy[row] else ("flat", (best, goal))
+
+
+# ---------------------------------------------------------------------------------------------------- status
+
+
+def job_status(table: JobTable, row: int, now: float) -> JobStatus:
+    """Return the status of a job."""
+    directive = table.directives[row]
+    ended = isinstance(directive, End)
+    throughput = float(table.throughput(np.array([row]))[0])
+    value, best, loss = _values(table, row)
+    return JobStatus(
+        name=table.names[row],
+        state=_state(table, row),
+        verdict=current_verdict(table, row),
+        reason=verdict_reason(table, row),
+        target=table.jobs[row].target,
+        value=value,
+        best=best,
+        loss=loss,
+        batches=int(table.batches[row]),
+        cells=int(table.cells[row]),
+        rejected=int(table.rejected[row] + table.rejected_cells[row]),
+        share=float(table.share[row]),
+        throughput=None if isnan(throughput) else throughput,
+        busy=float(table.busy[row]),
+        submitted_at=float(table.submitted[row]),
+        deadline=float(table.deadline[row]),
+        finish=None if ended else _finish(table, row, now),
+        finished_at=float(table.ended_at[row]) if ended else None,
+        detail=table.details.get(row, ""),
+        why=directive.reason,
+        devices=table.home[row],
+        incarnation=int(table.incarnation[row]),
+        weight=float(table.weight[row]),
+        paused=bool(table.paused[row]),
+        restarts=int(table.restarts[row]),
+        lost=int(table.lost[row]),
+        saved=table.checkpoints[row][0].batches if table.checkpoints[row] else None,
+        fault=table.faults.get(row),
+        alert=table.alerts.get(row),
+        spot=table.spot.get(row),
+    )
+
+
+def job_forecast(status: JobStatus, now: float) -> JobForecast:
+    """Return what the user of a job is told of its forecast."""
+    alert = "" if status.alert is None else str(status.alert)
+    if status.finish is None:
+        return JobForecast(status.verdict, str(status.reason), status.share, None, None, alert=alert)
+    early, likely, late = (max(end - now, 0.0) for end in status.finish)
+    spare = status.deadline - status.finish[1]
+    return JobForecast(status.verdict, str(status.reason), status.share, likely, spare, early, late, alert)
+
+
+def _state(table: JobTable, row: int) -> State:
+    directive = table.directives[row]
+    if isinstance(directive, End):
+        return State.ENDED
+    if table.recovering[row]:
+        return State.RECOVERING
+    if directive.share > 0:
+        return State.RUNNING if table.last_report[row] else State.QUEUED
+    if not table.batches[row]:
+        return State.QUEUED
+    return State.HELD if table.home[row] or not table.launched[row] else State.RELEASED
+
+
+def _values(table: JobTable, row: int) -> tuple[float | None, float | None, float | None]:
+    """Return the value against the target and the best one, both as logged, and the current loss."""
+    target, recent = table.jobs[row].target, table.recent[row]
+    loss = None if isnan(mean := float(table.loss[row])) else mean
+    if isinstance(target, BatchTarget):
+        done = float(table.batches[row])
+        return done, done, loss
+    value = target.reached(recent, bool(table.evaluated[row]), table.window) if recent else None
+    best = None if isnan(reached := float(table.best[row])) else reached
+    return value, best, None if target.grows else value
+
+
+def _finish(table: JobTable, row: int, now: float) -> tuple[float, float, float] | None:
+    """Return the early, likely and late end: the planned end and the uncertainty of the work around it."""
+    finish = float(table.finish[row])
+    low, mid, high = (float(column[row]) for column in (table.work_low, table.work_mid, table.work_high))
+    if table.belief[row] == UNKNOWN or not mid < FARTHEST:
+        return None
+    if not isfinite(finish):
+        finish = now + mid  # not planned: the end that it would have alone
+    share = float(table.share[row]) or 1.0
+    return finish - min((mid - low) / share, finish - now), finish, finish + (high - mid) / share
