@@ -18,8 +18,13 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.market import Market, SpotJob
-from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob, coarsen
-from lightning_core.scheduler.market_jobs import batches_left, throughput_table
+from lightning_core.scheduler.market_jobs import (
+    CounterfactualReplay,
+    ReplayableJob,
+    batches_left,
+    coarsen,
+    throughput_table,
+)
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
