@@ -137,7 +137,7 @@ class CounterfactualReplay:
         if deadline < 1 or start + deadline > len(self.market) or not work or not speed.known:
             return None, start
         min_nodes, table = throughput_table(speed, interval)
-        kept, grace = self.terms.kept, self.terms.grace
+        kept, grace = self.terms.kept_fraction, self.terms.grace
         return SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, 0.0, grace), start
 
 
