@@ -204,7 +204,7 @@ class Pool:
             bundle = self.read(bundle)
         if not checked:
             self.check(bundle)
-        bundle = bundle.submitted(now or datetime.now())
+        bundle = bundle.submit(now or datetime.now())
         self.client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
         return [spec.job.name for spec in bundle.jobs]
 

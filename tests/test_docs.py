@@ -13,9 +13,13 @@ import pytest
 import yaml
 
 from benchmarks import results
+from lightning_core.bundle.bundle_content import BUNDLE_KEYS
 from lightning_core.bundle.bundle_file import BundleSpec
-from lightning_core.bundle.job_spec import CONFIG_KEYS, JOB_KEYS, TARGET_KEYS
-from lightning_core.bundle.pool_section import BUNDLE_KEYS, MARKET_KEYS, POOL_KEYS
+from lightning_core.bundle.config_section import CONFIG_KEYS
+from lightning_core.bundle.job_section import JOB_KEYS
+from lightning_core.bundle.pool_section import POOL_KEYS
+from lightning_core.bundle.settings_section import MARKET_KEYS
+from lightning_core.bundle.values import TARGET_KEYS
 from lightning_core.cli import main
 from lightning_core.core.targets import BatchTarget, LossTarget, parse_target
 from lightning_core.estimators import ESTIMATORS
@@ -141,7 +145,7 @@ def test_the_readme_s_bundle_says_what_it_seems_to() -> None:
 
 
 def parse(target: dict[str, float]) -> LossTarget | BatchTarget:
-    from lightning_core.bundle.job_spec import read_target
+    from lightning_core.bundle.values import read_target
 
     return read_target(target)
 

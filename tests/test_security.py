@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_core.bundle.differences import differences
 from lightning_core.bundle.lightning_config import check_config
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError, Position, Problems
@@ -30,6 +29,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.names import check_name, is_name
 from lightning_core.core.targets import LossTarget
 from lightning_core.history.history import History
+from lightning_core.run.differences import differences
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary

@@ -1,8 +1,8 @@
 """LightningCLI configs: parsed before anything starts, built in the worker.
 
-The parser is given what :mod:`lightning_core.bundle.yaml_loader` has read, and has no way round it: it would read any
-text as YAML once more, or as the path of a file to read, and import whatever a text for a callable names. Here a text
-is a text or a number, and what a class path may not name (:mod:`lightning_core.bundle.class_paths`), no text may.
+The parser gets only what :mod:`lightning_core.bundle.yaml_loader` has read. By itself it would read any text as YAML
+again, or as the path of a file, and import whatever the text for a callable names. Here text is text or a number, and
+no text may name what a class path may not (:mod:`lightning_core.bundle.class_paths`).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from lightning_core.bundle.class_paths import REFUSED
 from lightning_core.bundle.problems import Problems
 from lightning_core.core.names import is_secret
 
-# How the parser calls our way to read a text.
+# Name under which our loader of scalars is registered with the parser.
 PARSER_MODE = "lightning_core"
 
 
 class _ParsedOnly(LightningCLI):
     def instantiate_classes(self) -> None:
-        """Nothing is built."""
+        """Build nothing."""
 
 
 class _Built(LightningCLI):
     def _dump_config(self) -> None:
-        """What was parsed as plain data, for hyper-parameters.
+        """Keep the parsed config as plain data, for hyper-parameters.
 
-        Lightning has the parser write it as YAML and read that; on the way it would read each text as YAML once more.
+        Lightning would write it as YAML and read that back, which would read each text as YAML again.
         """
         self.config_dump = _plain(self.config.as_dict())
 
@@ -55,23 +55,23 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def check_config(config: Mapping[str, Any], found: Problems, allow: Sequence[str] | None = None) -> None:
-    """Parses a config as the worker will; what LightningCLI would complain about goes to ``found``.
+def check_config(config: Mapping[str, Any], problems: Problems, allow: Sequence[str] | None = None) -> None:
+    """Parse a config as the worker will, and add a problem for what LightningCLI complains about.
 
     Args:
-        config: of LightningCLI.
-        found: takes what is wrong.
-        allow: what may be imported; None for all that is not refused.
+        config: LightningCLI config.
+        problems: Collector at the config.
+        allow: Names that may be imported; None for all that are not refused.
     """
     try:
-        with _strictly(allow):
-            # Without the seed: to look at a config must not seed the process that looks.
+        with _strict_parser(allow):
+            # Without the seed: a check must not seed the process that runs it.
             _cli(_ParsedOnly, {**config, "seed_everything": False}, {}, exit_on_error=False)
     except (ArgumentError, ValueError, TypeError) as error:
-        parts, words = simplify_message(str(error))
-        for secret in _secrets(config):  # the parser says again all that it was given
-            words = words.replace(secret, "...")
-        found.at(*parts).add(words)
+        path, message = simplify_message(str(error))
+        for secret in _secrets(config):  # the parser repeats all values in its message
+            message = message.replace(secret, "...")
+        problems.at(*path).add(message)
 
 
 def _secrets(value: Any, path: tuple[object, ...] = ()) -> Iterator[str]:
@@ -84,9 +84,9 @@ def _secrets(value: Any, path: tuple[object, ...] = ()) -> Iterator[str]:
 
 
 def read_scalar(text: str) -> bool | int | float | str:
-    """A text of a config where something else is wanted: a number, true or false if it is one, and nothing else.
+    """Read text of a config where another type is expected: a number, true or false if it is one, otherwise text.
 
-    YAML reads 1e-3 as text, and people write it as a number.
+    YAML reads 1e-3 as text, but it is meant as a number.
 
     Example::
 
@@ -104,11 +104,11 @@ set_loader(PARSER_MODE, read_scalar)
 
 
 @contextmanager
-def _strictly(allow: Sequence[str] | None = None) -> Iterator[None]:
-    """Meanwhile the parser imports no more than class paths may name, whatever text names it, and reads no YAML.
+def _strict_parser(allow: Sequence[str] | None = None) -> Iterator[None]:
+    """Restrict the parser in the block: it imports only what class paths may name, and reads no YAML.
 
-    It has no other way to say so for one parser, or for numbers. What is set back here is private to it: the tests see
-    to it that it is still there.
+    The parser has no such setting of its own for a single parser, or for numbers. The settings restored here are
+    private to it; tests check that they still exist.
     """
     hints: Any = _typehints
     settings, read_number = dict(_common.parsing_settings), hints.basic_json_or_yaml_load
@@ -123,7 +123,7 @@ def _strictly(allow: Sequence[str] | None = None) -> Iterator[None]:
 
 
 def simplify_message(message: str) -> tuple[list[str], str]:
-    r"""Where a message of the parser points, and what it says there; all of it if it is of no known form.
+    r"""Return the path that a message of the parser names, and the message in short; unknown messages stay as they are.
 
     Example::
 
@@ -153,19 +153,19 @@ def simplify_message(message: str) -> tuple[list[str], str]:
 def build(
     config: Mapping[str, Any], kind: str, folder: Path, callback: pl.Callback, ranks: Mapping[str, Any] | None = None
 ) -> LightningCLI:
-    """Trainer, model and data of a job, as attributes of the answer.
+    """Build a job; its Trainer, model and data are attributes of the result.
 
     Args:
-        config: of LightningCLI.
-        kind: of the device, ``"cpu"`` or ``"gpu"``.
-        folder: where the job saves, unless its config says otherwise.
-        callback: that joins the Trainer to the scheduler.
-        ranks: the Trainer's arguments for a job of several processes.
+        config: LightningCLI config.
+        kind: Kind of the device, ``"cpu"`` or ``"gpu"``.
+        folder: Default root folder of the Trainer, unless the config names one.
+        callback: Callback that joins the Trainer to the scheduler.
+        ranks: Arguments of the Trainer for a job of several processes.
     """
     defaults = {
         "accelerator": kind,
         "devices": 1,
-        # The target and the deadline end a job, and its state is saved then.
+        # The target or the deadline ends a job, and its state is saved then.
         "max_epochs": -1,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
@@ -174,12 +174,12 @@ def build(
         "callbacks": [callback],
         **(ranks or {}),
     }
-    with _strictly():
+    with _strict_parser():
         return _cli(_Built, config, defaults)
 
 
 def _cli(kind: type[LightningCLI], config: Mapping[str, Any], defaults: dict[str, Any], **parser: Any) -> LightningCLI:
-    # A copy: the parser puts objects of its own into what it is given.
+    # A copy, because the parser changes what it is given.
     config = {key: deepcopy(value) for key, value in config.items() if key != "ckpt_path"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

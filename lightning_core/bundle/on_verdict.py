@@ -1,4 +1,4 @@
-"""Whom to tell when what is believed of a job changes."""
+"""The section ``on_verdict`` of a bundle file: what to run when the verdict of a job changes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from urllib.parse import urlsplit
 from lightning_core.bundle.problems import Problems
 
 
-def read_on_verdict(value: Any, found: Problems) -> dict[str, Any]:
-    """``{command: "notify-send ...", webhook: "https://..."}``, the command in words; empty for none.
+def read_on_verdict(section: Any, problems: Problems) -> dict[str, Any]:
+    """Read ``{command: "notify-send ...", webhook: "https://..."}``.
 
     Args:
-        value: what the file says.
-        found: takes what is wrong.
+        section: Value in the file.
+        problems: Collector at the section.
+
+    Returns:
+        The same, with the command as a list of words; empty if nothing is to run.
     """
-    if value is None:
+    if section is None:
         return {}
-    if not isinstance(value, Mapping) or not value:
-        found.add(f"expected a mapping with command or webhook, got {value!r}")
+    if not isinstance(section, Mapping) or not section:
+        problems.add(f"expected a mapping with command or webhook, got {section!r}")
         return {}
-    parsers: dict[str, Callable[[Any], Any]] = {"command": _command, "webhook": _webhook}
-    found.check_keys(value, parsers)
-    return {key: found.at(key).read(parse, value[key]) for key, parse in parsers.items() if key in value}
+    parsers: dict[str, Callable[[Any], Any]] = {"command": _read_command, "webhook": _read_webhook}
+    problems.check_keys(section, parsers)
+    return {key: problems.at(key).read(parse, section[key]) for key, parse in parsers.items() if key in section}
 
 
-def _command(value: Any) -> list[str]:
+def _read_command(value: Any) -> list[str]:
     words = value
     if isinstance(value, str):
         try:
@@ -41,13 +44,13 @@ def _command(value: Any) -> list[str]:
     return list(words)
 
 
-def _webhook(value: Any) -> str:
+def _read_webhook(value: Any) -> str:
     try:
         parts = urlsplit(value) if isinstance(value, str) and value.isprintable() and " " not in value else None
-        sound = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
-        sound = sound and parts is not None and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is no number, an address in broken brackets
-        sound = False
-    if not sound:
+        valid = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
+        valid = valid and parts is not None and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port that is no number, an IPv6 address with a missing bracket
+        valid = False
+    if not valid:
         raise ValueError(f"must be an http or https address, got {value!r}")
     return str(value)

@@ -1,4 +1,4 @@
-"""What can be known to go wrong before anything starts: what cannot be sent, checkpoints, GPUs, the run's folder."""
+"""Checks before anything starts: plain data, checkpoints, GPUs, the folder of the run."""
 
 from __future__ import annotations
 
@@ -15,99 +15,99 @@ from lightning_core.bundle.problems import BundleError, Problems
 from lightning_core.storage.generations import CorruptCheckpointError, newest, opened
 from lightning_core.storage.private_files import private_folder
 
-# A run keeps the newest two of each job's checkpoints while it writes a third.
+# A run keeps the newest two checkpoints of each job while it writes a third.
 CHECKPOINTS_KEPT = 3
-LEAST_FREE = 2**30
+MIN_FREE_BYTES = 2**30
 
 
-def check_plain(value: Any, found: Problems) -> None:
-    """A config travels as text: whatever is not plain data is found by its path, before a page of errors is."""
+def check_plain(value: Any, problems: Problems) -> None:
+    """Add a problem for each value that is not plain data, because a config is sent to the worker as JSON."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if isinstance(key, str | int | float | bool | None):
-                check_plain(inner, found.at(str(key)))
+                check_plain(inner, problems.at(str(key)))
             else:
-                found.add(f"key {key!r} must be text")
+                problems.add(f"key {key!r} must be text")
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            check_plain(inner, found.at(index))
+            check_plain(inner, problems.at(index))
     elif type(value) not in (str, int, float, bool, type(None)):
-        found.add(f"{type(value)} cannot be sent to the worker; describe it by class_path and init_args")
+        problems.add(f"{type(value)} cannot be sent to the worker; describe it by class_path and init_args")
 
 
-def check_checkpoint_file(path: Path, found: Problems) -> None:
-    """Whether a checkpoint, or an older generation of it, is there and whole, without importing torch."""
+def check_checkpoint_file(path: Path, problems: Problems) -> None:
+    """Check that a checkpoint, or an older generation of it, exists and is complete, without importing torch."""
     if newest(path) is not None:
         return
     try:
         with opened(path):
             pass
-    except CorruptCheckpointError as finding:
-        found.add(f"checkpoint {path} not found" if not path.exists() else f"checkpoint {path}: {finding}")
+    except CorruptCheckpointError as error:
+        problems.add(f"checkpoint {path} not found" if not path.exists() else f"checkpoint {path}: {error}")
         return
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            begins = file.read(4) == b"PK\x03\x04"
-        if not begins:
-            found.add(f"{path} is not a checkpoint: not in torch's zip format ({size:,} bytes)")
+            is_zip = file.read(4) == b"PK\x03\x04"
+        if not is_zip:
+            problems.add(f"{path} is not a checkpoint: not in torch's zip format ({size:,} bytes)")
         elif not zipfile.is_zipfile(path):
-            found.add(f"checkpoint {path} is truncated ({size:,} bytes): its end is missing")
+            problems.add(f"checkpoint {path} is truncated ({size:,} bytes): its end is missing")
         else:
             with zipfile.ZipFile(path) as archive:
                 if damaged := archive.testzip():
-                    found.add(f"checkpoint {path} is damaged: {damaged} is not what was saved")
+                    problems.add(f"checkpoint {path} is damaged: {damaged} is not what was saved")
     except (OSError, zipfile.BadZipFile) as error:
-        found.add(f"checkpoint {path} cannot be read: {error}")
+        problems.add(f"checkpoint {path} cannot be read: {error}")
 
 
-def check_checkpoint_content(path: Path, found: Problems) -> None:
-    """Whether a checkpoint holds tensors and plain data alone, and is Lightning's. Nothing in it is run."""
+def check_checkpoint_content(path: Path, problems: Problems) -> None:
+    """Check that a checkpoint is Lightning's and holds only tensors and plain data. Nothing in it is executed."""
     import torch
 
-    if (sound := newest(path)) is not None:
-        path = sound[0]  # it is loaded instead of one that is damaged
+    if (valid := newest(path)) is not None:
+        path = valid[0]  # loaded instead of a damaged one
     try:
-        # A checkpoint of code is code: it could do anything when it is loaded.
+        # Code in a checkpoint could do anything when it is loaded.
         if code := torch.serialization.get_unsafe_globals_in_checkpoint(path):
-            found.add(f"refused: checkpoint {path} contains code or unknown types: {', '.join(sorted(code))}")
+            problems.add(f"refused: checkpoint {path} contains code or unknown types: {', '.join(sorted(code))}")
             return
         content = torch.load(path, map_location="meta", weights_only=True)
-    except Exception as error:  # what a damaged file makes torch raise is of many kinds
-        found.add(f"refused: checkpoint {path} cannot be read: {str(error).splitlines()[0]}")
+    except Exception as error:  # torch raises many kinds of errors for a damaged file
+        problems.add(f"refused: checkpoint {path} cannot be read: {str(error).splitlines()[0]}")
         return
     if not isinstance(content, dict) or "state_dict" not in content:
-        found.add(f"{path} is not a checkpoint of Lightning: it has no 'state_dict'")
+        problems.add(f"{path} is not a checkpoint of Lightning: it has no 'state_dict'")
 
 
 def gpus_here() -> int:
-    """GPUs of this machine that this process may use, without importing torch."""
+    """Return the number of GPUs of this machine that this process may use, without importing torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     chosen = None if visible is None else [part for part in visible.split(",") if part.strip() not in ("", "-1")]
     try:
-        there = len(os.listdir("/proc/driver/nvidia/gpus"))
+        gpus = len(os.listdir("/proc/driver/nvidia/gpus"))
     except OSError:
-        there = 0
-    if not there and (command := shutil.which("nvidia-smi")):
+        gpus = 0
+    if not gpus and (command := shutil.which("nvidia-smi")):
         try:
             listed = subprocess.run([command, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
         except (OSError, subprocess.TimeoutExpired):
             listed = ""
-        there = sum(line.startswith("GPU ") for line in listed.splitlines())
-    return there if chosen is None else min(there, len(chosen))
+        gpus = sum(line.startswith("GPU ") for line in listed.splitlines())
+    return gpus if chosen is None else min(gpus, len(chosen))
 
 
-def check_gpus(devices: int, found: Problems) -> None:
-    """Whether a pool of so many GPUs can be had on this machine."""
-    if (there := gpus_here()) < devices:
-        found.add(f"{devices} wanted, but this machine has {there} GPUs; expected kind: cpu, or fewer devices")
+def check_gpus(devices: int, problems: Problems) -> None:
+    """Check that this machine has enough GPUs for a pool."""
+    if (gpus := gpus_here()) < devices:
+        problems.add(f"{devices} wanted, but this machine has {gpus} GPUs; expected kind: cpu, or fewer devices")
 
 
 def check_folder(folder: Path) -> None:
-    """Makes a run's folder, the user's alone, and writes to it once.
+    """Make the folder of a run, readable by its user only, and check that it can be written to.
 
     Raises:
-        BundleError: if that cannot be done, or if it would lead elsewhere.
+        BundleError: If it cannot be made or written to, or is a symbolic link.
     """
     try:
         private_folder(folder)
@@ -122,24 +122,24 @@ def check_folder(folder: Path) -> None:
 
 
 def folder_warnings(folder: Path, checkpoints: Sequence[Path] = ()) -> list[str]:
-    """What may go wrong later with a folder that can be written to.
+    """Return a line for each thing that may go wrong later in a folder that can be written to.
 
     Args:
-        folder: of a run.
-        checkpoints: that its jobs begin with: what they save will be as large.
+        folder: Folder of a run.
+        checkpoints: Checkpoints that its jobs start from; those that they write will be as large.
     """
     known = sum(path.stat().st_size for path in checkpoints if path.is_file())
-    wanted, free = max(LEAST_FREE, CHECKPOINTS_KEPT * known), shutil.disk_usage(folder).free
+    wanted, free = max(MIN_FREE_BYTES, CHECKPOINTS_KEPT * known), shutil.disk_usage(folder).free
     warnings = []
     if free < wanted:
         warnings.append(f"{folder}: {free / 2**30:.1f} GiB free; the jobs' checkpoints may need {wanted / 2**30:.1f}")
     if _in_memory(folder):
-        warnings.append(f"{folder}: lies in memory; a power cut takes the run with it")
+        warnings.append(f"{folder}: is on a file system in memory; a power cut destroys the run")
     return warnings
 
 
 def _in_memory(folder: Path) -> bool:
-    """Whether the file system that holds a folder is kept in memory."""
+    """Return whether the file system of a folder is in memory."""
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,12 +1,12 @@
-"""Strict YAML: what a person did not mean is not read in silence, and no file costs more than it is worth.
+"""Strict YAML: surprising values are refused, and the size of a file is limited.
 
 Rules
 
-1. Every YAML file comes in by :func:`load_yaml`: bundles, and the configs that they name. A worker parses what was read
-   here, as JSON, and text in it is not read as YAML again
+1. Every YAML file is read by :func:`load_yaml`: bundles, and the configs that they name. A worker gets what was read
+   here, as JSON, and does not read text in it as YAML again
    (:func:`lightning_core.bundle.lightning_config.read_scalar`).
-2. Every problem names file, line and column, and all are told at once. What makes reading on pointless or costly
-   (broken syntax, too deep, too much) ends it there.
+2. Every problem names file, line and column, and all are reported together. Reading stops only where it would be
+   pointless or costly to continue: broken syntax, too many levels, too many values.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import yaml
 
 from lightning_core.bundle.problems import BundleError, Position, Problems
 
-LARGEST = 2**20
-DEEPEST = 50
+MAX_FILE_BYTES = 2**20
+MAX_DEPTH = 50
 MAX_ALIASES = 100
-# Keys and values, with what aliases stand for: a few hundred bytes of aliases of aliases stand for billions.
+# Keys and values, with aliases expanded: a few hundred bytes of nested aliases stand for billions.
 MAX_VALUES = 20_000
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -31,12 +31,12 @@ _DATE, _TEXT = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:str"
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML without silent surprises: of two equal keys the last one wins, 12:30 is 750, 010 is 8.
+    """Loader of safe YAML that reports surprises: duplicate keys, of which the last would win, 12:30 as 750, 010 as 8.
 
     Args:
-        text: of the file.
-        path: of the file.
-        problems: takes what is wrong.
+        text: Content of the file.
+        path: Path of the file.
+        problems: List to which problems are added.
     """
 
     def __init__(self, text: str, path: Path, problems: list[str]) -> None:
@@ -47,7 +47,7 @@ class _StrictLoader(yaml.SafeLoader):
         super().__init__(text)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A node with all that is in it; refused as soon as a limit is passed."""
+        """Compose a node; refuse it as soon as a limit is exceeded."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         anchor = event.anchor
         if isinstance(event, yaml.AliasEvent):
@@ -55,20 +55,20 @@ class _StrictLoader(yaml.SafeLoader):
             if self._aliases > MAX_ALIASES:
                 raise _refused(f"too many aliases (limit {MAX_ALIASES})", event)
             if anchor in self.anchors and anchor not in self._sizes:
-                raise _refused(f"alias *{anchor} is a part of what it stands for", event)
+                raise _refused(f"alias *{anchor} refers to itself", event)
             self._count(self._sizes.get(anchor, 0), event)
             return super().compose_node(parent, index)
         if event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
             self._complain(event.start_mark, f"YAML tags are not allowed, got {tag}")
-            event.tag = None  # read on as if it were not there: there may be more to tell
+            event.tag = None  # continue without the tag, to find further problems
             if isinstance(event, yaml.ScalarEvent):
                 event.implicit = (event.style is None, event.style is not None)
         before = self.nodes
         self._count(1, event)
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise _refused(f"nested too deeply (limit {DEEPEST})", event)
+        if self._depth > MAX_DEPTH:
+            raise _refused(f"nested too deeply (limit {MAX_DEPTH})", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if anchor is not None:
@@ -90,17 +90,17 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float | str:
-        """What only looks like one is told, and stays text."""
+        """Construct a number; text that only looks like one is reported."""
         text = node.value
         value: int | float
         try:
             value = self.construct_yaml_int(node) if node.tag == _INT else self.construct_yaml_float(node)
-        except ValueError as error:  # 0x_, or a number of thousands of digits
+        except ValueError as error:  # 0x_, or thousands of digits
             self._complain(node.start_mark, f"cannot be read ({error}); quote it if it is text, got {text!r}")
             return str(text)
         if ":" in text:
-            words = f'YAML reads {text} as {value} (base 60); quote it, "{text}", or write a duration such as 1h30m'
-            self._complain(node.start_mark, words)
+            message = f'YAML reads {text} as {value} (base 60); quote it, "{text}", or write a duration such as 1h30m'
+            self._complain(node.start_mark, message)
         elif node.tag == _INT and re.fullmatch(r"[-+]?0[0-7_]+", text):
             self._complain(node.start_mark, f"YAML reads {text} as {value} (base 8); remove the leading 0, or quote it")
         return value
@@ -108,31 +108,34 @@ class _StrictLoader(yaml.SafeLoader):
     def _count(self, nodes: int, event: Any) -> None:
         self.nodes += nodes
         if self.nodes > MAX_VALUES:
-            raise _refused(f"too many values (limit {MAX_VALUES:,}, aliases counted as what they stand for)", event)
+            raise _refused(f"too many values (limit {MAX_VALUES:,}, with aliases expanded)", event)
 
-    def _complain(self, mark: yaml.Mark, words: str) -> None:
-        self._problems.append(Position(f"{self._path}:{mark.line + 1}:{mark.column + 1}").problem(words))
+    def _complain(self, mark: yaml.Mark, message: str) -> None:
+        self._problems.append(Position(f"{self._path}:{mark.line + 1}:{mark.column + 1}").problem(message))
 
 
 _StrictLoader.add_constructor(_INT, _StrictLoader.construct_number)
 _StrictLoader.add_constructor(_FLOAT, _StrictLoader.construct_number)
-# A config travels as JSON, and LightningCLI has dates as text, too.
+# A config is sent as JSON, and LightningCLI, too, takes dates as text.
 _StrictLoader.add_constructor(_DATE, _StrictLoader.yaml_constructors[_TEXT])
 
 
-def _refused(words: str, event: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=words, problem_mark=event.start_mark)
+def _refused(message: str, event: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=message, problem_mark=event.start_mark)
 
 
 def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Problems]:
-    """The content of a YAML file, and what is wrong with it so far.
+    """Read a YAML file.
 
     Args:
-        path: of the file.
-        empty: what to say of an empty file.
+        path: Path of the file.
+        empty: Message for an empty file.
+
+    Returns:
+        The content, and a collector with the problems found so far.
 
     Raises:
-        BundleError: if it cannot be read or parsed, is empty, or passes a limit.
+        BundleError: If the file cannot be read or parsed, is empty, or exceeds a limit.
     """
     text = _text(path)
     problems: list[str] = []
@@ -145,12 +148,12 @@ def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Problems]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise BundleError([*problems, Position(place).problem(error.problem or str(error))]) from None
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise BundleError([*problems, Position(where).problem(error.problem or str(error))]) from None
     except yaml.reader.ReaderError as error:  # a character that YAML does not allow
         line, column = text.count("\n", 0, error.position), error.position - text.rfind("\n", 0, error.position)
-        words = f"{error.reason}, got {chr(error.character)!r}"
-        raise BundleError([Position(f"{path}:{line + 1}:{column}").problem(words)]) from None
+        message = f"{error.reason}, got {chr(error.character)!r}"
+        raise BundleError([Position(f"{path}:{line + 1}:{column}").problem(message)]) from None
     if content is None:
         raise BundleError([f"{path}: {empty}", *problems])
     return content, Problems(Position(str(path), root), problems)
@@ -159,9 +162,9 @@ def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Problems]:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            data = file.read(LARGEST + 1)  # a device or a pipe has no size to be asked for
-        if len(data) > LARGEST:
-            raise BundleError([f"{path}: larger than {LARGEST:,} bytes"])
+            data = file.read(MAX_FILE_BYTES + 1)  # a device or a pipe has no size
+        if len(data) > MAX_FILE_BYTES:
+            raise BundleError([f"{path}: larger than {MAX_FILE_BYTES:,} bytes"])
         return data.decode("utf-8")
     except FileNotFoundError:
         raise BundleError([f"{path}: not found"]) from None

@@ -33,7 +33,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from lightning_core.bundle.bundle_plan import plan_bundle
+    from lightning_core.run.bundle_plan import plan_bundle
 
     if arguments.history is not None and not arguments.history.is_dir():
         raise ValueError(f"--history: {arguments.history} is not a folder")

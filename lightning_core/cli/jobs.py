@@ -53,7 +53,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     with Pool.connect(arguments.pool) as pool:
         bundle = pool.read(arguments.bundle, arguments.allow_import)
         pool.check(bundle)
-        names = launch(pool, bundle.submitted(datetime.now()))
+        names = launch(pool, bundle.submit(datetime.now()))
     print(f"submitted: {listed(names)}; `lightning-core status` shows them")
     return EXIT_MET
 

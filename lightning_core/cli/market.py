@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_core.bundle.pool_section import parse_policy
+from lightning_core.bundle.settings_section import parse_policy
 from lightning_core.cli.arguments import new_file, whole_number
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.names import did_you_mean

@@ -186,8 +186,8 @@ def _run_in(
 
 def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.bundle.differences import differences
     from lightning_core.cli.market_options import MarketOptions
+    from lightning_core.run.differences import differences
     from lightning_core.run.run_folder import read_origin
 
     run_dir = arguments.resume.resolve()

@@ -46,7 +46,7 @@ def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -
 
     run_dir = new_run_dir(arguments.run_dir)
     write_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
-    bundle = bundle.submitted(datetime.now())
+    bundle = bundle.submit(datetime.now())
     write_spec(bundle, run_dir)
     folder = str(pool.folder)
     note = PoolReference(_where(arguments.pool, folder), folder, tuple(spec.job.name for spec in bundle.jobs))
@@ -97,9 +97,9 @@ def _unchanged(run_dir: Path, note: PoolReference) -> BundleSpec:
         BundleError: If it has changed.
     """
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.bundle.differences import differences
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.problems import BundleError
+    from lightning_core.run.differences import differences
     from lightning_core.run.run_folder import read_origin
 
     before = BundleSpec.from_file(run_dir / "bundle.yaml")

@@ -37,9 +37,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.on_verdict import read_on_verdict
-    from lightning_core.bundle.pool_section import PoolSection, parse_policy, read_market, with_pool
+    from lightning_core.bundle.pool_section import PoolSection, with_pool
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
+    from lightning_core.bundle.settings_section import parse_policy, read_market
     from lightning_core.cluster.head import up
     from lightning_core.node.core_claims import free_cores
     from lightning_core.node.device_cores import CORES

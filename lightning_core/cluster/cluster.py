@@ -248,7 +248,7 @@ class Cluster:
         check_folder(run_dir)
         write_spec(bundle, run_dir)
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
-        self._save_every = {spec.job.name: spec.saves for spec in bundle.jobs}
+        self._save_every = {spec.job.name: spec.save_interval for spec in bundle.jobs}
         self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
         try:
             with recorded_signals() as received:
@@ -296,7 +296,7 @@ class Cluster:
                 answer(scheduler.event.remote(event), received)
         answer(self.pool_manager.serve.remote(name, str(run_dir)), received)
         there = {job.name for job in known}
-        bundle = bundle.submitted(datetime.now(), but=there)
+        bundle = bundle.submit(datetime.now(), except_for=there)
         write_spec(bundle, run_dir)
         new = [spec.for_worker(bundle.folder) for spec in bundle.jobs if spec.job.name not in there]
         answer(scheduler.launch.remote(new), received)

@@ -24,7 +24,7 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from lightning_core.bundle.device_counts import micro_batches_of
+from lightning_core.bundle.job_spec import micro_batches_of
 from lightning_core.cluster.monitor import WorkerMonitor, tell
 from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
 from lightning_core.core.answers import Placement

@@ -28,9 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.bundle.job_spec import JOB_KEYS, TERMS, read_job, read_number
-from lightning_core.bundle.pool_section import ExistingPool, parse_policy, read_bundle_content, with_policy
+from lightning_core.bundle.bundle_content import read_bundle_content
+from lightning_core.bundle.job_section import JOB_KEYS, TERMS, read_job
+from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError, Problems, require
+from lightning_core.bundle.settings_section import parse_policy, with_policy
+from lightning_core.bundle.values import read_number
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget

@@ -80,10 +80,10 @@ FROM_FILES = {
     "billions": Row(
         "a: &a [x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"{key}: &{key} [{', '.join([f'*{of}'] * 9)}]\n" for of, key in pairwise("abcdefgh")),
-        [r"b.yaml:5:12: too many values \(limit 20,000, aliases counted as what they stand for\)"],
+        [r"b.yaml:5:12: too many values \(limit 20,000, with aliases expanded\)"],
     ),
     "101 aliases": Row(f"a: &a 1\nb: [{', '.join(['*a'] * 101)}]\n", [r"b.yaml:2:405: too many aliases \(limit 100\)"]),
-    "its own part": Row("jobs: &a [*a]", ["b.yaml:1:11: alias .a is a part of what it stands for"]),
+    "its own part": Row("jobs: &a [*a]", ["b.yaml:1:11: alias .a refers to itself"]),
     "more than a megabyte": Row(f"# {'x' * 2**20}\n", ["b.yaml: larger than 1,048,576 bytes"]),
     "no number": Row(jobs(begin="1" * 5000), [r"b.yaml:6:12: cannot be read \(Exceeds the limit .*; quote it if"]),
     "too many jobs": Row(
@@ -160,7 +160,7 @@ FROM_FILES = {
     "a work that ends at noon": Row(
         jobs(work="'12:00'"), ["jobs.a.work: duration must be .* got '12:00', which is a time of day"]
     ),
-    "submitted some time": Row(jobs(submitted="soon"), ["jobs.a.submitted: is noted by a run, .* got 'soon'"]),
+    "submitted some time": Row(jobs(submitted="soon"), ["jobs.a.submitted: is written by a run, .* got 'soon'"]),
     "zero": Row(jobs(deadline="0s"), ["b.yaml:4:5: jobs.a.deadline: duration must be positive, got '0s'"]),
     "negative": Row(jobs(deadline="-5s"), ["b.yaml:4:5: jobs.a.deadline: duration must be positive, got '-5s'"]),
     "nan": Row(jobs(deadline=".nan"), ["jobs.a.deadline: must be a duration .* got nan"]),
@@ -223,7 +223,7 @@ FROM_FILES = {
             "val_acc>0.9": "target must be like 'train_loss<=0.35', .* got 'val_acc>0.9'",
             "{loss: 1, at_most: 2}": "expected .* got at_most, loss",
             "{loss: 1, for_evaluations: 2}": "target for_evaluations is for a metric that is logged at the end of a",
-            "{batches: 9, for_evaluations: 2}": "for_evaluations is of a metric, and batches are counted; remove it",
+            "{batches: 9, for_evaluations: 2}": "for_evaluations needs a metric, and this target counts batches; remove it",
             "{metric: acc, at_least: 0.9, for_evaluations: 0}": "must be a whole number of at least 1, got 0",
             "{metric: acc, at_least: 0.9, for_evaluations: 1.5}": "must be a whole number of at least 1, got 1.5",
             "{loss: -.inf}": "target loss must be finite, got -inf",
@@ -474,7 +474,7 @@ FROM_CLASSES = {
     ),
     "abstract": Row(
         jobs(model="half.Model"),
-        ["jobs.a.model.class_path: 'half.Model' is abstract: it lacks forward, loss"],
+        ["jobs.a.model.class_path: 'half.Model' is abstract: forward, loss not implemented"],
         {
             "half.py": textwrap.dedent("""
             import abc

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from lightning_core.bundle import job_spec as jobs
-from lightning_core.bundle.differences import differences
+from lightning_core.bundle import job_section as jobs
 from lightning_core.bundle.job_spec import JobSpec
-from lightning_core.bundle.pool_section import ExistingPool, parse_policy
+from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError
+from lightning_core.bundle.settings_section import parse_policy
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.run.differences import differences
 
 MODEL = {"class_path": "tests.tiny.Line"}
 
@@ -270,29 +271,27 @@ def test_a_point_in_time_is_settled_when_the_job_is_submitted(tmp_path: Path, mo
     read = Bundle.from_dict(bundle(a=job(deadline="18:00", begin="2026-11-23T12:00"), b=job()))
     assert [(spec.job.deadline, spec.job.begin) for spec in read.jobs] == [(28_800.0, 7200.0), (90.0, 0.0)]
     assert "submitted" not in str(read.to_dict())  # a run that was left before that asks the clock anew
-    later = read.submitted(TEN + timedelta(hours=1), but={"b"})
+    later = read.submit(TEN + timedelta(hours=1), except_for={"b"})
     assert [(spec.job.deadline, spec.job.begin) for spec in later.jobs] == [(25_200.0, 3600.0), (90.0, 0.0)]
     name, *words = later.moments(TEN)[0].split(" ")
     assert (name, words[:2], words[-2:]) == ("a:", ["deadline", "18:00"], ["in", "8h"])
 
     with pytest.raises(BundleError, match=r"jobs.a.begin: a time must be in the future, got '2026-11-23T12:00'"):
-        read.submitted(TEN + timedelta(hours=3))
+        read.submit(TEN + timedelta(hours=3))
     with pytest.raises(BundleError, match=r"bundle: jobs.a: begin must be .* before the deadline"):
-        Bundle.from_dict(bundle(a=job(deadline="10:05", begin="4m"))).submitted(TEN + timedelta(minutes=2))
+        Bundle.from_dict(bundle(a=job(deadline="10:05", begin="4m"))).submit(TEN + timedelta(minutes=2))
 
 
 def test_a_run_that_goes_on_keeps_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_ten(monkeypatch)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(bundle(a=job(deadline="18:00", begin="2026-11-23T12:00"))))
-    (tmp_path / "kept.yaml").write_text(
-        yaml.safe_dump(Bundle.from_file(tmp_path / "mine.yaml").submitted(TEN).to_dict())
-    )
+    (tmp_path / "kept.yaml").write_text(yaml.safe_dump(Bundle.from_file(tmp_path / "mine.yaml").submit(TEN).to_dict()))
     at_ten(monkeypatch, TEN + timedelta(days=1, hours=10))  # 20:00, and 18:00 would be the day after tomorrow's
     before = Bundle.from_file(tmp_path / "kept.yaml")
     now = before.read_again(tmp_path / "mine.yaml")
     assert before.jobs[0].job == now.jobs[0].job == Job("a", 28_800.0, LossTarget("loss", 0.1), begin=7200.0)
     assert differences(before, now) == []
-    assert now.submitted(TEN, but={"a"}).jobs == now.jobs
+    assert now.submit(TEN, except_for={"a"}).jobs == now.jobs
 
     changed = bundle(a=job(deadline="2026-11-24T22:00"), b=job(deadline="22:00"))
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(changed))

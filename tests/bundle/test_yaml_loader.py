@@ -17,8 +17,8 @@ import yaml
 from jsonargparse import _common, _typehints
 
 from lightning_core.bundle import yaml_loader
+from lightning_core.bundle.bundle_content import MAX_JOBS
 from lightning_core.bundle.lightning_config import PARSER_MODE, build, check_config, read_scalar
-from lightning_core.bundle.pool_section import MAX_JOBS
 from lightning_core.bundle.problems import MAX_PROBLEMS_SHOWN, BundleError, Position, Problems
 from lightning_core.bundle.yaml_loader import MAX_VALUES, load_yaml
 from lightning_core.cluster.bundle import Bundle
@@ -66,7 +66,7 @@ def read(folder: Path, text: str | bytes) -> tuple[Any, list[str]]:
         ("? [a]\n: 1", None, [":1:3: found unhashable key"]),
         ("a: b\n \x1b[2J", None, [":2:2: special characters are not allowed, got '\\x1b'"]),
         ("a: *b", None, [":1:4: found undefined alias 'b'"]),
-        ("a: &a {b: *a}", None, [":1:11: alias *a is a part of what it stands for"]),
+        ("a: &a {b: *a}", None, [":1:11: alias *a refers to itself"]),
         ("a: " + "[" * 50 + "]" * 50, None, [":1:53: nested too deeply (limit 50)"]),
     ],
 )  # fmt: skip
@@ -84,7 +84,7 @@ def test_limits_are_where_they_are_said_to_be(tmp_path: Path) -> None:
     aliases = "a: &a 1\nb: [{}]"
     assert read(tmp_path, aliases.format(", ".join(["*a"] * 100)))[1] == []
     assert read(tmp_path, aliases.format(", ".join(["*a"] * 101)))[1] == [":2:405: too many aliases (limit 100)"]
-    largest = "# " + "x" * (yaml_loader.LARGEST - 4) + "\n1"
+    largest = "# " + "x" * (yaml_loader.MAX_FILE_BYTES - 4) + "\n1"
     assert read(tmp_path, largest) == (1, [])
     assert read(tmp_path, f"#{largest}")[1] == [": larger than 1,048,576 bytes"]
     assert read(tmp_path, f"[{'1,' * (MAX_VALUES - 1)}]")[1] == []

@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, WeightedRandomSampler
 
-from lightning_core.bundle.device_counts import micro_batches_of, sizes
+from lightning_core.bundle.job_spec import feasible_sizes, micro_batches_of
 from lightning_core.callbacks import ElasticLoader, Released, ranks
 from lightning_core.callbacks.checkpointing import random_state
 from lightning_core.callbacks.checkpointing.resumable import Saver
@@ -263,8 +263,8 @@ def test_made_anew_without_shuffling_it_is_the_same_but_for_the_order() -> None:
 def test_how_many_slots_and_who_can_share_them() -> None:
     assert micro_batches_of({}, 4) == micro_batches_of({"trainer": None}, 4) == 4
     assert micro_batches_of({"trainer": {"accumulate_grad_batches": 3}}, 2) == 6
-    assert sizes(6, 1, 4) == (1, 2, 3)
-    assert sizes(5, 2, 4) == ()
+    assert feasible_sizes(6, 1, 4) == (1, 2, 3)
+    assert feasible_sizes(5, 2, 4) == ()
 
 
 # ------------------------------------------------------------------------------------------------------ whole trainings

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 import lightning_core.pool
-from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
 from lightning_core.callbacks import joining
 from lightning_core.cli import run_in_pool
@@ -29,6 +28,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.run import run_folder
+from lightning_core.run.differences import differences
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.run.run_folder import read_origin, write_origin
 from lightning_core.storage.excerpt import at_work, compare, find, write

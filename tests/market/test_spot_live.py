@@ -15,7 +15,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.bundle.differences import differences
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.market_options import MarketOptions
 from lightning_core.cli.market_run import draw, read_ledger, write_ledger
@@ -35,6 +34,7 @@ from lightning_core.market.online.interval_ledger import SpotRunState
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.run.differences import differences
 from tests.cli.test_cli import Said
 
 PAPER = SpotJob(work=80.0, deadline=10)
@@ -523,8 +523,8 @@ def test_who_was_not_told_saves_some_times_in_a_slot(tmp_path: Path) -> None:
     content = {"jobs": {**BUNDLE["jobs"], "b": told}, "pool": {"devices": 3}}
     asked = MarketOptions(trace, interval="20s", policy="chain")
     placed = asked.apply(Bundle.from_dict(content))
-    assert [spec.saves for spec in placed.jobs] == [2.0, 300.0]
-    assert [spec.saves for spec in MarketOptions(trace, interval="2h").apply(Bundle.from_dict(content)).jobs] == [
+    assert [spec.save_interval for spec in placed.jobs] == [2.0, 300.0]
+    assert [spec.save_interval for spec in MarketOptions(trace, interval="2h").apply(Bundle.from_dict(content)).jobs] == [
         300.0,
         300.0,
     ]

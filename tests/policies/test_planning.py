@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lightning_core.bundle.bundle_plan import plan_bundle
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.planning.feasibility import UNKNOWN, FeasibilityReport, JobRequest, ends, fit
 

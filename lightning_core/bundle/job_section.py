@@ -1,0 +1,189 @@
+"""One job of a bundle file, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning_core.bundle.config_section import CONFIG_KEYS, read_config
+from lightning_core.bundle.job_spec import DEFAULT_CELL, SUBMITTED, JobSpec, feasible_sizes, micro_batches_of
+from lightning_core.bundle.problems import Problems
+from lightning_core.bundle.values import (
+    non_negative_int,
+    positive_int,
+    positive_number,
+    read_bool,
+    read_choice,
+    read_moment,
+    read_target,
+)
+from lightning_core.core.durations import WallTime, parse_duration, parse_when, seconds_until
+from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
+from lightning_core.core.names import NAME_RULE, is_name
+
+TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
+         "cell", "restarts", "retries", "location", "save_every", "keep_best")  # fmt: skip
+# The recording that stands in for the job in a simulation; a run ignores them.
+RECORDING_KEYS = ("curve", "throughput")
+JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
+REQUIRED_TERMS = {"deadline": "1h30m", "target": "{loss: 0.35}"}  # each with an example
+
+_CAPABILITIES = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE})
+
+
+@dataclass
+class _Terms:
+    """Reads the terms of a job, one by one.
+
+    Args:
+        section: Section of the job in the bundle file.
+        problems: Collector at the job.
+        submitted: Moment at which the job was submitted; None before that.
+    """
+
+    section: Mapping[str, Any]
+    problems: Problems
+    submitted: datetime | None
+    clock: dict[str, WallTime] = field(default_factory=dict)
+    """Terms that are given as points in wall-clock time."""
+
+    def __post_init__(self) -> None:
+        self.submitted = self.read(SUBMITTED, read_moment, self.submitted)
+        self._now = datetime.now() if self.submitted is None else self.submitted
+
+    def read(self, key: str, parse: Any, default: Any = None) -> Any:
+        """Return the parsed value of a key, or the default if it is not set; None if it is wrong."""
+        if self.section.get(key) is None:
+            return default
+        return self.problems.at(key).read(parse, self.section[key])
+
+    def read_moment(self, key: str, default: float | None = None) -> Any:
+        """Return the seconds from submission to a moment, which may be given as a point in wall-clock time."""
+
+        def parse(value: Any) -> float:
+            when = parse_when(value)
+            if isinstance(when, WallTime):
+                self.clock[key] = when
+            return seconds_until(when, self._now)
+
+        return self.read(key, parse, default)
+
+    def read_devices(self) -> tuple[int, int]:
+        """Return the minimum and maximum number of devices; if they are wrong, 1 and 1."""
+        exact = self.read("devices", positive_int)
+        if exact is not None and (twice := [key for key in ("min_devices", "max_devices") if key in self.section]):
+            both = " and ".join(twice)
+            self.problems.at("devices").add(f"stands for min_devices and max_devices; remove it, or {both}")
+        minimum = self.read("min_devices", positive_int, exact or 1)
+        maximum = self.read("max_devices", positive_int, exact or minimum)
+        if minimum is None or maximum is None:
+            return 1, 1
+        if minimum > maximum:
+            self.problems.at("min_devices").add(f"must be at most max_devices {maximum}, got {minimum}")
+        return minimum, maximum
+
+    def read_location(self, locations: Sequence[str]) -> str:
+        """Return the location; empty for any, and if it is wrong."""
+        location = self.section.get("location") or ""
+        if location and location not in locations:
+            known = ", ".join(dict.fromkeys(locations)) or "none: pool.devices names no locations"
+            self.problems.at("location").add(f"must be one of the pool's ({known}), got {location!r}")
+            return ""
+        return str(location)
+
+    def check_required(self) -> None:
+        """Add a problem for each missing term that a job cannot do without."""
+        for key, example in REQUIRED_TERMS.items():
+            if self.section.get(key) is None:
+                at = self.problems.at(key) if key in self.section else self.problems
+                at.add(f"{key} is missing; expected one such as {example}")
+
+    def check_begin(self, begin: float | None, deadline: float | None) -> None:
+        """Add a problem if the job may not begin before its deadline."""
+        if deadline is not None and begin is not None and begin >= deadline:
+            given = self.section["begin"]
+            self.problems.at("begin").add(f"must be before the deadline {self.section['deadline']}, got {given!r}")
+
+    def check_fits(self, min_devices: int, location: str, devices: int, locations: Sequence[str]) -> None:
+        """Add a problem if the pool has fewer devices, at the location of the job, than it needs at least."""
+        available, where = (list(locations).count(location), f" at {location}") if location else (devices, "")
+        if min_devices > available:
+            self.problems.at("devices" if self.section.get("devices") else "min_devices").add(
+                f"must be at most the pool's {available}{where}, or the job can never be scheduled, got {min_devices}"
+            )
+
+
+def read_job(
+    name: Any,
+    section: Any,
+    folder: Path,
+    problems: Problems,
+    devices: int,
+    allow: Sequence[str] | None = None,
+    locations: Sequence[str] = (),
+    submitted: datetime | None = None,
+) -> JobSpec | None:
+    """Read one job of a bundle file.
+
+    Args:
+        name: Its key in the file.
+        section: Its value in the file.
+        folder: Folder to which paths are relative.
+        problems: Collector at the job.
+        devices: Number of devices of the pool.
+        allow: Names that its config may import; None for all that are not refused.
+        locations: Location of each device of the pool.
+        submitted: Moment at which it was submitted, if it was and the file does not say so.
+
+    Returns:
+        The job; None, with the problems added, if anything is wrong.
+    """
+    before = len(problems.messages)
+    if not is_name(name):
+        quote = "" if isinstance(name, str) else "; quote it"
+        problems.add(f"a name is {NAME_RULE}, got {name!a}{quote}")  # !a shows letters that only look alike by code
+        return None
+    if not isinstance(section, Mapping):
+        given = "empty" if section is None else f"got {section!r}"
+        problems.add(f"{given}; expected a mapping with deadline, target and a config")
+        return None
+    problems.check_keys(section, JOB_KEYS)
+    config, position = read_config(section, folder, problems, allow)
+
+    terms = _Terms(section, problems, submitted)
+    terms.check_required()
+    deadline, begin = terms.read_moment("deadline"), terms.read_moment("begin", 0.0)
+    terms.check_begin(begin, deadline)
+    min_devices, max_devices = terms.read_devices()
+    location = terms.read_location(locations)
+    terms.check_fits(min_devices, location, devices, locations)
+    values = {
+        "target": terms.read("target", read_target),
+        "weight": terms.read("weight", positive_number, 1.0),
+        "on_miss": terms.read("on_miss", partial(read_choice, OnMiss), OnMiss.CONTINUE),
+        "on_nan": terms.read("on_nan", partial(read_choice, OnNan), OnNan.CONTINUE),
+        "work": terms.read("work", parse_duration),
+        "restarts": terms.read("restarts", non_negative_int),
+        "retries": terms.read("retries", non_negative_int, 0),
+    }
+    cell, save_every = terms.read("cell", positive_int, DEFAULT_CELL), terms.read("save_every", parse_duration)
+    keep_best = terms.read("keep_best", read_bool, False)
+    if len(problems.messages) > before:
+        return None
+    sizes = feasible_sizes(micro_batches_of(config, max_devices), min_devices, max_devices)
+    job = Job(
+        name,
+        deadline,
+        begin=begin,
+        min_devices=min_devices,
+        max_devices=max_devices,
+        can=_CAPABILITIES | {Capability.RESIZE} if sizes else _CAPABILITIES,
+        sizes=sizes,
+        location=location,
+        **values,
+    )
+    return JobSpec(job, config, cell, save_every, position, terms.clock, terms.submitted, keep_best=keep_best)
