@@ -310,14 +310,14 @@ FROM_FILES = {
     **{
         f"{where} {path}": Row(
             jobs(**{key: value.replace("CLASS", path)}),
-            [rf"b.yaml:6:{column}: jobs.a.{where}.class_path: not allowed, and not imported: '{path}' is {words}"],
+            [rf"b.yaml:6:{column}: jobs.a.{where}.class_path: not allowed, and not imported: '{path}' {words}"],
         )
         for path, words in {
-            "os.system": "of Python's own library; allow_import would allow it",
-            "builtins.eval": "of Python's own library",
-            "subprocess.Popen": "of Python's own library",
-            "ctypes.CDLL": "of Python's own library",
-            "jsonargparse.set_parsing_settings": "no part of a training",
+            "os.system": "belongs to the standard library; allow_import would allow it",
+            "builtins.eval": "belongs to the standard library",
+            "subprocess.Popen": "belongs to the standard library",
+            "ctypes.CDLL": "belongs to the standard library",
+            "jsonargparse.set_parsing_settings": "is no part of a training",
         }.items()
         for key, value, where, column in (
             ("data", "CLASS", "data", 5),
@@ -437,7 +437,7 @@ FROM_FILES = {
 FROM_CLASSES = {
     "no module": Row(
         jobs(model="no.such.Model"),
-        ["b.yaml:3:5: jobs.a.model.class_path: 'no.such.Model' does not import: no module 'no'; it is neither"],
+        ["b.yaml:3:5: jobs.a.model.class_path: 'no.such.Model' does not import: no module 'no'; it is not installed"],
     ),
     "no module inside": Row(
         jobs(model="mine.Model"),

@@ -212,7 +212,7 @@ def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif("/dev/shm tmpfs" not in Path("/proc/self/mounts").read_text(), reason="needs a tmpfs")
 def test_a_folder_in_memory_is_a_warning() -> None:
-    assert any("lies in memory" in warning for warning in preflight.folder_warnings(Path("/dev/shm")))
+    assert any("is on a file system in memory" in warning for warning in preflight.folder_warnings(Path("/dev/shm")))
     assert not preflight._in_memory(Path("/proc"))
 
 
