@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.planning.feasibility import UNKNOWN, FeasibilityReport, JobRequest, ends, fit
+from lightning_core.run.bundle_plan import plan_bundle
 
 
 def wishes(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[JobRequest]]:
