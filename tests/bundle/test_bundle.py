@@ -278,7 +278,7 @@ def test_a_point_in_time_is_settled_when_the_job_is_submitted(tmp_path: Path, mo
 
     with pytest.raises(BundleError, match=r"jobs.a.begin: a time must be in the future, got '2026-11-23T12:00'"):
         read.submit(TEN + timedelta(hours=3))
-    with pytest.raises(BundleError, match=r"bundle: jobs.a: begin must be .* before the deadline"):
+    with pytest.raises(BundleError, match=r"bundle: jobs.a: begin must be before the deadline"):
         Bundle.from_dict(bundle(a=job(deadline="10:05", begin="4m"))).submit(TEN + timedelta(minutes=2))
 
 
