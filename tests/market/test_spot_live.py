@@ -524,7 +524,9 @@ def test_who_was_not_told_saves_some_times_in_a_slot(tmp_path: Path) -> None:
     asked = MarketOptions(trace, interval="20s", policy="chain")
     placed = asked.apply(Bundle.from_dict(content))
     assert [spec.save_interval for spec in placed.jobs] == [2.0, 300.0]
-    assert [spec.save_interval for spec in MarketOptions(trace, interval="2h").apply(Bundle.from_dict(content)).jobs] == [
+    assert [
+        spec.save_interval for spec in MarketOptions(trace, interval="2h").apply(Bundle.from_dict(content)).jobs
+    ] == [
         300.0,
         300.0,
     ]
