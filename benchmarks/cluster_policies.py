@@ -57,11 +57,11 @@ class Known(NamedTuple):
 
 
 def known(jobs: JobView, row: int, usable: tuple[tuple[int, ...], tuple[float, ...]], now: float) -> Known:
-    speed, holds, heard = jobs.speedup[row], round(float(jobs.holds[row])), float(jobs.heard[row])
-    begun, move = int(jobs.batches[row]) > 0, float(jobs.resize[row])
+    speed, holds, heard = jobs.speedup[row], round(float(jobs.held_devices[row])), float(jobs.reported_at[row])
+    begun, move = int(jobs.batches[row]) > 0, float(jobs.resize_seconds[row])
     left, lag = float(jobs.remaining[row]), 0.0
-    if holds and begun and heard <= jobs.stint[row]:
-        lag = max(min(float(jobs.stint[row]), now) + move - now, 0.0)
+    if holds and begun and heard <= jobs.trained_since[row]:
+        lag = max(min(float(jobs.trained_since[row]), now) + move - now, 0.0)
     elif holds:
         left = max(left - speed.rate(holds) * (now - heard), 1e-6)
     return Known(left, holds, lag, move if begun else 0.0, *usable, float(jobs.deadline[row]))
@@ -69,7 +69,7 @@ def known(jobs: JobView, row: int, usable: tuple[tuple[int, ...], tuple[float, .
 
 def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float]) -> Plan:
     """So many devices each, 0 for none. Who keeps its number is dealt first, who grows last: so nobody is displaced."""
-    size, holds = np.array(sizes), np.round(jobs.holds)
+    size, holds = np.array(sizes), np.round(jobs.held_devices)
     rank = np.where(size == 0, 3, np.where(size == holds, 0, np.where(size < holds, 1, 2)))
     n = len(size)
     return Plan(
@@ -79,7 +79,7 @@ def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float]) 
         codes=np.full(n, index("on_ramp")),
         waiting=np.full(n, index("no_room")),
         numbers=np.zeros((n, 2)),
-        fill=False,
+        work_conserving=False,
         size=np.maximum(size, [min(speed.sizes) for speed in jobs.speedup]),
     )
 
@@ -156,7 +156,7 @@ class ElasticFlowLike:
         self._admitted: dict[int, bool] = {}
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        n, places = len(jobs), jobs.place.tolist()
+        n, places = len(jobs), jobs.row.tolist()
         what = [known(jobs, row, speed.useful(), now) for row, speed in enumerate(jobs.speedup)]
         self._admitted = {place: self._admitted[place] for place in places if place in self._admitted}
         inside = [row for row in range(n) if self._admitted.get(places[row], False)]
@@ -242,20 +242,20 @@ class Gavel:
         self._had: dict[int, tuple[int, int]] = {}  # rounds in which it ran, and those since it came
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        n, places = len(jobs), jobs.place.tolist()
+        n, places = len(jobs), jobs.row.tolist()
         if now >= self._until - 1e-6:
             self._until = now + self.length
             parts = self._programme(jobs.work, jobs.deadline - now, jobs.size, jobs.devices)
             had = {place: self._had.get(place, (0, 0)) for place in places}
             due = [parts[row] * (had[place][1] + 1) / (had[place][0] + 0.01) for row, place in enumerate(places)]
-            runs = np.isin(jobs.place, self._chosen)
+            runs = np.isin(jobs.row, self._chosen)
             order = sorted(range(n), key=lambda row: (-round(due[row], 6), not runs[row], row))
             self._chosen = self._fitting(jobs, order)
             self._had = {p: (ran + (p in self._chosen), rounds + 1) for p, (ran, rounds) in had.items()}
         first = [places.index(place) for place in self._chosen if place in places]
         rest = [row for row in range(n) if row not in first]
         self._chosen = self._fitting(jobs, [*first, *rest])
-        chosen = np.isin(jobs.place, self._chosen)
+        chosen = np.isin(jobs.row, self._chosen)
         order_now = np.lexsort((~chosen,))
         finish = np.where(chosen, completion_times(jobs.work, jobs.size, order_now, jobs.devices, now), np.nan)
         return Plan(
@@ -265,7 +265,7 @@ class Gavel:
             codes=np.full(n, index("first_in_line")),
             waiting=np.full(n, index("no_room")),
             numbers=np.zeros((n, 2)),
-            fill=False,
+            work_conserving=False,
         )
 
     @staticmethod
@@ -274,7 +274,7 @@ class Gavel:
         for row in order:
             if jobs.size[row] <= free:
                 free -= int(jobs.size[row])
-                chosen.append(int(jobs.place[row]))
+                chosen.append(int(jobs.row[row]))
         return chosen
 
     def _programme(self, work: FloatArray, left: FloatArray, size: IntArray, devices: int) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What a policy sees, and what it answers with: arrays, one row a job."""
+"""The input and the output of a policy: arrays with one row per job."""
 
 from __future__ import annotations
 
@@ -11,54 +11,55 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, ObjectArray
 
 
-def _nothing() -> FloatArray:
+def _no_floats() -> FloatArray:
     return np.zeros(0)
 
 
-def _nobody() -> ObjectArray:
+def _no_objects() -> ObjectArray:
     return np.zeros(0, np.object_)
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """The jobs to plan as a policy sees them, one row a job in the order of submission: arrays of shape ``(n,)``.
+    """The jobs to plan as a policy sees them: arrays of shape ``(n,)``, one row per job in the order of submission.
 
     Attributes:
-        place: of the job among all that were ever submitted, 0, 1, ...
-        deadline: scheduler time in seconds; the end of its training if its ``max_time`` comes first.
-        batches: done so far.
-        cells: loss observations so far.
-        exact: whether the work left is known, not forecast (a target in batches).
-        remaining: batches left to the target; inf if the curve is not falling towards it, NaN while unknown.
-        throughput: batches per busy second alone on its devices, NaN while unknown.
-        work: seconds left alone on its devices, ``remaining / throughput``; at least one batch's worth.
-        quantiles: of that work at :data:`LEVELS`, shape ``(n, 20)``: what is believed with how much doubt. inf where
+        row: Row of the job among all jobs ever submitted: 0, 1, ... It identifies the job from call to call.
+        deadline: Deadline in scheduler time, or the end of its training if its ``max_time`` comes first.
+        batches: Batches done.
+        cells: Number of loss observations.
+        exact: Whether the work left is known rather than forecast (a target in batches).
+        remaining: Batches left to the target; inf if the curve does not fall towards it, NaN while unknown.
+        throughput: Batches per busy second alone on its devices; NaN while unknown.
+        work: Seconds left alone on its devices, ``remaining / throughput``; at least one batch's worth.
+        quantiles: Quantiles of that work at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``; inf where
             the target is not reached, NaN while unknown.
-        loss: the current loss, the mean over the last cells; NaN before the first.
-        goal: what the loss must come down to; NaN for a target in batches.
-        position: batches that were done when the last cell closed, 0 before the first.
-        obeys: whether its worker has reported under its newest grant, or there is none.
-        weight: how many jobs of weight 1 it counts for.
-        size: devices that it trains on, all of them whole if more than one.
-        devices: of the pool, one number.
-        ends_at: batches at which its training ends by itself, inf if it does not. What is forecast beyond is never
-            reached: ``remaining``, ``work`` and ``quantiles`` say so.
+        loss: Current loss, the mean over the last cells; NaN before the first.
+        goal: Threshold of the loss; NaN for a target in batches.
+        position: Batches that were done when the last cell closed; 0 before the first.
+        acknowledged: Whether its worker has reported under its newest grant, or has none.
+        weight: Number of jobs of weight 1 that it counts for.
+        size: Number of devices that it trains on: whole ones if more than one.
+        devices: Number of devices of the pool (one number).
+        ends_at: Batches at which its training ends by itself; inf if it does not. ``remaining``, ``work`` and
+            ``quantiles`` are inf where the forecast lies beyond.
 
-    Only for a policy that chooses sizes (:class:`~lightning_core.core.protocols.ChoosesSizes`), else empty:
+    The following are filled only for a policy that chooses sizes
+    (:class:`~lightning_core.core.protocols.ChoosesSizes`), and empty otherwise:
 
     Attributes:
-        speedup: how fast each is on how many devices, :class:`~lightning_core.core.speedup.SpeedUp` objects.
-        submitted: scheduler time.
-        heard: when its progress was last heard of, scheduler time.
-        holds: devices that it trains on now, as a number: a part of one, or several; 0 if none.
-        stint: since when it has trained where it is, scheduler time; inf if it does not.
-        resize: seconds that a resize costs it.
-        fixed: the only number of devices that it may train on for now, 0 if it may choose.
-        goes_on: whether it goes on after its deadline.
-        quantum: the least part of a device that can be metered out, one number; 1 where devices are given whole.
+        speedup: Throughput by number of devices, :class:`~lightning_core.core.speedup.SpeedUp` objects.
+        submitted: Scheduler time of its submission.
+        reported_at: Scheduler time of its last report.
+        held_devices: Devices that it holds now: several, or a fraction of one; 0 if none.
+        trained_since: Scheduler time since which it has trained on its present devices; inf if it does not train.
+        resize_seconds: Seconds that a resize costs.
+        fixed_size: The only number of devices that it may train on for now; 0 if it may choose.
+        continues_late: Whether it continues after its deadline.
+        quantum: Minimum fraction of a device that can be granted (one number); 1 where devices are granted whole.
     """
 
-    place: IntArray
+    row: IntArray
     deadline: FloatArray
     batches: IntArray
     cells: IntArray
@@ -70,26 +71,26 @@ class JobView:
     loss: FloatArray
     goal: FloatArray
     position: FloatArray
-    obeys: BoolArray
+    acknowledged: BoolArray
     weight: FloatArray
     size: IntArray
     devices: int = 1
-    ends_at: FloatArray = field(default_factory=_nothing)
-    speedup: ObjectArray = field(default_factory=_nobody)
-    submitted: FloatArray = field(default_factory=_nothing)
-    heard: FloatArray = field(default_factory=_nothing)
-    holds: FloatArray = field(default_factory=_nothing)
-    stint: FloatArray = field(default_factory=_nothing)
-    resize: FloatArray = field(default_factory=_nothing)
-    fixed: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    goes_on: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    ends_at: FloatArray = field(default_factory=_no_floats)
+    speedup: ObjectArray = field(default_factory=_no_objects)
+    submitted: FloatArray = field(default_factory=_no_floats)
+    reported_at: FloatArray = field(default_factory=_no_floats)
+    held_devices: FloatArray = field(default_factory=_no_floats)
+    trained_since: FloatArray = field(default_factory=_no_floats)
+    resize_seconds: FloatArray = field(default_factory=_no_floats)
+    fixed_size: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    continues_late: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     quantum: float = 1.0
 
     def __len__(self) -> int:
         return len(self.deadline)
 
     def only(self, rows: IntArray) -> JobView:
-        """These rows alone."""
+        """Return a view of some rows."""
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         some = {name: x[rows] for name, x in columns.items() if isinstance(x, np.ndarray) and len(x)}
         return JobView(**columns | some)
@@ -97,23 +98,23 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy wants: arrays of shape ``(n,)``, rows as in the :class:`JobView`.
+    """The output of a policy: arrays of shape ``(n,)``, rows as in the :class:`JobView`.
 
-    The scheduler deals the devices out: it goes through ``order`` and gives each job as much of its ``share`` as is
-    left, on devices that the job can use (:mod:`lightning_core.scheduler.allocation`). So a policy that runs
-    jobs one after the other wants a duty of 1 for each of them.
+    The scheduler allocates devices in the order of ``order``: each job gets as much of its ``share`` as is left, on
+    devices that it can use (:mod:`lightning_core.scheduler.allocation`). A policy that runs one job after the other
+    therefore gives each a share of 1.
 
     Attributes:
-        order: all rows, the first to be served first: a permutation.
-        share: part of its devices that each should have, 0 to 1. A job with 0 gets what nobody else needs.
-        finish: when the policy expects the target to be reached, scheduler time; inf if not, NaN if it cannot say.
-        codes: why a job that is served holds what it holds, indices into :data:`lightning_core.core.reasons.CODES`.
-        waiting: why a job that is not served waits.
-        numbers: what the reasons' words speak of, shape ``(n, 2)``.
-        fill: whether what is left over goes to whoever can use it.
-        size: devices that each should train on, at least 1; None for as many as they do.
-        capped: who must not take more than its duty; None for nobody.
-        again: when the policy wants to be asked again, scheduler time, if that is before the next round.
+        order: All rows, the first to be served first: a permutation.
+        share: Share of its devices that each job should hold, in [0, 1]. A job with 0 gets only what is left over.
+        finish: Expected time at which the target is reached, scheduler time; inf if never, NaN if unknown.
+        codes: Reasons of the jobs that are served, indices into :data:`lightning_core.core.reasons.CODES`.
+        waiting: Reasons of the jobs that are not served, likewise.
+        numbers: Numbers of the reasons, shape ``(n, 2)``.
+        work_conserving: Whether what is left over goes to any job that can use it.
+        size: Number of devices that each job should train on, at least 1; None to keep the present sizes.
+        capped: Whether each job must not use more than its share; None for none.
+        replan_at: Scheduler time of the next round, if the policy wants one before the usual period is over.
     """
 
     order: IntArray
@@ -122,7 +123,7 @@ class Plan:
     codes: IntArray
     waiting: IntArray
     numbers: FloatArray
-    fill: bool = True
+    work_conserving: bool = True
     size: IntArray | None = None
     capped: BoolArray | None = None
-    again: float = math.inf
+    replan_at: float = math.inf

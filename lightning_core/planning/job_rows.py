@@ -19,20 +19,20 @@ class JobRow(NamedTuple):
         left: batches, by its last report, or by forecast; NaN while that is unknown.
     """
 
-    place: int
+    row: int
     speed: SpeedUp
     deadline: float
     submitted: float
     batches: int
     left: float
     exact: bool
-    heard: float
-    holds: float
-    stint: float
-    resize: float
-    fixed: int
-    obeys: bool
-    goes_on: bool
+    reported_at: float
+    held_devices: float
+    trained_since: float
+    resize_seconds: float
+    fixed_size: int
+    acknowledged: bool
+    continues_late: bool
     weight: float
 
     @property
@@ -43,7 +43,7 @@ class JobRow(NamedTuple):
     @property
     def on_its_way(self) -> bool:
         """Whether it was sent to other devices and has not been heard of since."""
-        return self.holds > 0 and self.batches > 0 and self.heard <= self.stint
+        return self.held_devices > 0 and self.batches > 0 and self.reported_at <= self.trained_since
 
 
 def job_rows(jobs: JobView, level: float) -> list[JobRow]:
@@ -51,7 +51,7 @@ def job_rows(jobs: JobView, level: float) -> list[JobRow]:
     forecast = jobs.quantiles[:, int(np.searchsorted(LEVELS, level))] * jobs.throughput
     left = np.where(jobs.exact, jobs.remaining, forecast)
     columns = (
-        jobs.place, jobs.speedup, jobs.deadline, jobs.submitted, jobs.batches, left, jobs.exact, jobs.heard,
-        jobs.holds, jobs.stint, jobs.resize, jobs.fixed, jobs.obeys, jobs.goes_on, jobs.weight,
+        jobs.row, jobs.speedup, jobs.deadline, jobs.submitted, jobs.batches, left, jobs.exact, jobs.reported_at,
+        jobs.held_devices, jobs.trained_since, jobs.resize_seconds, jobs.fixed_size, jobs.acknowledged, jobs.continues_late, jobs.weight,
     )  # fmt: skip
     return [JobRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

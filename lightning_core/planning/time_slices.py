@@ -46,7 +46,7 @@ class SliceHolders:
     def listen(self, jobs: JobView, now: float) -> None:
         """Hears who of the holders moves; forgets who has left or stands still."""
         rows = np.flatnonzero(self.holds(jobs))
-        places, batches = jobs.place[rows].tolist(), jobs.batches[rows].tolist()
+        places, batches = jobs.row[rows].tolist(), jobs.batches[rows].tolist()
         self._holders = {place: self._holders[place] for place in places}
         for (place, holder), done in zip(list(self._holders.items()), batches, strict=True):
             if done > holder.batches:
@@ -57,7 +57,7 @@ class SliceHolders:
                 _, before = self._silent.get(place, (now, self.stall_timeout / 2))
                 self._silent[place] = now + 2 * before, 2 * before
                 del self._holders[place]
-        stopping = set(jobs.place[~jobs.obeys].tolist()) & self._stopping.keys()
+        stopping = set(jobs.row[~jobs.acknowledged].tolist()) & self._stopping.keys()
         self._stopping = {place: until for place in stopping if (until := self._stopping[place]) > now}
         if self._since is None and self._all_move():
             self._since = now
@@ -77,7 +77,7 @@ class SliceHolders:
         fit = max(int(np.searchsorted(np.cumsum(jobs.size[order]), jobs.devices, side="right")), 1)
         rows = order[:fit]
         before, self._holders = self._holders, {}
-        for place, batches in zip(jobs.place[rows].tolist(), jobs.batches[rows].tolist(), strict=True):
+        for place, batches in zip(jobs.row[rows].tolist(), jobs.batches[rows].tolist(), strict=True):
             self._holders[place] = before.get(place) or _Holder(batches, now)
         gone = before.keys() - self._holders.keys()
         self._stopping |= {place: now + self.stall_timeout for place in gone if before[place].moves}
@@ -87,11 +87,11 @@ class SliceHolders:
 
     def holds(self, jobs: JobView) -> BoolArray:
         """Who has a turn, shape ``(n,)``."""
-        return np.isin(jobs.place, list(self._holders))
+        return np.isin(jobs.row, list(self._holders))
 
     def sits_out(self, jobs: JobView, now: float) -> BoolArray:
         """Who stood still with a device: it is passed over for as long as it was waited for, then twice as long, ..."""
-        return np.isin(jobs.place, [place for place, (until, _) in self._silent.items() if until > now])
+        return np.isin(jobs.row, [place for place, (until, _) in self._silent.items() if until > now])
 
     def _all_move(self) -> bool:
         return bool(self._holders) and not self._stopping and all(holder.moves for holder in self._holders.values())

@@ -62,9 +62,9 @@ class Fixed:
     def plan(self, jobs: JobView, now: float) -> Plan:
         n = len(jobs)
         shares = np.array(self.shares, np.float64)
-        has = jobs.place < len(shares)
+        has = jobs.row < len(shares)
         share = np.zeros(n)
-        share[has] = np.where(jobs.size[has] > 1, 1.0, shares[jobs.place[has]])
+        share[has] = np.where(jobs.size[has] > 1, 1.0, shares[jobs.row[has]])
         return Plan(
             order=np.arange(n),
             share=share,
@@ -72,5 +72,5 @@ class Fixed:
             codes=np.full(n, index("fixed_share")),
             waiting=np.where(has, index("no_room"), index("no_share")),
             numbers=np.zeros((n, 2)),
-            fill=False,
+            work_conserving=False,
         )

@@ -116,12 +116,12 @@ class Decor:
     def plan(self, jobs: JobView, now: float) -> Plan:
         rows = job_rows(jobs, self.level)
         self._controllers = {
-            job.place: self._controllers.get(job.place) or RampController(self.rule, job.submitted) for job in rows
+            job.row: self._controllers.get(job.row) or RampController(self.rule, job.submitted) for job in rows
         }
         needs = [self._need(job, jobs.devices, jobs.quantum, now) for job in rows]
-        hopeless = {row for row, job in enumerate(rows) if job.place in self._left_out_before}
+        hopeless = {row for row, job in enumerate(rows) if job.row in self._left_out_before}
         laid, free = admit(needs, jobs.devices, now, hopeless)
-        self._left_out_before = {job.place for job, on in zip(rows, laid, strict=True) if on is None}
+        self._left_out_before = {job.row for job, on in zip(rows, laid, strict=True) if on is None}
         untried = {row for row, job in enumerate(rows) if not job.tried}
         sizes = backfill(needs, laid, free, untried, grow=self.idle == "spend", min_payback=self.min_payback)
         each = zip(rows, needs, laid, sizes, strict=True)
@@ -137,7 +137,7 @@ class Decor:
         def turn(row: int) -> tuple[int, int, float, int]:
             """Who keeps its devices is dealt them first, and who gets more last: so nobody moves for others' sake."""
             job, need, wish = rows[row], needs[row], wishes[row]
-            more = wish.share * wish.size - job.holds
+            more = wish.share * wish.size - job.held_devices
             end = job.deadline if need is None else need.end
             return wish.rank, 0 if jobs.quantum < 1.0 or not more else 1 if more < 0 else 2, end, row
 
@@ -151,24 +151,24 @@ class Decor:
             codes=codes,
             waiting=np.where(served, index("no_room"), codes),
             numbers=np.array([wish.numbers for wish in wishes]),
-            fill=False,
+            work_conserving=False,
             size=np.array([wish.size for wish in wishes], np.int64),
             capped=(share < 1.0) & served,
-            again=again,
+            replan_at=again,
         )
 
     # ------------------------------------------------------------------------------------------------ one job
 
     def _need(self, job: JobRow, devices: int, quantum: float, now: float) -> Demand | None:
         """What a job needs from here; None if its loss does not come down, or no number of devices is there for it."""
-        end = self._controllers[job.place].end(job.deadline, now)
+        end = self._controllers[job.row].end(job.deadline, now)
         sizes, rates = self._usable(job, devices, end - now)
         if not sizes or job.left == math.inf:
             return None
         if not job.tried or math.isnan(job.left):  # on the fewest devices, or on those that it has
             soon = now + max(TRIAL_WITHIN * (end - now), 1.1 * TRIAL)
             return Demand(TRIAL, soon, sizes, tuple(1 + EPSILON * size for size in sizes), weight=job.weight,
-                        holds=job.holds, may_shrink=False, stint=TRIAL)  # fmt: skip
+                        holds=job.held_devices, may_shrink=False, stint=TRIAL)  # fmt: skip
         work = self._work(job, now)
         if _in_parts(job, quantum):
             part = self._part(job, work, end, quantum, now)
@@ -176,7 +176,9 @@ class Decor:
             if 0 < part <= quantum:  # it may be early, but not on less
                 end = min(end, now + work / job.speed.rate(part))
             return Demand(work, end, sizes, rates, latest=job.deadline, weight=job.weight, part=part)
-        lag = max(min(job.stint, now) + job.resize - now, 0.0) if job.on_its_way else 0.0  # inf: it has not left yet
+        lag = (
+            max(min(job.trained_since, now) + job.resize_seconds - now, 0.0) if job.on_its_way else 0.0
+        )  # inf: it has not left yet
         reserve = 0.5 * (job.deadline - end) + MAX_LATENESS * (job.deadline - job.submitted)
         return Demand(
             work,
@@ -185,14 +187,14 @@ class Decor:
             rates,
             latest=job.deadline,
             weight=job.weight,
-            holds=job.holds,
+            holds=job.held_devices,
             lag=lag,
-            start=job.resize if job.batches else 0.0,
-            resize=job.resize,
-            stint=self.min_payback * job.resize,
+            start=job.resize_seconds if job.batches else 0.0,
+            resize=job.resize_seconds,
+            stint=self.min_payback * job.resize_seconds,
             min_dwell=self.min_dwell,
-            patience=min(0.5 * job.resize, reserve) if job.holds else 0.0,
-            margin=0.25 * job.resize + 0.005 * max(end - now, 0.0),
+            patience=min(0.5 * job.resize_seconds, reserve) if job.held_devices else 0.0,
+            margin=0.25 * job.resize_seconds + 0.005 * max(end - now, 0.0),
             may_shrink=self._may_shrink(job, end, now),
             min_saving=self.min_saving,
         )
@@ -200,29 +202,33 @@ class Decor:
     def _may_shrink(self, job: JobRow, end: float, now: float) -> bool:
         """Not if it would not last, nor while the job uses up what is kept for bad luck."""
         in_reserve = self.rule.alpha < 1 and end >= job.deadline
-        return now - job.stint >= self.min_dwell and end - now >= self.min_payback * job.resize and not in_reserve
+        return (
+            now - job.trained_since >= self.min_dwell
+            and end - now >= self.min_payback * job.resize_seconds
+            and not in_reserve
+        )
 
     def _usable(self, job: JobRow, devices: int, left: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Numbers of devices that the job may have, and how fast it should be on them, with so many seconds left."""
         if not job.tried:
             sizes = tuple(size for size in job.speed.sizes if size <= devices)
             return sizes, (1.0,) * len(sizes)
-        if job.fixed in job.speed.sizes:
-            return (job.fixed,), (job.speed.rate(job.fixed),)
+        if job.fixed_size in job.speed.sizes:
+            return (job.fixed_size,), (job.speed.rate(job.fixed_size),)
         sizes, rates = job.speed.useful()
-        if job.speed.seconds < math.inf and left >= MIN_TRIES * (2 * job.resize + self.min_dwell):
+        if job.speed.seconds < math.inf and left >= MIN_TRIES * (2 * job.resize_seconds + self.min_dwell):
             rates = optimistic_throughputs(job.speed, sizes, rates)
         there = bisect_right(sizes, devices)
         return sizes[:there], rates[:there]
 
     def _work(self, job: JobRow, now: float) -> float:
         """Batches left: what was done since it was last heard of is reckoned with."""
-        if not job.exact or not job.heard or not job.holds or job.on_its_way:
+        if not job.exact or not job.reported_at or not job.held_devices or job.on_its_way:
             return max(job.left, 1.0)
-        since = max(now - job.heard, 0.0)
+        since = max(now - job.reported_at, 0.0)
         if job.speed.seconds < math.inf:
             since = min(since, self.rule.period)
-        return max(job.left - job.speed.rate(job.holds) * since, 1.0)
+        return max(job.left - job.speed.rate(job.held_devices) * since, 1.0)
 
     def _part(self, job: JobRow, work: float, end: float, quantum: float, now: float) -> float:
         """The part of a device that its controller wants; of a target by loss, the part that its forecast needs."""
@@ -230,7 +236,7 @@ class Decor:
             wanted = job.speed.devices_for(work / max(end - now, 1e-9))
             return min(max(quantum * math.ceil(wanted / quantum - EPSILON), quantum), 1.0) if wanted < 1.0 else 1.0
         state = _state(job, work, quantum, 1.0, quantum, now)
-        return self._controllers[job.place].step(state, job.speed)
+        return self._controllers[job.row].step(state, job.speed)
 
     # ------------------------------------------------------------------------------------------------ its answer
 
@@ -254,15 +260,15 @@ class Decor:
         least = quantum if _in_parts(job, quantum) else need.sizes[0]
         if self.rule.mode == "paper" and not _in_parts(job, quantum):
             most = float(need.sizes[-1])
-            wanted = self._controllers[job.place].step(
+            wanted = self._controllers[job.row].step(
                 _state(job, need.work, float(need.sizes[0]), most, 1.0, now), job.speed
             )
             size = float(min((n for n in need.sizes if n >= wanted), default=most))
         elif not need.may_shrink and size == need.holds > need.sizes[0]:
             code, left = "not_resized", need.resize
-        elif size <= least and self._controllers[job.place].end(job.deadline, now) - done > self.rule.period:
+        elif size <= least and self._controllers[job.row].end(job.deadline, now) - done > self.rule.period:
             code, left = "early", job.deadline - done
-        if job.fixed:
+        if job.fixed_size:
             code = "back_to_size"
         return _PlanRow(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, FARTHEST)))
 
@@ -272,16 +278,16 @@ class Decor:
             return _PlanRow(1, 1.0, need.sizes[0], math.nan, "full_speed")
         best = min(need.sizes, key=lambda size: (end_time(need, size, now), size))
         late = end_time(need, best, now) - job.deadline
-        if job.fixed:
-            return _PlanRow(2, float(job.goes_on), best, job.deadline + late, "back_to_size", (float(best), 0.0))
+        if job.fixed_size:
+            return _PlanRow(2, float(job.continues_late), best, job.deadline + late, "back_to_size", (float(best), 0.0))
         if late > 0:
             numbers = float(best), min(late, FARTHEST)
-            return _PlanRow(2, float(job.goes_on), best, job.deadline + late, "beyond_reach", numbers)
+            return _PlanRow(2, float(job.continues_late), best, job.deadline + late, "beyond_reach", numbers)
         seconds = need.work / need.rates[need.sizes.index(best)]
         numbers = min(seconds * best, FARTHEST), 0.0
         if whole:
             return _PlanRow(1, 1.0, whole, end_time(need, whole, now), "outbid", numbers)
-        return _PlanRow(2, float(job.goes_on), best, math.inf, "outbid", numbers)
+        return _PlanRow(2, float(job.continues_late), best, math.inf, "outbid", numbers)
 
 
 def _in_parts(job: JobRow, quantum: float) -> bool:
@@ -291,4 +297,4 @@ def _in_parts(job: JobRow, quantum: float) -> bool:
 
 def _state(job: JobRow, work: float, least: float, most: float, quantum: float, now: float) -> ControllerInput:
     total = job.batches + job.left
-    return ControllerInput(now, total - work, total, job.deadline, least, most, quantum, not job.obeys)
+    return ControllerInput(now, total - work, total, job.deadline, least, most, quantum, not job.acknowledged)

@@ -64,11 +64,11 @@ class EasiestFirst:
         self._began = np.zeros(0)  # by place
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        new = int(jobs.place.max()) + 1 - len(self._began)
+        new = int(jobs.row.max()) + 1 - len(self._began)
         if new > 0:
             self._began = np.concatenate([self._began, np.full(new, np.nan)])
-        began = self._began[jobs.place]
-        self._began[jobs.place] = began = np.where(np.isnan(began), now, began)
+        began = self._began[jobs.row]
+        self._began[jobs.row] = began = np.where(np.isnan(began), now, began)
         time = np.maximum(jobs.deadline - began, 1e-9)
         part = (jobs.work if self.count == "seconds" else jobs.remaining) / time
         return self._exploration.plan(jobs, now) or _least_first(jobs, part, jobs.work, now, "easiest", "harder")

@@ -125,7 +125,7 @@ class Laira:
         return [self._line] if self._filter is None else [self._line, self._filter]
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        places = int(jobs.place.max()) + 1
+        places = int(jobs.row.max()) + 1
         for bank in self.banks:
             bank.grow(places)
         self._ranked.grow(places)
@@ -157,13 +157,13 @@ class Laira:
         must, does = self._rates(jobs, slack, seen, length)
         score = scores(must, does)
         order = np.lexsort((jobs.deadline, -score, ~feasible, self._turns.sits_out(jobs, now)))
-        self._ranked.keep(jobs.place[order], (does / np.maximum(must, SHORTEST))[order], feasible[order], none)
+        self._ranked.keep(jobs.row[order], (does / np.maximum(must, SHORTEST))[order], feasible[order], none)
         rows = self._turns.give(jobs, order, now, length)
         rows = rows[seen[rows]]
         # What is expected of the slice, to be held against what comes of it.
-        ahead = self._line.log_loss(jobs.place[rows], jobs.position[rows])
-        slope = self._line.slope(jobs.place[rows])
-        columns = jobs.place[rows], jobs.position[rows], ahead, slope
+        ahead = self._line.log_loss(jobs.row[rows], jobs.position[rows])
+        slope = self._line.slope(jobs.row[rows])
+        columns = jobs.row[rows], jobs.position[rows], ahead, slope
         for place, *said in zip(*(column.tolist() for column in columns), strict=True):
             self._said[place] = _Said(*said)
 
@@ -177,7 +177,7 @@ class Laira:
         reach = jobs.position[rows] + jobs.throughput[rows] * slack[rows]
         if len(jobs.ends_at):
             reach = np.minimum(reach, jobs.ends_at[rows])
-        feasible[rows] = ~(self._filter.predict(jobs.place[rows], reach) > jobs.goal[rows])  # NaN says nothing
+        feasible[rows] = ~(self._filter.predict(jobs.row[rows], reach) > jobs.goal[rows])  # NaN says nothing
         return feasible
 
     def _rates(self, jobs: JobView, slack: FloatArray, seen: BoolArray, length: float) -> tuple[FloatArray, FloatArray]:
@@ -188,7 +188,7 @@ class Laira:
         must = np.where(jobs.exact, jobs.work, np.nan)
         does = np.where(jobs.exact & ~np.isnan(jobs.work), slack, np.nan)
         rows = np.flatnonzero(seen)
-        place, position, throughput = jobs.place[rows], jobs.position[rows], jobs.throughput[rows]
+        place, position, throughput = jobs.row[rows], jobs.position[rows], jobs.throughput[rows]
         log_loss, batches = np.log(jobs.loss[rows]), throughput * length
         must[rows] = rate(log_loss, np.log(jobs.goal[rows]), position, throughput * slack[rows])
         low = self._line.log_loss(place, position + batches)
@@ -201,7 +201,7 @@ class Laira:
         """The error of the slice that is over (eq. 10): of those that had it to its end and have shown a cell since."""
         errors = []
         for row in np.flatnonzero(self._turns.holds(jobs)).tolist():
-            said = self._said.get(int(jobs.place[row]))
+            said = self._said.get(int(jobs.row[row]))
             shown = said is not None and jobs.position[row] > said.position and jobs.loss[row] > 0
             if said is not None and shown and np.isfinite(said.log_loss):
                 line = said.log_loss - said.slope * np.log(jobs.position[row] / said.position)
@@ -213,8 +213,8 @@ class Laira:
     def _wishes(self, jobs: JobView, now: float) -> Plan:
         n, ranked = len(jobs), self._ranked
         served, length = self._turns.holds(jobs), self._turns.length
-        rank, ratio = ranked.rank[jobs.place], ranked.ratio[jobs.place]
-        out = ranked.out[jobs.place]
+        rank, ratio = ranked.rank[jobs.row], ranked.ratio[jobs.row]
+        out = ranked.out[jobs.row]
         order = np.lexsort((rank, ~served))
         slack = np.maximum(jobs.deadline - now, SHORTEST)
         occupied = np.where(jobs.work < slack, jobs.work, slack)

@@ -30,14 +30,14 @@ class RoundRobin:
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         n = len(jobs)
-        if now >= self._ends or not np.isin(jobs.place, self._turn).any():
-            after = np.searchsorted(jobs.place, self._turn[-1], side="right") if self._turn else 0
+        if now >= self._ends or not np.isin(jobs.row, self._turn).any():
+            after = np.searchsorted(jobs.row, self._turn[-1], side="right") if self._turn else 0
             rows = np.roll(np.arange(n), -int(after))
             fit = max(int(np.searchsorted(np.cumsum(jobs.size[rows]), jobs.devices, side="right")), 1)
-            self._turn = tuple(jobs.place[rows[:fit]].tolist())
+            self._turn = tuple(jobs.row[rows[:fit]].tolist())
             self._ends = now + self.quantum
-        rows = np.roll(np.arange(n), -int(np.searchsorted(jobs.place, self._turn[0])))
-        has_turn = np.isin(jobs.place[rows], self._turn)
+        rows = np.roll(np.arange(n), -int(np.searchsorted(jobs.row, self._turn[0])))
+        has_turn = np.isin(jobs.row[rows], self._turn)
         order = rows[np.argsort(~has_turn, kind="stable")]  # who was submitted since then waits for the others' turn
         numbers = np.zeros((n, 2))
         numbers[order, 0] = np.arange(n)

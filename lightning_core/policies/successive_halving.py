@@ -45,11 +45,11 @@ class SuccessiveHalving:
         self._ends: list[float] = []  # of the rounds still to come, the next one last
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        left = ~np.isin(jobs.place, self._out)
-        came = int(jobs.place[-1]) > self._newest
+        left = ~np.isin(jobs.row, self._out)
+        came = int(jobs.row[-1]) > self._newest
         if not left.any() or (came and not self._ends):
             left = self._begin(jobs, now)
-        self._newest = int(jobs.place[-1])
+        self._newest = int(jobs.row[-1])
         distance = distances(jobs)
         while self._ends and now >= self._ends[-1]:
             self._ends.pop()
@@ -68,7 +68,7 @@ class SuccessiveHalving:
         rows = np.flatnonzero(left)
         rows = rows[np.lexsort((jobs.deadline[rows], distance[rows]))]
         worse = rows[(len(rows) + 1) // 2 :]
-        self._out = np.concatenate([self._out, jobs.place[worse]])
+        self._out = np.concatenate([self._out, jobs.row[worse]])
         left = left.copy()
         left[worse] = False
         return left

@@ -74,7 +74,7 @@ class Triage:
         if not judgement.passes.any():
             return judgement.passes
         work = np.where(judgement.passes, occupied, np.inf)
-        trains = np.flatnonzero(np.isin(jobs.place, list(self._slices)))
+        trains = np.flatnonzero(np.isin(jobs.row, list(self._slices)))
         return largest_feasible_set(work, jobs.deadline, now, jobs.weight, jobs.size, jobs.devices, trains)
 
     def _go_on(self, jobs: JobView, order: IntArray, first: BoolArray, now: float) -> IntArray:
@@ -82,18 +82,18 @@ class Triage:
         going = {
             place: (began, shown)
             for place, (began, shown) in self._slices.items()
-            if (row := int(np.searchsorted(jobs.place, place))) < len(jobs)
-            and jobs.place[row] == place
+            if (row := int(np.searchsorted(jobs.row, place))) < len(jobs)
+            and jobs.row[row] == place
             and first[row]
             and jobs.cells[row] - shown < self.slice_cells
             and now - began < self.max_slice
         }
         if going:
-            going_on = np.isin(jobs.place[order], list(going))
+            going_on = np.isin(jobs.row[order], list(going))
             order = np.concatenate([order[going_on], order[~going_on]])
         lead = order[: jobs.devices]
         self._slices = {
             place: going.get(place, (now, cells))
-            for place, cells in zip(jobs.place[lead].tolist(), jobs.cells[lead].tolist(), strict=True)
+            for place, cells in zip(jobs.row[lead].tolist(), jobs.cells[lead].tolist(), strict=True)
         }
         return order

@@ -38,7 +38,7 @@ def allocate_one(plan: Plan) -> FloatArray:
     """
     request = plan.share[plan.order]
     ordered = np.minimum(request, np.maximum(1.0 - (np.cumsum(request) - request), 0.0))
-    if plan.fill:
+    if plan.work_conserving:
         if not ordered.any():
             ordered[0] = 1.0
         ordered /= ordered.sum()
@@ -115,7 +115,7 @@ class Allocator:
             request = self._request[row]
             if request > 0 and (request < 1.0 or max(self._free) >= MIN_SHARE):
                 self._serve(row, request)
-        if plan.fill:
+        if plan.work_conserving:
             for row in order:
                 if max(self._free) < 1.0 - TOLERANCE:
                     break

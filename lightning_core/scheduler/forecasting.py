@@ -50,14 +50,18 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     if chooses_sizes:
         more["speedup"] = np.empty(len(rows), np.object_)
         more["speedup"][:] = speedups
-        more["holds"] = table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
+        more["held_devices"] = table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
         told, failed = np.maximum(table.told_size[rows], 0), table.fixed_until[rows] > now
-        more["fixed"] = np.where(failed, table.good_size[rows], told)
-        more["resize"] = table.resize_costs(rows, settings.resize)
-        more["goes_on"] = np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()])
-        more |= {"submitted": table.submitted[rows], "heard": table.heard[rows], "stint": table.trained_at[rows]}
+        more["fixed_size"] = np.where(failed, table.good_size[rows], told)
+        more["resize_seconds"] = table.resize_costs(rows, settings.resize)
+        more["continues_late"] = np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()])
+        more |= {
+            "submitted": table.submitted[rows],
+            "reported_at": table.heard[rows],
+            "trained_since": table.trained_at[rows],
+        }
     return JobView(
-        place=rows,
+        row=rows,
         deadline=table.due(rows, now),
         batches=table.batches[rows],
         # A whole evaluation is worth as much as the cells of a window.
@@ -70,7 +74,7 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
         loss=table.loss[rows],
         goal=np.where(exact, np.nan, goal),
         position=table.last_position[rows].astype(np.float64),
-        obeys=table.obeys[rows],
+        acknowledged=table.obeys[rows],
         weight=table.weight[rows],
         size=table.size[rows],
         devices=round.devices,

@@ -90,7 +90,7 @@ class Round:
         share[among], finish[among], numbers[among] = part.share, part.finish, part.numbers
         codes[among], waiting[among] = part.codes, part.waiting
         order = np.concatenate([among[part.order], behind])
-        return Plan(order, share, finish, codes, waiting, numbers, part.fill, size, capped, part.again)
+        return Plan(order, share, finish, codes, waiting, numbers, part.work_conserving, size, capped, part.replan_at)
 
     def expected_finish(self, plan: Plan, view: JobView) -> FloatArray:
         """Return when each job is expected to reach its target: as planned, or alone from now if it is not planned."""

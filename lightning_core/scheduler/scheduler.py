@@ -176,7 +176,7 @@ class Scheduler:
         # Verdicts come last: the reason of one may be that of the grant, which must be the new one.
         state.answers += judge(this, view.exact, this.expected_finish(plan, view))
         table.finish[this.rows[~this.planned]] = np.nan
-        self._next_round = this.next_round(plan.again)
+        self._next_round = this.next_round(plan.replan_at)
 
     def _miss(self, row: int, now: float) -> None:
         """End a job whose deadline has passed, or mark it as late if it goes on."""

@@ -341,7 +341,7 @@ def test_who_keeps_its_devices_is_dealt_first_and_who_gets_more_last() -> None:
     known = SpeedUp((1, 2, 4), (1.0, 1.9, 3.6))
     jobs = view(
         [100, 300, 100], [80, 95, 200], exact=[True] * 3, batches=[5] * 3, throughput=[1.0] * 3,
-        speedup=[known] * 3, holds=[0.0, 2.0, 1.0], stint=[0.0] * 3, heard=[1.0] * 3, devices=8,
+        speedup=[known] * 3, held_devices=[0.0, 2.0, 1.0], trained_since=[0.0] * 3, reported_at=[1.0] * 3, devices=8,
     )  # fmt: skip
     plan = Decor(alpha=1.0).plan(jobs, 1.0)
     assert plan.size is not None

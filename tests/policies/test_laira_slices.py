@@ -106,7 +106,7 @@ def test_a_slice_counts_from_when_the_one_before_has_said_that_it_stopped(said_a
     assert heads(policy, jobs, [(0.0, (100, 100)), (1.0, (110, 100)), (6.0, (150, 100))]) == [0, 0, 1]
     for now in np.arange(6.0, 40.0, 0.5).tolist():
         told = replace(jobs, batches=np.array([150, 101]), work=np.array([10, 1e3]))
-        plan = policy.plan(replace(told, obeys=np.array([now >= said_at, True])), now)
+        plan = policy.plan(replace(told, acknowledged=np.array([now >= said_at, True])), now)
         if plan.order[0] == 0:
             break
     assert now == ends
@@ -127,7 +127,7 @@ def test_a_slice_ends_with_its_job() -> None:
     policy, jobs = in_slices(3)
     assert policy.plan(jobs, 0.0).order[0] == 0
     assert policy.plan(jobs, 1.0).order[0] == 0
-    gone = view([10] * 2, [99, 98], exact=[True] * 2, batches=[100] * 2, place=[1, 2])
+    gone = view([10] * 2, [99, 98], exact=[True] * 2, batches=[100] * 2, row=[1, 2])
     plan = policy.plan(gone, 1.5)
     assert plan.order.tolist() == [0, 1]
     assert plan.share.tolist() == [1, 0]

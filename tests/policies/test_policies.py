@@ -89,7 +89,7 @@ def views(draw: st.DrawFn, devices: int) -> JobView:
     made = view(
         several(st.one_of(st.floats(1e-3, 1e6), unknown)),
         several(st.one_of(st.floats(1e-3, 1e6), st.sampled_from([10.0, 20.0]))),
-        place=sorted(draw(st.sets(st.integers(0, 40), min_size=n, max_size=n))),
+        row=sorted(draw(st.sets(st.integers(0, 40), min_size=n, max_size=n))),
         batches=several(st.integers(0, 5000)),  # type: ignore[arg-type]
         cells=cells,  # type: ignore[arg-type]
         exact=several(st.booleans()),  # type: ignore[arg-type]
@@ -101,12 +101,12 @@ def views(draw: st.DrawFn, devices: int) -> JobView:
         position=[seen * draw(st.sampled_from([1.0, 10.0, 1e12])) for seen in cells],
         devices=devices,
         speedup=[draw(speedups(devices)) for _ in range(n)],
-        holds=several(st.sampled_from([0.0, 0.35, 1.0, float(devices)])),
-        stint=several(st.sampled_from([inf, 0.0, 5.0])),
-        heard=several(st.sampled_from([0.0, 3.0, 9.0])),
-        resize=several(st.sampled_from([0.0, 0.3, 60.0])),
-        fixed=several(st.sampled_from([0, 0, 0, 1, devices])),  # type: ignore[arg-type]
-        goes_on=several(st.booleans()),  # type: ignore[arg-type]
+        held_devices=several(st.sampled_from([0.0, 0.35, 1.0, float(devices)])),
+        trained_since=several(st.sampled_from([inf, 0.0, 5.0])),
+        reported_at=several(st.sampled_from([0.0, 3.0, 9.0])),
+        resize_seconds=several(st.sampled_from([0.0, 0.3, 60.0])),
+        fixed_size=several(st.sampled_from([0, 0, 0, 1, devices])),  # type: ignore[arg-type]
+        continues_late=several(st.booleans()),  # type: ignore[arg-type]
         quantum=draw(st.sampled_from([1.0, 0.05])),
     )
     reach = np.array(several(st.sampled_from([1.0, 1.0, 0.8])))  # some may never get there
@@ -164,7 +164,7 @@ def conforms(name: str, data: st.DataObject) -> None:
         for codes in (plan.codes, plan.waiting):
             for code, numbers in zip(codes.tolist(), plan.numbers.tolist(), strict=True):
                 assert str(Reason(CODES[code], tuple(numbers)))
-        if plan.fill:
+        if plan.work_conserving:
             wanted = float((plan.share * jobs.size).sum())
             assert wanted > 0, "nobody is to be served while jobs are left"
         for column, old in zip(columns(jobs), before, strict=True):
@@ -240,7 +240,7 @@ def test_uniform_shares_in_time_while_a_job_needs_several_devices() -> None:
 def test_fixed_gives_what_a_person_has_set_and_nothing_else() -> None:
     plan = Fixed([0.5, 0.3, 0.7]).plan(view([5] * 4, [30] * 4, size=[1, 1, 2, 1], devices=3), 0.0)
     assert plan.share.tolist() == [0.5, 0.3, 1.0, 0]  # the third has its two devices whole
-    assert not plan.fill
+    assert not plan.work_conserving
     assert plan.finish[:3].tolist() == pytest.approx([10, 5 / 0.3, 5])
     assert np.isnan(plan.finish[3])
     assert CODES[plan.waiting[3]] == "no_share"
@@ -268,12 +268,12 @@ def test_round_robin_on_two_devices_takes_the_next_two() -> None:
 
 def test_round_robin_ends_a_turn_when_its_job_has_ended_and_lets_new_ones_wait() -> None:
     policy = RoundRobin()
-    policy.plan(view([60] * 3, [300] * 3, place=[0, 1, 2]), 0.0)
-    left = policy.plan(view([60] * 2, [300] * 2, place=[1, 2]), 2.0)
+    policy.plan(view([60] * 3, [300] * 3, row=[0, 1, 2]), 0.0)
+    left = policy.plan(view([60] * 2, [300] * 2, row=[1, 2]), 2.0)
     assert left.order.tolist() == [0, 1]
-    more = policy.plan(view([60] * 3, [300] * 3, place=[1, 2, 3]), 6.9)
+    more = policy.plan(view([60] * 3, [300] * 3, row=[1, 2, 3]), 6.9)
     assert more.order.tolist() == [0, 1, 2]  # the turn of place 1 began at 2
-    assert policy.plan(view([60] * 3, [300] * 3, place=[1, 2, 3]), 7.0).order.tolist() == [1, 2, 0]
+    assert policy.plan(view([60] * 3, [300] * 3, row=[1, 2, 3]), 7.0).order.tolist() == [1, 2, 0]
 
 
 def test_round_robin_keeps_a_turn_that_wraps_round() -> None:

@@ -21,16 +21,16 @@ from tests.views import view
 
 
 def jobs_at(
-    losses: Sequence[float], *, place: Sequence[int] | None = None, deadline: float = 30.0, devices: int = 1
+    losses: Sequence[float], *, row: Sequence[int] | None = None, deadline: float = 30.0, devices: int = 1
 ) -> JobView:
     n = len(losses)
-    return view([9] * n, [deadline] * n, loss=losses, goal=[1.0] * n, place=place, devices=devices)
+    return view([9] * n, [deadline] * n, loss=losses, goal=[1.0] * n, row=row, devices=devices)
 
 
 def left(policy: SuccessiveHalving, jobs: JobView, now: float) -> list[int]:
     """Places of those that are not dropped."""
     plan = policy.plan(jobs, now)
-    places: list[int] = jobs.place[plan.share > 0].tolist()
+    places: list[int] = jobs.row[plan.share > 0].tolist()
     return places
 
 
@@ -90,19 +90,19 @@ def test_ties_go_by_deadline() -> None:
 def test_who_ends_is_not_counted_and_who_comes_joins_the_round() -> None:
     policy = SuccessiveHalving()
     assert len(left(policy, jobs_at([8, 7, 6, 5]), 0.0)) == 4
-    assert left(policy, jobs_at([8, 7, 6, 9], place=[0, 1, 2, 4]), 14.0) == [0, 1, 2, 4]
-    assert left(policy, jobs_at([8, 7, 6, 9], place=[0, 1, 2, 4]), 15.0) == [1, 2]
-    assert left(policy, jobs_at([8, 7, 6, 9, 5], place=[0, 1, 2, 4, 5]), 16.0) == [1, 2, 5]
+    assert left(policy, jobs_at([8, 7, 6, 9], row=[0, 1, 2, 4]), 14.0) == [0, 1, 2, 4]
+    assert left(policy, jobs_at([8, 7, 6, 9], row=[0, 1, 2, 4]), 15.0) == [1, 2]
+    assert left(policy, jobs_at([8, 7, 6, 9, 5], row=[0, 1, 2, 4, 5]), 16.0) == [1, 2, 5]
 
 
 def test_all_begin_anew_when_nobody_is_left_or_others_come_after_the_last_round() -> None:
     policy = SuccessiveHalving()
     left(policy, jobs_at([1, 2, 3, 4]), 0.0)
     assert left(policy, jobs_at([1, 2, 3, 4]), 15.0) == [0, 1]
-    rest = jobs_at([3, 4], place=[2, 3], deadline=60.0)
+    rest = jobs_at([3, 4], row=[2, 3], deadline=60.0)
     assert left(policy, rest, 20.0) == [2, 3]
     assert [left(policy, rest, now) for now in (59.9, 60.0)] == [[2, 3], [2]]
-    more = jobs_at([3, 4, 1, 2], place=[2, 3, 4, 5], deadline=100.0)
+    more = jobs_at([3, 4, 1, 2], row=[2, 3, 4, 5], deadline=100.0)
     assert left(policy, more, 60.0) == [2, 3, 4, 5]
     assert left(policy, more, 80.0) == [4, 5]
 

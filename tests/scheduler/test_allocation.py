@@ -21,12 +21,12 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 
 
-def plan(share: Sequence[float], order: Sequence[int] | None = None, fill: bool = True) -> Plan:
+def plan(share: Sequence[float], order: Sequence[int] | None = None, work_conserving: bool = True) -> Plan:
     n = len(share)
     zeros = np.zeros(n, np.int64)
     return Plan(
         np.array(range(n) if order is None else order, np.int64), np.array(share, np.float64), np.zeros(n),
-        zeros, zeros, np.zeros((n, 2)), fill,
+        zeros, zeros, np.zeros((n, 2)), work_conserving,
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_a_script_of_several_devices_keeps_the_one_that_it_was_found_on() -> Non
 
 def test_parts_that_fit_lie_side_by_side_and_fill_the_device() -> None:
     assert Pool(devices=1).deal(plan([0.5, 0.25])) == [(0.666667, (0,)), (0.333333, (0,))]
-    assert Pool(devices=1).deal(plan([0.5, 0.25], fill=False)) == [(0.5, (0,)), (0.25, (0,))]
+    assert Pool(devices=1).deal(plan([0.5, 0.25], work_conserving=False)) == [(0.5, (0,)), (0.25, (0,))]
 
 
 def test_parts_that_do_not_fit_share_in_proportion() -> None:
@@ -123,7 +123,7 @@ def test_what_is_left_of_a_device_is_enough_for_a_whole_wish() -> None:
 def test_what_nobody_wants_goes_to_the_next_who_can_use_it() -> None:
     assert Pool(devices=1).deal(plan([0, 0])) == [(1, (0,)), (0, (0,))]
     assert Pool(devices=3).deal(plan([1, 0, 0.5, 0])) == [(1, (0,)), (1, (2,)), (1, (1,)), (0, (0,))]
-    assert Pool(devices=1).deal(plan([0, 0], fill=False)) == [(0, (0,)), (0, (0,))]
+    assert Pool(devices=1).deal(plan([0, 0], work_conserving=False)) == [(0, (0,)), (0, (0,))]
 
 
 def test_slots_are_kept_and_the_last_makes_room() -> None:
