@@ -29,6 +29,21 @@ def on_startup(**_: Any) -> None:
     skip = shutil.ignore_patterns("__pycache__", "*.csv", "*.json")
     shutil.copytree(ROOT / "lightning_core", SOURCE / "lightning_core", ignore=skip)
     shutil.copytree(ROOT / "callbacks", SOURCE / "lightning_core" / "callbacks", ignore=skip)
+    for path in SOURCE.rglob("*.py"):
+        path.write_text(as_markdown(path.read_text()))
+
+
+def as_markdown(source: str) -> str:
+    """Return a module whose docstrings hold Markdown where they held reStructuredText: roles, notes, literal blocks.
+
+    Example::
+
+        >>> as_markdown("As of :class:`~lightning_core.core.jobs.Job`.")
+        'As of `Job`.'
+    """
+    source = re.sub(r":(?:class|func|meth|attr|mod|data|exc):`~?(?:[^`]*\.)?([^`.]+)`", r"`\1`", source)
+    source = re.sub(r"^(\s*)\.\. note::$", r"\1!!! note", source, flags=re.MULTILINE)
+    return re.sub(r"^(\s*Example)::$", r"\1:", source, flags=re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
