@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def ours(batches: int, folder: Path) -> np.ndarray:
     """Seconds a batch in the hooks of CoreCallback, shape ``(batches,)``."""
     arbiter = DeviceArbiter(folder / "turn")
     device_lock = ArbiterClient(arbiter.path)
-    callback = CoreCallback("bench", target=BatchTarget(10**9), client=RayClient("bench"), device_lock=device_lock)
+    callback = CoreCallback("bench", "1d", BatchTarget(10**9))
+    callback._options = replace(callback._options, client=RayClient("bench"), device_lock=device_lock)
     spent = timed(callback)
     fit(callback, batches)
     device_lock.close()

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 # The loader's position holds for any number of ranks if a step is of the same micro-batches.
-SLOTS = "LIGHTNING_CORE_SLOTS"
+MICRO_BATCHES = "LIGHTNING_CORE_MICRO_BATCHES"
 
 
 def run(folder: Path, rank: int, ranks: int, port: int) -> None:
     """Trains until the file ``stop`` is there."""
     os.environ.update({
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": "0", "GROUP_RANK": str(rank), "TORCHELASTIC_RUN_ID": "restart", SLOTS: "2",
+        "LOCAL_RANK": "0", "GROUP_RANK": str(rank), "TORCHELASTIC_RUN_ID": "restart", MICRO_BATCHES: "2",
     })  # fmt: skip
     import lightning.pytorch as pl
     import torch

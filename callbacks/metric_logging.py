@@ -1,4 +1,4 @@
-"""What loggers are told, the share that a job holds, its forecast and its verdict; and the last line."""
+"""What loggers get about a job (its share, forecast and verdict), and the line that is printed at its end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import lightning.pytorch as pl
 
 from lightning_core.core.answers import End, JobForecast, Verdict
 
-CODES = {
+VERDICT_CODES = {
     Verdict.MET: 3.0,
     Verdict.FEASIBLE: 2.0,
     Verdict.AT_RISK: 1.0,
@@ -17,43 +17,48 @@ CODES = {
 }
 
 
-def scalars(news: JobForecast | End) -> dict[str, float]:
-    """As loggers take them; what is not known is left out.
+def metrics_of(news: JobForecast | End) -> dict[str, float]:
+    """Return a forecast or an end as metrics for loggers, without unknown values.
 
     Example::
 
-        >>> scalars(JobForecast(Verdict.AT_RISK, "late by 12m", 0.5, 60.0, None))
+        >>> metrics_of(JobForecast(Verdict.AT_RISK, "late by 12m", 0.5, 60.0, None))
         {'lightning_core/share': 0.5, 'lightning_core/seconds_left': 60.0, 'lightning_core/verdict': 1.0}
     """
     known: dict[str, float | None] = {}
     if isinstance(news, JobForecast):
         known = {"share": news.share, "seconds_left": news.left, "seconds_to_spare": news.spare}
-    known["verdict"] = None if news.verdict is None else CODES[news.verdict]
+    known["verdict"] = None if news.verdict is None else VERDICT_CODES[news.verdict]
     return {f"lightning_core/{name}": value for name, value in known.items() if value is not None}
 
 
-def tell(trainer: pl.Trainer, news: JobForecast | End) -> None:
-    """Logs at the step that Lightning gives to what is logged now."""
+def log_metrics(trainer: pl.Trainer, news: JobForecast | End) -> None:
+    """Log a forecast or an end, at the step that Lightning uses for metrics logged now."""
     for logger in trainer.loggers:
-        logger.log_metrics(scalars(news), step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+        logger.log_metrics(metrics_of(news), step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
-def last_line(job: str, word: JobForecast | None, refused: str = "") -> str:
-    """Return what became of a job in one line: whether it met its target, or why not, and what would have done.
+def summary_line(job: str, forecast: JobForecast | None, refused: str = "") -> str:
+    """Return the outcome of a job in one line: whether its target was met and, if not, what it would have taken.
+
+    Args:
+        job: Name of the job.
+        forecast: Last forecast, which holds the verdict; None if there is none.
+        refused: The pool's reason for refusing the job, if it did.
 
     Example::
 
-        >>> last_line("a", JobForecast(Verdict.MET, "target met with 51.0s to spare", 0.0, None, None))
+        >>> summary_line("a", JobForecast(Verdict.MET, "target met with 51.0s to spare", 0.0, None, None))
         'lightning_core: a: met: target met with 51.0s to spare'
     """
-    if word is None or word.verdict is None:
-        why = f"the pool refused it: {refused}" if refused else "no scheduler answers"
-        return f"lightning_core: {job}: not known whether it met its target: {why}"
-    return f"lightning_core: {job}: {word.verdict}: {word.reason}"
+    if forecast is None or forecast.verdict is None:
+        why = f"the pool refused the job: {refused}" if refused else "the scheduler does not answer"
+        return f"lightning_core: {job}: unknown whether the target was met: {why}"
+    return f"lightning_core: {job}: {forecast.verdict}: {forecast.reason}"
 
 
-def say(trainer: pl.Trainer, line: str) -> None:
-    """Print a line where the training's user sees it, whatever is logged: above its progress bar, if there is one."""
+def print_line(trainer: pl.Trainer, line: str) -> None:
+    """Print a line where the user sees it whatever the log level, and above a progress bar."""
     bar = trainer.progress_bar_callback
     if bar is not None and getattr(bar, "is_enabled", False):
         bar.print(line)

@@ -24,7 +24,7 @@ KNOWN = {
     "EVENT": "of an on_verdict command: verdict, or alert",
     "VERDICT": "of an on_verdict command: the job's new verdict; empty of an alert",
     "REASON": "of an on_verdict command: why",
-    "SLOTS": "of a launched rank: micro-batches in a step",
+    "MICRO_BATCHES": "of a launched rank: micro-batches in a step",
     "SPOT": "of a provision command: spot nodes wanted",
     "ON_DEMAND": "of a provision command: on-demand nodes wanted",
 }

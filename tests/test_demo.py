@@ -13,7 +13,7 @@ from benchmarks.demo import play
 from examples import demo
 from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record
-from lightning_core.callbacks.meter import LossMeter
+from lightning_core.callbacks.reporting.loss_meter import LossMeter
 from lightning_core.core.events import Report
 from lightning_core.simulation.recorded_curves import Curve, load_curves
 

@@ -13,14 +13,14 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.storage.journal import Journal
-from tests.callbacks.test_callback import Script, grant
+from tests.callbacks.test_callback import ConnectedScript, Script, grant
 from tests.conftest import ROOT
 from tests.tiny import QUIET
 
@@ -71,14 +71,14 @@ def waits(callbacks: list[pl.Callback]) -> dict[str, int]:
 def test_the_callback_does_not_wait_for_the_device_every_batch() -> None:
     """Beside the same training without it; its waits for batches that were handed over long ago are events."""
     without = waits([])
-    ours = waits([CoreCallback("job", target=BatchTarget(10**9), client=Script(grant(1, 1.0)), growth=0.0)])
+    ours = waits([ConnectedScript("job", BatchTarget(10**9), client=Script(grant(1, 1.0)), growth=0.0)])
     extra = {name: ours[name] - without[name] for name in WAITS}
     assert all(count < BATCHES / 10 for count in extra.values()), (without, ours)
 
 
 def test_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
     script = Script(grant(1, 1.0))
-    fit([CoreCallback("job", target=BatchTarget(10**9), client=script, growth=0.0)])
+    fit([ConnectedScript("job", BatchTarget(10**9), client=script, growth=0.0)])
     last = script.reports[-1]
     assert last.batches == BATCHES
     assert 0 < last.busy < 60
@@ -89,7 +89,7 @@ def test_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
 
 def test_memory_is_given_back_on_release(tmp_path: Path) -> None:
     """A job that is granted no device saves and leaves; what it held on the device is free."""
-    from lightning_core.callbacks import Released
+    from lightning_core.callbacks.control.fit_signals import JobReleased
 
     gc.collect()
     torch.cuda.empty_cache()
@@ -101,10 +101,8 @@ def test_memory_is_given_back_on_release(tmp_path: Path) -> None:
             if trainer.global_step == 50:
                 script.say(Grant("job", 2, 0.0, (), Reason("makes_room")))
 
-    core = CoreCallback(
-        "job", target=BatchTarget(10**9), client=script, launched=True, devices=(0,), folder=tmp_path, growth=0.0
-    )
-    with pytest.raises(Released):
+    core = LaunchedCallback("job", BatchTarget(10**9), client=script, devices=(0,), folder=tmp_path, growth=0.0)
+    with pytest.raises(JobReleased):
         fit([core, Tell()], batches=10**6)
     assert (tmp_path / "last.ckpt").exists()
     del core
@@ -146,7 +144,7 @@ def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) ->
 def test_a_part_of_a_gpu_is_held_by_pausing() -> None:
     """Nobody else is there, and still it uses no more than it was granted."""
     script = Script(Grant("job", 1, 0.4, (0,), Reason("on_ramp", (0.4, 60.0)), True))
-    core = CoreCallback("job", target=BatchTarget(10**9), client=script, launched=True, devices=(0,), growth=0.0)
+    core = LaunchedCallback("job", BatchTarget(10**9), client=script, devices=(0,), growth=0.0)
     began = time.monotonic()
     fit([core], batches=400)
     took = time.monotonic() - began

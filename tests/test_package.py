@@ -31,6 +31,8 @@ ROOMS = (
     "report",
     "callbacks.elastic",
     "callbacks.checkpointing",
+    "callbacks.reporting",
+    "callbacks.control",
     "callbacks",
     "bundle",
     "simulation cloud worker run",

@@ -1,1 +1,1 @@
-"""How the checkpoints of a training are written and read."""
+"""Writing and reading the checkpoints of a training."""

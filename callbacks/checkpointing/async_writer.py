@@ -1,4 +1,4 @@
-"""Writing checkpoints while training goes on: a copy in host memory, and a thread that writes in order."""
+"""Writes checkpoints while training continues: a copy in host memory, and a thread that writes in order."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ from lightning_core.view.console_lines import logger
 log = logger(__name__)
 T = TypeVar("T")
 
-# One checkpoint that is being written, one that waits.
-UNDER_WAY = 2
+# Checkpoints in memory at the same time: one that is being written and one that waits.
+MAX_PENDING = 2
 
 
-class Later:
-    """A thread that writes checkpoints in the order in which they were saved."""
+class AsyncWriter:
+    """Writes checkpoints in a thread, in the order in which they were saved."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
-        self._room = threading.BoundedSemaphore(UNDER_WAY)
+        self._room = threading.BoundedSemaphore(MAX_PENDING)
         self._failed: dict[Path, Exception] = {}
         self._last_failed = False
 
     def save(self, copied: Callable[[], T], write: Callable[[T], object], path: Path) -> None:
-        """Copies now and writes later."""
-        self._room.acquire()  # before the copy: no more than these are in memory
+        """Copy a checkpoint now and write it later.
+
+        Args:
+            copied: Returns the copy.
+            write: Writes the copy.
+            path: Path of the checkpoint.
+        """
+        self._room.acquire()  # before the copy, to bound the memory
         try:
             held = copied()
         except BaseException:
@@ -41,15 +47,15 @@ class Later:
         self._thread.submit(self._write, lambda: write(held), path)
 
     def remove(self, remove: Callable[[], None], path: Path) -> None:
-        """Removes a file once what was saved before is written."""
+        """Remove a file after everything saved before has been written."""
         self._thread.submit(self._remove, remove, path)
 
     def wait(self) -> None:
-        """Until all is done that was asked for."""
+        """Wait until all requests are done."""
         self._thread.submit(int).result()
 
     def close(self) -> Exception | None:
-        """Waits, and ends the thread; the error of a place whose newest checkpoint could not be written."""
+        """Wait and end the thread; return the error of a path whose newest checkpoint could not be written, if any."""
         self._thread.shutdown()
         return next(iter(self._failed.values()), None)
 
@@ -58,7 +64,7 @@ class Later:
             write()
             self._last_failed = False
             self._failed.pop(path, None)
-        except Exception as error:  # it is raised where the training can be told
+        except Exception as error:  # raised by close(), in the training thread
             self._last_failed = True
             self._failed[path] = error
             log.warning("%s", error)
@@ -67,7 +73,7 @@ class Later:
 
     def _remove(self, remove: Callable[[], None], path: Path) -> None:
         if self._last_failed:
-            log.warning("checkpoint %s stays: the one that was to replace it could not be saved", path)
+            log.warning("checkpoint %s is kept: the checkpoint that was to replace it could not be saved", path)
             return
         try:
             remove()
@@ -76,7 +82,7 @@ class Later:
 
 
 def to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """A copy in host memory that training does not change; tensors that share memory still do.
+    """Return a copy in host memory that training does not change; tensors that share memory still do.
 
     Example::
 
@@ -96,7 +102,7 @@ def to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
             key = (tensor.device, storage.data_ptr(), storage.nbytes())
             if key not in storages:
                 flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-                # Not torch's own copy: of bytes it would be one of many threads, slow where the cores are busy.
+                # Not torch's own copy, which uses many threads for bytes and is slow on busy cores.
                 host = torch.from_numpy(flat.numpy().copy()) if tensor.device.type == "cpu" else flat.cpu()
                 storages[key] = host.untyped_storage()
             copied = torch.empty(0, dtype=tensor.dtype).set_(
@@ -112,13 +118,13 @@ def to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a view of its storage and nothing else."""
+    """Return whether a tensor is nothing but a view of its storage."""
     simple = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return simple and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
 def size_of(checkpoint: dict[str, Any]) -> int:
-    """Bytes of all tensors, those that share memory once: about the size of the file."""
+    """Return the bytes of all tensors, counting shared memory once: about the size of the file."""
     storages: dict[Any, int] = {}
 
     def count(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@ r"""
 SafeCheckpointIO
 ^^^^^^^^^^^^^^^^
 
-Checkpoints that cannot be lost, for any Trainer.
+Checkpoints for any Trainer that survive kills, full disks and damaged files.
 """
 
 from __future__ import annotations
@@ -18,43 +18,45 @@ from lightning.fabric.utilities.cloud_io import _load
 from lightning.pytorch.plugins.io import CheckpointIO
 from typing_extensions import override
 
+from lightning_core.errors import LightningCoreError
 from lightning_core.storage.generations import CorruptCheckpointError, Generations, Manifest, generations, opened, sweep
 from lightning_core.view.console_lines import logger
 
-from .async_writer import Later, size_of, to_host
+from .async_writer import AsyncWriter, size_of, to_host
 
 log = logger(__name__)
 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
-class CheckpointError(RuntimeError):
-    """There is no checkpoint that may be loaded; the message says why, file by file."""
+class CheckpointError(LightningCoreError, RuntimeError):
+    """No checkpoint can be loaded, or the one to save could not be; the message gives the reason for each file."""
 
 
 class SafeCheckpointIO(CheckpointIO):
     """Saves checkpoints so that a kill, a full disk or a damaged file never costs the last good one.
 
-    A file is written beside its place, synced and renamed; a manifest ``NAME.json`` with its SHA-256 lies beside it,
-    and the checkpoint before it stays as ``NAME.1``. What is loaded is what the manifest says; a file that is damaged
-    or missing is replaced by its newest generation that is not, with a warning.
+    A file is written under a temporary name, synced and renamed. A manifest ``NAME.json`` beside it holds its SHA-256,
+    and the previous checkpoint is kept as ``NAME.1``. Loading verifies the SHA-256; a damaged or missing file is
+    replaced by its newest valid generation, with a warning.
 
     Args:
-        asynchronous: whether training goes on while a checkpoint is written: it waits for the copy to host memory only.
-            Every checkpoint is written, in the order of saving: one may wait while another is written, and who saves a
-            third waits for the first.
-        keep: generations of each file, 2 at least.
+        asynchronous: Whether training continues while a checkpoint is written; it then waits only for a copy in host
+            memory. All checkpoints are written, in the order in which they were saved. Saving a third one waits until
+            the first is written.
+        keep: Generations of each file to keep, at least 2.
 
     Raises:
-        ValueError: if ``keep`` is less than 2.
+        ValueError: If ``keep`` is less than 2.
 
     .. note::
-        Nothing but tensors and plain data is ever loaded (``weights_only=True``), whatever the Trainer was told. Types
-        of your own have to be allowed, with :func:`torch.serialization.add_safe_globals`.
+        Only tensors and plain data are loaded (``weights_only=True``), whatever the Trainer is told. Allow your own
+        types with :func:`torch.serialization.add_safe_globals`.
 
     .. note::
-        Files are local; what another tool has written loads too, unverified. Strategies that shard a model over many
-        files (``DeepSpeedStrategy``, ``FSDPStrategy(state_dict_type="sharded")``) write them past any plugin.
+        Files are local. A file written by another tool is loaded too, but cannot be verified. Strategies that shard a
+        model over many files (``DeepSpeedStrategy``, ``FSDPStrategy(state_dict_type="sharded")``) write them without
+        any plugin.
 
     Example::
 
@@ -74,28 +76,28 @@ class SafeCheckpointIO(CheckpointIO):
     def __init__(self, asynchronous: bool = False, keep: int = 2) -> None:
         self._files = Generations(keep)
         self._asynchronous = asynchronous
-        self._later: Later | None = None
+        self._writer: AsyncWriter | None = None
         self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_later": None}  # its thread is this process's
+        return {**self.__dict__, "_writer": None}  # the thread belongs to this process
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        """Saves a checkpoint; with ``asynchronous``, as soon as the disk allows.
+        """Save a checkpoint; with ``asynchronous``, as soon as the disk allows.
 
         Args:
-            checkpoint: what to save; a plain dictionary of tensors and numbers will do.
-            path: of a local file.
-            storage_options: none are known.
+            checkpoint: Dictionary of tensors and plain data.
+            path: Path of a local file.
+            storage_options: Not supported, must be None.
 
         Raises:
-            OSError: if it cannot be written; the message says where, and how much room there is.
-            TypeError: if there are ``storage_options``.
-            ValueError: if the path is not local.
+            OSError: If the file cannot be written; the message names the path and the free space.
+            TypeError: If there are ``storage_options``.
+            ValueError: If the path is not local.
         """
         if storage_options is not None:
-            raise TypeError(f"SafeCheckpointIO knows no storage_options, got {storage_options!r}")
+            raise TypeError(f"SafeCheckpointIO supports no storage_options, got {storage_options!r}")
         if _is_remote(path):
             raise ValueError(f"SafeCheckpointIO saves to local files, got {path}")
         if self._asynchronous:
@@ -104,10 +106,10 @@ class SafeCheckpointIO(CheckpointIO):
             self.write(checkpoint, Path(path))
 
     def write_later(self, checkpoint: dict[str, Any], path: Path, **options: Any) -> None:
-        """Copies a checkpoint now and writes it while training goes on; options as of :meth:`write`."""
-        if self._later is None:
-            self._later = Later()
-        self._later.save(lambda: to_host(checkpoint), lambda held: self.write(held, path, **options), path)
+        """Copy a checkpoint now and write it while training continues; options are those of :meth:`write`."""
+        if self._writer is None:
+            self._writer = AsyncWriter()
+        self._writer.save(lambda: to_host(checkpoint), lambda held: self.write(held, path, **options), path)
 
     def write(
         self,
@@ -118,21 +120,24 @@ class SafeCheckpointIO(CheckpointIO):
         value: float | None = None,
         strict: bool = False,
     ) -> Manifest:
-        """Saves a checkpoint now.
+        """Save a checkpoint now.
 
         Args:
-            checkpoint: what to save.
-            path: of a local file.
-            batches: that were done, for the manifest; ``global_step`` unless given.
-            value: of a metric, for the manifest.
-            strict: whether one that would not be loaded takes nobody's place.
+            checkpoint: Dictionary of tensors and plain data.
+            path: Path of a local file.
+            batches: Batches done, for the manifest; ``global_step`` by default.
+            value: Value of a metric, for the manifest.
+            strict: Whether to keep the previous checkpoint if the new one could not be loaded again.
+
+        Returns:
+            Manifest of the file.
 
         Raises:
-            OSError: if it cannot be written.
-            CheckpointError: with ``strict``, if it would not be loaded.
+            OSError: If the file cannot be written.
+            CheckpointError: With ``strict``, if the checkpoint could not be loaded again.
         """
 
-        def look(part: Path) -> None:
+        def inspect(part: Path) -> None:
             refused = ", ".join(refused_types(part))
             if refused and strict:
                 raise CheckpointError(f"{path} could not be loaded again: it contains {refused}")
@@ -149,29 +154,29 @@ class SafeCheckpointIO(CheckpointIO):
             batches=step if batches is None else batches,
             value=value,
             size=lambda: size_of(checkpoint),
-            look=look,
+            look=inspect,
         )
 
     @override
     def load_checkpoint(
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = True
     ) -> dict[str, Any]:
-        """Loads a checkpoint, or its newest generation that is sound.
+        """Load a checkpoint, or its newest valid generation.
 
         Args:
-            path: of a file, or a URL.
-            map_location: as for :func:`torch.load`.
-            weights_only: True, whatever is given.
+            path: Path of a file, or a URL.
+            map_location: As for :func:`torch.load`.
+            weights_only: Ignored: always True.
 
         Raises:
-            FileNotFoundError: if there is none.
-            CheckpointError: if none may be loaded: damaged, or with code in it.
+            FileNotFoundError: If there is no checkpoint.
+            CheckpointError: If all generations are damaged, or contain types that are not allowed.
         """
-        if self._later is not None:
-            self._later.wait()
+        if self._writer is not None:
+            self._writer.wait()
         if _is_remote(path):
             return _plain(_load(path, map_location, weights_only=True))
-        place = Path(path).resolve()  # the last checkpoint may be a link to the best one
+        place = Path(path).resolve()  # last.ckpt may link to the best checkpoint
         sweep(place.parent)
         findings: list[str] = []
         for candidate in generations(place):
@@ -183,7 +188,7 @@ class SafeCheckpointIO(CheckpointIO):
             if findings:
                 log.warning("checkpoint %s: %s; loaded %s instead", path, "; ".join(findings), candidate.name)
             elif not verified:
-                log.info("checkpoint %s has no manifest: loaded as it is, it cannot be verified", path)
+                log.info("checkpoint %s has no manifest: loaded without verification", path)
             return content
         if findings == [f"{place.name}: missing"]:
             raise FileNotFoundError(f"checkpoint {path}: missing")
@@ -191,68 +196,68 @@ class SafeCheckpointIO(CheckpointIO):
 
     @override
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Removes a checkpoint with its manifest and older generations, after those that are still to be written.
+        """Remove a checkpoint, its manifest and older generations, after pending checkpoints have been written.
 
-        If the last asynchronous save has failed, nothing is removed: it may be the last good one.
+        Nothing is removed after a failed asynchronous save, because the file may be the last good one.
         """
-        if self._later is None:
+        if self._writer is None:
             self._remove(Path(path))
         else:
-            self._later.remove(lambda: self._remove(Path(path)), Path(path))
+            self._writer.remove(lambda: self._remove(Path(path)), Path(path))
 
     @override
     def teardown(self) -> None:
-        """Waits for what is still to be written.
+        """Wait for pending checkpoints.
 
         Raises:
-            OSError: if something could not be, nor anything after it at its place.
+            OSError: If the newest checkpoint of a path could not be written.
         """
-        later, self._later = self._later, None
-        if later is None:
+        writer, self._writer = self._writer, None
+        if writer is None:
             return
-        # An error that ends the training is not hidden behind ours, which has been told.
-        if (error := later.close()) is not None and sys.exc_info()[0] is None:
+        # Do not hide an error that ends the training; this one has been logged.
+        if (error := writer.close()) is not None and sys.exc_info()[0] is None:
             raise error
 
     def _remove(self, path: Path) -> None:
-        if path.is_dir() and not path.is_symlink():  # of a strategy that shards
+        if path.is_dir() and not path.is_symlink():  # written by a sharding strategy
             shutil.rmtree(path)
         else:
             self._files.remove(path)
 
 
 def refused_types(file: Any) -> list[str]:
-    """Types in a checkpoint that are not loaded unless somebody allows them; nothing is run to find them.
+    """Return the types in a checkpoint that are not allowed to be loaded; no code of the file is run.
 
     Args:
-        file: its path, or the open file.
+        file: Path or open file.
     """
     try:
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
-    except Exception:  # of another format, or damaged in one of many ways: loading it tells which
+    except Exception:  # another format, or damaged: loading it gives the reason
         return []
 
 
 def _load_file(path: Path, map_location: Any, *, need_manifest: bool) -> tuple[dict[str, Any], bool]:
-    """The content of a file, and whether it is what its manifest says.
+    """Return the content of a file, and whether a manifest has verified it.
 
     Raises:
-        CorruptCheckpointError: if it is not, or cannot be read.
-        CheckpointError: if it has more than tensors and plain data in it.
+        CorruptCheckpointError: If the file does not match its manifest, or cannot be read.
+        CheckpointError: If it contains more than tensors and plain data.
     """
     with opened(path) as (file, manifest):
         if need_manifest and manifest is None:
             raise CorruptCheckpointError("has no manifest")
         try:
-            # Said, not left to the default: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD turns the default off.
+            # Explicit, because TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD changes the default.
             return _plain(torch.load(file, map_location, weights_only=True)), manifest is not None
-        except Exception as error:  # what a damaged file makes torch raise is of many kinds
+        except Exception as error:  # torch raises many kinds of errors for damaged files
             file.seek(0)
             if refused := ", ".join(refused_types(file)):
                 raise CheckpointError(
                     f"checkpoint {path} is refused: it contains {refused}. {_allow(refused)}"
                 ) from None
-            raise CorruptCheckpointError(f"cannot be read as tensors and plain data: {_torch_says(error)}") from None
+            raise CorruptCheckpointError(f"cannot be read as tensors and plain data: {_torch_message(error)}") from None
 
 
 def _plain(content: Any) -> dict[str, Any]:
@@ -268,8 +273,8 @@ def _allow(types: str) -> str:
     )
 
 
-def _torch_says(error: Exception) -> str:
-    """What it is about, without the advice to load whatever is in the file."""
+def _torch_message(error: Exception) -> str:
+    """Return torch's message without its advice to load the file unsafely."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if "weights_only" not in line and "torch.load" not in line] or lines[:1]
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""How a launched job's checkpoints are written and read, beside those that its user asks for."""
+"""Writes and loads the checkpoints of a launched job, besides those that its user asks for."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 from typing_extensions import override
 
 from lightning_core.core.events import Checkpoint
+from lightning_core.errors import LightningCoreError
 
 from .checkpoint_io import CheckpointError, SafeCheckpointIO
 
-# Of this Lightning: whether plugins are told how to load.
-_CAN_SAY = "weights_only" in inspect.signature(CheckpointIO.load_checkpoint).parameters
+# Whether this version of Lightning tells plugins how to load.
+_HAS_WEIGHTS_ONLY = "weights_only" in inspect.signature(CheckpointIO.load_checkpoint).parameters
 
 
-class NotSaved(OSError):
-    """A training could not be saved; all its ranks know."""
+class CheckpointNotSavedError(LightningCoreError, OSError):
+    """A training could not be saved; raised on all of its ranks."""
 
 
-class _OfOneRank(CheckpointIO):
-    """Saves, and keeps what went wrong to itself: raised in one rank only, it would leave the others waiting.
+class _JobWriterIO(CheckpointIO):
+    """Saves a checkpoint and keeps the error, if any: raised on one rank alone, it would leave the others waiting.
 
     Args:
-        io: that saves.
-        batches: that were done.
-        value: of a metric, for the manifest.
-        later: whether training goes on while it is written.
+        io: Plugin that saves.
+        batches: Batches done, for the manifest.
+        value: Value of a metric, for the manifest.
+        later: Whether training continues while the file is written.
     """
 
     def __init__(self, io: SafeCheckpointIO, batches: int, value: float | None = None, later: bool = False) -> None:
@@ -52,7 +53,7 @@ class _OfOneRank(CheckpointIO):
             manifest = self._io.write(checkpoint, Path(path), self._batches, value=self._value, strict=True)
             self.saved = Checkpoint(self._batches, manifest.sha256)
         except CheckpointError as error:
-            # It must not leave on the strength of a file from which it could not come back.
+            # A job must not leave relying on a file that it could not resume from.
             self.error = OSError(errno.EINVAL, str(error))
         except Exception as error:
             self.error = error
@@ -66,71 +67,71 @@ class _OfOneRank(CheckpointIO):
         self._io.remove_checkpoint(path)
 
 
-class ItsOwn(CheckpointIO):
-    """Loads a launched job's own checkpoints as they were saved; all others are left to the Trainer's plugin.
+class JobCheckpointIO(CheckpointIO):
+    """Loads the job's own checkpoints as they were saved, and leaves all others to the Trainer's plugin.
 
     Args:
-        folder: of its own.
-        theirs: the Trainer's plugin.
+        folder: Folder of the job's own checkpoints.
+        user_io: Plugin of the Trainer.
     """
 
-    def __init__(self, folder: Path, theirs: CheckpointIO) -> None:
+    def __init__(self, folder: Path, user_io: CheckpointIO) -> None:
         self._folder = folder.resolve()
-        self._theirs = theirs
+        self._user_io = user_io
         self._io = SafeCheckpointIO()
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        self._theirs.save_checkpoint(checkpoint, path, storage_options)
+        self._user_io.save_checkpoint(checkpoint, path, storage_options)
 
     @override
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
-        # What Lightning loads by itself is loaded as ours are: nothing in it is run.
-        if type(self._theirs) is TorchCheckpointIO or Path(path).resolve().parent == self._folder:
+        # Lightning's default plugin is replaced too, so that no code in a checkpoint is run.
+        if type(self._user_io) is TorchCheckpointIO or Path(path).resolve().parent == self._folder:
             return self._io.load_checkpoint(path, map_location)
-        safely = {"weights_only": True} if _CAN_SAY else {}
-        return self._theirs.load_checkpoint(path, map_location, **safely)
+        safely = {"weights_only": True} if _HAS_WEIGHTS_ONLY else {}
+        return self._user_io.load_checkpoint(path, map_location, **safely)
 
     @override
     def remove_checkpoint(self, path: Any) -> None:
-        self._theirs.remove_checkpoint(path)
+        self._user_io.remove_checkpoint(path)
 
     @override
     def teardown(self) -> None:
-        self._theirs.teardown()
+        self._user_io.teardown()
 
 
 def write(
     trainer: pl.Trainer,
-    place: Path,
+    path: Path,
     io: SafeCheckpointIO | None = None,
     *,
     value: float | None = None,
     later: bool = False,
 ) -> Checkpoint:
-    """Saves a training; on all ranks together.
+    """Save a training; called on all ranks together.
 
     Args:
-        trainer: that trains.
-        place: of the file.
-        io: that saves it; a new one unless given.
-        value: of a metric, for the manifest.
-        later: whether training goes on while the file is written. The SHA-256 is not known then, and what goes wrong
-            with the writing is told when ``io`` is torn down.
+        trainer: Trainer of the job.
+        path: Path of the file.
+        io: Plugin that saves the file; a new one by default.
+        value: Value of a metric, for the manifest.
+        later: Whether training continues while the file is written. Its SHA-256 is then not known yet, and errors are
+            raised when ``io`` is torn down.
 
     Raises:
-        NotSaved: on all ranks, if the file cannot be written, or could not be loaded again. What was saved before
-            stands.
-        MisconfigurationException: if the strategy writes its checkpoints by itself.
+        CheckpointNotSavedError: On all ranks, if the file cannot be written or could not be loaded again. The previous
+            checkpoint is kept.
+        MisconfigurationException: If the strategy writes checkpoints without a plugin.
     """
     strategy = trainer.strategy
-    theirs = strategy.checkpoint_io
-    ours = _OfOneRank(io or SafeCheckpointIO(), batches_done(trainer), value, later)
+    user_io = strategy.checkpoint_io
+    ours = _JobWriterIO(io or SafeCheckpointIO(), batches_done(trainer), value, later)
     strategy.checkpoint_io = ours
     try:
-        trainer.save_checkpoint(place, weights_only=False)
+        trainer.save_checkpoint(path, weights_only=False)
     finally:
-        strategy.checkpoint_io = theirs
+        strategy.checkpoint_io = user_io
     error = ours.error
     number = error.errno if isinstance(error, OSError) else None
     words = "" if error is None else getattr(error, "strerror", None) or str(error)
@@ -138,15 +139,17 @@ def write(
     if saved is not None:
         return saved
     if number is not None:
-        raise NotSaved(number, words) from error
+        raise CheckpointNotSavedError(number, words) from error
     if words:
         raise error or RuntimeError(words)
     name = type(strategy).__name__
-    raise MisconfigurationException(f"{name} writes its checkpoints by itself; a launched job cannot be saved with it")
+    raise MisconfigurationException(
+        f"{name} writes checkpoints without a plugin, so a launched job cannot be saved with it: use another strategy"
+    )
 
 
 def batches_done(trainer: pl.Trainer) -> int:
-    """Batches since the run began: steps of the optimiser, or calls of ``training_step`` that does those itself."""
+    """Return the batches since the job began: optimiser steps or, with manual optimisation, training steps."""
     if trainer.lightning_module.automatic_optimization:
         return trainer.global_step
     progress: Any = trainer.fit_loop.epoch_loop.batch_progress.total

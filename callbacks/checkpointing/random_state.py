@@ -10,7 +10,7 @@ import torch
 
 
 def collect() -> dict[str, Any]:
-    """The state of Python's, NumPy's and torch's generators, the GPUs' among them."""
+    """Return the state of the generators of Python, NumPy, torch and all GPUs."""
     cuda: Any = torch.cuda
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
@@ -23,7 +23,7 @@ def collect() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Brings the generators back to a state that :func:`collect` has given.
+    """Restore a state that :func:`collect` has returned.
 
     Example::
 

@@ -1,1 +1,1 @@
-"""Training on a number of devices that may change: steps of micro-batches, and a loader that shares them out."""
+"""Training on a changing number of devices: optimiser steps made of micro-batches, and a loader that distributes them."""

@@ -64,9 +64,9 @@ def joined_ranks(rank: Rank) -> Iterator[None]:
     """
     told = {}
     if rank.slots:
-        from lightning_core.callbacks.elastic.steps import SLOTS
+        from lightning_core.callbacks.elastic.steps import MICRO_BATCHES
 
-        told[SLOTS] = str(rank.slots)
+        told[MICRO_BATCHES] = str(rank.slots)
     if rank.of > 1:
         told |= {
             "MASTER_ADDR": rank.address,

@@ -154,7 +154,7 @@ class Worker:
 
     def _train(self, assignment: Assignment) -> WorkerExited:
         """Trains a job to its end, or to where it leaves; never raises."""
-        from lightning_core.callbacks import CoreCallback
+        from lightning_core.callbacks.launched import LaunchedCallback
         from lightning_core.node.arbiter_client import ArbiterClient
         from lightning_core.node.device_cores import cores_of
         from lightning_core.server.ray_actor import RayClient
@@ -166,12 +166,11 @@ class Worker:
         log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
             with _printing_to(log_file), modules_from(assignment.paths), joined_ranks(rank):
-                callback = CoreCallback(
+                callback = LaunchedCallback(
                     assignment.job,
-                    target=assignment.target,
+                    assignment.target,
                     client=RayClient(assignment.scheduler),
                     device_lock=device_lock,
-                    launched=True,
                     incarnation=assignment.incarnation,
                     devices=assignment.devices,
                     cores=self._cores,
@@ -204,11 +203,11 @@ class Worker:
 
 def _say_last(assignment: Assignment, word: JobForecast | None) -> None:
     """Adds to the log of a job that is over what became of it."""
-    from lightning_core.callbacks.metric_logging import last_line
+    from lightning_core.callbacks.metric_logging import summary_line
 
     if word is not None and word.verdict in (Verdict.MET, Verdict.MISSED, Verdict.CANCELLED, Verdict.CRASHED):
         with suppress(OSError), (Path(assignment.folder) / "log.txt").open("a") as file:
-            print(last_line(assignment.job, word), file=file)
+            print(summary_line(assignment.job, word), file=file)
 
 
 def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
@@ -219,9 +218,9 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         callback: that joins its Trainer to the scheduler.
     """
     from lightning_core.bundle.lightning_config import build
-    from lightning_core.callbacks import Fenced, JobOver, Released
-    from lightning_core.callbacks.checkpointing.job_writer import NotSaved, write
-    from lightning_core.callbacks.horizon import ended_by
+    from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError, write
+    from lightning_core.callbacks.control.fit_signals import JobEnded, JobFenced, JobReleased
+    from lightning_core.callbacks.reporting.horizon import ended_by
 
     rank, home = assignment.rank, Path(assignment.folder)
     folder = checkpoint_folder(home, assignment.incarnation)
@@ -236,18 +235,18 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         start = assignment.config.get("ckpt_path") if found is None else str(found.path)
         try:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)
-        except Released:
+        except JobReleased:
             return replace(left, cause=ExitCause.RELEASED, saved=callback.saved)
-        except Fenced as word:  # nothing is saved, and nobody waits for its own word
+        except JobFenced as word:  # nothing is saved, and nobody waits for its own word
             fenced = True
             return replace(left, cause=ExitCause.LOST, detail=str(word))
-        except JobOver:
+        except JobEnded:
             pass
         else:
             left = replace(left, detail=ended_by(cli.trainer)[1])
         try:
             left = replace(left, saved=write(cli.trainer, folder / CHECKPOINT))
-        except NotSaved as error:  # the training has come to its end all the same
+        except CheckpointNotSavedError as error:  # the training has come to its end all the same
             log.warning("%s: its last state is not saved: %s", assignment.job, error)
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # a person's class may raise anything
         cause = cause_of(error, building=building)

@@ -13,7 +13,10 @@ import lightning.pytorch as pl
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_core.callbacks import CoreCallback, JobOver, core, joining
+from lightning_core.callbacks import CoreCallback, options
+from lightning_core.callbacks.control.fit_signals import JobEnded
+from lightning_core.callbacks.launched import LaunchedCallback
+from lightning_core.callbacks.reporting import joining
 from lightning_core.core.answers import Directive, End, Grant, JobForecast, JoinReply, Verdict
 from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Job
@@ -99,17 +102,21 @@ def fit(callback: CoreCallback, model: Line | None = None, data: Points | None =
     return trainer
 
 
+class ConnectedScript(CoreCallback):
+    """The callback of a script that is given a client rather than a pool to join."""
+
+    def __init__(self, job: str, target: Target, *, client: Any, device_lock: Any = None, **options: Any) -> None:
+        super().__init__(job, "1s", target, **options)
+        self._options = replace(self._options, client=client, device_lock=device_lock)
+
+
 def steered(
     script: Script, target: Target | None = None, device_lock: Any = None, launched: bool = True
 ) -> CoreCallback:
-    return CoreCallback(
-        "job",
-        target=target or BatchTarget(10**9),
-        client=script,
-        device_lock=device_lock,
-        launched=launched,
-        growth=0.0,
-    )
+    kind: Any = LaunchedCallback if launched else ConnectedScript
+    made = kind("job", target or BatchTarget(10**9), client=script, device_lock=device_lock, growth=0.0)
+    assert isinstance(made, CoreCallback)
+    return made
 
 
 def test_alone_with_its_own_scheduler_it_stops_when_the_target_is_met() -> None:
@@ -188,7 +195,7 @@ def test_it_holds_while_it_has_no_share_and_gives_up_the_turn() -> None:
 def test_a_launched_job_leaves_when_it_is_ended_also_while_held() -> None:
     script = Script(grant(1, 0.0))
     threading.Timer(1.0, script.say, [End("job", 2, Verdict.MISSED, Reason("deadline_passed"))]).start()
-    with pytest.raises(JobOver, match="deadline passed"):
+    with pytest.raises(JobEnded, match="deadline passed"):
         fit(steered(script, device_lock=AlwaysFree()), Line(pause=0.01), max_epochs=-1)
 
 
@@ -205,7 +212,7 @@ def test_training_goes_on_without_a_scheduler_and_nothing_is_lost(caplog: pytest
     script.away = True
     threading.Timer(0.6, setattr, [script, "away", False]).start()
     fit(steered(script), Line(pause=0.01))
-    assert "the scheduler does not answer, training goes on" in caplog.text
+    assert "the scheduler does not answer, training continues" in caplog.text
     assert caplog.text.count("does not answer") == 1
     numbers = {cell.number for report in script.reports for cell in report.cells}
     assert numbers == set(range(1, 17))
@@ -263,7 +270,7 @@ def test_a_script_stops_after_as_many_evaluations_as_were_asked() -> None:
     for line in ("val_acc>=0.9", "val_acc>=0.9 for 2 evaluations"):
         values = [0.5, 0.93, 0.6, 0.91, 0.9, *[0.1] * 300]
         client = LocalClient()
-        callback = CoreCallback("line", target=line, client=client)
+        callback = ConnectedScript("line", line, client=client)
         client.join(callback._options.job, "cpu")
         trainer = fit(callback, Noisy(values), ValidatedPoints(), max_epochs=300)
         [status] = client._host.scheduler.status()
@@ -294,8 +301,7 @@ def test_two_fits_in_one_process() -> None:
     ("arguments", "error"),
     [
         ({"deadline": "60s"}, "needs a target"),
-        ({"target": BatchTarget(1)}, "either a deadline or the client"),
-        ({"target": BatchTarget(1), "deadline": "60s", "client": Script()}, "either a deadline or the client"),
+        ({"target": BatchTarget(1)}, "needs a deadline"),
         ({"target": BatchTarget(1), "deadline": -60}, "deadline: duration must be positive, got -60"),
         ({"target": BatchTarget(1), "deadline": "soon"}, "deadline: must be a duration such as .*, got 'soon'"),
         ({"target": BatchTarget(1), "deadline": datetime(2020, 1, 1)}, "deadline: a time must be in the future, got"),
@@ -310,12 +316,16 @@ def test_two_fits_in_one_process() -> None:
         ({"target": BatchTarget(1), "deadline": "60s", "on_miss": "die"}, "on_miss must be one of .*, got 'die'"),
         ({"target": BatchTarget(1), "deadline": "60s", "on_refused": "cry"}, "on_refused must be one of .*, got 'cry'"),
         ({"target": BatchTarget(1), "deadline": "60s", "pool": ""}, "pool must be"),
-        ({"target": BatchTarget(1), "deadline": "60s", "save_every": 0.0}, "save_every must be positive, got 0"),
     ],
 )
 def test_wrong_arguments_are_told_at_once(arguments: dict[str, Any], error: str) -> None:
     with pytest.raises((ValueError, MisconfigurationException), match=error):
         CoreCallback("job", **arguments)
+
+
+def test_wrong_arguments_of_a_launched_job_are_told_at_once() -> None:
+    with pytest.raises(ValueError, match="save_every must be positive, got 0"):
+        LaunchedCallback("job", BatchTarget(1), client=Script(), save_every=0.0)
 
 
 def until(condition: Any, seconds: float = 20.0) -> None:
@@ -342,9 +352,7 @@ def test_on_a_gpu_no_hook_waits_for_the_device_unasked() -> None:
     """What reads a value off the device, and so waits for it, is an error within the hooks of a batch."""
     import torch
 
-    callback = CoreCallback(
-        "job", target=LossTarget("loss", 1e-9), client=Script(grant(1, 1.0)), launched=True, growth=0.0
-    )
+    callback = LaunchedCallback("job", LossTarget("loss", 1e-9), client=Script(grant(1, 1.0)), growth=0.0)
 
     def strict(name: str) -> None:
         hook = getattr(callback, name)
@@ -374,7 +382,7 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
         def now(cls, tz: Any = None) -> Any:
             return shown[0]
 
-    monkeypatch.setattr(core, "datetime", Clock)
+    monkeypatch.setattr(options, "datetime", Clock)
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     yield shown

@@ -26,9 +26,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, WeightedRandomSampler
 
 from lightning_core.bundle.job_spec import feasible_sizes, micro_batches_of
-from lightning_core.callbacks import ElasticLoader, Released, ranks
+from lightning_core.callbacks import ElasticLoader
 from lightning_core.callbacks.checkpointing import random_state
-from lightning_core.callbacks.checkpointing.resumable import Saver
+from lightning_core.callbacks.checkpointing.job_checkpointer import JobCheckpointer
+from lightning_core.callbacks.control import ranks
+from lightning_core.callbacks.control.fit_signals import JobReleased
 from lightning_core.callbacks.elastic import loader as loaders
 from lightning_core.callbacks.elastic import steps
 from lightning_core.worker.process_group import Rank, free_port, joined_ranks, trainer_arguments
@@ -45,23 +47,23 @@ Slot = list[int]
 class World:
     """So many ranks, of which this process is each in turn."""
 
-    def __init__(self, ranks: int, slots: int) -> None:
-        self.ranks, self.slots = ranks, slots
+    def __init__(self, ranks: int, micro_batches: int) -> None:
+        self.ranks, self.micro_batches = ranks, micro_batches
 
     def each(self, work: Callable[[], Any]) -> list[Any]:
         """What each rank gives."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(steps.SLOTS, str(self.slots))
-            patch.setattr(loaders, "_ranks", lambda: self.ranks)
+            patch.setenv(steps.MICRO_BATCHES, str(self.micro_batches))
+            patch.setattr(loaders, "world_size", lambda: self.ranks)
             answers = []
             for rank in range(self.ranks):
-                patch.setattr(loaders, "_rank", lambda rank=rank: rank)
+                patch.setattr(loaders, "rank", lambda rank=rank: rank)
                 answers.append(work())
             return answers
 
     def micro_batches_of(self, of_ranks: list[list[Slot]]) -> list[list[Slot]]:
         """Step by step, the samples of each slot."""
-        own = self.slots // self.ranks
+        own = self.micro_batches // self.ranks
         batches = len(of_ranks[0])
         assert {len(of_rank) for of_rank in of_ranks} == {batches}
         in_order = [of_rank[batch] for batch in range(batches) for of_rank in of_ranks]
@@ -83,30 +85,30 @@ def epoch_of(world: World, samples: int, batch_size: int, **more: Any) -> list[l
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 150), st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 6, 12]), st.booleans(), st.data())
 def test_an_epoch_is_the_same_on_every_number_of_ranks(
-    samples: int, batch_size: int, slots: int, shuffle: bool, data: st.DataObject
+    samples: int, batch_size: int, micro_batches: int, shuffle: bool, data: st.DataObject
 ) -> None:
-    if samples < slots:
-        with pytest.raises(ValueError, match=f"a step takes at least {slots} samples"):
-            World(1, slots).each(lambda: len(loader(samples, batch_size)))
+    if samples < micro_batches:
+        with pytest.raises(ValueError, match=f"a step takes at least {micro_batches} samples"):
+            World(1, micro_batches).each(lambda: len(loader(samples, batch_size)))
         return
-    whole = epoch_of(World(1, slots), samples, batch_size, shuffle=shuffle)
+    whole = epoch_of(World(1, micro_batches), samples, batch_size, shuffle=shuffle)
     assert sorted(sample for step in whole for slot in step for sample in slot) == list(range(samples))
-    assert {len(step) for step in whole} == {slots}
+    assert {len(step) for step in whole} == {micro_batches}
     lengths = [len(slot) for step in whole for slot in step]
     assert 1 <= min(lengths) <= max(lengths) <= batch_size + 1
     assert all(max(map(len, step)) - min(map(len, step)) <= 1 for step in whole)
-    numbers = [number for number in range(1, slots + 1) if slots % number == 0]
+    numbers = [number for number in range(1, micro_batches + 1) if micro_batches % number == 0]
     for number in numbers:
-        world = World(number, slots)
+        world = World(number, micro_batches)
         assert epoch_of(world, samples, batch_size, shuffle=shuffle) == whole
-        assert set(world.each(lambda: len(loader(samples, batch_size)))) == {len(whole) * slots // number}
-    before, after = (World(data.draw(st.sampled_from(numbers)), slots) for _ in range(2))
+        assert set(world.each(lambda: len(loader(samples, batch_size)))) == {len(whole) * micro_batches // number}
+    before, after = (World(data.draw(st.sampled_from(numbers)), micro_batches) for _ in range(2))
     done = data.draw(st.integers(0, len(whole)))
 
     def leave() -> dict[str, Any]:
         leaving = loader(samples, batch_size, shuffle=shuffle)
         batches = iter(leaving)
-        for _ in range(done * slots // before.ranks):
+        for _ in range(done * micro_batches // before.ranks):
             next(batches)
         return dict(leaving.state_dict())
 
@@ -124,8 +126,8 @@ def test_an_epoch_is_the_same_on_every_number_of_ranks(
     else:
         following = rest
     undisturbed = loader(samples, batch_size, shuffle=shuffle)
-    second = World(1, slots).each(lambda: (read(undisturbed), read(undisturbed))[1])
-    assert after.micro_batches_of(list(following)) == World(1, slots).micro_batches_of(second)
+    second = World(1, micro_batches).each(lambda: (read(undisturbed), read(undisturbed))[1])
+    assert after.micro_batches_of(list(following)) == World(1, micro_batches).micro_batches_of(second)
 
 
 def test_what_is_left_at_the_end_of_an_epoch() -> None:
@@ -208,16 +210,18 @@ def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ({"sampler": WeightedRandomSampler([1.0] * 4, 4)}, {"batch_sampler": [[0, 1]]}):
         with pytest.raises(TypeError, match="takes no sampler"):
             loader(4, **wrong)
-    with pytest.raises(ValueError, match="the 3 slots of a step are not to be shared by 2 ranks"):
+    with pytest.raises(ValueError, match="the 3 micro-batches of a step cannot be divided among 2 ranks"):
         World(2, 3).each(lambda: len(loader(40)))
     left = loader(40)
     next(iter(left))
     state = left.state_dict()
     for other in (loader(42), loader(40, 3)):
-        with pytest.raises(ValueError, match="in the middle of an epoch of 40 samples, 1 times 2 in a step"):
+        with pytest.raises(
+            ValueError, match="the middle of an epoch with 40 samples and 1 micro-batches of 2 in a step"
+        ):
             other.load_state_dict(state)
-    monkeypatch.setenv(steps.SLOTS, "2")
-    with pytest.raises(ValueError, match="cannot go on from there with 40 samples, 2 times 2 in a step"):
+    monkeypatch.setenv(steps.MICRO_BATCHES, "2")
+    with pytest.raises(ValueError, match="cannot resume there with 40 samples and 2 micro-batches of 2 in a step"):
         loader(40).load_state_dict(state)
     loader(42).load_state_dict({**state, "steps": 20})  # it was at its end
 
@@ -231,7 +235,7 @@ def test_within_a_step_as_many_ranks_go_on_and_others_begin_it_anew() -> None:
         return dict(leaving.state_dict())
 
     state = World(2, 6).each(leave)[0]
-    assert (state["steps"], state["slots"]) == (1, 4)
+    assert (state["steps"], state["micro_batches"]) == (1, 4)
 
     def go_on() -> Slot:
         back = loader(36, 1, shuffle=False)
@@ -374,13 +378,13 @@ class Chain:
     model: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     file: str = "last.ckpt"
-    slots: int = 6
+    micro_batches: int = 6
 
     def prepare(self, folder: Path) -> None:
         folder.mkdir()
         self._folder = folder
         self._gangs = [
-            [Rank(number, of, port=port, slots=self.slots) for number in range(of)]
+            [Rank(number, of, port=port, slots=self.micro_batches) for number in range(of)]
             for of, port in ((of, free_port()) for of, _ in self.lives)
         ]
 
@@ -412,7 +416,7 @@ class Chain:
             left = False
             try:
                 trainer.fit(net, ckpt_path=self._folder / self.file if back else None)
-            except Released:
+            except JobReleased:
                 left = True
             return {
                 "left": left, "seen": net.seen, "rates": net.rates, "validated": net.validated, "epochs": net.epochs,
@@ -437,12 +441,12 @@ class Chain:
     def result(self) -> dict[str, Any]:
         """What must not depend on how many devices there were when."""
         # The samples of each slot, in the order of the slots: every rank trains every so many-th.
-        joined_ranks = [
+        trained = [
             slot for life in self.told for ranks in zip(*(rank["seen"] for rank in life), strict=True) for slot in ranks
         ]
         kept = {key: self.all(key) for key in ("rates", "validated", "epochs")}
         last = {key: self.told[-1][0][key] for key in ("steps", "counted", "batches")}
-        return {"slots": joined_ranks, **kept, **last}
+        return {"micro_batches": trained, **kept, **last}
 
 
 def in_processes(work: Callable[[int], object], number: int) -> None:
@@ -510,7 +514,7 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Chain]:
         chain.prepare(folder / name)
 
     def work(number: int) -> None:
-        ranks.REACT, ranks.COST = 0.0, 1e9  # all agree after every batch
+        ranks.AGREEMENT_PERIOD, ranks.MAX_AGREEMENT_COST = 0.0, 1e9  # all agree after every batch
         for chain in made.values():
             chain.live(number)
 
@@ -573,31 +577,31 @@ def fit(
 def leave(folder: Path, after: int, callbacks: Iterable[pl.Callback] = (), **more: Any) -> int:
     """Trains until it is released; the steps that are saved."""
     core = launched(folder, Script(grant(1, 1.0)))
-    with pytest.raises(Released):
+    with pytest.raises(JobReleased):
         fit(core, Net(), callbacks=[LeavesAfter(core, after), *callbacks], **more)
     assert core.saved is not None
     return int(core.saved.batches)
 
 
 def test_what_cannot_be_resized_says_so_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(steps.SLOTS, "2")
+    monkeypatch.setenv(steps.MICRO_BATCHES, "2")
     model = Net(manual=True)
-    with pytest.raises(MisconfigurationException, match="cannot change: it does the steps of its optimiser itself"):
+    with pytest.raises(MisconfigurationException, match="cannot change: the module uses manual optimization"):
         fit(launched(tmp_path), model)
     scheduler = GradientAccumulationScheduler({1: 2})
     with pytest.raises(MisconfigurationException, match="GradientAccumulationScheduler changes the size"):
         fit(launched(tmp_path), Net(), callbacks=[scheduler])
     assert model.seen == []
     monkeypatch.setattr(pl.Trainer, "world_size", 3)
-    with pytest.raises(MisconfigurationException, match="the 2 micro-batches of a step are not to be shared by 3"):
-        steps.Share(pl.Trainer(**QUIET), Net(), 2)
+    with pytest.raises(MisconfigurationException, match="the 2 micro-batches of a step cannot be divided among 3"):
+        steps.MicroBatches(pl.Trainer(**QUIET), Net(), 2)
 
 
 def test_without_a_launcher_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     from lightning_core.callbacks import CoreCallback
     from lightning_core.core.targets import BatchTarget
 
-    monkeypatch.setenv(steps.SLOTS, "2")
+    monkeypatch.setenv(steps.MICRO_BATCHES, "2")
     core = CoreCallback("job", deadline="60s", target=BatchTarget(10**6), pool="local")
     assert fit(core, Net(), max_epochs=1).global_step == 10
 
@@ -606,9 +610,9 @@ def test_a_loader_that_cannot_go_on_elsewhere_begins_the_new_epoch_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same process, in which a rank has twice as many batches of each step: as on half the devices."""
-    monkeypatch.setenv(steps.SLOTS, "2")
+    monkeypatch.setenv(steps.MICRO_BATCHES, "2")
     assert leave(tmp_path, 1) == 5
-    monkeypatch.setenv(steps.SLOTS, "4")
+    monkeypatch.setenv(steps.MICRO_BATCHES, "4")
     model = Net()
     trainer = fit(launched(tmp_path), model, tmp_path / "last.ckpt")
     assert len(model.seen) == 20
@@ -618,10 +622,10 @@ def test_a_loader_that_cannot_go_on_elsewhere_begins_the_new_epoch_anew(
 def test_in_the_middle_of_an_epoch_it_would_rather_not_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = ModelCheckpoint(tmp_path, "own", every_n_train_steps=3)
     assert leave(tmp_path, 4, callbacks=[own], enable_checkpointing=True) == 4
-    monkeypatch.setenv(steps.SLOTS, "2")
+    monkeypatch.setenv(steps.MICRO_BATCHES, "2")
     for name in ("last", "own"):
         model = Net()
-        with pytest.raises(MisconfigurationException, match="not every training loader can go on from there"):
+        with pytest.raises(MisconfigurationException, match="not every training loader can resume there"):
             fit(launched(tmp_path), model, tmp_path / f"{name}.ckpt")
         assert model.seen == []
 
@@ -633,9 +637,9 @@ def test_new_ranks_draw_what_no_other_does() -> None:
         drawn.append(random_state.collect())
     found = {"random": drawn}
     share: Any = object()
-    saver = Saver(None, 1.0, share)
+    saver = JobCheckpointer(None, 1.0, share)
 
-    def first(rank: int, of: int, saver: Saver = saver) -> float:
+    def first(rank: int, of: int, saver: JobCheckpointer = saver) -> float:
         pl.seed_everything(99, verbose=False)
         trainer: Any = SimpleNamespace(global_rank=rank, world_size=of)
         saver._restore(trainer, found)
@@ -646,14 +650,14 @@ def test_new_ranks_draw_what_no_other_does() -> None:
     alone, two, four = [first(0, 1)], [first(rank, 2) for rank in range(2)], [first(rank, 4) for rank in range(4)]
     assert alone == two[:1]
     assert four[:2] == two
-    assert len({*four, first(0, 4, Saver(None, 1.0))}) == 5
+    assert len({*four, first(0, 4, JobCheckpointer(None, 1.0))}) == 5
     assert four == [first(rank, 4) for rank in range(4)]
 
 
 def test_the_environment_of_one_that_is_alone_says_it_too() -> None:
     with joined_ranks(Rank()):
-        assert steps.slots() == 0
+        assert steps.micro_batches_per_step() == 0
     with joined_ranks(Rank(slots=6)):
-        assert steps.slots() == 6
+        assert steps.micro_batches_per_step() == 6
         assert "WORLD_SIZE" not in os.environ
-    assert steps.slots() == 0
+    assert steps.micro_batches_per_step() == 0

@@ -13,8 +13,8 @@ import torch
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from lightning_core.callbacks.meter import LossMeter
-from lightning_core.callbacks.reading import Reading
+from lightning_core.callbacks.reporting.loss_meter import LossMeter
+from lightning_core.callbacks.reporting.target_reader import TargetReader
 from lightning_core.core.events import Cell
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from tests.callbacks.test_callback import Script, fit, grant, steered
@@ -168,7 +168,7 @@ def test_a_loss_that_is_no_number_is_told_once(value: Any, words: str, caplog: p
 )
 def test_whatever_reaches_the_hook(loss: Any, words: str | None) -> None:
     found: list[Cell] = []
-    reading = Reading(LossTarget("loss", 0.1), LossMeter(found.append, every=1))
+    reading = TargetReader(LossTarget("loss", 0.1), LossMeter(found.append, every=1))
     trainer = pl.Trainer(logger=False, accelerator="cpu")
     assert reading.batch(trainer, {"loss": loss}, 1, 1) == words
     assert reading.batch(trainer, {"loss": loss}, 1, 2) is None  # said once

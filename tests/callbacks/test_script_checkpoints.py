@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_core.callbacks import CoreCallback, mailbox
-from lightning_core.callbacks.record import KEY, MOST, NEWEST, Curve, Point, Record
+from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.job_record import KEY, MAX_POINTS, NEWEST_POINTS, JobRecord, LossCurve, Point
+from lightning_core.callbacks.launched import LaunchedCallback
+from lightning_core.callbacks.reporting import mailbox
 from lightning_core.core.answers import Grant, Verdict
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job
@@ -93,7 +95,7 @@ def test_other_terms_are_a_new_promise_that_counts_from_now(
     resumed(aged(saved(tmp_path)), callback(**other))
     [job] = pool.jobs
     assert job.deadline == (50.0 if "deadline" in other else 60.0)
-    assert "the checkpoint is of another promise (job, 60s, loss <= 1e-09)" in caplog.text
+    assert "the checkpoint has other terms (job, 60s, loss <= 1e-09)" in caplog.text
     assert any(cell.batches <= 48 for report in pool.reports for cell in report.cells) is carried
 
 
@@ -101,13 +103,13 @@ def test_a_deadline_that_passed_while_it_was_away_is_told(
     tmp_path: Path, pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     resumed(aged(saved(tmp_path), 3660.0), callback())
-    assert "its deadline passed 1h" in caplog.text
+    assert "the deadline passed 1h" in caplog.text
     assert pool.jobs[0].deadline == 1.0
 
 
 HOSTILE: dict[str, dict[str, Any]] = {
     "no mapping": {"whole": 7},
-    "another format": {"format": 2},
+    "another format": {"format": 1},
     "a number for a name": {"job": 7},
     "no target": {"target": {"metric": "loss"}},
     "an unknown part of a target": {"target": {"metric": "loss", "at_most": 0.1, "x": 1}},
@@ -118,7 +120,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "batches that are none": {"batches": [-1, 2, 3, 4]},
     "values that are none": {"values": [1.0, math.inf, 1.0, 1.0]},
     "a curve without end": {"batches": list(range(1, 20_001)), "values": [1.0] * 20_000},
-    "a place that is none": {"place": "\x1b[2J"},
+    "an unknown stage": {"evaluated_in": "\x1b[2J"},
     "more than there should be": {"more": 1},
 }
 
@@ -130,7 +132,7 @@ def test_an_entry_that_is_damaged_or_hostile_is_passed_over(
     resumed(changed(saved(tmp_path), **HOSTILE[what]), callback())
     assert pool.reports[-1].batches == 96
     assert pool.jobs[0].deadline == 60.0
-    assert "what the checkpoint holds of its job is passed over" in caplog.text
+    assert "the checkpoint's record of the job is ignored" in caplog.text
     assert "\x1b" not in caplog.text
 
 
@@ -181,16 +183,18 @@ def test_a_checkpoint_without_the_callback_and_one_with_it_load(tmp_path: Path, 
     assert KEY not in torch.load(tmp_path / "plain.ckpt", weights_only=True)
     resumed(tmp_path / "plain.ckpt", callback())
     assert pool.jobs[0].deadline == 60.0
-    resumed(saved(tmp_path), CoreCallback("job", target=BatchTarget(10**9), client=pool, launched=True))
+    resumed(saved(tmp_path), LaunchedCallback("job", BatchTarget(10**9), client=pool))
     assert pool.reports[-1].batches == 96
 
 
 def test_a_long_curve_is_thinned_and_its_newest_points_are_not() -> None:
-    curve = Curve()
+    curve = LossCurve()
     for batches in range(10, 100_001, 10):
         curve.add(batches, batches**-0.3)
-    assert MOST // 3 < len(curve.points) <= MOST
-    assert [point.batches for point in curve.points[-NEWEST:]] == list(range(100_000 - 10 * NEWEST + 10, 100_001, 10))
+    assert MAX_POINTS // 3 < len(curve.points) <= MAX_POINTS
+    assert [point.batches for point in curve.points[-NEWEST_POINTS:]] == list(
+        range(100_000 - 10 * NEWEST_POINTS + 10, 100_001, 10)
+    )
     assert curve.points[0] == Point(10, 10**-0.3)
     gaps = [later.batches - sooner.batches for sooner, later in zip(curve.points, curve.points[1:], strict=False)]
     assert max(gaps) < 0.1 * 100_000
@@ -198,9 +202,9 @@ def test_a_long_curve_is_thinned_and_its_newest_points_are_not() -> None:
 
 
 def test_a_clock_that_was_set_back_gives_no_more_time() -> None:
-    record = Record(Job("job", 60.0, BatchTarget(9)), "60s")
+    record = JobRecord(Job("job", 60.0, BatchTarget(9)), "60s")
     record.begins(1000.0)
-    heir = Record(Job("job", 60.0, BatchTarget(9)), "60s")
+    heir = JobRecord(Job("job", 60.0, BatchTarget(9)), "60s")
     heir.take(record.to_entry(), 900.0)
     assert heir.began_at == 900.0
     assert heir.job.deadline == 160.0  # the promise was made by the clock on the wall
@@ -219,7 +223,7 @@ def test_verdict_and_forecast_stay_after_fit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_while_it_trains_the_forecast_has_three_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox, "ASK", 0.2)
+    monkeypatch.setattr(mailbox, "FORECAST_PERIOD", 0.2)
     script = callback(BatchTarget(400), pool="local")
     thread = training(script, Line(pause=0.01), max_epochs=-1)
     found = []

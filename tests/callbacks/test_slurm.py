@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from lightning_core.callbacks import CoreCallback, slurm
-from lightning_core.callbacks.record import KEY
+from lightning_core.callbacks.job_record import KEY
 from lightning_core.callbacks.slurm import SaveBeforeEnd, SlurmEnd, end_of
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
@@ -73,13 +73,13 @@ def test_a_squeue_that_is_of_no_use_is_told_of_and_waited_for_by_nobody(
     tmp_path: Path,
 ) -> None:
     tool("squeue", body)
-    monkeypatch.setattr(slurm, "PATIENCE", 0.3)
-    monkeypatch.setattr(slurm, "TIMES", 2)
-    monkeypatch.setattr(slurm, "AGAIN", 0.1)
+    monkeypatch.setattr(slurm, "SQUEUE_TIMEOUT", 0.3)
+    monkeypatch.setattr(slurm, "SQUEUE_ATTEMPTS", 2)
+    monkeypatch.setattr(slurm, "SQUEUE_RETRY_DELAY", 0.1)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     trainer = fit(script(tmp_path / "saved"), max_epochs=1)
     assert trainer.global_step == 16
-    until(lambda: "the end of Slurm job 7 is not known" in caplog.text)
+    until(lambda: "the end of Slurm job 7 is unknown" in caplog.text)
     assert not (tmp_path / "saved").exists()
 
 
@@ -110,11 +110,11 @@ def test_the_longest_pause_between_batches_must_fit_before_the_end(monkeypatch: 
     end = SlurmEnd({"SLURM_JOB_END_TIME": "1000"})
     saver, due = SaveBeforeEnd(end, before=100.0), []
     for clock.now in [*range(10), *range(300, 1000, 10)]:  # one pause of 291 s, a validation say
-        saver.batch()
+        saver.note_batch()
         if saver.due():
             due.append(clock.now)
     assert due[0] == 610  # 1000 - 100 - 291
-    saver.failed(5.0)
+    saver.postpone(5.0)
     assert not saver.due()
     clock.now += 6
     assert saver.due()
@@ -144,14 +144,14 @@ def test_a_script_is_saved_once_before_the_end_and_goes_on_from_there(
     manifest = check(place)
     assert manifest.batches is not None
     assert 0 < manifest.batches < batches
-    assert caplog.text.count(f"it goes on from there with ckpt_path={str(place)!r}") == 1
+    assert caplog.text.count(f"resume with ckpt_path={str(place)!r}") == 1
     assert not place.with_name("job-last.ckpt.1").exists()
     monkeypatch.delenv("SLURM_JOB_ID")
     monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
     caplog.clear()
     again = fit(script(tmp_path / "saved"), max_steps=batches + 4, max_epochs=-1, ckpt_path=place)
     assert again.global_step == batches + 4
-    assert "it goes on under its promise" in caplog.text
+    assert "resumed with its deadline" in caplog.text
 
 
 def test_one_that_is_held_when_the_end_comes_is_saved_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +228,6 @@ def test_auto_requeue_goes_on_and_so_does_the_promise(tool: Callable[[str, str],
     second.kill()
     second.communicate()
     said = "".join(lines)
-    assert "it goes on under its promise" in said
+    assert "resumed with its deadline" in said
     assert f"batch {checkpoint['global_step'] + 1}\n" in said
     assert "batch 1\n" not in said

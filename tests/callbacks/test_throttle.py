@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from lightning_core.callbacks import throttle
-from lightning_core.callbacks.throttle import LONGEST, Limit
+from lightning_core.callbacks.control import throttle
+from lightning_core.callbacks.control.throttle import MAX_PAUSE, Throttle
 from lightning_core.node import cpu_quota as quotas
 
 
@@ -39,7 +39,7 @@ def paced(part: float, seconds: float, batch: float, wobble: float = 0.0) -> flo
     Its part may wobble by so much, every half second and also while it pauses.
     """
     clock = Clock()
-    made = Limit("job", on_host=False, clock=clock)
+    made = Throttle("job", on_host=False, clock=clock)
     made.set(part)
     worked, changes = 0.0, 0
     while clock.now < 100.0 + seconds:
@@ -68,30 +68,30 @@ def test_a_part_that_changes_often_forgives_nothing(batch: float) -> None:
 
 def test_a_pause_is_never_long_and_news_can_end_it() -> None:
     clock = Clock()
-    made = Limit("job", on_host=False, clock=clock)
+    made = Throttle("job", on_host=False, clock=clock)
     made.set(0.01)
     made.begin()
     clock.now += 5.0
-    assert made.ahead() == LONGEST
+    assert made.ahead() == MAX_PAUSE
     made.set(None)
     assert made.ahead() == 0.0
 
 
 def test_who_was_kept_waiting_does_not_make_up_for_all_of_it_at_once() -> None:
     clock = Clock()
-    made = Limit("job", on_host=False, clock=clock)
+    made = Throttle("job", on_host=False, clock=clock)
     made.set(0.5)
     clock.now += 1000.0  # others had the device
     assert made.ahead() == 0.0
     made.begin()
-    clock.now += 3.0 * LONGEST
+    clock.now += 3.0 * MAX_PAUSE
     assert made.ahead() > 0.0
 
 
 def test_the_kernel_limits_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group()
     monkeypatch.setattr(quotas, "open_quota", lambda **_: group)
-    made = Limit("job", on_host=True)
+    made = Throttle("job", on_host=True)
     assert not made.by_kernel
     made.set(0.35)
     assert made.by_kernel
@@ -111,7 +111,7 @@ def test_a_part_of_several_cores_is_so_many_cores_and_threads(monkeypatch: pytes
     group, threads = Group(), list[int]()
     monkeypatch.setattr(quotas, "open_quota", lambda **_: group)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    made = Limit("job", on_host=True)
+    made = Throttle("job", on_host=True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     made.set(0.3, 4)
     made.set(0.25, 4)
@@ -129,11 +129,11 @@ def test_where_no_group_can_be_had_it_is_paced_and_said_once(
 
     monkeypatch.setattr(quotas, "open_quota", refuses)
     clock = Clock()
-    made = Limit("job", on_host=True, clock=clock)
+    made = Throttle("job", on_host=True, clock=clock)
     with caplog.at_level(logging.WARNING, throttle.__name__):
         for part in (0.5, 0.4, None, 0.5):
             made.set(part)
-    assert caplog.text.count("it is paced instead") == 1
+    assert caplog.text.count("the training pauses between batches instead") == 1
     made.begin()
     clock.now += 0.5
     assert made.ahead() == pytest.approx(0.5)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.checkpointing import best
-from lightning_core.callbacks.checkpointing.best import Best
+from lightning_core.callbacks.checkpointing import best_model
+from lightning_core.callbacks.checkpointing.best_model import BestModelSaver
 from lightning_core.cli.status import to_plain
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Job
@@ -143,15 +143,15 @@ def test_losses_of_batches_are_saved_so_seldom_that_it_costs_a_fiftieth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(best, "time", clock)
+    monkeypatch.setattr(best_model, "time", clock)
     checkpoints: list[float] = []
 
     def write(trainer: Any, place: Path, io: Any, *, value: float, later: bool) -> None:
         checkpoints.append(clock.now)
         clock.now += 0.1  # what a save takes
 
-    monkeypatch.setattr(best, "write", write)
-    pool_manager = Best("job", tmp_path / "best.ckpt", LossTarget("loss", 1e-9), resumed=False)
+    monkeypatch.setattr(best_model, "write", write)
+    pool_manager = BestModelSaver("job", tmp_path / "best.ckpt", LossTarget("loss", 1e-9), resumed=False)
     for batch in range(1, 10_001):
         clock.now += 0.01
         pool_manager.see(1.0 / batch, evaluated=False)

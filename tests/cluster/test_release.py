@@ -15,8 +15,10 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_core.callbacks import CoreCallback, Released
-from lightning_core.callbacks.checkpointing.resumable import RARELY, Saver
+from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.checkpointing.job_checkpointer import MIN_TRAINING_PER_SAVE, JobCheckpointer
+from lightning_core.callbacks.control.fit_signals import JobReleased
+from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
@@ -38,15 +40,13 @@ class ReleasedAt(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         if trainer.fit_loop.epoch_loop.total_batch_idx + 1 == self.batches:
-            box = self.core._fit.box if self.core._fit else None
+            box = self.core._fit.mailbox if self.core._fit else None
             assert box is not None
             box.directive = release(10)  # at a known batch; how it gets here is the mailbox's business
 
 
 def launched(folder: Path, script: Script | None = None, **more: Any) -> CoreCallback:
-    return CoreCallback(
-        "job", target=BatchTarget(10**9), client=script or Script(grant(1, 1.0)), launched=True, folder=folder, **more
-    )
+    return LaunchedCallback("job", BatchTarget(10**9), client=script or Script(grant(1, 1.0)), folder=folder, **more)
 
 
 class Run:
@@ -70,7 +70,7 @@ class Run:
             trainer.callbacks += [core, ReleasedAt(core, batches)]
             try:
                 trainer.fit(self.model, datamodule=data, ckpt_path=ckpt)
-            except Released:
+            except JobReleased:
                 assert batches is not None
                 self.left_at.append(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
                 ckpt = folder / "last.ckpt"
@@ -206,7 +206,7 @@ def fit(core: CoreCallback, model: pl.LightningModule | None = None, data: Any =
 def test_one_held_at_its_first_batch_leaves_without_a_trace(tmp_path: Path) -> None:
     script = Script(grant(1, 0.0))
     threading.Timer(0.5, script.say, [release(2)]).start()
-    with pytest.raises(Released):
+    with pytest.raises(JobReleased):
         fit(launched(tmp_path, script))
     assert not list(tmp_path.iterdir())
     assert script.reports[-1].batches == 0
@@ -224,7 +224,7 @@ def test_one_held_in_the_middle_is_saved_where_it_stands(tmp_path: Path) -> None
         script.say(release(3))
 
     threading.Thread(target=say).start()
-    with pytest.raises(Released):
+    with pytest.raises(JobReleased):
         fit(launched(tmp_path, script), model)
     assert stored(tmp_path)["global_step"] == script.reports[-1].batches
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "last.ckpt.json"]
@@ -240,7 +240,7 @@ def test_one_held_in_its_validation_leaves_after_the_next_training_batch(tmp_pat
                 threading.Timer(0.3, script.say, [release(3)]).start()
 
     core = launched(tmp_path, script)
-    with pytest.raises(Released):
+    with pytest.raises(JobReleased):
         fit(core, callbacks=[Told()], val_check_interval=4)
     assert stored(tmp_path)["global_step"] == 5
 
@@ -292,7 +292,7 @@ def test_it_saves_for_fear_of_a_power_cut_and_comes_back_from_that(tmp_path: Pat
 
 
 def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
-    saver = Saver(tmp_path, every=1e-9)
+    saver = JobCheckpointer(tmp_path, every=1e-9)
     checkpoints: list[float] = []
 
     class WorkerMonitor(pl.Callback):
@@ -306,7 +306,7 @@ def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
     core = launched(tmp_path, save_every=1e-9)
     fit(core, model, max_epochs=20, limit_val_batches=0, callbacks=[WorkerMonitor()])
     assert saver.due()
-    assert 1 <= len(checkpoints) <= 1 + (time.monotonic() - began) / (0.02 * RARELY)
+    assert 1 <= len(checkpoints) <= 1 + (time.monotonic() - began) / (0.02 * MIN_TRAINING_PER_SAVE)
 
 
 def test_a_user_s_own_checkpoints_stay_as_they_are(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from lightning_core.callbacks.core import CoreCallback
+from lightning_core.callbacks.core_callback import CoreCallback
 from tests.tiny import Net
 
 

@@ -52,8 +52,8 @@ MUTANTS = (
         "tests/faults/test_journal_faults.py::test_killed_while_it_replays_it_replays_again",
     ),
     Mutant(
-        "R3", "callbacks/mailbox.py",
-        "            except Exception as error:  # whatever a client raises is no reason for training to stop\n"
+        "R3", "callbacks/reporting/mailbox.py",
+        "            except Exception as error:  # training never fails because of a client\n"
         "                self._lose(error)",
         "            except JoinRefusedError as error:\n                self._lose(error)",
         "tests/callbacks/test_callback.py::test_training_goes_on_without_a_scheduler_and_nothing_is_lost",
@@ -69,7 +69,7 @@ MUTANTS = (
         "tests/scheduler/test_retry_budgets.py::test_a_life_that_is_over_is_refused_with_all_that_it_saved",
     ),
     Mutant(
-        "R8", "callbacks/checkpointing/resumable.py",
+        "R8", "callbacks/checkpointing/job_checkpointer.py",
         "        loop._restarting = False\n", "",
         "tests/cluster/test_release.py::test_a_stateful_loader_resumes_to_the_bit",
     ),
@@ -94,8 +94,8 @@ MUTANTS = (
         "tests/faults/test_checkpoints.py::test_a_damaged_file_is_replaced_by_the_one_before_it",
     ),
     Mutant(
-        "R7", "callbacks/checkpointing/resumable.py",
-        "self._next = now + max(self._every, RARELY * (now - began))", "self._next = now + 60.0",
+        "R7", "callbacks/checkpointing/job_checkpointer.py",
+        "self._next = now + max(self._every, MIN_TRAINING_PER_SAVE * (now - began))", "self._next = now + 60.0",
         "tests/faults/test_checkpoint_faults.py::test_a_kill_costs_one_interval_and_a_batch",
     ),
     Mutant(

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed
 
-from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
@@ -66,7 +66,7 @@ def main(folder: Path, number: int) -> None:
         script = Script(Grant("job", 1, 1.0, (0, 1), Reason("fixed_share")))
         began = time.monotonic()
         with joined_ranks(rank):
-            core = CoreCallback("job", target=target, client=script, launched=True, devices=(0, 1), folder=home)
+            core = LaunchedCallback("job", target, client=script, devices=(0, 1), folder=home)
             left = fit(assignment, core)
         found[way] = {
             "cause": left.cause,

@@ -27,8 +27,9 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
-from lightning_core.callbacks import Released, SafeCheckpointIO
-from lightning_core.callbacks.checkpointing import resumable
+from lightning_core.callbacks import SafeCheckpointIO
+from lightning_core.callbacks.checkpointing import job_checkpointer
+from lightning_core.callbacks.control.fit_signals import JobReleased
 from lightning_core.storage import generations
 from lightning_core.storage.generations import newest, sound
 from lightning_core.storage.job_checkpoints import FILE, adopt, checkpoint_folder, find
@@ -405,7 +406,7 @@ class Tell(pl.Callback):
 
 def train_for_ever(folder: Path, every: float, pipe: int) -> None:
     """Batches of a hundredth of a second; saved as often as is said, however long that takes."""
-    setattr(resumable, "RARELY", 0.0)  # noqa: B010
+    setattr(job_checkpointer, "MIN_TRAINING_PER_SAVE", 0.0)  # noqa: B010
     model = Net()
     model.pause = 0.01
     callbacks = [launched(folder, save_every=every), Tell(pipe)]
@@ -451,7 +452,9 @@ def test_all_ranks_know_whether_the_first_could_save(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert found is not None
     assert found.save.batches == first["steps"]
-    assert sum("Training goes on, and it is tried again" in words for words in first["said"] + second["said"]) == 1
+    assert (
+        sum("Training continues, and saving is tried again" in words for words in first["said"] + second["said"]) == 1
+    )
 
 
 def train_as_a_rank(folder: Path, rank: Rank) -> None:
@@ -459,10 +462,10 @@ def train_as_a_rank(folder: Path, rank: Rank) -> None:
     said: list[str] = []
     listener = logging.Handler()
     listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    resumable.log.addHandler(listener)
+    job_checkpointer.log.addHandler(listener)
     with pytest.MonkeyPatch.context() as patch, joined_ranks(rank):
         disk = Broken(patch)
-        patch.setattr(resumable, "AGAIN", 0.05)
+        patch.setattr(job_checkpointer, "MIN_RETRY_DELAY", 0.05)
         script = Script(grant(1, 1.0))
 
         class Repair(pl.Callback):
@@ -474,7 +477,7 @@ def train_as_a_rank(folder: Path, rank: Rank) -> None:
         core = launched(folder, script)
         ddp = DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=20))
         trainer = pl.Trainer(**QUIET, num_nodes=2, strategy=ddp, max_epochs=-1, callbacks=[core, Repair()])
-        with pytest.raises(Released):
+        with pytest.raises(JobReleased):
             trainer.fit(Line(pause=0.004), datamodule=Points())
         saved = core.saved
         story = {

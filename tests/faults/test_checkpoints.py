@@ -21,11 +21,12 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from lightning_core.callbacks import Released, SafeCheckpointIO
-from lightning_core.callbacks.checkpointing import checkpoint_io, resumable
+from lightning_core.callbacks import SafeCheckpointIO
+from lightning_core.callbacks.checkpointing import checkpoint_io, job_checkpointer
 from lightning_core.callbacks.checkpointing.async_writer import to_host
 from lightning_core.callbacks.checkpointing.checkpoint_io import CheckpointError
-from lightning_core.callbacks.checkpointing.job_writer import NotSaved
+from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError
+from lightning_core.callbacks.control.fit_signals import JobReleased
 from lightning_core.core.events import Checkpoint
 from lightning_core.storage import generations
 from lightning_core.storage.generations import CorruptCheckpointError, Generations, check, newest, sound
@@ -234,7 +235,7 @@ def test_remote_places_are_loaded_safely_and_not_saved_to(tmp_path: Path, monkey
     assert asked == [("https://somewhere/a.ckpt", True)]
     with pytest.raises(ValueError, match=r"saves to local files, got s3://bucket/a.ckpt"):
         SafeCheckpointIO().save_checkpoint({}, "s3://bucket/a.ckpt")
-    with pytest.raises(TypeError, match="knows no storage_options"):
+    with pytest.raises(TypeError, match="supports no storage_options"):
         SafeCheckpointIO().save_checkpoint({}, tmp_path / "a.ckpt", {"fast": True})
 
 
@@ -478,7 +479,7 @@ class Broken:
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(os, "fsync", fail)
-        monkeypatch.setattr(resumable, "AGAIN", 0.1)
+        monkeypatch.setattr(job_checkpointer, "MIN_RETRY_DELAY", 0.1)
 
 
 @pytest.mark.promise("F7", "F8")
@@ -499,10 +500,10 @@ def test_a_job_that_cannot_be_saved_trains_on_and_does_not_leave_before_it_can(
 
     threading.Thread(target=say).start()
     core = launched(tmp_path, script, save_every=1e-3)
-    with pytest.raises(Released):
+    with pytest.raises(JobReleased):
         fit(core, model, NoisyPoints(placed))
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert sum("Training goes on, and it is tried again" in words for words in warnings) == 1
+    assert sum("Training continues, and saving is tried again" in words for words in warnings) == 1
     assert sum("could be saved again" in words for words in warnings) == 1
     assert f"{tmp_path / FILE} cannot be saved: {os.strerror(number)}" in " ".join(warnings)
     assert core.saved == find_save(tmp_path)
@@ -539,7 +540,7 @@ def test_the_newest_save_of_a_job_is_known_with_its_manifest(tmp_path: Path) -> 
 def test_batches_of_manual_optimisation_are_calls_of_its_step(tmp_path: Path) -> None:
     trainer = pl.Trainer(**{**QUIET, "max_epochs": 1})
     trainer.fit(Net(manual=True), datamodule=NoisyPoints())
-    assert resumable.write(trainer, tmp_path / FILE).batches == 10
+    assert job_checkpointer.write(trainer, tmp_path / FILE).batches == 10
 
 
 def test_a_user_s_own_plugin_keeps_the_user_s_own_checkpoints(tmp_path: Path) -> None:
@@ -592,9 +593,9 @@ def test_a_job_does_not_leave_with_what_it_could_not_come_back_from(
             if trainer.global_step < 15:
                 checkpoint["odd"] = Mine()
 
-    monkeypatch.setattr(resumable, "AGAIN", 0.001)
+    monkeypatch.setattr(job_checkpointer, "MIN_RETRY_DELAY", 0.001)
     core = launched(tmp_path, Script(grant(1, 1.0)))
-    with pytest.raises(Released):
+    with pytest.raises(JobReleased):
         fit(core, callbacks=[Odd(), ReleasedAtOnce(core)])
     assert core.saved is not None
     assert core.saved.batches >= 15
@@ -629,12 +630,12 @@ def test_what_cannot_be_pickled_is_its_user_s_error(tmp_path: Path) -> None:
     trainer = pl.Trainer(**{**QUIET, "max_epochs": 1}, callbacks=[Unpicklable()])
     trainer.fit(Net(), datamodule=NoisyPoints())
     with pytest.raises(TypeError, match="cannot pickle"):
-        resumable.write(trainer, tmp_path / FILE)
+        job_checkpointer.write(trainer, tmp_path / FILE)
     assert os.listdir(tmp_path) == []
     trainer.callbacks = []  # type: ignore[attr-defined]
     (tmp_path / "file").touch()
-    with pytest.raises(NotSaved, match=r"file/last.ckpt cannot be saved: File exists"):
-        resumable.write(trainer, tmp_path / "file" / FILE)
+    with pytest.raises(CheckpointNotSavedError, match=r"file/last.ckpt cannot be saved: File exists"):
+        job_checkpointer.write(trainer, tmp_path / "file" / FILE)
 
 
 class Unpicklable(pl.Callback):

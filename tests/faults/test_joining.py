@@ -17,9 +17,11 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_core.callbacks import CoreCallback, joining, mailbox, steering
-from lightning_core.callbacks.joining import Connection
-from lightning_core.callbacks.mailbox import Mailbox
+from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.control import steering
+from lightning_core.callbacks.reporting import joining, mailbox
+from lightning_core.callbacks.reporting.joining import Connection
+from lightning_core.callbacks.reporting.mailbox import Mailbox
 from lightning_core.core.answers import Directive, End, Grant, JobForecast, JoinReply, Verdict
 from lightning_core.core.events import Cell, ExitCause, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
@@ -166,7 +168,7 @@ def test_told_so_or_on_a_device_of_its_own_it_trains_by_itself(
     pool.refusal = refusal
     trainer = fit(script(target=LossTarget("loss", 0.05), on_refused=on_refused), Line(pause=0.002), max_epochs=-1)
     assert trainer.global_step < 5000
-    assert caplog.text.count("the pool refuses the job, it trains by itself: not now") == 1
+    assert caplog.text.count("the pool refuses the job, training without it: not now") == 1
 
 
 class FirstBatch(pl.Callback):
@@ -184,7 +186,7 @@ class FirstBatch(pl.Callback):
 def test_one_that_is_refused_holds_before_its_first_batch_and_joins_when_it_may(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mailbox, "ASK_AGAIN", 0.1)
+    monkeypatch.setattr(mailbox, "REJOIN_PERIOD", 0.1)
     pool.taken = {"job"}
     callback, first = script(), FirstBatch()
     thread = training(callback, Line(pause=0.002), data=ValidatedPoints(), callbacks=[callback, first], max_epochs=2)
@@ -229,9 +231,9 @@ def test_one_that_is_refused_ends_when_it_is_told_to(pool: Pool, how: signal.Sig
 def test_one_that_is_refused_trains_by_itself_if_the_pool_goes_away(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "ASK_AGAIN", 0.1)
-    monkeypatch.setattr(joining, "FORSAKEN", 0.3)
-    monkeypatch.setattr(steering, "FORSAKEN", 0.3)
+    monkeypatch.setattr(mailbox, "REJOIN_PERIOD", 0.1)
+    monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.3)
+    monkeypatch.setattr(steering, "POOL_TIMEOUT", 0.3)
     pool.taken = {"job"}
     thread = training(script(target=BatchTarget(60)), Line(pause=0.005), max_epochs=-1)
     until(lambda: len(pool.asked) > 3)
@@ -242,7 +244,7 @@ def test_one_that_is_refused_trains_by_itself_if_the_pool_goes_away(
 
 
 def test_a_pool_that_refuses_when_it_is_back_holds_the_script(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox, "ASK_AGAIN", 0.1)
+    monkeypatch.setattr(mailbox, "REJOIN_PERIOD", 0.1)
     thread = training(script(), Line(pause=0.005), max_epochs=20)
     until(lambda: pool.reports and pool.reports[-1].batches > 5)
     pool.taken, pool.away = {"job"}, True
@@ -267,7 +269,7 @@ def test_told_so_it_takes_a_free_name(pool: Pool, caplog: pytest.LogCaptureFixtu
     assert [job.name for job in pool.jobs] == ["job-3"]
     assert {report.job for report in pool.reports} == {"job-3"}
     assert pool.gone == [WorkerExited("job-3", 1, detail="at max_epochs=2")]
-    assert "it joins as job-3" in caplog.text
+    assert "joining as job-3" in caplog.text
 
 
 def test_a_name_at_its_longest_has_room_for_a_number(pool: Pool) -> None:
@@ -277,7 +279,7 @@ def test_a_name_at_its_longest_has_room_for_a_number(pool: Pool) -> None:
 
 
 def test_a_pool_that_hangs_delays_the_first_batch_by_little(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "FIRST_ANSWER", 0.2)
+    monkeypatch.setattr(steering, "FIRST_ANSWER_TIMEOUT", 0.2)
     answered = threading.Event()
 
     def hang(self: Pool, job: Job, device: str) -> JoinReply:
@@ -302,7 +304,7 @@ def test_without_a_pool_it_has_its_own_scheduler(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_that_is_held_when_the_pool_is_lost_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "FORSAKEN", 0.5)
+    monkeypatch.setattr(steering, "POOL_TIMEOUT", 0.5)
     pool.say(grant(1, 0.0))
     thread = training(script(), Line(pause=0.002), max_epochs=4)
     until(lambda: pool.waits)
@@ -469,7 +471,7 @@ def test_a_scheduler_of_its_own_stands_in_for_a_pool_that_stays_away(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Held when the pool went: it goes on, and ends when its target is met, though nobody is there to say so."""
-    monkeypatch.setattr(joining, "FORSAKEN", 0.3)
+    monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.3)
     callback = script(target=BatchTarget(200))
     thread = training(callback, Line(pause=0.005), max_epochs=-1)
     until(lambda: pool.reports and pool.reports[-1].batches > 10)
@@ -479,12 +481,12 @@ def test_a_scheduler_of_its_own_stands_in_for_a_pool_that_stays_away(
     pool.say(grant(2, 0.0))
     thread.join(30)
     assert not thread.is_alive()
-    assert "it goes on by itself until the pool is there again" in caplog.text
+    assert "training without the pool until it is back" in caplog.text
 
 
 def test_a_pool_that_comes_back_takes_over_from_the_stand_in(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "FORSAKEN", 0.3)
-    monkeypatch.setattr(joining, "LOOK_AGAIN", 0.3)
+    monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.3)
+    monkeypatch.setattr(joining, "POOL_CHECK_PERIOD", 0.3)
     callback = script()
     thread = training(callback, Line(pause=0.01), max_epochs=40)
     until(lambda: pool.reports and pool.reports[-1].batches > 10)

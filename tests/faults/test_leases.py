@@ -11,11 +11,14 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 
-from lightning_core.callbacks import CoreCallback, Fenced, mailbox, steering
-from lightning_core.callbacks.joining import Connection
-from lightning_core.callbacks.mailbox import Mailbox
-from lightning_core.callbacks.ranks import Action, Also
-from lightning_core.callbacks.steering import Steering
+from lightning_core.callbacks.control import steering
+from lightning_core.callbacks.control.fit_signals import JobFenced
+from lightning_core.callbacks.control.ranks import Action, SideAction
+from lightning_core.callbacks.control.steering import Steering
+from lightning_core.callbacks.launched import LaunchedCallback
+from lightning_core.callbacks.reporting import mailbox
+from lightning_core.callbacks.reporting.joining import Connection
+from lightning_core.callbacks.reporting.mailbox import Mailbox
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import Checkpoint, Report
 from lightning_core.core.reasons import Reason
@@ -51,9 +54,7 @@ class Training:
         self.model = Net()
         self.model.pause = 0.005
         self.left: list[BaseException] = []
-        self._callback = CoreCallback(
-            "job", target=BatchTarget(10**9), client=script, launched=True, folder=folder, save_every=0.05
-        )
+        self._callback = LaunchedCallback("job", BatchTarget(10**9), client=script, folder=folder, save_every=0.05)
         self._thread = threading.Thread(target=self._fit)
         self._thread.start()
 
@@ -113,7 +114,7 @@ def test_a_launched_job_trains_on_for_its_lease_then_holds_until_there_is_a_word
 ) -> None:
     """A call that hangs is silence too. Meanwhile nothing is saved; what another life has done then is final."""
     monkeypatch.setattr(steering, "LEASE", 2.5)
-    monkeypatch.setattr(mailbox, "MOST_RETRY", 0.5)
+    monkeypatch.setattr(mailbox, "MAX_RETRY_DELAY", 0.5)
     script = Hung(grant(1, 1.0))
     training = Training(script, tmp_path)
     until(lambda: (tmp_path / "last.ckpt").exists() and training.batches > 20)
@@ -135,7 +136,7 @@ def test_a_launched_job_trains_on_for_its_lease_then_holds_until_there_is_a_word
     script.say(SUPERSEDED)
     training.join()
     [left] = training.left
-    assert isinstance(left, Fenced)
+    assert isinstance(left, JobFenced)
 
 
 @pytest.mark.promise("R5")
@@ -146,7 +147,7 @@ def test_a_life_that_was_given_up_leaves_when_it_is_refused_and_saves_nothing_mo
     script.say(SUPERSEDED)
     training.join()
     [left] = training.left
-    assert isinstance(left, Fenced)
+    assert isinstance(left, JobFenced)
     reported = [report.saved for report in script.reports if report.saved is not None]
     assert reported
     assert reported[-1].batches <= training.batches
@@ -178,9 +179,9 @@ def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fr
         box.unheard_for = lambda unheard=unheard: unheard
         steers = Steering("job", box, pace, None, None, launched, (0,), True, lambda: False)
         if word is not None:
-            assert steers._decide(Also.NOTHING) is word
+            assert steers._decide(SideAction.NOTHING) is word
         elif isinstance(directive, Grant) and directive.share:
-            assert steers._decide(Also.NOTHING) is Action.GO  # a script goes on by itself
+            assert steers._decide(SideAction.NOTHING) is Action.GO  # a script goes on by itself
 
 
 def test_a_checkpoint_is_told_at_once() -> None:

@@ -18,14 +18,16 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
-from lightning_core.callbacks import CoreCallback, JobOver, Released
-from lightning_core.callbacks.ranks import COST, REACT, batches_between
+from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.control.fit_signals import JobEnded, JobReleased
+from lightning_core.callbacks.control.ranks import AGREEMENT_PERIOD, MAX_AGREEMENT_COST, batches_between
+from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import ExitCause
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.worker.process_group import Rank, free_port, trainer_arguments
-from tests.callbacks.test_callback import Script, grant, until
+from tests.callbacks.test_callback import ConnectedScript, Script, grant, until
 from tests.conftest import ROOT
 from tests.faults import parted
 from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
@@ -39,8 +41,8 @@ Stories = dict[str, list[dict[str, Any]]]
 @pytest.mark.parametrize(("broadcast", "batch"), [(2e-4, 1e-4), (2e-4, 1e-2), (1e-2, 1e-2), (2e-4, 3.0)])
 def test_agreeing_costs_little_and_reacts_soon(broadcast: float, batch: float) -> None:
     between = batches_between(broadcast, batch)
-    assert broadcast <= COST * between * batch * 1.001 or between == 1
-    assert between * batch <= max(REACT, batch, 1.001 * broadcast / COST + batch)
+    assert broadcast <= MAX_AGREEMENT_COST * between * batch * 1.001 or between == 1
+    assert between * batch <= max(AGREEMENT_PERIOD, batch, 1.001 * broadcast / MAX_AGREEMENT_COST + batch)
 
 
 @pytest.mark.promise("R13")
@@ -68,13 +70,13 @@ def test_ranks_held_for_longer_than_the_group_s_time_out_survive_and_do_not_spin
 def test_ranks_of_a_launched_job_leave_together_when_it_is_over(stories: Stories) -> None:
     first, second = stories["over"]
     assert first["steps"] == second["steps"] > 0
-    assert (first["left"], second["left"]) == ("JobOver", "JobOver")
+    assert (first["left"], second["left"]) == ("JobEnded", "JobEnded")
 
 
 @pytest.mark.promise("R8", "R13")
 def test_released_ranks_come_back_to_the_bit(stories: Stories) -> None:
     whole, away, back = (stories[scenario] for scenario in ("whole", "release", "return"))
-    assert [rank["left"] for rank in away] == ["Released", "Released"]
+    assert [rank["left"] for rank in away] == ["JobReleased", "JobReleased"]
     assert away[0]["steps"] == away[1]["steps"] < 30
     for rank in (0, 1):
         assert away[rank]["seen"] + back[rank]["seen"] == whole[rank]["seen"]
@@ -180,28 +182,27 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
     pl.seed_everything(7 + rank, verbose=False)
     script = Script(grant(1, 1.0))
     met = End("job", 9, Verdict.MET, Reason("target_met", (1.0,)))
-    plain = {"job": "job", "target": BatchTarget(10**9)}
-    launched = {**plain, "client": script, "launched": True, "folder": folder}
+    launched: dict[str, Any] = {"job": "job", "target": BatchTarget(10**9), "client": script, "folder": folder}
     options: dict[str, Any] = {**QUIET, "devices": 2, "strategy": "ddp", "max_epochs": -1}
     model: Any = Line(pause=0.004)
     data: Any = Points()
     ckpt = None
     match scenario:
         case "hold":
-            core = CoreCallback(**plain, client=script)
+            core = ConnectedScript("job", BatchTarget(10**9), client=script)
             told(script, 20, (0.0, grant(2, 0.0)), (1.5, grant(3, 1.0)), (0.5, met))
         case "long":
             torch.distributed.destroy_process_group()
             options["strategy"] = DDPStrategy(timeout=timedelta(seconds=TIMEOUT), process_group_backend="gloo")
-            core = CoreCallback(**plain, client=script)
+            core = ConnectedScript("job", BatchTarget(10**9), client=script)
             told(script, 20, (0.0, grant(2, 0.0)), (LONG + 0.5, grant(3, 1.0)), (0.5, met))
         case "over":
-            core = CoreCallback(**launched)
+            core = LaunchedCallback(**launched)
             told(script, 20, (0.0, End("job", 2, Verdict.MISSED, Reason("deadline_passed"))))
         case "alone":
             core = CoreCallback("job", deadline="60s", target=BatchTarget(40), pool="local")
         case _:
-            core = CoreCallback(**launched)
+            core = LaunchedCallback(**launched)
             model, data = Net(), NoisyPoints()
             options["max_epochs"] = 3
             if scenario == "release":
@@ -215,7 +216,7 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
     left = ""
     try:
         trainer.fit(model, datamodule=data, ckpt_path=ckpt)
-    except (JobOver, Released) as error:
+    except (JobEnded, JobReleased) as error:
         left = type(error).__name__
     return {
         "steps": trainer.global_step,

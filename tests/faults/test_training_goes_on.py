@@ -16,7 +16,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
@@ -89,7 +89,7 @@ def beside(tmp_path: Path, seconds: float, alternations: int) -> tuple[float, fl
         [lambda: None, lambda: os.kill(pid, signal.SIGSTOP), lambda: os.kill(pid, signal.SIGCONT)] * alternations,
         seconds,
     )
-    ours = CoreCallback("job", target=BatchTarget(10**9), client=RayClient(name), launched=True)
+    ours = LaunchedCallback("job", BatchTarget(10**9), client=RayClient(name))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as on a device of the pool, which is one core
     try:

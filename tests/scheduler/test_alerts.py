@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.meter import LossMeter
+from lightning_core.callbacks.reporting.loss_meter import LossMeter
 from lightning_core.core.answers import Alert, Answer, End, State, Verdict
 from lightning_core.core.codec import (
     decode_answers,
@@ -253,7 +253,7 @@ def test_a_script_is_told_and_stopped_whatever_its_target_is(
     trainer = pl.Trainer(**QUIET, max_epochs=200, callbacks=[callback])
     trainer.fit(Broken(24, pause=0.002), datamodule=Points())
     assert 50 <= trainer.global_step < 3000
-    assert caplog.text.count("a: its losses are NaN or infinite since batch 24") == 1
+    assert caplog.text.count("a: the losses are NaN or infinite since batch 24") == 1
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("lightning_core: ")]
     assert line.startswith("lightning_core: a: crashed: stopped: its losses were NaN or infinite from batch 24 on")
 

@@ -184,4 +184,4 @@ def test_a_part_of_a_cpu_is_all_that_is_used_and_ends_the_job_in_time(cluster: C
         workers = ray.get(cluster.pool_manager.pids.remote())
         left = [path.name for path in Path("/sys/fs/cgroup").glob("**/lightning_core-*")]
         assert not [name for name in left if int(name.split("-")[1]) in workers]
-    assert ("paced instead" in log) == (quota is None)
+    assert ("pauses between batches instead" in log) == (quota is None)

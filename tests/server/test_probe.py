@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.callbacks import joining
+from lightning_core.callbacks.reporting import joining
 from lightning_core.cli.main import main
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
@@ -124,9 +124,7 @@ def test_a_script_that_can_never_join_trains_by_itself(
     assert not join().stands_in
     assert not join().stands_in
     [told] = [record.getMessage() for record in caplog.records]
-    assert told.startswith(
-        "a: it trains by itself, without the pool: 127.0.0.1:1: no token to show to the pool: RAY_AUTH"
-    )
+    assert told.startswith("a: training without the pool: 127.0.0.1:1: no token to show to the pool: RAY_AUTH")
 
 
 def test_a_pool_that_is_not_up_yet_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +132,7 @@ def test_a_pool_that_is_not_up_yet_is_stood_in_for(monkeypatch: pytest.MonkeyPat
     join = joining.Join(JOB, "127.0.0.1:1", "cpu")
     with pytest.raises(ConnectionError, match="nobody listens there"):
         join()
-    monkeypatch.setattr(joining, "FORSAKEN", 0.0)
+    monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.0)
     assert join().stands_in
 
 
@@ -158,7 +156,7 @@ def test_a_wrong_token_is_told_before_ray_gives_up(local_ray: None) -> None:
         line = [sys.executable, "-m", "tests.script", "a", "60s", "1500"]
         env["LIGHTNING_CORE_POOL"] = address
         done = subprocess.run(line, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
-        assert f"a: it trains by itself, without the pool: {words}" in done.stderr
+        assert f"a: training without the pool: {words}" in done.stderr
         assert "target met" in done.stderr
         assert "Traceback" not in done.stderr + done.stdout
         assert "a ended after 15" in done.stdout

@@ -1,4 +1,4 @@
-"""Where a Trainer ends by itself, and what ended it."""
+"""Where a Trainer will end by itself, and what has ended it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lightning_core.core.events import ExitCause, Horizon
 
 
 def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None) -> Horizon:
-    """Return where the limits of a Trainer end a training, in batches as they are reported: steps of the optimiser.
+    """Return where the limits of a Trainer end a training, in batches as they are reported: optimiser steps.
 
-    ``seconds`` is left to whoever reports: a clock runs on.
+    The field ``seconds`` is filled in when the horizon is reported, because time passes until then.
 
     Args:
-        trainer: whose loaders are set up.
-        done: batches since the run began.
-        in_epoch: calls of ``training_step`` in the epoch that runs.
-        per_epoch: batches of the epoch before, for loaders without a length; None if there was none.
+        trainer: Trainer whose loaders are set up.
+        done: Batches since the job began.
+        in_epoch: Calls of ``training_step`` in the current epoch.
+        per_epoch: Batches of the previous epoch, for loaders without a length; None if there was none.
     """
     found: list[tuple[int, str]] = []
     automatic = trainer.lightning_module.automatic_optimization
@@ -42,17 +42,17 @@ def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None
 
 
 def seconds_left(trainer: pl.Trainer) -> float:
-    """Return the seconds until a Timer (``max_time``) ends the training; inf if there is none."""
-    left = [callback.time_remaining() for callback in _having(trainer, "time_remaining")]
+    """Return the seconds until a Timer (``max_time``) ends the training; infinity if there is none."""
+    left = [callback.time_remaining() for callback in _callbacks_with(trainer, "time_remaining")]
     return min((seconds for seconds in left if seconds is not None), default=math.inf)
 
 
 def ended_by(trainer: pl.Trainer, error: BaseException | None = None) -> tuple[ExitCause, str]:
-    """Return how a training ended that did not fail, and by what in words.
+    """Return how a training that did not fail has ended, and a description of what ended it.
 
     Args:
-        trainer: that has ended.
-        error: that it left ``fit`` by; None if by none.
+        trainer: Trainer that has ended.
+        error: Exception by which it left ``fit``; None if there was none.
     """
     if isinstance(error, KeyboardInterrupt):
         return ExitCause.INTERRUPTED, "Ctrl-C"
@@ -62,7 +62,7 @@ def ended_by(trainer: pl.Trainer, error: BaseException | None = None) -> tuple[E
 
 
 def is_sigterm(error: BaseException | None) -> bool:
-    """Return whether Lightning raised this because the process was sent SIGTERM, whichever package it comes in."""
+    """Return whether Lightning raised the exception because of SIGTERM, in either of its packages."""
     return type(error).__name__ == "SIGTERMException"
 
 
@@ -76,14 +76,14 @@ def _limit(trainer: pl.Trainer) -> str:
         return f"at max_epochs={epochs}"
     if seconds_left(trainer) <= 0:
         return "at max_time"
-    for stopper in _having(trainer, "stopped_epoch"):
+    for stopper in _callbacks_with(trainer, "stopped_epoch"):
         message = getattr(stopper, "stopping_reason_message", None) or ""
         if message or stopper.stopped_epoch:
-            said = " ".join(message.partition(" Signaling")[0].rstrip(".").split())
-            return f"by {type(stopper).__name__}" + (f" ({said})" if said else "")
+            reason = " ".join(message.partition(" Signaling")[0].rstrip(".").split())
+            return f"by {type(stopper).__name__}" + (f" ({reason})" if reason else "")
     return "by a callback or the module, which stopped the Trainer" if trainer.should_stop else ""
 
 
-def _having(trainer: pl.Trainer, attribute: str) -> list[Any]:
-    """Callbacks by what they offer: Lightning comes as two packages, with classes of their own."""
+def _callbacks_with(trainer: pl.Trainer, attribute: str) -> list[Any]:
+    """Return the callbacks that have an attribute: Lightning's two packages have separate classes."""
     return [callback for callback in trainer.callbacks if hasattr(callback, attribute)]  # type: ignore[attr-defined]

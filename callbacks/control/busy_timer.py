@@ -1,7 +1,7 @@
-"""How long a turn has kept the device busy, and when the device is really free for the next process.
+"""Measures how long the device has been busy, and when it is free for the next process.
 
-On a CPU the training thread is the device: hook times tell. A GPU works on after the hook has returned, so there CUDA
-events tell, and the host may run ahead of the device by two batches at most.
+On a CPU the training thread does the work, and wall-clock times in the hooks are enough. A GPU still works after a hook
+has returned: there CUDA events are used, and the host may run at most two batches ahead of the device.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-RUN_AHEAD = 2
+MAX_BATCHES_AHEAD = 2
 
 
-class Pace(Protocol):
-    """Counts busy seconds from ``begin`` to ``end``: batches, and all that lies between them, saving too."""
+class BusyTimer(Protocol):
+    """Counts busy seconds between ``begin`` and ``end``: batches and everything between them, such as saving."""
 
     on_host: bool
     """Whether the training thread does the work."""
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Start counting: the process holds the device."""
 
     def batch(self) -> float:
-        """A batch has been handed to the device; busy seconds so far."""
+        """Note that a batch was submitted to the device; return the busy seconds so far."""
 
     def end(self) -> None:
-        """The turn ends: returns when the device has done all that it was handed."""
+        """Stop counting; return when the device has finished all its work."""
 
     def busy(self) -> float:
-        """Busy seconds of the turns that have ended."""
+        """Return the busy seconds of all quanta that have ended."""
 
 
-class HostPace:
-    """The training thread does the work."""
+class HostTimer:
+    """Busy timer for a CPU, where the training thread does the work."""
 
     on_host = True
 
@@ -43,20 +43,24 @@ class HostPace:
         self._began = 0.0
 
     def begin(self) -> None:
+        """Start counting."""
         self._began = time.perf_counter()
 
     def batch(self) -> float:
+        """Return the busy seconds so far."""
         return self._busy + time.perf_counter() - self._began
 
     def end(self) -> None:
+        """Stop counting."""
         self._busy += time.perf_counter() - self._began
 
     def busy(self) -> float:
+        """Return the busy seconds of all quanta that have ended."""
         return self._busy
 
 
-class GpuPace:
-    """A CUDA device does the work."""
+class GpuTimer:
+    """Busy timer for a CUDA device."""
 
     on_host = False
 
@@ -68,25 +72,28 @@ class GpuPace:
         self._busy = 0.0
         self._begin: Any = None
         self._last: Any = None
-        self._flying: deque[Any] = deque()
+        self._pending: deque[Any] = deque()
 
     def begin(self) -> None:
+        """Start counting."""
         self._begin = self._event()
         self._begin.record()
         self._last = None
 
     def batch(self) -> float:
+        """Note a submitted batch; return the busy seconds so far."""
         event = self._event()
         event.record()
-        self._flying.append(event)
-        if len(self._flying) > RUN_AHEAD:
-            self._landed().synchronize()
-        while self._flying and self._flying[0].query():
-            self._landed()
+        self._pending.append(event)
+        if len(self._pending) > MAX_BATCHES_AHEAD:
+            self._pop_finished().synchronize()
+        while self._pending and self._pending[0].query():
+            self._pop_finished()
         return self._busy + self._elapsed()
 
     def end(self) -> None:
-        self._flying.clear()
+        """Wait for the device and stop counting."""
+        self._pending.clear()
         self._last = self._event()
         self._last.record()
         self._last.synchronize()
@@ -94,10 +101,11 @@ class GpuPace:
         self._begin = self._last = None
 
     def busy(self) -> float:
+        """Return the busy seconds of all quanta that have ended."""
         return self._busy
 
-    def _landed(self) -> Any:
-        self._last = self._flying.popleft()
+    def _pop_finished(self) -> Any:
+        self._last = self._pending.popleft()
         return self._last
 
     def _elapsed(self) -> float:

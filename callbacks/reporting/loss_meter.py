@@ -1,8 +1,8 @@
-"""From the loss of every batch to cells: means over a grid in data, bad losses kept out.
+"""Averages the loss of every batch into loss cells, and keeps losses that are NaN or infinite out of them.
 
-The grid closes a cell every ``every`` batches, and later each time the run has grown by ``growth``, so that a long run
-has some hundred cells and not millions. An average over a fixed number of batches would get noisier, seen from the
-scale on which the loss still falls.
+A cell closes after ``every`` batches, and later in the run when the number of batches has grown by the fraction
+``growth``. A long run thus has some hundred cells rather than millions, and the noise of a cell stays small compared
+with the scale on which the loss still falls.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ class LossMeter:
     """Turns losses into cells.
 
     Args:
-        deliver: called with each cell.
-        every: least batches in a cell.
-        growth: a cell holds at least this part of the run so far.
+        deliver: Called with each cell.
+        every: Minimum batches per cell, at least 1.
+        growth: Minimum size of a cell as a fraction of the batches so far, at least 0 and below 1.
+
+    Raises:
+        ValueError: If a number is out of range.
 
     Example::
 
@@ -47,9 +50,10 @@ class LossMeter:
         if not 0 <= growth < 1:
             raise ValueError(f"growth must be at least 0 and below 1, got {growth}")
         self.rejected = 0
+        """Losses kept out of the cells because they are NaN or infinite."""
         self.bad: BadLosses | None = None
-        """The newest run of losses that are NaN or infinite; of a device's losses, which are not looked at one by one,
-        of whole cells."""
+        """Newest run of losses that are NaN or infinite. Of a GPU's losses, which are not read one by one, the newest
+        run of cells."""
         self._deliver = deliver
         self._every = every
         self._growth = growth
@@ -58,42 +62,53 @@ class LossMeter:
         self._edge = every
         self._sum = 0.0
         self._count = 0
-        self._device: _DeviceSum | None = None
+        self._device_sum: _DeviceSum | None = None
         self._read_to = 0
 
     def start_at(self, batches: int, cells: int = 0) -> None:
-        """Go on after so many batches, and so many cells that were delivered before."""
+        """Continue after so many batches and so many cells that were delivered before."""
         self._number, self._read_to = cells, batches
         self._edge = batches + max(self._every, math.ceil(batches * self._growth))
 
     def add(self, loss: float, batches: int) -> None:
-        """A loss that is at hand; ``batches`` are done with it."""
+        """Add a loss.
+
+        Args:
+            loss: Loss of the batch.
+            batches: Batches that are done, this one included.
+        """
         if math.isfinite(loss):
             self._sum += loss
             self._count += 1
-            self._is_good()
+            self._note_good()
         else:
             self.rejected += 1
-            self._is_bad(batches, 0)
+            self._note_bad(batches, 0)
         if batches >= self._edge:
             self._close(batches, self._sum, self._count)
             self._sum, self._count = 0.0, 0
 
     def add_tensor(self, loss: torch.Tensor, scale: float, batches: int) -> None:
-        """A loss that may still be in the making on a device; ``scale`` multiplies it. Never waits for the device."""
+        """Add a loss that a GPU may still be computing; never waits for it.
+
+        Args:
+            loss: Tensor with one element.
+            scale: Factor of the loss.
+            batches: Batches that are done, this one included.
+        """
         if not loss.is_cuda:
             self.add(loss.item() * scale, batches)
             return
-        if self._device is None:
-            self._device = _DeviceSum(loss)
-        self._device.add(loss, scale)
+        if self._device_sum is None:
+            self._device_sum = _DeviceSum(loss)
+        self._device_sum.add(loss, scale)
         if batches >= self._edge:
-            self._device.send(batches)
+            self._device_sum.send(batches)
             self._edge = self._next_edge(batches)
         self._receive()
 
-    def evaluation(self, value: torch.Tensor | float, batches: int) -> None:
-        """A whole evaluation: a cell of its own, the only one after so many batches."""
+    def add_evaluation(self, value: torch.Tensor | float, batches: int) -> None:
+        """Add the value of a whole evaluation as a cell of its own; only the first after each batch counts."""
         if batches == self._evaluated_at:
             return
         self._edge = self._evaluated_at = batches
@@ -103,18 +118,18 @@ class LossMeter:
             self.add_tensor(value, 1.0, batches)
 
     def flush(self) -> None:
-        """Delivers the cells that are still on their way from the device; waits for them."""
+        """Wait for the cells that are still on their way from the GPU, and deliver them."""
         self._receive(wait=True)
 
     def _receive(self, wait: bool = False) -> None:
-        if self._device is not None:
-            for at, total, count in self._device.arrived(wait):
-                # One bad loss spoils its cell: the device was not asked about each.
+        if self._device_sum is not None:
+            for at, total, count in self._device_sum.arrived(wait):
+                # One bad loss spoils its cell: the GPU's losses are not read one by one.
                 self._emit(at, total / count)
                 if math.isfinite(total):
-                    self._is_good()
+                    self._note_good()
                 else:
-                    self._is_bad(self._read_to + 1, 1)
+                    self._note_bad(self._read_to + 1, 1)
                 self._read_to = at
 
     def _close(self, batches: int, total: float, count: int) -> None:
@@ -122,15 +137,15 @@ class LossMeter:
         if count:
             self._emit(batches, total / count)
         elif self.bad is not None:
-            self._is_bad(batches, 1)
+            self._note_bad(batches, 1)
 
-    def _is_bad(self, first: int, cells: int) -> None:
+    def _note_bad(self, first: int, cells: int) -> None:
         before = self.bad
         self.bad = (
             BadLosses(first, cells) if before is None or before.over else before._replace(cells=before.cells + cells)
         )
 
-    def _is_good(self) -> None:
+    def _note_good(self) -> None:
         if self.bad is not None and not self.bad.over:
             self.bad = self.bad._replace(over=True)
 
@@ -146,7 +161,7 @@ class LossMeter:
 
 
 class _DeviceSum:
-    """Sums on the device; copied to pinned memory without waiting, read when the copy's event is done."""
+    """Sums losses on a GPU; copies the sum to pinned memory and reads it once the copy's event is done."""
 
     def __init__(self, like: torch.Tensor) -> None:
         import torch
@@ -171,6 +186,7 @@ class _DeviceSum:
         self._count = 0
 
     def arrived(self, wait: bool = False) -> list[tuple[int, float, int]]:
+        """Return batches, sum and count of each cell that has arrived; ``wait`` waits for all of them."""
         if wait and self._sent:
             self._sent[-1][3].synchronize()
         ready = []

@@ -1,0 +1,140 @@
+"""Saves the best model of a training while it goes on: the one that met the target, or came closest to it.
+
+Rules
+
+1. An evaluated metric that is better than all before is saved at once. The loss of every batch is averaged as the
+   scheduler does, and saved rarely enough to take less than 2% of the training time; a model that meets the target is
+   saved in any case.
+2. Training waits only for a copy in host memory. The file is written under a temporary name, synced and renamed, and
+   its manifest holds its SHA-256 and the value. The previous file is kept for one more generation.
+3. A resumed training continues from the value in the manifest; a new one starts without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+import lightning.pytorch as pl
+
+from lightning_core.core.targets import STEP_LOSS, BatchTarget, LossTarget, Target
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.generations import CorruptCheckpointError, Manifest, newest, read_manifest
+
+from .checkpoint_io import SafeCheckpointIO
+from .job_checkpointer import MIN_TRAINING_PER_SAVE
+from .job_writer import write
+
+log = logging.getLogger(__name__)
+
+
+class BestModelSaver:
+    """Saves the best model of a fit; used on all ranks, of which the first sees the values.
+
+    Args:
+        job: Name of the job, for log messages.
+        path: Path of the file.
+        target: Target whose metric decides; for a target in batches, the loss of the step does.
+        resumed: Whether the file, if it exists, is from this training and has to be improved upon.
+    """
+
+    def __init__(self, job: str, path: Path, target: Target, *, resumed: bool) -> None:
+        self.wanted: float | None = None
+        """Value for which the model should be saved as it is now; None if it should not."""
+        self._job = job
+        self._file = path
+        self._target = target
+        self._window = Settings().window
+        self._recent: deque[float] = deque(maxlen=max(self._window, target.for_evaluations))
+        self._io = SafeCheckpointIO(asynchronous=True)
+        self._best: float | None = None
+        self._met = False
+        self.saved = resumed
+        """Whether the file is from this training."""
+        self._not_before = 0.0
+        if resumed:
+            with suppress(CorruptCheckpointError):
+                manifest = read_manifest(path)
+                self._best = None if manifest is None else manifest.value
+
+    @property
+    def path(self) -> str:
+        """Path of the best model; empty while there is none."""
+        return str(self._file) if self.saved and self._file.exists() else ""
+
+    def see(self, value: float, *, evaluated: bool) -> None:
+        """Take in a value and decide whether the model should be saved.
+
+        Args:
+            value: Value as it was logged.
+            evaluated: Whether it is a whole evaluation.
+        """
+        if not math.isfinite(value):
+            return
+        self._recent.append(value)
+        target, recent = self._target, list(self._recent)
+        if isinstance(target, BatchTarget):
+            if not self._met:
+                mean = sum(recent[-self._window :]) / len(recent[-self._window :])
+                self._consider(mean, len(recent) >= self._window)
+        elif evaluated:
+            self._consider(value, at_once=True)
+        else:
+            full = len(recent) >= self._window
+            self._consider(target.reached(recent, evaluated, self._window), full)
+            if full and not self._met and target.is_met(recent, evaluated, self._window):
+                self._met, self.wanted = True, target.reached(recent, evaluated, self._window)
+
+    def note_batches(self, batches: int) -> None:
+        """Take in the number of batches done: the model that meets a target in batches is saved."""
+        if isinstance(self._target, BatchTarget) and batches == self._target.batches and not self._met:
+            recent = list(self._recent)[-self._window :]
+            self._met, self.wanted = True, sum(recent) / len(recent) if recent else float(batches)
+
+    def save(self, trainer: pl.Trainer) -> None:
+        """Save the model as it is now, on all ranks together; an error is logged and training continues."""
+        value, self.wanted = self.wanted, None
+        began = time.monotonic()
+        try:
+            write(trainer, self._file, self._io, value=value, later=True)
+        except Exception as error:  # such as a strategy that writes without a plugin
+            log.warning("%s: the best model is not saved: %s", self._job, error)
+            return
+        self._best, self.saved = value, True
+        now = time.monotonic()
+        self._not_before = now + MIN_TRAINING_PER_SAVE * (now - began)
+
+    def close(self) -> Manifest | None:
+        """Wait for pending writes.
+
+        Returns:
+            Manifest of the best model; None if there is none.
+        """
+        try:
+            self._io.teardown()
+        except Exception as error:  # it must not fail a training that has finished
+            log.warning("%s: the best model could not be written: %s", self._job, error)
+        found = newest(self._file)
+        return None if found is None else found[1]
+
+    def summary_line(self, manifest: Manifest) -> str:
+        """Return the line that tells where the best model is."""
+        metric = self._target.metric if isinstance(self._target, LossTarget) else STEP_LOSS
+        value = "" if manifest.value is None else f" ({metric} {manifest.value:.4g})"
+        return f"{self._job}: the best model{value} after {manifest.batches} batches is in {self._file}"
+
+    def _consider(self, value: float, full: bool = True, *, at_once: bool = False) -> None:
+        if not full or not self._is_better(value):
+            return
+        if at_once or time.monotonic() >= self._not_before:
+            self.wanted = value
+
+    def _is_better(self, value: float) -> bool:
+        if self._best is None:
+            return True
+        grows = isinstance(self._target, LossTarget) and self._target.grows
+        return value > self._best if grows else value < self._best

@@ -1,0 +1,99 @@
+"""Agreement of the processes of one training: rank 0 decides, and all ranks act after the same batch.
+
+Every few batches rank 0 broadcasts one small tensor. It chooses the number of batches until the next broadcast from the
+measured cost of a broadcast and of a batch, and sends it in the same tensor, so that no rank relies on its own clock.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from enum import IntEnum, IntFlag
+
+import torch
+
+# Target seconds of training between two agreements.
+AGREEMENT_PERIOD = 0.05
+# Maximum fraction of the training time that agreeing may cost.
+MAX_AGREEMENT_COST = 0.01
+
+
+class Action(IntEnum):
+    """What a training does next."""
+
+    GO = 0
+    HOLD = 1
+    STOP = 2
+    """Stop the Trainer: the target is met."""
+    LEAVE = 3
+    """Save where resuming is exact, and leave."""
+    OVER = 4
+    """Leave."""
+    FENCED = 5
+    """Leave without saving: another incarnation has taken over."""
+
+
+class SideAction(IntFlag):
+    """What a training does besides its next :class:`Action`."""
+
+    NOTHING = 0
+    SAVE = 1
+    """Save a checkpoint where resuming is exact."""
+    KEEP = 2
+    """Save the model as the best so far."""
+
+
+def batches_between(broadcast: float, batch: float) -> int:
+    """Return the number of batches until the next agreement.
+
+    Args:
+        broadcast: Seconds that a broadcast takes.
+        batch: Seconds that a batch takes.
+
+    Example::
+
+        >>> batches_between(broadcast=2e-4, batch=1e-3), batches_between(broadcast=2e-4, batch=2.0)
+        (50, 1)
+    """
+    return max(1, int(AGREEMENT_PERIOD / batch), math.ceil(broadcast / (MAX_AGREEMENT_COST * batch)))
+
+
+class Ranks:
+    """Takes part in the agreement for this process.
+
+    Args:
+        rank: Number of this rank.
+        device: Device of the tensors that the process group of this training can send.
+    """
+
+    def __init__(self, rank: int, device: torch.device) -> None:
+        self._first = rank == 0
+        self._tensor = torch.zeros(3, dtype=torch.int64, device=device)
+        self._between = self._left = 1
+        self._cost = math.inf
+        self._since = time.perf_counter()
+
+    def due(self) -> bool:
+        """Count a batch; return whether all ranks agree after it."""
+        self._left -= 1
+        return self._left <= 0
+
+    def agree(self, action: Action, side_actions: int) -> tuple[Action, int]:
+        """Return what rank 0 has decided; all ranks must call it after the same batch.
+
+        Args:
+            action: What to do next. Ignored on all ranks but the first.
+            side_actions: What to do besides, as :class:`SideAction`. Ignored on all ranks but the first.
+        """
+        began = time.perf_counter()
+        if self._first:
+            batch = max(began - self._since, 1e-6) / self._between
+            between = 1 if self._cost == math.inf else batches_between(self._cost, batch)
+            self._tensor.copy_(torch.tensor([action, side_actions, between]))
+        torch.distributed.broadcast(self._tensor, 0)
+        agreed, agreed_sides, self._between = self._tensor.tolist()
+        self._left = self._between
+        self._since = time.perf_counter()
+        # The first broadcast sets up connections, and others wait for a slow rank: the minimum is the true cost.
+        self._cost = min(self._since - began, 1.1 * self._cost)
+        return Action(agreed), int(agreed_sides)

@@ -1,0 +1,287 @@
+"""Carries out the scheduler's directives from the training thread, before and after batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning_core.core.answers import Directive, End, Grant, Verdict
+from lightning_core.core.protocols import DeviceLock
+from lightning_core.view.console_lines import inform, logger
+
+from ..reporting.joining import POOL_TIMEOUT
+from ..reporting.mailbox import Mailbox
+from .busy_timer import BusyTimer
+from .fit_signals import JobEnded, JobFenced
+from .ranks import Action, Ranks, SideAction
+from .throttle import Throttle
+
+log = logger(__name__)
+
+# Maximum seconds that a held or waiting training thread sleeps before it checks its state.
+MAX_WAIT = 1.0
+# Seconds that a launched job waits for the first directive before it trains without one.
+FIRST_DIRECTIVE_TIMEOUT = 10.0
+# Seconds that a script waits for the first answer of its pool, which normally takes milliseconds. Without it the script
+# would start at full speed on a device that others share.
+FIRST_ANSWER_TIMEOUT = 2.0
+# Seconds that a launched job trains without hearing from its scheduler. After that the scheduler may have given the job
+# up and started another incarnation.
+LEASE = 60.0
+# Share that weighs a quantum before the first directive, and while a job is about to leave.
+MIN_SHARE = 0.1
+
+
+class Steering:
+    """Makes one process obey the scheduler during one fit.
+
+    Args:
+        job: Name of the job.
+        mailbox: Where directives arrive; None on all ranks but the first.
+        timer: Busy timer, told when quanta begin and end.
+        ranks: Agreement of the processes of one training; None if there is only one.
+        device_lock: Lock of the shared device. None: created when a grant names a device.
+        launched: Whether the job was launched by a pool, and leaves when told to.
+        devices: Devices that a launched job trains on.
+        stop_when_met: Whether to stop when the target is met.
+        must_not_hold: Whether the process has to train on: it was asked to end, and Lightning does so after a batch.
+        cores: Cores of the device if it is a CPU.
+    """
+
+    def __init__(
+        self, job: str, mailbox: Mailbox | None, timer: BusyTimer, ranks: Ranks | None, device_lock: DeviceLock | None,
+        launched: bool, devices: tuple[int, ...], stop_when_met: bool, must_not_hold: Callable[[], bool],
+        cores: int = 1,
+    ) -> None:  # fmt: skip
+        self.leaving = False
+        """Whether to save and leave as soon as resuming would be exact."""
+        self.saving = False
+        """Whether to save as soon as resuming would be exact."""
+        self.keeping = False
+        """Whether all ranks save the model as the best so far after this batch."""
+        self.stopping = False
+        """Whether to stop the Trainer because the target is met."""
+        self._job = job
+        self._mailbox = mailbox
+        self._timer = timer
+        self._ranks = ranks
+        self._device_lock = device_lock if ranks is None else None
+        self._own_device_lock: tuple[int, DeviceLock] | None = None
+        self._affinity: set[int] | None = None
+        self._launched = launched
+        self._devices = sorted(devices)
+        self._cores = cores
+        self._throttle = Throttle(job, timer.on_host)
+        self._stop_when_met = stop_when_met
+        self._must_not_hold = must_not_hold
+        self._obeyed: Directive | None = None
+        self._holds_device = False
+        self._share = MIN_SHARE
+        self._lapsed = False
+
+    # ------------------------------------------------------------------------------------------------ called by hooks
+
+    def wait_for_start(self) -> None:
+        """Wait for the first directive, and hold until this process may train."""
+        if self._mailbox is not None and self._launched:
+            self._mailbox.wait(None, FIRST_DIRECTIVE_TIMEOUT)
+        elif self._mailbox is not None:
+            self._mailbox.wait_for_answer(FIRST_ANSWER_TIMEOUT)
+        self.obey(SideAction.NOTHING)
+
+    def enter(self) -> None:
+        """Before a batch: obey news, release the device if the quantum is over, and wait for the next one.
+
+        The device is released here, with the next batch loaded, rather than after the last batch: the work between two
+        batches is charged to the process that does it.
+        """
+        if self._ranks is None and self._has_news():
+            self.obey(SideAction.NOTHING)
+        while (ahead := self._throttle.ahead()) > 0:
+            self._release(again=False)
+            self._pause(ahead)
+        device_lock = self._device_lock_needed()
+        if device_lock is not None and self._holds_device and device_lock.expired():
+            self._release(again=True)
+        if not self._holds_device:
+            while device_lock is not None and not device_lock.acquire(self._share, MAX_WAIT):
+                if self._has_news():
+                    self.obey(SideAction.NOTHING)
+                    device_lock = self._device_lock_needed()
+                elif self._must_go_on():
+                    break
+            self._holds_device = True
+            self._timer.begin()
+            self._throttle.begin()
+
+    def after_batch(self, side_actions: SideAction) -> None:
+        """After a batch: obey the newest directive; several ranks do so only when they are due to agree."""
+        if self._ranks is not None:
+            if self._ranks.due():
+                self.obey(side_actions)
+            return
+        self.saving = SideAction.SAVE in side_actions
+        if self._has_news():
+            self.obey(side_actions)
+
+    def obey(self, side_actions: SideAction) -> None:
+        """Carry out the newest directive; return when this process may train, has to stop, or has to leave.
+
+        Raises:
+            JobEnded: If a launched job has been ended with its target unmet.
+            JobFenced: If another incarnation of a launched job has started.
+        """
+        while (action := self._decide(side_actions)) is Action.HOLD:
+            self._release(again=False)
+            if self._mailbox is not None:
+                self._mailbox.parked_at = self._obeyed
+                self._mailbox.wait(self._obeyed, MAX_WAIT)
+        if self._mailbox is not None:
+            self._mailbox.parked_at = None  # a hold may end without a new directive
+        self.leaving = action is Action.LEAVE
+        if action is Action.STOP:
+            self.stopping = True
+        elif action in (Action.OVER, Action.FENCED):
+            self._release(again=False)
+            signal = JobEnded if action is Action.OVER else JobFenced
+            raise signal(self._job, self._obeyed if isinstance(self._obeyed, End) else None)
+
+    def close(self) -> float:
+        """Release the device; return the busy seconds of the whole fit."""
+        try:
+            self._release(again=False)
+        finally:
+            self._close_own_device_lock()
+            self._throttle.close()
+        return self._timer.busy()
+
+    # ------------------------------------------------------------------------------------------------ deciding
+
+    def _decide(self, side_actions: SideAction) -> Action:
+        action = Action.GO
+        if self._mailbox is not None:
+            directive, known = self._mailbox.directive, self._obeyed
+            self._obeyed = directive
+            action = self._action_for(directive)
+            if action in (Action.GO, Action.LEAVE) and (self._mailbox.refused or self._check_lease()):
+                action = Action.HOLD
+            if action is Action.HOLD and self._must_go_on():
+                action = Action.GO
+            if directive is not known:
+                self._apply(directive)
+        if self._ranks is not None:
+            action, agreed = self._ranks.agree(action, side_actions)
+            self.saving = self.saving or bool(agreed & SideAction.SAVE)
+            self.keeping = bool(agreed & SideAction.KEEP)
+        return action
+
+    def _has_news(self) -> bool:
+        mailbox = self._mailbox
+        return mailbox is not None and (
+            mailbox.directive is not self._obeyed or bool(mailbox.refused) or self._lease_over(mailbox)
+        )
+
+    def _lease_over(self, mailbox: Mailbox) -> bool:
+        return self._launched and mailbox.unheard_for() > LEASE
+
+    def _check_lease(self) -> bool:
+        """Return whether the lease of a launched job is over; log when that begins."""
+        before, self._lapsed = self._lapsed, self._mailbox is not None and self._lease_over(self._mailbox)
+        if self._lapsed and not before:
+            log.warning("%s: the scheduler has not answered for %.0f s: holding until it does", self._job, LEASE)
+        return self._lapsed
+
+    def _action_for(self, directive: Directive | None) -> Action:
+        match directive:
+            case End(version=0) if self._launched:
+                return Action.FENCED
+            case End(verdict=Verdict.MET) if self._launched or self._stop_when_met:
+                return Action.STOP
+            case End() if self._launched:
+                return Action.OVER
+            case End(reason=reason) if reason.code.startswith("diverged"):
+                return Action.STOP  # the user has asked for it with on_nan
+            case Grant(devices=devices) if self._launched and sorted(devices) != self._devices:
+                return Action.LEAVE
+            case Grant(share=0.0):
+                return Action.HOLD
+        return Action.GO
+
+    def _apply(self, directive: Directive | None) -> None:
+        """Take over share, limit and device of a new grant, or report a new end."""
+        match directive:
+            case Grant():
+                self._share = directive.share or self._share
+                if self._ranks is None:
+                    self._set_limit(directive.share if directive.capped and directive.share else None)
+                if not self._launched and directive.devices and self._ranks is None:
+                    self._move_to(directive.devices[0])
+            case End(verdict=Verdict.MET):
+                inform(f"{self._job}: {directive.reason}")
+            case End() if not self._launched:
+                log.warning("%s: %s: %s", self._job, directive.verdict, directive.reason)
+                self._release(again=False)
+                self._close_own_device_lock()  # the script trains on without grants
+
+    def _must_go_on(self) -> bool:
+        mailbox = self._mailbox
+        pool_lost = not self._launched and mailbox is not None and mailbox.silent_for() > POOL_TIMEOUT
+        return pool_lost or self._must_not_hold()
+
+    def _pause(self, seconds: float) -> None:
+        """Stand still, unless there is news."""
+        assert self._mailbox is not None  # the limit arrived there
+        self._mailbox.wait(self._obeyed, seconds)
+        if self._has_news():
+            self.obey(SideAction.NOTHING)
+
+    # ------------------------------------------------------------------------------------------------ the device
+
+    def _device_lock_needed(self) -> DeviceLock | None:
+        """Return the lock to acquire; None where the kernel enforces the share."""
+        return None if self._throttle.by_kernel else self._device_lock
+
+    def _set_limit(self, share: float | None) -> None:
+        before = self._throttle.by_kernel
+        self._throttle.set(share, self._cores_of_device())
+        if self._throttle.by_kernel != before:
+            self._release(again=False)  # the lock is no longer needed, or needed again
+            if not before and self._device_lock is not None:
+                self._device_lock.bind()
+
+    def _cores_of_device(self) -> int:
+        """Return the cores of the device, which a script learns from the pool that it has joined."""
+        return self._cores if self._launched or self._mailbox is None else self._mailbox.cores
+
+    def _move_to(self, device: int) -> None:
+        """Share the device on which the pool has found the script."""
+        assert self._mailbox is not None  # grants arrive there
+        known, paths = self._own_device_lock, self._mailbox.arbiters
+        if (known is None or known[0] != device) and device < len(paths) and paths[device]:
+            from lightning_core.node.arbiter_client import ArbiterClient
+            from lightning_core.node.device_cores import cores_of
+
+            self._release(again=False)
+            self._close_own_device_lock()
+            if self._timer.on_host:
+                self._affinity = os.sched_getaffinity(0)
+            bound = cores_of(device, self._cores_of_device(), Path(paths[device])) if self._timer.on_host else None
+            self._device_lock = ArbiterClient(Path(paths[device]), cores=bound)
+            self._own_device_lock = device, self._device_lock
+
+    def _close_own_device_lock(self) -> None:
+        if self._own_device_lock is not None:
+            self._own_device_lock[1].close()
+            self._own_device_lock = self._device_lock = None
+        if self._affinity is not None:
+            os.sched_setaffinity(0, self._affinity)
+            self._affinity = None
+
+    def _release(self, *, again: bool) -> None:
+        if self._holds_device:
+            self._holds_device = False
+            self._timer.end()
+            self._throttle.end()
+        if self._device_lock is not None:
+            self._device_lock.release(again=again, share=self._share)

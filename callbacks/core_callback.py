@@ -1,0 +1,313 @@
+r"""
+CoreCallback
+^^^^^^^^^^^^
+
+Joins a Trainer to a scheduler: reports its losses and obeys its directives.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from typing_extensions import override
+
+from lightning_core.core.answers import Directive, JobForecast, Verdict
+from lightning_core.core.durations import When, parse_duration
+from lightning_core.core.events import Checkpoint
+from lightning_core.core.jobs import OnRefused
+from lightning_core.core.targets import Target
+from lightning_core.scheduler.settings import Settings
+from lightning_core.view.console_lines import logger
+
+from .checkpointing.job_checkpointer import JobCheckpointer
+from .elastic.steps import MicroBatches, micro_batches_per_step
+from .fit import Fit
+from .job_record import KEY, JobRecord
+from .options import JobTerms, Options
+from .reporting.loss_meter import LossMeter
+
+log = logger(__name__)
+
+
+class CoreCallback(pl.Callback):
+    """Reports the losses of a Trainer to a scheduler, forecasts whether it meets its deadline, and obeys its pool.
+
+    Training never waits for the scheduler and never fails because of it. While the scheduler is away, the last grant
+    holds.
+
+    Args:
+        job: Name of the job, unique in its pool.
+        deadline: Time limit counted from the start of ``fit``, such as ``"2 hours"``, ``"02:30:00"``, a number of
+            seconds or a ``timedelta``; or the point in time by which the target should be met, such as ``"18:00"``,
+            ``"2026-11-23T18:00"`` or a ``datetime``, in the machine's time zone unless it names one.
+        target: When the job counts as met: a target, or its one-line form such as ``"val_acc>=0.9"``.
+        pool: ``"auto"`` joins the pool that runs on this machine, or forecasts without a pool if there is none;
+            ``"local"`` never joins a pool; anything else is the address of a pool.
+        begin: Time before which the job does not train, in the same forms as ``deadline``; by default it may start at
+            once.
+        weight: Number of jobs of weight 1 that this job counts for when not all deadlines can be met.
+        on_miss: What to do when the deadline passes: ``"continue"``, ``"stop"`` or ``"hold"``. A script that is
+            stopped leaves the pool and trains on without it.
+        on_nan: What to do when the losses are NaN or infinite for three loss cells in a row: ``"continue"`` or
+            ``"stop"``. The first such loss is logged at once.
+        on_refused: What to do if the pool refuses the job, for example because its name is taken: ``"hold"`` waits and
+            asks again every few seconds, ``"rename"`` joins under a free name such as ``resnet-2``, ``"alone"`` trains
+            without the pool. If the pool does not share the device, the job always trains without it.
+        keep_best: Whether to save the best model, or the folder to save it in. It is the model that met the target or
+            came closest to it; :attr:`best_model_path` is its path. True saves in ``default_root_dir``.
+        save_to: Folder in which the training is saved once before its Slurm job ends; by default it is not saved.
+        save_before: Time before the end of the Slurm job at which ``save_to`` saves.
+        stop_when_met: Whether to stop training when the target is met.
+        every: Minimum batches per loss cell.
+        growth: Minimum size of a loss cell as a fraction of the batches so far, at least 0 and below 1.
+
+    Raises:
+        ValueError: If a value is out of range, or a time is past.
+        MisconfigurationException: If the deadline or the target is missing.
+
+    .. note::
+        A batch is an optimiser step, gradient accumulation included; with manual optimisation it is a call of
+        ``training_step``. The loss is what ``training_step`` returned, else what was logged as ``loss``.
+
+    .. note::
+        Written for the Trainer of ``lightning.pytorch``. The Trainer of ``pytorch_lightning`` accepts it in a list.
+
+    .. note::
+        With several processes (DDP), rank 0 speaks for all. They hold, stop and leave together, after a training batch
+        and never during validation, and do not take turns with other jobs.
+
+    Example::
+
+        >>> from lightning.pytorch import Trainer
+        >>> from lightning_core.callbacks import CoreCallback
+        >>> callback = CoreCallback("resnet", deadline="2h", target="train_loss<=0.35")
+        >>> trainer = Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
+    """
+
+    def __init__(
+        self,
+        job: str,
+        deadline: When | None = None,
+        target: Target | str | None = None,
+        *,
+        pool: str = "auto",
+        begin: When | None = None,
+        weight: float = 1.0,
+        on_miss: str = "continue",
+        on_nan: str = "continue",
+        on_refused: str = "hold",
+        keep_best: bool | str | Path = False,
+        save_to: str | Path | None = None,
+        save_before: str = "2m",
+        stop_when_met: bool = True,
+        every: int = 10,
+        growth: float = 0.01,
+    ) -> None:
+        if target is None:
+            raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
+        if deadline is None:
+            raise MisconfigurationException("CoreCallback needs a deadline, such as '2h'")
+        if not pool:
+            raise ValueError("pool must be 'auto', 'local' or the address of a pool, got ''")
+        if on_refused not in tuple(OnRefused):
+            raise ValueError(f"on_refused must be one of {', '.join(OnRefused)}, got {on_refused!r}")
+        LossMeter(lambda cell: None, every, growth)  # raises now rather than in fit
+        self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan)
+        self._options = Options(
+            self._terms.job, pool, stop_when_met, every, growth, OnRefused(on_refused),
+            keep_best if isinstance(keep_best, bool) else Path(keep_best),
+            None if save_to is None else Path(save_to),
+            parse_duration(save_before),
+        )  # fmt: skip
+        # Only a launched job has a folder for its own checkpoints.
+        self._folder: Path | None = None
+        self._save_every = 300.0
+        self._checkpointer = self._new_checkpointer()
+        self._aside = False
+        self._fit: Fit | None = None
+        self._record: JobRecord | None = None
+        self._found: object = None
+
+    def __iter__(self) -> NoReturn:
+        """Refuse to be iterated: the Trainer of ``pytorch_lightning`` takes an unknown callback for a list.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("pass CoreCallback in a list, callbacks=[CoreCallback(...)], to a pytorch_lightning.Trainer")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickling, without threads and sockets."""
+        return {**self.__dict__, "_fit": None}
+
+    @property
+    def directive(self) -> Directive | None:
+        """The scheduler's newest directive; None between fits and on all ranks but the first."""
+        return None if self._fit is None or self._fit.mailbox is None else self._fit.mailbox.directive
+
+    @property
+    def forecast(self) -> JobForecast | None:
+        """The newest forecast: verdict, and seconds to the early, likely and late end. After ``fit``, the last one.
+
+        None before the first forecast, and on all ranks but the first.
+        """
+        if self._fit is not None and self._fit.mailbox is not None and self._fit.mailbox.job_forecast is not None:
+            return self._fit.mailbox.job_forecast
+        return None if self._record is None else self._record.job_forecast
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The newest verdict; after ``fit``, the outcome of the job. None while it is too early to tell."""
+        return None if self.forecast is None else self.forecast.verdict
+
+    @property
+    def best_model_path(self) -> str:
+        """Path of the best model if ``keep_best`` is set; empty if there is none."""
+        if self._fit is not None:
+            return self._fit.best_model
+        return "" if self._record is None else self._record.best_model
+
+    @property
+    def saved(self) -> Checkpoint | None:
+        """The newest checkpoint of a launched job; None for a script."""
+        return self._checkpointer.saved
+
+    def _repr_html_(self) -> str:
+        """Return a card with verdict, forecast and curve for notebooks."""
+        from lightning_core.report.card import card  # not needed outside notebooks
+
+        record = self._record
+        points = [] if record is None else record.curve.points
+        window = 1 if record is None or record.evaluated_in else Settings().window
+        job = self._options.job
+        rows = [("best model", self.best_model_path)] if self.best_model_path else []
+        return card(job.name, job.target, points, self.forecast, window=window, over=self._fit is None, rows=rows)
+
+    @override
+    def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
+        first = next(callback for callback in trainer.callbacks if isinstance(callback, CoreCallback))
+        self._aside = bool(trainer.fast_dev_run) or stage != "fit" or first is not self
+        if first is not self and stage == "fit":
+            log.warning("%s: ignored, because the Trainer has another CoreCallback", self._options.job.name)
+        if not self._aside:
+            self._record = self._found = None
+            per_step = micro_batches_per_step() if self._options.launched else 0
+            self._checkpointer = self._new_checkpointer(
+                MicroBatches(trainer, pl_module, per_step) if per_step else None
+            )
+        if not self._aside and self._options.launched:
+            self._checkpointer.install(trainer)
+            # First of all, to save a new epoch before its first hook. As a new list: the old one is being iterated.
+            trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not self._aside:
+            self._checkpointer.before_loaders(trainer)
+
+    @override
+    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._begin(trainer, pl_module)
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._begin(trainer, pl_module)
+        if self._fit is not None:
+            self._checkpointer.before_training(trainer)
+            self._fit.begin_training(trainer)
+
+    def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin before the first batch, when all strategies have loaded the checkpoint."""
+        if self._aside:
+            return
+        if self._fit is None:
+            self._record = self._new_record(trainer)
+            options = replace(self._options, job=self._record.job)
+            self._fit = Fit(trainer, pl_module, options, self._checkpointer, self._record)
+        self._fit.begin(trainer)
+
+    @override
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fit is not None:
+            self._checkpointer.before_epoch(trainer)
+            self._fit.begin_epoch(trainer)
+
+    @override
+    def on_train_batch_start(self, *_: Any) -> None:
+        if self._fit is not None:
+            self._fit.steering.enter()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._fit is not None:
+            self._fit.end_batch(trainer, outputs)
+
+    @override
+    def on_validation_batch_start(self, *_: Any) -> None:
+        if self._fit is not None:
+            self._fit.steering.enter()
+
+    @override
+    def on_validation_batch_end(self, *_: Any) -> None:
+        if self._fit is not None:
+            self._fit.report_busy()
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fit is not None and not trainer.sanity_checking:
+            self._fit.end_evaluation(trainer, "validation")
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fit is not None:
+            self._fit.end_epoch(trainer)
+
+    @override
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._checkpointer.add_to(checkpoint)
+        if self._record is not None and not self._aside and not self._options.launched and trainer.is_global_zero:
+            checkpoint[KEY] = self._record.to_entry()
+
+    @override
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._checkpointer.take_from(checkpoint)
+        self._found = checkpoint.get(KEY)
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close(trainer)
+
+    @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._close(trainer, exception)
+
+    def _new_checkpointer(self, micro_batches: MicroBatches | None = None) -> JobCheckpointer:
+        return JobCheckpointer(self._folder, self._save_every, micro_batches)
+
+    def _new_record(self, trainer: pl.Trainer) -> JobRecord:
+        """Return the record of the fit that begins; on rank 0 it continues what the checkpoint held."""
+        record, now = JobRecord(self._terms.job_now(), self._terms.deadline_text), time.time()
+        found, self._found = self._found, None
+        if not self._options.launched and trainer.is_global_zero:
+            record.take(found, now)
+        record.begin(now)
+        return record
+
+    def _close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            fit.close(trainer, error)
+            if fit.mailbox is not None and self._record is not None:
+                forecast = fit.mailbox.final_forecast or fit.mailbox.job_forecast
+                self._record.job_forecast = forecast or self._record.job_forecast

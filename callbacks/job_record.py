@@ -1,0 +1,207 @@
+"""What a callback keeps about its job: its loss curve, its terms, and its last forecast.
+
+The checkpoint of a script carries the curve and the terms, so that a resumed script has the same deadline, and its
+scheduler knows the whole curve from the first report on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypedDict
+
+from lightning_core.core.answers import JobForecast
+from lightning_core.core.durations import format_duration
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import STEP_LOSS, LossTarget, Target, target_from_dict
+from lightning_core.core.validation import checked
+from lightning_core.view.console_lines import inform, logger
+
+from .reporting.joining import MIN_DEADLINE
+
+log = logger(__name__)
+
+# Key of the entry in a checkpoint. What a launched job adds to its own checkpoints has another key.
+KEY = "lightning_core_job"
+FORMAT = 2
+# Points of a curve that are kept, and how many of the newest are always kept because the scheduler averages over them.
+MAX_POINTS, NEWEST_POINTS = 100, 10
+# Points that an entry may have.
+MAX_ENTRY_POINTS = 100 * MAX_POINTS
+
+
+class Point(NamedTuple):
+    """A loss cell or an evaluation."""
+
+    batches: int
+    value: float
+
+
+class LossCurve:
+    """A loss curve with a bounded number of points.
+
+    Example::
+
+        >>> curve = LossCurve()
+        >>> for batches in range(1, 1001):
+        ...     curve.add(batches, 1 / batches)
+        >>> len(curve.points) <= 100, curve.points[0].batches, [point.batches for point in curve.points[-3:]]
+        (True, 1, [998, 999, 1000])
+    """
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+
+    def add(self, batches: int, value: float) -> None:
+        """Add a point, unless it is not after the last one."""
+        if not self.points or batches > self.points[-1].batches:
+            self.points.append(Point(batches, value))
+        if len(self.points) > MAX_POINTS:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Thin out the older points: keep the first in each interval of the square root of batches.
+
+        A loss curve bends early, so intervals are shorter there. Their length only ever doubles, so that repeated
+        thinning keeps the same points.
+        """
+        older, newest = self.points[:-NEWEST_POINTS], self.points[-NEWEST_POINTS:]
+        interval = 2.0 ** math.ceil(math.log2(math.sqrt(older[-1].batches) / (MAX_POINTS - 3 * NEWEST_POINTS)))
+        first = {math.floor(math.sqrt(point.batches) / interval): point for point in reversed(older)}
+        self.points = [*reversed(first.values()), *newest]
+
+
+class Entry(TypedDict):
+    """The entry in a checkpoint, plain data."""
+
+    format: int
+    job: str
+    deadline: str
+    target: dict[str, Any]
+    began_at: float
+    ends_at: float
+    evaluated_in: str
+    batches: list[int]
+    values: list[float]
+
+
+@dataclass
+class JobRecord:
+    """What is known about one job of a script, across its fits.
+
+    Args:
+        job: Job as its user wants it.
+        deadline: Deadline as it was written, by which a resumed script recognises it.
+        began_at: Wall-clock time from which the deadline counts, in seconds since the epoch.
+        ends_at: Wall-clock time of the deadline, in seconds since the epoch.
+        evaluated_in: Stage in which the target's metric is evaluated; empty if it is new after each batch.
+        curve: Loss curve so far.
+        job_forecast: Last forecast.
+        resumed: Whether the job was resumed from a checkpoint with the same metric.
+        best_model: Path of the best model; empty if there is none.
+    """
+
+    job: Job
+    deadline: str
+    began_at: float = 0.0
+    ends_at: float = 0.0
+    evaluated_in: str = ""
+    curve: LossCurve = field(default_factory=LossCurve)
+    job_forecast: JobForecast | None = None
+    resumed: bool = False
+    best_model: str = ""
+
+    @property
+    def target(self) -> Target:
+        """Target of the job."""
+        return self.job.target
+
+    def begin(self, now: float) -> None:
+        """Note that a fit begins: the deadline counts from ``now`` unless it was taken from a checkpoint."""
+        if not self.began_at:
+            self.began_at, self.ends_at = now, now + self.job.deadline
+
+    def to_entry(self) -> Entry:
+        """Return the entry for a checkpoint."""
+        points = self.curve.points
+        return Entry(
+            format=FORMAT,
+            job=self.job.name,
+            deadline=self.deadline,
+            target=self.job.target.to_dict(),
+            began_at=self.began_at,
+            ends_at=self.ends_at,
+            evaluated_in=self.evaluated_in,
+            batches=[point.batches for point in points],
+            values=[point.value for point in points],
+        )
+
+    def take(self, entry: object, now: float) -> None:
+        """Resume from the entry of a checkpoint; anything invalid in it is ignored with a warning.
+
+        With the same name, deadline and target, the deadline counts from when the job first began, time between the
+        fits included. With other terms it counts from now. The curve is taken over if the metric is the same.
+
+        Args:
+            entry: Entry of the checkpoint; None if it has none.
+            now: Wall-clock time, in seconds since the epoch.
+        """
+        if entry is None:
+            return
+        name = self.job.name
+        try:
+            found, target, points = _parse(entry)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            message = " ".join(str(error).split())[:200]
+            log.warning("%s: the checkpoint's record of the job is ignored: %s", name, ascii(message))
+            return
+        if _metric_of(target) == _metric_of(self.target):
+            self.evaluated_in, self.resumed = found["evaluated_in"], True
+            for point in points:
+                self.curve.add(*point)
+        before = (found["job"], found["deadline"], target)
+        if before != (name, self.deadline, self.target):
+            was, new = (_describe(*terms) for terms in (before, (name, self.deadline, self.target)))
+            log.warning("%s: the checkpoint has other terms (%s): the deadline of (%s) counts from now", name, was, new)
+            return
+        self.began_at, self.ends_at = min(found["began_at"], now), found["ends_at"]
+        passed, left = now - self.began_at, self.ends_at - now
+        begin = max(self.job.begin - passed, 0.0)
+        deadline = max(left, MIN_DEADLINE)
+        self.job = replace(self.job, deadline=deadline, begin=begin if begin < deadline else 0.0)
+        if left > 0:
+            whole = format_duration(self.ends_at - self.began_at)
+            inform(f"{name}: resumed with its deadline: {format_duration(left)} of {whole} left")
+        else:
+            log.warning("%s: the deadline passed %s ago, before the job was resumed", name, format_duration(-left))
+
+
+def _parse(entry: object) -> tuple[Entry, Target, list[Point]]:
+    """Return a checked entry, its target and its curve.
+
+    Raises:
+        ValueError, TypeError, KeyError: If the entry is invalid.
+    """
+    if not isinstance(entry, Mapping) or entry.get("format") != FORMAT:
+        raise ValueError(f"expected an entry of format {FORMAT}")
+    found: Entry = checked(dict(entry), Entry)
+    if len(found["batches"]) != len(found["values"]) or len(found["values"]) > MAX_ENTRY_POINTS:
+        raise ValueError(f"expected equal numbers of batches and values, at most {MAX_ENTRY_POINTS}")
+    if found["evaluated_in"] not in ("", "validation", "epoch"):
+        raise ValueError(f"evaluated_in must be 'validation', 'epoch' or empty, got {found['evaluated_in'][:40]!r}")
+    if not 0 < found["began_at"] <= found["ends_at"]:
+        raise ValueError(f"expected a deadline after the beginning, got {found['began_at']} and {found['ends_at']}")
+    if min(found["batches"], default=1) < 1:
+        raise ValueError(f"expected positive numbers of batches, got {min(found['batches'])}")
+    points = [Point(batches, value) for batches, value in zip(found["batches"], found["values"], strict=True)]
+    return found, target_from_dict(found["target"]), points
+
+
+def _metric_of(target: Target) -> str:
+    """Return the name of the metric that a target's curve shows."""
+    return target.metric if isinstance(target, LossTarget) else STEP_LOSS
+
+
+def _describe(job: str, deadline: str, target: Target) -> str:
+    return ascii(f"{job[:80]}, {deadline[:80]}, {target}")[1:-1]

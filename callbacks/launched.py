@@ -1,0 +1,65 @@
+"""The callback of a launched job, for the worker that trains it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from lightning_core.core.protocols import Client, DeviceLock
+from lightning_core.core.targets import Target
+
+from .core_callback import CoreCallback
+
+# Deadline of a launched job in its own process, in seconds. Only its scheduler knows the real one.
+UNKNOWN_DEADLINE = 1.0
+
+
+class LaunchedCallback(CoreCallback):
+    """Joins the Trainer of a launched job to the scheduler that has launched it.
+
+    It holds until the job may train. The job leaves ``Trainer.fit`` by :class:`~.control.fit_signals.JobEnded` when it
+    is over with its target unmet, and by :class:`~.control.fit_signals.JobReleased`, saved, when it is granted no
+    devices, or others.
+
+    Args:
+        job: Name of the job.
+        target: Target of the job.
+        client: Client of its scheduler.
+        device_lock: Lock of its device; None if the device is not shared.
+        incarnation: Incarnation of the job that this process trains.
+        devices: Devices that the job trains on.
+        cores: Cores of its device if that is a CPU.
+        folder: Folder where ``last.ckpt`` is saved; None to save nothing.
+        save_every: Minimum seconds between two periodic checkpoints.
+        keep_best: Folder where the best model is saved; False to save none.
+        every: Minimum batches per loss cell.
+        growth: Minimum size of a loss cell as a fraction of the batches so far.
+
+    Raises:
+        ValueError: If a value is out of range.
+        MisconfigurationException: At the end of the first epoch, if the target's metric was not logged.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        target: Target | str,
+        *,
+        client: Client,
+        device_lock: DeviceLock | None = None,
+        incarnation: int = 1,
+        devices: tuple[int, ...] = (0,),
+        cores: int = 1,
+        folder: Path | None = None,
+        save_every: float = 300.0,
+        keep_best: bool | str | Path = False,
+        every: int = 10,
+        growth: float = 0.01,
+    ) -> None:
+        super().__init__(job, UNKNOWN_DEADLINE, target, keep_best=keep_best, every=every, growth=growth)
+        self._options = replace(
+            self._options, client=client, device_lock=device_lock, launched=True, incarnation=incarnation, devices=devices,
+            cores=cores,
+        )  # fmt: skip
+        self._folder, self._save_every = folder, save_every
+        self._checkpointer = self._new_checkpointer()

@@ -1,0 +1,112 @@
+"""What a CoreCallback was constructed with, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from lightning_core.core.durations import WallTime, When, parse_when, seconds_until
+from lightning_core.core.jobs import Job, OnMiss, OnNan, OnRefused
+from lightning_core.core.names import check_name
+from lightning_core.core.protocols import Client, DeviceLock
+from lightning_core.core.targets import Target, as_target
+from lightning_core.view.console_lines import inform, logger
+
+from .reporting.joining import MIN_DEADLINE
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a callback; see :class:`CoreCallback`, and for the last six :class:`~.launched.LaunchedCallback`."""
+
+    job: Job
+    pool: str
+    stop_when_met: bool
+    every: int
+    growth: float
+    on_refused: OnRefused
+    keep_best: bool | Path
+    save_to: Path | None
+    save_before: float
+    client: Client | None = None
+    device_lock: DeviceLock | None = None
+    launched: bool = False
+    incarnation: int = 1
+    devices: tuple[int, ...] = (0,)
+    cores: int = 1
+
+
+class JobTerms:
+    """A job with its deadline and begin, which may be times of day and then count from the start of ``fit``.
+
+    Args:
+        name: Name of the job.
+        deadline: Deadline, a duration or a point in time.
+        target: Target of the job.
+        begin: Earliest start, a duration or a point in time; None for none.
+        weight: Weight of the job.
+        on_miss: What to do when the deadline passes.
+        on_nan: What to do when the losses are NaN or infinite.
+
+    Raises:
+        ValueError: If a value is out of range, or a time is past.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        deadline: When,
+        target: Target | str,
+        begin: When | None = None,
+        weight: float = 1.0,
+        on_miss: str = "continue",
+        on_nan: str = "continue",
+    ) -> None:
+        if on_miss not in tuple(OnMiss):
+            raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {on_miss!r}")
+        if on_nan not in (OnNan.CONTINUE, OnNan.STOP):
+            why = ": only a job launched by a pool can go back to a checkpoint" if on_nan == OnNan.RESTART else ""
+            raise ValueError(f"on_nan must be 'continue' or 'stop' in a script, got {on_nan!r}{why}")
+        now = datetime.now()
+        self._wall_times: dict[str, WallTime] = {}
+        self.job = Job(
+            check_name(name),
+            self._seconds("deadline", deadline, now),
+            as_target(target),
+            begin=0.0 if begin is None else self._seconds("begin", begin, now),
+            weight=weight,
+            on_miss=OnMiss(on_miss),
+            on_nan=OnNan(on_nan),
+        )
+
+    @property
+    def deadline_text(self) -> str:
+        """The deadline as it was written, by which a resumed script recognises it."""
+        return self._wall_times["deadline"].text if "deadline" in self._wall_times else f"{self.job.deadline:g}s"
+
+    def job_now(self) -> Job:
+        """Return the job with its points in time counted from now, when ``fit`` starts."""
+        now, seconds, job = datetime.now(), dict[str, float](), self.job
+        for key, when in self._wall_times.items():
+            try:
+                moment = when.resolve(now)
+            except ValueError as error:  # it has passed since the callback was created: train nevertheless
+                log.warning("%s: %s: %s", job.name, key, error)
+                seconds[key] = MIN_DEADLINE if key == "deadline" else 0.0
+            else:
+                inform(f"{job.name}: {key} {moment}")
+                seconds[key] = moment.seconds
+        deadline, begin = seconds.get("deadline", job.deadline), seconds.get("begin", job.begin)
+        return replace(job, deadline=deadline, begin=begin if begin < deadline else 0.0)
+
+    def _seconds(self, key: str, value: When, now: datetime) -> float:
+        try:
+            when = parse_when(value)
+            if isinstance(when, WallTime):
+                self._wall_times[key] = when
+            return seconds_until(when, now)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None

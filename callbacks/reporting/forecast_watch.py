@@ -1,0 +1,67 @@
+"""Asks for a job's forecast now and then, and tells the user when its verdict changes."""
+
+from __future__ import annotations
+
+import time
+
+from lightning_core.core.answers import JobForecast, Verdict
+from lightning_core.core.protocols import Client
+from lightning_core.view.console_lines import inform, logger
+
+log = logger(__name__)
+
+# Seconds between two requests for the forecast.
+FORECAST_PERIOD = 5.0
+
+
+class ForecastWatch:
+    """Keeps the newest forecast of one job.
+
+    Args:
+        enabled: Whether forecasts are asked for at all.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self.newest: JobForecast | None = None
+        """The newest forecast; None before there is any."""
+        self._enabled = enabled
+        self._next = 0.0
+        self._requested = False
+
+    def request(self) -> None:
+        """Ask for a forecast after the next report, whenever the last one came. Called from the training thread."""
+        self._requested = True
+
+    def take_request(self) -> bool:
+        """Return whether a forecast was requested, and reset that."""
+        requested, self._requested = self._requested, False
+        return requested
+
+    def poll(self, client: Client, job: str, *, now: bool, alerts: bool) -> None:
+        """Ask for the forecast if it is time.
+
+        Args:
+            client: Client of the scheduler.
+            job: Name of the job.
+            now: Whether to ask even if it is too early.
+            alerts: Whether to log alerts. The training logs those about its losses itself.
+        """
+        if not self._enabled or not (now or time.monotonic() >= self._next):
+            return
+        before, self.newest = self.newest, client.job_forecast(job)
+        self._next = time.monotonic() + FORECAST_PERIOD
+        if self.newest is None:
+            return
+        if alerts and self.newest.alert and not (before is not None and before.alert):
+            log.warning("%s: %s", job, self.newest.alert)
+        _tell_change(job, self.newest, None if before is None else before.verdict)
+
+
+def _tell_change(job: str, forecast: JobForecast, before: Verdict | None) -> None:
+    if forecast.verdict is None or forecast.verdict is before:
+        return
+    message = f"{job}: {forecast.verdict}: {forecast.reason}"
+    if forecast.verdict in (Verdict.AT_RISK, Verdict.INFEASIBLE):
+        log.warning(message)
+    else:
+        inform(message)

@@ -1,0 +1,222 @@
+"""Connects a process to its scheduler: a launched job is given a client, a script joins a pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+from typing_extensions import override
+
+from lightning_core.core.answers import Directive, JoinReply
+from lightning_core.core.events import Report
+from lightning_core.core.jobs import Job, OnRefused
+from lightning_core.core.names import LONGEST_NAME
+from lightning_core.core.protocols import Client, DeviceNotSharedError, JoinRefusedError, NameTakenError
+from lightning_core.errors import LightningCoreError
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.client import SocketClient
+from lightning_core.server.discovery import describe, is_found
+from lightning_core.server.local import LocalClient
+from lightning_core.view.console_lines import inform, logger
+
+log = logger(__name__)
+
+# Seconds that a pool may be away before a script continues without it.
+POOL_TIMEOUT = 15.0
+# Seconds between two checks whether such a pool is back.
+POOL_CHECK_PERIOD = 10.0
+# Deadline in seconds with which a job joins again after its deadline has passed: a pool accepts no job without one.
+MIN_DEADLINE = 1.0
+# Last number that on_refused="rename" tries as the ending of a name.
+MAX_NAME_NUMBER = 100
+
+
+class JoinDeferredError(LightningCoreError, RuntimeError):
+    """The pool refuses the job for now, and the script waits; the message is the pool's reason."""
+
+
+class Connection(NamedTuple):
+    """A scheduler to which this process reports."""
+
+    client: Client
+    incarnation: int
+    arbiters: tuple[str, ...] = ()
+    """Path of the arbiter of each device."""
+    cores: int = 1
+    """Cores of each device, in a pool of CPUs."""
+    knows: bool = True
+    """Whether the scheduler knows what was reported over the connection before this one."""
+    is_fallback: bool = False
+    """Whether it only replaces a pool that is away."""
+    job: str = ""
+    """Name under which the job has joined, if it is not the requested one."""
+
+
+Connect = Callable[[], Connection]
+
+
+class FallbackClient(LocalClient):
+    """A scheduler in this process that replaces a pool while it is away: forecasts and targets go on working.
+
+    Args:
+        settings: Settings of the scheduler.
+        is_back: Returns whether the pool is back; called now and then.
+    """
+
+    def __init__(self, settings: Settings, is_back: Callable[[], bool]) -> None:
+        super().__init__(settings)
+        self._is_back = is_back
+        self._check_at = time.monotonic() + POOL_CHECK_PERIOD
+
+    @override
+    def report(self, report: Report) -> Directive | None:
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + POOL_CHECK_PERIOD
+            if self._is_back():
+                raise ConnectionError("the pool is back, so its fallback in this process ends")
+        return super().report(report)
+
+
+class Join:
+    """Joins a pool, and joins it again after it was away.
+
+    Without a pool, or with one that can never be joined, the job gets a scheduler in this process. A pool that was
+    named, or that has answered before, is looked for until it is back; if that takes long, a scheduler in this process
+    replaces it meanwhile.
+
+    Args:
+        job: Job as its user wants it.
+        pool: ``"auto"``, ``"local"``, or the address of a pool.
+        device: Device of the process, by the name that the pool uses.
+        on_refused: What to do if the pool refuses the job. If the pool does not share the device, the script always
+            trains alone.
+    """
+
+    def __init__(self, job: Job, pool: str, device: str, on_refused: OnRefused = OnRefused.HOLD) -> None:
+        self._job = job
+        self._pool = pool
+        self._device = device
+        self._on_refused = on_refused
+        self._first_asked_at: float | None = None
+        self._answered = False
+        self._lost_at: float | None = None
+
+    def __call__(self) -> Connection:
+        """Return a scheduler to report to.
+
+        Raises:
+            ConnectionError: If the pool does not answer.
+            JoinDeferredError: If the pool refuses the job and the script is to wait.
+        """
+        try:
+            connection = self._join()
+        except JoinDeferredError:
+            self._lost_at = None
+            raise
+        except ConnectionError:
+            self._lost_at = self._lost_at or time.monotonic()
+            if time.monotonic() - self._lost_at < POOL_TIMEOUT:
+                raise
+            return self._connect_locally(FallbackClient(self._settings(), self._is_back), is_fallback=True)
+        self._lost_at = None
+        return connection
+
+    def _join(self) -> Connection:
+        client = self._connect()
+        if client is not None:
+            try:
+                reply = self._ask(client)
+                if not self._answered and is_found(self._pool):
+                    self._tell_pool(client)
+                self._answered = True
+                return Connection(
+                    client, reply.incarnation, reply.arbiters, reply.cores, reply.again, job=self._job.name
+                )
+            except JoinRefusedError as error:
+                client.close()
+                self._answered = True
+                if self._on_refused is not OnRefused.ALONE and not isinstance(error, DeviceNotSharedError):
+                    raise JoinDeferredError(str(error)) from None
+                log.warning("%s: the pool refuses the job, training without it: %s", self._job.name, error)
+                self._pool = "local"
+        return self._connect_locally(LocalClient(self._settings()))
+
+    def _tell_pool(self, client: Client) -> None:
+        """Log which pool was found, since the user has not named it."""
+        if isinstance(client, SocketClient):
+            with suppress(ConnectionError):  # a log message must not stop a training
+                inform(f"{self._job.name}: joined {describe(client.about())}; pool='local' or "
+                               "LIGHTNING_CORE_POOL=local trains alone")  # fmt: skip
+
+    def _ask(self, client: Client) -> JoinReply:
+        """Join under the job's name or, with ``on_refused="rename"``, under the first free one, which it then keeps."""
+        try:
+            return client.join(self._job_now(), self._device)
+        except NameTakenError:
+            if self._on_refused is not OnRefused.RENAME:
+                raise
+            for number in range(2, MAX_NAME_NUMBER + 1):
+                ending = f"-{number}"
+                name = self._job.name[: LONGEST_NAME - len(ending)] + ending
+                try:
+                    reply = client.join(dataclasses.replace(self._job_now(), name=name), self._device)
+                except NameTakenError:
+                    continue
+                log.warning("%s: the name is taken in the pool, joining as %s", self._job.name, name)
+                self._job = dataclasses.replace(self._job, name=name)
+                return reply
+            raise
+
+    def _connect_locally(self, client: LocalClient, *, is_fallback: bool = False) -> Connection:
+        incarnation = client.join(self._job_now(), self._device).incarnation
+        return Connection(client, incarnation, knows=False, is_fallback=is_fallback, job=self._job.name)
+
+    def _settings(self) -> Settings:
+        return Settings(devices=self._job.max_devices)
+
+    def _is_back(self) -> bool:
+        try:
+            client = self._connect()
+            if client is None:
+                return False
+            client.job_forecast(self._job.name)  # any call will do
+            client.close()
+        except ConnectionError:
+            return False
+        return True
+
+    def _connect(self) -> Client | None:
+        if self._pool == "local":
+            return None
+        from lightning_core.server.discovery import PoolUnavailableError, connect
+
+        try:
+            client = connect(self._pool)
+        except PoolUnavailableError as error:
+            log.warning("%s: training without the pool: %s", self._job.name, error)
+            self._pool = "local"
+            return None
+        if client is None and self._answered:
+            raise ConnectionError("the pool is gone")
+        return client
+
+    def _job_now(self) -> Job:
+        """Return the job with its deadline counted from the first attempt to join."""
+        if self._first_asked_at is None:
+            self._first_asked_at = time.monotonic()
+            return self._job
+        passed = time.monotonic() - self._first_asked_at
+        deadline = max(self._job.deadline - passed, MIN_DEADLINE)
+        begin = min(max(self._job.begin - passed, 0.0), deadline / 2)
+        return dataclasses.replace(self._job, deadline=deadline, begin=begin)
+
+
+def device_name(device: torch.device) -> str:
+    """Return ``"cpu"``, or the UUID of a GPU, whose number may mean another GPU in another process."""
+    if device.type != "cuda":
+        return "cpu"
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

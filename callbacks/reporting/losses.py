@@ -1,0 +1,80 @@
+"""The losses of one fit: the number that the target is about, and whether the training has diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+
+from lightning_core.core.events import BadLosses, Cell
+from lightning_core.core.targets import STEP_LOSS, BatchTarget, Target
+
+from .loss_meter import LossMeter
+from .target_reader import Stage, TargetReader, read_step_loss
+
+
+class Losses:
+    """Measures the losses of one fit.
+
+    Args:
+        target: Target of the job.
+        deliver: Called with each loss cell.
+        every: Minimum batches per cell.
+        growth: Minimum size of a cell as a fraction of the batches so far.
+        evaluated_in: Stage in which the target's number is evaluated, if that is known from a checkpoint.
+    """
+
+    def __init__(
+        self, target: Target, deliver: Callable[[Cell], None], every: int, growth: float, evaluated_in: str
+    ) -> None:
+        self._meter = LossMeter(deliver, every, growth)
+        # The target's metric may be finite although the losses that are trained on are not.
+        is_step_loss = isinstance(target, BatchTarget) or target.metric == STEP_LOSS
+        self._step_meter = self._meter if is_step_loss else LossMeter(lambda cell: None, every, growth)
+        self._reader = TargetReader(target, self._meter, evaluated_in)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether each cell is a whole evaluation."""
+        return self._reader.evaluated
+
+    @property
+    def evaluated_in(self) -> str:
+        """Stage in which the target's number is evaluated; empty if it is new after each batch."""
+        return self._reader.evaluated_in
+
+    @property
+    def rejected(self) -> int:
+        """Values kept out of the cells because they are NaN or infinite."""
+        return self._meter.rejected
+
+    @property
+    def bad(self) -> BadLosses | None:
+        """Newest run of values that are NaN or infinite: of the losses trained on, else of the target's metric."""
+        step, metric = self._step_meter.bad, self._meter.bad
+        return metric if step is None or (step.over and metric is not None and not metric.over) else step
+
+    def start_at(self, batches: int, cells: int) -> None:
+        """Continue after so many batches and so many cells that were delivered before."""
+        self._meter.start_at(batches, cells)
+        self._step_meter.start_at(batches, cells)
+
+    def read_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, batches: int) -> str | None:
+        """Read the losses after a batch; see :meth:`TargetReader.read_batch`."""
+        complaint = self._reader.read_batch(trainer, outputs, accumulated, batches)
+        if self._step_meter is not self._meter:
+            read_step_loss(outputs, accumulated, batches, self._step_meter)
+        return complaint
+
+    def read_evaluation(self, trainer: pl.Trainer, stage: Stage, batches: int) -> None:
+        """Read the target's number at the end of a validation or an epoch, if it is evaluated there."""
+        self._reader.read_evaluation(trainer, stage, batches)
+
+    def complaint(self, trainer: pl.Trainer) -> str | None:
+        """Return what is wrong after an epoch, once; see :meth:`TargetReader.complaint`."""
+        return self._reader.complaint(trainer)
+
+    def flush(self) -> None:
+        """Wait for the cells that are still on their way from a GPU, and deliver them."""
+        self._meter.flush()

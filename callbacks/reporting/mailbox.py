@@ -1,0 +1,303 @@
+"""Passes reports and directives between the training thread, which never waits, and a scheduler that may be away.
+
+The training thread stores its progress and reads the newest directive: attributes, without a lock. A daemon thread
+joins the pool and reports about five times a second, less often without progress: in a process that waits for its turn,
+calls would cost the process whose turn it is. While the job is held, the thread waits for news with one long call
+instead. A launched job waits for news in a second thread all the time, because it may be moved while it trains and
+other jobs wait for the devices that it leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from lightning_core.core.answers import Directive, End, Grant, JobForecast
+from lightning_core.core.events import Cell, Checkpoint, WorkerExited
+from lightning_core.core.protocols import JoinRefusedError
+from lightning_core.view.console_lines import inform, logger
+
+from .forecast_watch import ForecastWatch
+from .joining import Connect, Connection, JoinDeferredError
+from .outbox import Outbox
+
+log = logger(__name__)
+
+# Seconds until a scheduler that is away is called again: doubled after each failure, from the first to the second.
+MIN_RETRY_DELAY, MAX_RETRY_DELAY = 0.5, 4.0
+# Seconds that one call for news lasts while the job trains.
+LISTEN_TIMEOUT = 2.0
+# Seconds until a pool that has refused the job is asked again.
+REJOIN_PERIOD = 3.0
+
+
+class Mailbox:
+    """Exchanges reports and directives of one job with its scheduler.
+
+    Args:
+        connect: Returns a connection to the scheduler; called again after the scheduler was away.
+        job: Name of the job.
+        period: Seconds between two reports; twice that while there is no progress.
+        hold_timeout: Seconds that one call for news lasts while the job is held.
+        asks_forecast: Whether to ask for the forecast too, and to tell the user when the verdict changes.
+        listens: Whether a second thread waits for news; the client must support two calls at the same time.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        job: str,
+        period: float = 0.2,
+        hold_timeout: float = 10.0,
+        asks_forecast: bool = False,
+        listens: bool = False,
+    ) -> None:
+        self.outbox = Outbox()
+        """What the next report will say."""
+        self.directive: Directive | None = None
+        """Newest directive; None before the first."""
+        self.parked_at: Directive | None = None
+        """Directive under which the training thread waits for another one, so that nothing moves."""
+        self.final_forecast: JobForecast | None = None
+        """Outcome of the job, once this process has left the pool."""
+        self.arbiters: tuple[str, ...] = ()
+        """Path of the arbiter of each device of the pool."""
+        self.cores = 1
+        """Cores of each device, in a pool of CPUs."""
+        self.refused = ""
+        """The pool's reason for refusing the job at present; empty if it does not."""
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._job = job
+        self._period = period
+        self._hold_timeout = hold_timeout
+        self._forecasts = ForecastWatch(asks_forecast)
+        self._news = threading.Condition()
+        self._wake = threading.Event()
+        self._exited: WorkerExited | None = None
+        self._closing = False
+        self._close_by = 0.0
+        self._anew = False
+        self._lost_at: float | None = None
+        self._heard_at = time.monotonic()
+        self._retry_delay = MIN_RETRY_DELAY
+        self._answered = False
+        self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
+        self._thread.start()
+        if listens:
+            threading.Thread(target=self._listen, name=f"news of {job}", daemon=True).start()
+
+    # ------------------------------------------------------------------------------------------------ training thread
+
+    @property
+    def job(self) -> str:
+        """Name under which the job has joined."""
+        return self._job
+
+    @property
+    def job_forecast(self) -> JobForecast | None:
+        """Newest forecast; None before there is any."""
+        return self._forecasts.newest
+
+    def begin(self, batches: int) -> None:
+        """Start reporting.
+
+        Args:
+            batches: Batches that the job has done before.
+        """
+        self.outbox.progress = (batches, 0.0, 0)
+        self._wake.set()
+
+    def add(self, cell: Cell) -> None:
+        """Add a cell to the next report."""
+        self.outbox.add(cell)
+
+    def wait(self, known: Directive | None, timeout: float) -> None:
+        """Return when there is a directive other than ``known``, or after ``timeout`` seconds."""
+        with self._news:
+            if self.directive is known:
+                self._news.wait(timeout)
+
+    def wait_for_answer(self, timeout: float) -> None:
+        """Return when the first report was answered or cannot be, or after ``timeout`` seconds."""
+        with self._news:
+            self._news.wait_for(lambda: self._answered, timeout)
+
+    def hurry(self) -> None:
+        """Report at once."""
+        self._wake.set()
+
+    def hurry_and_ask(self) -> None:
+        """Report at once and then ask for the forecast."""
+        self._forecasts.request()
+        self._wake.set()
+
+    def tell_saved(self, save: Checkpoint) -> None:
+        """Report a new checkpoint at once."""
+        if save != self.outbox.saved:
+            self.outbox.saved = save
+            self.hurry()
+
+    def unheard_for(self) -> float:
+        """Return the seconds since the scheduler's last answer.
+
+        They also pass while the scheduler hangs, or while this process is stopped.
+        """
+        return time.monotonic() - self._heard_at
+
+    def silent_for(self) -> float:
+        """Return the seconds since the scheduler is known to be away; 0 if it is not."""
+        lost_at = self._lost_at
+        return 0.0 if lost_at is None else time.monotonic() - lost_at
+
+    def close(self, exited: WorkerExited | None = None, timeout: float = 10.0) -> None:
+        """Deliver what is left, if the scheduler answers in time.
+
+        Args:
+            exited: How a process that joined by itself ended; sent with the incarnation that it was given.
+            timeout: Seconds to wait at most.
+        """
+        self._exited = exited
+        self._close_by = time.monotonic() + timeout
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout)
+
+    # ------------------------------------------------------------------------------------------------ reporting thread
+
+    def _run(self) -> None:
+        while True:
+            closing = self._closing
+            try:
+                connection = self._connected()
+                forecast_wanted = (
+                    self._forecasts.take_request()
+                )  # before the report: the forecast is about what it says
+                self._report(connection)
+                if closing:
+                    self._leave(connection)
+                    return
+                if self._parked():
+                    self._take(connection.client.wait(self._job, self._version(), self._hold_timeout))
+                alerts = self.outbox.bad is None
+                self._forecasts.poll(connection.client, self._job, now=forecast_wanted, alerts=alerts)
+                self._note_return(connection)
+            except JoinDeferredError as error:
+                self._hold(str(error))
+                if closing:
+                    return  # it never joined, so there is nothing to leave
+                self._wake.clear()
+                self._wake.wait(REJOIN_PERIOD)
+            except JoinRefusedError as error:
+                log.warning("%s: no scheduler accepts the job, training continues: %s", self._job, error)
+                self._set_answered()
+                return
+            except Exception as error:  # training never fails because of a client
+                self._lose(error)
+                if closing and time.monotonic() > self._close_by:
+                    return
+                self._wake.clear()
+                self._wake.wait(self._retry_delay)
+            if not self._parked() and not self._wake.wait(self._period) and not self.outbox.has_progress:
+                self._wake.wait(self._period)
+            self._wake.clear()
+
+    def _report(self, connection: Connection) -> None:
+        report = self.outbox.make_report(self._job, connection.incarnation, self._version())
+        if report is not None:
+            self._take(connection.client.report(report))
+            self._anew = False
+            self.outbox.note_arrival(report)
+            self._set_answered()
+
+    def _listen(self) -> None:
+        """Wait for news in the second thread."""
+        while not self._closing:
+            connection = self._connection
+            if connection is None or self._lost_at is not None:
+                time.sleep(self._period)  # the reporting thread reconnects
+                continue
+            try:
+                self._take(connection.client.wait(self._job, self._version(), LISTEN_TIMEOUT))
+            except Exception:  # the reporting thread logs it
+                time.sleep(MIN_RETRY_DELAY)
+
+    def _connected(self) -> Connection:
+        known = self._connection
+        if known is not None and self._lost_at is None and not self.refused:
+            return known
+        self._connection = connection = self._connect()
+        self.arbiters, self.cores = connection.arbiters, connection.cores
+        self._job = connection.job or self._job
+        if self.refused:
+            where = "without the pool" if connection.is_fallback else "in the pool, which has accepted it"
+            inform(f"{self._job}: training {where}")
+            self.refused = ""
+        if known is not None and known is not connection:
+            if not connection.knows:
+                self.outbox.start_over()
+            self._anew = True
+            with contextlib.suppress(OSError):
+                known.client.close()
+        return connection
+
+    def _note_return(self, connection: Connection) -> None:
+        if self._lost_at is not None:
+            news = "training without the pool until it is back" if connection.is_fallback else "the scheduler is back"
+            log.warning("%s: %s", self._job, news)
+            self._lost_at, self._retry_delay = None, MIN_RETRY_DELAY
+
+    def _hold(self, reason: str) -> None:
+        """Hold because the pool refuses the job for now; log each reason once."""
+        if reason != self.refused:
+            log.warning(
+                "%s: the pool refuses the job: %s. Holding, and asking again every %.0f s; on_refused='rename' would "
+                "choose a free name, 'alone' would train without the pool",
+                self._job, reason, REJOIN_PERIOD,
+            )  # fmt: skip
+        self.refused, self._lost_at, self._retry_delay = reason, None, MIN_RETRY_DELAY
+        self._set_answered()
+
+    def _set_answered(self) -> None:
+        """Wake whoever waits for the first answer: it has come, or is known not to come."""
+        with self._news:
+            self._answered = True
+            self._news.notify_all()
+
+    def _lose(self, error: Exception) -> None:
+        if self._lost_at is None:
+            log.warning("%s: the scheduler does not answer, training continues: %s", self._job, error)
+            self._lost_at = time.monotonic()
+            self._set_answered()
+        else:
+            self._retry_delay = min(2 * self._retry_delay, MAX_RETRY_DELAY)
+
+    def _leave(self, connection: Connection) -> None:
+        if self._exited is not None:
+            exited = self._exited
+            connection.client.left(WorkerExited(self._job, connection.incarnation, exited.cause, exited.detail))
+            with contextlib.suppress(Exception):  # the scheduler has been told, which is what counts
+                self.final_forecast = connection.client.job_forecast(self._job)
+            with contextlib.suppress(OSError):
+                connection.client.close()
+
+    def _parked(self) -> bool:
+        # Not a flag that the training thread resets: it may not have run since the news that wakes it.
+        return self.parked_at is not None and self.parked_at is self.directive
+
+    def _version(self) -> int:
+        # A pool that was joined again may count its versions anew.
+        return -1 if self.directive is None or self._anew else self.directive.version
+
+    def _take(self, directive: Directive | None) -> None:
+        self._heard_at = time.monotonic()
+        if directive is not None:
+            with self._news:
+                known = self.directive
+                if not self._anew and isinstance(directive, Grant) and isinstance(known, End):
+                    return  # meant for another incarnation
+                if not self._anew and isinstance(known, Grant) and 0 < directive.version < known.version:
+                    return  # the other thread has heard a newer one
+                self.directive = directive
+                self._news.notify_all()

@@ -1,0 +1,90 @@
+"""What a training has to report, and the numbered reports that are made of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+
+from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report
+
+
+class Outbox:
+    """Collects the news of one job for its next report.
+
+    The training thread stores attributes and adds cells; the reporting thread makes the reports. There is no lock:
+    each attribute is stored in one step.
+
+    Attributes:
+        progress: Batches since the job began, and busy seconds and rejected losses of this process. None before the
+            training begins.
+        evaluated: Whether each cell is a whole evaluation.
+        saved: Newest checkpoint.
+        horizon: Where the training ends by itself, without its seconds.
+        ends_by: Monotonic time at which a time limit ends the training.
+        bad: Newest run of losses that are NaN or infinite.
+        aside: Whether the training does something other than its batches, which may take long.
+    """
+
+    def __init__(self) -> None:
+        self.progress: tuple[int, float, int] | None = None
+        self.evaluated = False
+        self.saved: Checkpoint | None = None
+        self.horizon: Horizon | None = None
+        self.ends_by = math.inf
+        self.bad: BadLosses | None = None
+        self.aside = True
+        self._cells: deque[Cell] = deque()
+        self._began: tuple[int, float] | None = None
+        self._number = 0
+        self._arrived = self._before = 0
+        self._sent: tuple[int, float, int] | None = None
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether the training has moved since the last report."""
+        return self.progress != self._sent
+
+    def add(self, cell: Cell) -> None:
+        """Add a cell, which is kept until a report with it has arrived."""
+        self._cells.append(cell)
+
+    def make_report(self, job: str, incarnation: int, version: int) -> Report | None:
+        """Return the next report; None before the training begins.
+
+        Args:
+            job: Name of the job.
+            incarnation: Its incarnation.
+            version: Version of the newest known directive.
+        """
+        progress = self.progress
+        if progress is None:
+            return None
+        waiting = tuple(self._cells)  # in one step: the training thread adds to them
+        cells = tuple(cell._replace(number=cell.number - self._before) for cell in waiting)
+        batches, busy, rejected = self._sent = progress
+        if self._began is None:
+            self._began = batches, 0.0
+        began, busy_before = self._began
+        self._number += 1
+        return Report(
+            job, incarnation, self._number, version, batches, busy - busy_before, cells, rejected, began,
+            self.evaluated, self.saved, self._horizon_now(), self.bad, self.aside,
+        )  # fmt: skip
+
+    def note_arrival(self, report: Report) -> None:
+        """Forget the cells of a report that has arrived."""
+        for _ in report.cells:
+            self._cells.popleft()
+        self._arrived += len(report.cells)
+
+    def start_over(self) -> None:
+        """Number reports and cells from 1 and count busy seconds from now, as a new incarnation does."""
+        self._number = 0
+        self._before = self._arrived
+        self._began = None if self.progress is None else self.progress[:2]
+
+    def _horizon_now(self) -> Horizon | None:
+        if self.horizon is None or self.ends_by == math.inf:
+            return self.horizon
+        return self.horizon._replace(seconds=max(self.ends_by - time.monotonic(), 0.0))
