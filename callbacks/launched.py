@@ -58,8 +58,8 @@ class LaunchedCallback(CoreCallback):
     ) -> None:
         super().__init__(job, UNKNOWN_DEADLINE, target, keep_best=keep_best, every=every, growth=growth)
         self._options = replace(
-            self._options, client=client, device_lock=device_lock, launched=True, incarnation=incarnation, devices=devices,
-            cores=cores,
+            self._options, client=client, device_lock=device_lock, launched=True, incarnation=incarnation,
+            devices=devices, cores=cores,
         )  # fmt: skip
         self._folder, self._save_every = folder, save_every
         self._checkpointer = self._new_checkpointer()

@@ -199,7 +199,7 @@ class JobCheckpointer:
             fit_loop["state_dict"].pop("combined_loader", None)  # such a loader starts over in the new epoch
 
     def before_loaders(self, trainer: pl.Trainer) -> None:
-        """Restore the random state of an epoch that is about to start: creating the loaders' iterators draws from it."""
+        """Restore the random state of a new epoch: creating its loaders' iterators draws from it."""
         # A module that asks for the estimated number of steps has the loaders created before anything is loaded.
         self._set_up_before = trainer.fit_loop._combined_loader is not None
         if self._micro_batches is not None:

@@ -1,1 +1,1 @@
-"""Training on a changing number of devices: optimiser steps made of micro-batches, and a loader that distributes them."""
+"""Training on a changing number of devices: steps made of micro-batches, and a loader that distributes them."""

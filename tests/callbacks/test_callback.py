@@ -102,12 +102,12 @@ def fit(callback: CoreCallback, model: Line | None = None, data: Points | None =
     return trainer
 
 
-class ConnectedScript(CoreCallback):
+class ConnectedScript(CoreCallback):  # type: ignore[misc]
     """The callback of a script that is given a client rather than a pool to join."""
 
-    def __init__(self, job: str, target: Target, *, client: Any, device_lock: Any = None, **options: Any) -> None:
+    def __init__(self, job: str, target: Target | str, *, client: Any, device_lock: Any = None, **options: Any) -> None:
         super().__init__(job, "1s", target, **options)
-        self._options = replace(self._options, client=client, device_lock=device_lock)
+        self._options: Any = replace(self._options, client=client, device_lock=device_lock)
 
 
 def steered(
