@@ -248,7 +248,7 @@ def test_a_plain_script_is_only_warned_of_that(caplog: pytest.LogCaptureFixture)
 
 def test_evaluations_in_a_row_are_of_a_metric_that_is_evaluated(caplog: pytest.LogCaptureFixture) -> None:
     target = LossTarget("train_loss", 1e-9, for_evaluations=2)
-    words = "target metric 'train_loss' is logged with every batch, so for_evaluations: 2 counts nothing: remove it"
+    words = "target metric 'train_loss' is logged with every batch, so for_evaluations: 2 has no effect: remove it"
     with pytest.raises(MisconfigurationException, match=words):
         fit(steered(Script(grant(1, 1.0)), target), Line(log="train_loss"))
     fit(CoreCallback("line", "60s", target, pool="local"), Line(log="train_loss"), max_epochs=3)

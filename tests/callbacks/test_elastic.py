@@ -88,7 +88,7 @@ def test_an_epoch_is_the_same_on_every_number_of_ranks(
     samples: int, batch_size: int, micro_batches: int, shuffle: bool, data: st.DataObject
 ) -> None:
     if samples < micro_batches:
-        with pytest.raises(ValueError, match=f"a step takes at least {micro_batches} samples"):
+        with pytest.raises(ValueError, match=f"a step needs at least {micro_batches} samples"):
             World(1, micro_batches).each(lambda: len(loader(samples, batch_size)))
         return
     whole = epoch_of(World(1, micro_batches), samples, batch_size, shuffle=shuffle)
@@ -139,7 +139,7 @@ def test_what_is_left_at_the_end_of_an_epoch() -> None:
     assert sizes_of(14) == [[2, 2, 2], [3, 3, 2]]  # too few for that
     assert sizes_of(14, drop_last=True) == sizes_of(16, drop_last=True) == [[2, 2, 2], [2, 2, 2]]
     assert sizes_of(4) == [[2, 1, 1]]
-    with pytest.raises(ValueError, match="a step takes at least 6 samples"):
+    with pytest.raises(ValueError, match="a step needs at least 6 samples"):
         sizes_of(4, drop_last=True)
 
 
@@ -208,7 +208,7 @@ def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
         loader(4, seed=-1)
     for wrong in ({"sampler": WeightedRandomSampler([1.0] * 4, 4)}, {"batch_sampler": [[0, 1]]}):
-        with pytest.raises(TypeError, match="takes no sampler"):
+        with pytest.raises(TypeError, match="remove sampler and batch_sampler"):
             loader(4, **wrong)
     with pytest.raises(ValueError, match="the 3 micro-batches of a step cannot be divided among 2 ranks"):
         World(2, 3).each(lambda: len(loader(40)))
@@ -358,7 +358,7 @@ class LeavesAfter(pl.Callback):
         self.core, self.step = core, step
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        box = self.core._fit.box
+        box = self.core._fit.mailbox
         if self.step is not None and trainer.global_step + 1 >= self.step and box is not None:
             box.directive = release(10)
 
@@ -642,7 +642,7 @@ def test_new_ranks_draw_what_no_other_does() -> None:
     def first(rank: int, of: int, saver: JobCheckpointer = saver) -> float:
         pl.seed_everything(99, verbose=False)
         trainer: Any = SimpleNamespace(global_rank=rank, world_size=of)
-        saver._restore(trainer, found)
+        saver._restore_random(trainer, found)
         numbers = (torch.rand(1).item(), random.random(), np.random.rand())
         assert len(set(numbers)) == 3
         return numbers[0]

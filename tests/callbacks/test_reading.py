@@ -139,8 +139,8 @@ class Returning(Line):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (lambda loss: torch.ones(3), "expects a number, got a tensor of 3 elements"),
-        (lambda loss: torch.tensor(1j), "expects a number, got a complex tensor of 1 elements"),
+        (lambda loss: torch.ones(3), "must be a number, got a tensor of 3 elements"),
+        (lambda loss: torch.tensor(1j), "must be a number, got a complex tensor of 1 elements"),
         (None, "training_step returned no loss"),
     ],
 )
@@ -156,10 +156,10 @@ def test_a_loss_that_is_no_number_is_told_once(value: Any, words: str, caplog: p
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        ("0.3", "the loss expects a number, got str '0.3'"),
-        ([0.1, 0.2], "the loss expects a number, got list '[0.1, 0.2]'"),
-        (1j, "the loss expects a number, got complex '1j'"),
-        (torch.ones(2, 2), "the loss expects a number, got a tensor of 4 elements"),
+        ("0.3", "the loss must be a number, got str '0.3'"),
+        ([0.1, 0.2], "the loss must be a number, got list '[0.1, 0.2]'"),
+        (1j, "the loss must be a number, got complex '1j'"),
+        (torch.ones(2, 2), "the loss must be a number, got a tensor of 4 elements"),
         (0.25, None),
         (np.float32(0.25), None),
         (torch.tensor(0.25), None),
@@ -170,8 +170,8 @@ def test_whatever_reaches_the_hook(loss: Any, words: str | None) -> None:
     found: list[Cell] = []
     reading = TargetReader(LossTarget("loss", 0.1), LossMeter(found.append, every=1))
     trainer = pl.Trainer(logger=False, accelerator="cpu")
-    assert reading.batch(trainer, {"loss": loss}, 1, 1) == words
-    assert reading.batch(trainer, {"loss": loss}, 1, 2) is None  # said once
+    assert reading.read_batch(trainer, {"loss": loss}, 1, 1) == words
+    assert reading.read_batch(trainer, {"loss": loss}, 1, 2) is None  # said once
     assert [cell.value for cell in found] == ([] if words else [0.25, 0.25])
 
 

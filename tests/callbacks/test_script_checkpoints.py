@@ -13,7 +13,7 @@ import torch
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.job_record import KEY, MAX_POINTS, NEWEST_POINTS, JobRecord, LossCurve, Point
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.reporting import mailbox
+from lightning_core.callbacks.reporting import forecast_watch
 from lightning_core.core.answers import Grant, Verdict
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job
@@ -203,7 +203,7 @@ def test_a_long_curve_is_thinned_and_its_newest_points_are_not() -> None:
 
 def test_a_clock_that_was_set_back_gives_no_more_time() -> None:
     record = JobRecord(Job("job", 60.0, BatchTarget(9)), "60s")
-    record.begins(1000.0)
+    record.begin(1000.0)
     heir = JobRecord(Job("job", 60.0, BatchTarget(9)), "60s")
     heir.take(record.to_entry(), 900.0)
     assert heir.began_at == 900.0
@@ -223,7 +223,7 @@ def test_verdict_and_forecast_stay_after_fit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_while_it_trains_the_forecast_has_three_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox, "FORECAST_PERIOD", 0.2)
+    monkeypatch.setattr(forecast_watch, "FORECAST_PERIOD", 0.2)
     script = callback(BatchTarget(400), pool="local")
     thread = training(script, Line(pause=0.01), max_epochs=-1)
     found = []

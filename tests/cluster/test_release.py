@@ -236,7 +236,7 @@ def test_one_held_in_its_validation_leaves_after_the_next_training_batch(tmp_pat
     class Told(pl.Callback):
         def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
             if not trainer.sanity_checking:
-                core._fit.box.directive = script.directive = grant(2, 0.0)
+                core._fit.mailbox.directive = script.directive = grant(2, 0.0)
                 threading.Timer(0.3, script.say, [release(3)]).start()
 
     core = launched(tmp_path, script)
@@ -251,7 +251,7 @@ def test_one_that_gets_its_device_back_in_time_stays(tmp_path: Path) -> None:
 
     class Told(pl.Callback):
         def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-            box: Any = core._fit.box if core._fit else None
+            box: Any = core._fit.mailbox if core._fit else None
             if trainer.global_step == 2:
                 box.directive = release(2)
             elif trainer.global_step == 6:

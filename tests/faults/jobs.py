@@ -24,4 +24,4 @@ class SavedOften(Net):
         callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
             if isinstance(callback, CoreCallback):
-                callback._saver._every, callback._saver._next = 1.0, time.monotonic() + 1.0
+                callback._checkpointer._every, callback._checkpointer._next = 1.0, time.monotonic() + 1.0

@@ -158,7 +158,7 @@ class Clock(pl.Callback):
         self.burnt, self.used = 0.0, 0.0
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        self.has_box = trainer.callbacks[0]._fit.box is not None
+        self.has_box = trainer.callbacks[0]._fit.mailbox is not None
         now, used = time.monotonic(), time.process_time()
         if self.last and now - self.last > self.pause:
             self.pause, self.burnt = now - self.last, used - self.used

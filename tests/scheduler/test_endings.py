@@ -219,7 +219,7 @@ def test_the_horizon_is_where_the_trainer_really_ends(options: dict[str, Any], b
         seen: set[Any]
 
         def on_train_batch_end(self, *_: Any) -> None:
-            self.seen.add(core._fit.box.horizon)
+            self.seen.add(core._fit.mailbox.outbox.horizon)
 
     look, core = Look(), CoreCallback("a", "10m", LossTarget("loss", 1e-300), pool="local")
     look.seen = set()
