@@ -184,7 +184,7 @@ def test_a_checkpoint_is_good_only_if_a_number_followed_on_it(tmp_path: Path) ->
 def test_restart_is_for_launched_jobs_and_says_so() -> None:
     with pytest.raises(ValueError, match="on_nan must be 'continue' or 'stop' for a script, got 'restart'"):
         job(OnNan.RESTART, can=SCRIPT)
-    with pytest.raises(ValueError, match="in a script, got 'restart': only a job that a pool has launched"):
+    with pytest.raises(ValueError, match="in a script, got 'restart': only a job launched by a pool"):
         CoreCallback("a", "1h", "loss<=0.1", on_nan="restart")
     with pytest.raises(ValueError, match="on_nan must be 'continue' or 'stop' in a script, got 'halt'"):
         CoreCallback("a", "1h", "loss<=0.1", on_nan="halt")

@@ -121,8 +121,8 @@ def test_a_script_that_can_never_join_trains_by_itself(
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("HOME", str(tmp_path))
     join = joining.Join(JOB, "127.0.0.1:1", "cpu")
-    assert not join().stands_in
-    assert not join().stands_in
+    assert not join().is_fallback
+    assert not join().is_fallback
     [told] = [record.getMessage() for record in caplog.records]
     assert told.startswith("a: training without the pool: 127.0.0.1:1: no token to show to the pool: RAY_AUTH")
 
@@ -133,7 +133,7 @@ def test_a_pool_that_is_not_up_yet_is_stood_in_for(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConnectionError, match="nobody listens there"):
         join()
     monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.0)
-    assert join().stands_in
+    assert join().is_fallback
 
 
 @pytest.mark.cluster
