@@ -1,1 +1,1 @@
-"""What several policies and planners stand on: who fits, who is kept, when it would end. Pure."""
+"""What several policies and planners share: feasibility, admission, reservations, chances and ramps. Pure."""

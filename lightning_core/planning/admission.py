@@ -1,11 +1,12 @@
-"""Which jobs fit into a pool in time, each on how many devices.
+"""Admission: which jobs a pool can end in time, and on how many devices each.
 
-Jobs are taken by their ends, and each is laid into what those before it leave (:mod:`.laying`): progressive filling, by
-ElasticFlow's minimum satisfactory share. Where a job does not fit, Moore and Hodgson decide: of it and those that are
-kept the one that takes the most device-seconds for its weight goes.
+Jobs are taken by their end times, and each reserves devices from what the earlier ones leave
+(:mod:`.reservations`): progressive admission, by ElasticFlow's minimum satisfactory share. Where a job does not fit,
+Moore and Hodgson's rule decides: of the job and those already admitted, the one with the most device-seconds for its
+weight is dropped.
 
-A change of devices costs time, so whoever trains is laid first, and stays on what it has as long as that brings it
-home. Only where somebody is left out by that all are laid anew by their ends, and the better of the two plans is taken.
+A change of devices costs time, so jobs that train are planned first and keep their devices as long as those suffice.
+Only if that leaves a job out are all jobs planned anew by their end times, and the better of the two plans is used.
 """
 
 from __future__ import annotations
@@ -14,69 +15,69 @@ from collections.abc import Collection, Sequence
 
 from lightning_core.planning.reservations import EPSILON, Demand, FreeDevices, Reservation, reserve_fewest
 
-# Of those that might go for a job that does not fit, so many are tried.
+# Maximum number of admitted jobs that are tried as the one to drop for a job that does not fit.
 MAX_CANDIDATES = 4
 
 
 def admit(
-    needs: Sequence[Demand | None], devices: float, now: float, hopeless: Collection[int] = ()
+    demands: Sequence[Demand | None], devices: float, now: float, hopeless: Collection[int] = ()
 ) -> tuple[list[Reservation | None], FreeDevices]:
-    """Who is kept, and how.
+    """Admit the jobs that can end in time and reserve their devices.
 
     Args:
-        needs: of the jobs; None for one that takes no part.
-        devices: of the pool.
-        now: scheduler time.
-        hopeless: rows for whose sake nobody goes: that was tried before, in vain.
+        demands: Demand of each job; None for a job that takes no part.
+        devices: Devices of the pool.
+        now: Scheduler time.
+        hopeless: Rows that no other job is dropped for, because that was tried before in vain.
 
     Returns:
-        For each job how it is laid, None if it is not kept; and what is left of the pool.
+        The reservation of each job, None if it is not admitted, and the devices that are left free.
     """
-    filling = _Filling(needs, devices, now, hopeless, as_they_are=True)
-    if filling.dropped:
-        other = _Filling(needs, devices, now, hopeless, as_they_are=False)
-        if other.weight > filling.weight + EPSILON:
-            filling = other
-    return [filling.laid.get(row) for row in range(len(needs))], filling.free
+    admission = _Admission(demands, devices, now, hopeless, keep_current=True)
+    if admission.dropped:
+        other = _Admission(demands, devices, now, hopeless, keep_current=False)
+        if other.weight > admission.weight + EPSILON:
+            admission = other
+    return [admission.reservations.get(row) for row in range(len(demands))], admission.free
 
 
-class _Filling:
-    """The kept jobs, how each is laid, and what is left."""
+class _Admission:
+    """The admitted jobs, their reservations and the free devices."""
 
     def __init__(
         self,
-        needs: Sequence[Demand | None],
+        demands: Sequence[Demand | None],
         devices: float,
         now: float,
         hopeless: Collection[int],
         *,
-        as_they_are: bool,
+        keep_current: bool,
     ) -> None:
         self._hopeless = hopeless
-        self.needs = {row: need for row, need in enumerate(needs) if need is not None}
-        self.laid: dict[int, Reservation] = {}
+        self.demands = {row: need for row, need in enumerate(demands) if need is not None}
+        self.reservations: dict[int, Reservation] = {}
         self.free = FreeDevices(now, devices)
         self.dropped: set[int] = set()
         self._empty = self.free.copy()
-        todo = sorted(self.needs, key=lambda row: (self.needs[row].end, row))
-        if as_they_are:
-            todo = [row for row in todo if not self._stays(row)]
-            todo.sort(key=lambda row: not self.needs[row].holds)
+        todo = sorted(self.demands, key=lambda row: (self.demands[row].end, row))
+        if keep_current:
+            todo = [row for row in todo if not self._keep_devices(row)]
+            todo.sort(key=lambda row: not self.demands[row].holds)
         for row in todo:
-            self._reserve(row, 1.0, as_they_are)
+            self._block(row, 1.0, keep_current)
         for row in todo:
-            self._reserve(row, -1.0, as_they_are)
+            self._block(row, -1.0, keep_current)
             if not self._add(row):
-                self._add_instead(row)
+                self._swap_in(row)
 
     @property
     def weight(self) -> float:
-        """Of all that are kept."""
-        return sum(self.needs[row].weight for row in self.laid)
+        """Total weight of the admitted jobs."""
+        return sum(self.demands[row].weight for row in self.reservations)
 
-    def _stays(self, row: int) -> bool:
-        """Whether it is in time on the devices that it has or fewer; it has them then."""
-        need = self.needs[row]
+    def _keep_devices(self, row: int) -> bool:
+        """Reserve its current devices, or fewer, if it is in time on them; return whether it is."""
+        need = self.demands[row]
         if not need.holds or need.part:
             return False
         on = reserve_fewest(need, self.free)
@@ -85,15 +86,15 @@ class _Filling:
         self._put(row, on)
         return True
 
-    def _reserve(self, row: int, times: float, for_its_stint: bool) -> None:
-        """What it has is nobody else's before it is there: nobody else can train on that."""
-        need, now = self.needs[row], self._empty.times[0]
-        seconds = need.stint if for_its_stint else need.lag
+    def _block(self, row: int, times: float, whole_protection: bool) -> None:
+        """Block the devices that a job holds until it is planned: no other job can train on them before."""
+        need, now = self.demands[row], self._empty.times[0]
+        seconds = need.stint if whole_protection else need.lag
         if need.holds and seconds > 0 and not need.part:
             self.free.take(now, now + seconds, times * need.holds)
 
     def _add(self, row: int) -> bool:
-        on = reserve_fewest(self.needs[row], self.free)
+        on = reserve_fewest(self.demands[row], self.free)
         if on is None:
             return False
         self._put(row, on)
@@ -103,19 +104,19 @@ class _Filling:
         for begin, end, devices in on.stretches:
             self.free.take(begin, end, times * devices)
         if times > 0:
-            self.laid[row] = on
+            self.reservations[row] = on
         else:
-            del self.laid[row]
+            del self.reservations[row]
 
-    def _add_instead(self, row: int) -> None:
-        """It comes, and one that takes more for its weight goes, if that makes room for it."""
-        if row in self._hopeless or (alone := reserve_fewest(self.needs[row], self._empty)) is None:
+    def _swap_in(self, row: int) -> None:
+        """Admit the job in place of one with more device-seconds for its weight, if that makes room."""
+        if row in self._hopeless or (alone := reserve_fewest(self.demands[row], self._empty)) is None:
             return
         self.dropped.add(row)
-        greed = alone.area / self.needs[row].weight
-        dear = ((on.area / self.needs[other].weight, other) for other, on in self.laid.items())
-        for _, other in sorted((pair for pair in dear if pair[0] > greed), reverse=True)[:MAX_CANDIDATES]:
-            on = self.laid[other]
+        cost = alone.area / self.demands[row].weight
+        costs = ((on.area / self.demands[other].weight, other) for other, on in self.reservations.items())
+        for _, other in sorted((pair for pair in costs if pair[0] > cost), reverse=True)[:MAX_CANDIDATES]:
+            on = self.reservations[other]
             self._put(other, on, -1.0)
             if self._add(row):
                 return

@@ -1,9 +1,8 @@
-"""What becomes of the devices that are left over once the jobs that are kept have what they need.
+"""Backfill: the devices that are left over once the admitted jobs have what they need.
 
-Jobs that are behind come first: those that were not kept, for nobody knows what tomorrow brings. Only where it is asked
-for does the rest go to jobs that would be in time without it, so that later ones find more room: nobody who holds more
-than it needs gives it up for nothing, whoever is planned for later begins, and the others grow where that costs the
-fewest device-seconds.
+Jobs that were not admitted come first: the forecast may be wrong. Only with ``grow`` does the rest go to jobs that
+would be in time without it, so that later jobs find more room: a job that holds more than it needs keeps it, a job
+planned for later starts, and the others grow where that costs the fewest device-seconds.
 """
 
 from __future__ import annotations
@@ -13,32 +12,32 @@ from collections.abc import Collection, Sequence
 
 from lightning_core.planning.reservations import EPSILON, Demand, FreeDevices, Reservation, startup_delay
 
-# A job grows where each more device-second that it takes saves at least so much of its own.
+# Maximum device-seconds that growing may waste per second by which the job ends sooner.
 MAX_WASTE = 1.0
 
 
 def backfill(
-    needs: Sequence[Demand | None],
-    laid: Sequence[Reservation | None],
+    demands: Sequence[Demand | None],
+    reservations: Sequence[Reservation | None],
     free: FreeDevices,
     untried: Collection[int],
     *,
     grow: bool,
     min_payback: float,
 ) -> list[int]:
-    """Whole devices of each job from now on.
+    """Return the whole devices of each job from now on.
 
     Args:
-        needs: of the jobs; None for one that has none.
-        laid: how each is planned; None for one that is not kept.
-        free: what that leaves.
-        untried: rows of jobs of which nothing is known: they get what is left first.
-        grow: whether jobs that are in time get more than they need.
-        min_payback: a change must bring so many times as much time as it costs.
+        demands: Demand of each job; None for a job without one.
+        reservations: Reservation of each job; None if it is not admitted.
+        free: Devices that the reservations leave free.
+        untried: Rows of jobs of unknown throughput, which get devices first.
+        grow: Whether jobs that are in time get more than they need.
+        min_payback: Minimum ratio of the time that a change saves to the time that it costs.
     """
     now = free.times[0]
-    there = {row: need for row, need in enumerate(needs) if need is not None}
-    sizes = [0 if on is None else int(on.at_once(now) + EPSILON) for on in laid]
+    present = {row: need for row, need in enumerate(demands) if need is not None}
+    sizes = [0 if on is None else int(on.at_once(now) + EPSILON) for on in reservations]
     left = math.floor(free.devices[0] + EPSILON)
 
     def give(row: int, devices: int) -> None:
@@ -48,19 +47,19 @@ def backfill(
 
     for row in untried:
         if sizes[row]:
-            give(row, max(size for size in there[row].sizes if size <= sizes[row] + left))
-    behind = [row for row in there if laid[row] is None]
-    for row in sorted(behind, key=lambda row: (there[row].end, row)):
-        give(row, _catching_up(there[row], left, now))
+            give(row, max(size for size in present[row].sizes if size <= sizes[row] + left))
+    behind = [row for row in present if reservations[row] is None]
+    for row in sorted(behind, key=lambda row: (present[row].end, row)):
+        give(row, _catch_up_size(present[row], left, now))
     if not grow:
         return sizes
-    kept = [row for row, need in there.items() if laid[row] is not None and not need.part]
+    kept = [row for row, need in present.items() if reservations[row] is not None and not need.part]
     for row in kept:
-        holds = int(there[row].holds)
-        if sizes[row] < holds <= sizes[row] + left and holds in there[row].sizes:
+        holds = int(present[row].holds)
+        if sizes[row] < holds <= sizes[row] + left and holds in present[row].sizes:
             give(row, holds)
     while left and kept:
-        gains = ((*_gain(there[row], sizes[row], left, min_payback, now), row) for row in kept)
+        gains = ((*_gain(present[row], sizes[row], left, min_payback, now), row) for row in kept)
         saved, devices, row = max(gains)
         if saved == -math.inf:
             break
@@ -69,12 +68,12 @@ def backfill(
 
 
 def end_time(need: Demand, size: int, now: float) -> float:
-    """When a job ends if it has so many devices from now on."""
+    """Return when a job ends if it has ``size`` devices from now on."""
     return now + startup_delay(need, size) + need.work / need.rates[need.sizes.index(size)]
 
 
-def _catching_up(need: Demand, left: int, now: float) -> int:
-    """The fewest devices on which a job would be in time, or all that it can get of them; 0 if none bring it home."""
+def _catch_up_size(need: Demand, left: int, now: float) -> int:
+    """Return the fewest devices on which a job is in time, or as many of them as are left; 0 if none suffice."""
     latest = max(need.end, need.latest)
     if need.holds in need.sizes and need.holds <= left and end_time(need, int(need.holds), now) <= latest:
         return int(need.holds)
@@ -87,7 +86,7 @@ def _catching_up(need: Demand, left: int, now: float) -> int:
 
 
 def _gain(need: Demand, size: int, left: int, min_payback: float, now: float) -> tuple[float, int]:
-    """Device-seconds saved by each more device, and how many it would then have."""
+    """Return the device-seconds saved per additional device and the new size."""
     if not size:
         first = need.sizes[0]
         return (math.inf, first) if first <= left else (-math.inf, 0)

@@ -1,4 +1,4 @@
-"""What every policy that judges jobs asks: how likely is it in time, and what if nothing is known of it yet?"""
+"""How likely a job reaches its target in time, with a prior for jobs that have shown nothing yet."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.planning.sequencing import completion_times
 
-# Reasons that tell how much time a job needs, and what is told where its forecast gives none.
+# Reasons that name the time a job needs, and those used where its forecast gives none.
 CODES_WITHOUT_WORK = {
     "has_a_chance": "likely_never",
     "more_urgent": "likely_never_urgent",
     "others_first": "likely_never_others",
     "unlikely": "never",
 }
-# Cells after which a job's own curve is planned with, not what is usual.
+# Cells from which on a job is planned with its own curve, not with the prior.
 MIN_CELLS_TO_PLAN = 10
 
 
 class WorkPrior(NamedTuple):
-    """What is believed of a job that has shown nothing yet: the loss cells that it needs to its target.
+    """The prior over the loss cells that a job needs to reach its target.
 
-    Half need more than ``cells``, the logarithm spreads by ``spread``, and ``never`` of them do not get there.
+    Attributes:
+        cells: Median number of cells.
+        spread: Standard deviation of the logarithm of that number.
+        never: Probability that the job never reaches its target.
     """
 
     cells: float = 150.0
@@ -34,7 +37,7 @@ class WorkPrior(NamedTuple):
     never: float = 0.15
 
     def quantiles(self) -> FloatArray:
-        """At :data:`~lightning_core.core.arrays.LEVELS`, shape ``(20,)``."""
+        """Return the quantiles at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(20,)``."""
         reached = LEVELS / (1.0 - self.never)
         cells = [self.cells * np.exp(self.spread * NormalDist().inv_cdf(p)) if p < 1 else np.inf for p in reached]
         return np.array(cells)
@@ -46,12 +49,12 @@ PRIOR_CELLS = WorkPrior().quantiles()
 class Judgement(NamedTuple):
     """What is believed of each job, arrays over the rows.
 
-    Args:
-        slack: seconds to the deadline, positive.
-        known: whether the job has shown enough to be given up on.
-        work: quantiles of its seconds of work, shape ``(n, 20)``, inf where it does not get there, never NaN.
-        chance: how likely it reaches its target by its deadline alone on its devices.
-        passes: whether it is not given up for now.
+    Attributes:
+        slack: Seconds to the deadline, positive.
+        known: Whether the job has shown enough to be judged.
+        work: Quantiles of its seconds of work, shape ``(n, 20)``; inf where it does not reach its target, never NaN.
+        chance: Probability that it reaches its target by its deadline alone on its devices.
+        passes: Whether it is scheduled for now.
     """
 
     slack: FloatArray
@@ -61,24 +64,24 @@ class Judgement(NamedTuple):
     passes: BoolArray
 
     def occupied_time(self, level: float) -> FloatArray:
-        """Seconds that a job takes up, by this quantile: no more than it has, for it is given up on no later."""
+        """Return the seconds that each job occupies at this quantile; capped by its slack, at which it is given up."""
         return np.minimum(quantile(self.work, level), self.slack)
 
 
 class Judge:
-    """Gives up, for now, on those who can hardly make it.
+    """Filter that gives up, for now, on the jobs that can hardly reach their targets.
 
-    A job that is taken for hopeless and is not costs several times as much as the reverse: it gets no data, so that
-    nothing corrects the error, while time spent on a hopeless one ends at its deadline at the latest. So it judges
-    late, and only for now: every job is tested again each round.
+    Giving up on a job that could make it costs several times as much as keeping one that cannot: the first gets no data
+    that would correct the error, while the second ends at its deadline at the latest. So the judge decides late and
+    only for now: it tests every job again in each round.
 
     Args:
-        after: loss cells that a job must have shown before it is judged. One that follows no loss is judged at once;
-            none is while its speed is unknown.
-        min_chance: of reaching its target by its deadline alone on its devices; below it a job is given up.
+        after: Loss cells that a job must show before it is judged. A job that follows no loss is judged at once. No job
+            is judged while its throughput is unknown.
+        min_chance: Minimum probability of reaching the target by the deadline alone on its devices.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     def __init__(self, after: int, min_chance: float) -> None:
@@ -93,7 +96,8 @@ class Judge:
         slack = np.maximum(jobs.deadline - now, 1e-9)
         forecast = ~np.isnan(jobs.work)
         known = forecast & ~np.isnan(jobs.throughput) & (jobs.exact | (jobs.cells >= self.after))
-        own = forecast & (jobs.exact | (jobs.cells >= MIN_CELLS_TO_PLAN) | (jobs.cells == 0))  # 0: a person's estimate
+        # A forecast before the first cell is a person's estimate.
+        own = forecast & (jobs.exact | (jobs.cells >= MIN_CELLS_TO_PLAN) | (jobs.cells == 0))
         work = jobs.quantiles.copy()
         work[~own] = prior_work(jobs, slack)[~own]
         chance = chances(work, slack)
@@ -101,11 +105,11 @@ class Judge:
 
 
 def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
-    """How likely each job reaches its target in ``slack`` seconds alone on its devices, shape ``(n,)``.
+    """Return how likely each job reaches its target in ``slack`` seconds alone on its devices, shape ``(n,)``.
 
     Args:
-        quantiles: of the seconds of work at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``, no NaN.
-        slack: seconds, positive, shape ``(n,)``.
+        quantiles: Seconds of work at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``, no NaN.
+        slack: Seconds, positive, shape ``(n,)``.
 
     Example::
 
@@ -118,35 +122,35 @@ def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
     below = quantiles[rows, np.maximum(within - 1, 0)]
     above = quantiles[rows, np.minimum(within, len(LEVELS) - 1)]
     between = (within > 0) & (within < len(LEVELS)) & np.isfinite(above) & (above > below)
-    # The logarithm of work is taken to be evenly spread between two quantiles; of an infinite one nothing is reached.
-    part = np.zeros(len(slack))
-    part[between] = np.log(slack[between] / below[between]) / np.log(above[between] / below[between])
-    chance: FloatArray = np.where(between, LEVELS[np.maximum(within - 1, 0)] + part / len(LEVELS), within / len(LEVELS))
-    none = within == 0  # still, the one that is nearest to its first quantile is the likeliest
+    # The logarithm of work is taken as uniform between two quantiles; towards an infinite one the chance stays put.
+    step = np.zeros(len(slack))
+    step[between] = np.log(slack[between] / below[between]) / np.log(above[between] / below[between])
+    chance: FloatArray = np.where(between, LEVELS[np.maximum(within - 1, 0)] + step / len(LEVELS), within / len(LEVELS))
+    none = within == 0  # still, the job nearest to its first quantile is the likeliest
     chance[none] = LEVELS[0] * slack[none] / quantiles[none, 0]
     return chance
 
 
 def prior_work(jobs: JobView, slack: FloatArray) -> FloatArray:
-    """Quantiles of the seconds of work by what is usual, less what a job has shown; shape ``(n, 20)``.
+    """Return quantiles of the seconds of work by the prior, less what a job has shown; shape ``(n, 20)``.
 
-    A cell takes as long as the job's own, before its first as long as those of the others; while there are none
-    either, the usual job is taken to need half of its time.
+    A cell takes as long as the job's own cells, before its first one as long as those of the other jobs. While there
+    are none either, the median job is assumed to need half of its time.
     """
     with np.errstate(invalid="ignore"):
-        pace = jobs.position / jobs.cells / jobs.throughput
-    seen = np.isfinite(pace)
-    others = float(np.median(pace[seen])) if seen.any() else np.nan
-    pace = np.where(seen, pace, others)
-    # Who has come further than most has still some way to go.
+        cell_seconds = jobs.position / jobs.cells / jobs.throughput
+    seen = np.isfinite(cell_seconds)
+    others = float(np.median(cell_seconds[seen])) if seen.any() else np.nan
+    cell_seconds = np.where(seen, cell_seconds, others)
+    # A job that has come further than most still has some way to go.
     left = np.maximum(PRIOR_CELLS - jobs.cells[:, None], 0.3 * PRIOR_CELLS)
     half = 0.5 * slack[:, None] * PRIOR_CELLS / WorkPrior().cells
-    work: FloatArray = np.where(np.isnan(pace)[:, None], half, left * pace[:, None])
+    work: FloatArray = np.where(np.isnan(cell_seconds)[:, None], half, left * cell_seconds[:, None])
     return work
 
 
 def quantile(quantiles: FloatArray, level: float) -> FloatArray:
-    """One quantile of each row, shape ``(n,)``, between those of the forecast by logarithm.
+    """Return one quantile of each row, shape ``(n,)``, interpolated between those of the forecast by logarithm.
 
     Example::
 
@@ -167,15 +171,15 @@ def quantile(quantiles: FloatArray, level: float) -> FloatArray:
 def served_in_order(
     jobs: JobView, judgement: Judgement, first: BoolArray, order: IntArray, occupied: FloatArray, now: float
 ) -> Plan:
-    """Whole devices in ``order`` for those who pass; if none does, for all.
+    """Return a plan with whole devices in ``order`` for the jobs that pass, or for all if none does.
 
     Args:
-        jobs: all of them.
-        judgement: of each.
-        first: who goes before the others that pass.
-        order: all rows, who does not pass last.
-        occupied: seconds that each is planned with.
-        now: scheduler time.
+        jobs: All jobs.
+        judgement: Judgement of each job.
+        first: Whether a job goes before the others that pass.
+        order: All rows, those that do not pass last.
+        occupied: Seconds that each job is planned with.
+        now: Scheduler time.
     """
     n, passes = len(jobs), judgement.passes
     served = order[passes[order]] if passes.any() else order
@@ -191,7 +195,7 @@ def served_in_order(
     codes[unjudged], waiting[unjudged] = index("unjudged"), index("unjudged_later")
     waiting[~passes] = index("unlikely")
     told = np.isfinite(jobs.work)
-    never = ~told & judgement.known  # there is no time to tell: half of what is believed does not get there
+    never = ~told & judgement.known  # no time to report: half of its quantiles are infinite
     for code, instead in CODES_WITHOUT_WORK.items():
         codes[never & (codes == index(code))] = index(instead)
         waiting[never & (waiting == index(code))] = index(instead)

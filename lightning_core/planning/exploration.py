@@ -1,4 +1,4 @@
-"""LARA's exploration: every job is tried until its curve has shown enough to be judged.
+"""LARA's exploration: every job trains until its curve has shown enough to be judged.
 
 Liu et al., "Learning with Adaptive Resource Allocation", ICML 2024, section 4.1 and Algorithm 2.
 """
@@ -11,18 +11,18 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.planning.sequencing import side_by_side
 
-# Batches for each cell of the exploration threshold after which a job is explored, whatever it has shown.
+# Batches per cell of the exploration threshold after which a job counts as explored, whatever it has shown.
 MAX_BATCHES_PER_CELL = 100
 
 
 class Exploration:
-    """Equal shares for the jobs that have not been seen enough of; nothing for the others meanwhile.
+    """Equal shares for the jobs that have shown too little, and nothing for the others meanwhile.
 
     Args:
-        cells: loss cells that a job must have shown before it is judged (the exploration threshold H).
+        cells: Loss cells that a job must show before it is judged (the exploration threshold H).
 
     Raises:
-        ValueError: if the threshold is negative.
+        ValueError: If ``cells`` is negative.
     """
 
     def __init__(self, cells: int) -> None:
@@ -31,9 +31,9 @@ class Exploration:
         self.cells = cells
 
     def plan(self, jobs: JobView, now: float) -> Plan | None:
-        """The plan while there is a job to explore, None when all are."""
-        # A job without a measured speed or a forecast cannot be judged, whatever the threshold. But one that has had
-        # its batches and shown no usable loss must not keep all others waiting: it is judged as it is.
+        """Return the plan while some job is unexplored, None once all are explored."""
+        # A job without a measured throughput or a forecast cannot be judged, whatever the threshold. But a job that has
+        # trained for its batches without a usable loss must not block the others: it is judged as it is.
         unseen = np.isnan(jobs.work) | (~jobs.exact & (jobs.cells < self.cells))
         unexplored = unseen & (jobs.batches <= MAX_BATCHES_PER_CELL * max(self.cells, 1))
         if not unexplored.any():

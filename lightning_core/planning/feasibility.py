@@ -1,9 +1,9 @@
-"""Will these jobs fit, and what would make them fit? Pure: known work, deadlines and devices in, an answer out.
+"""Whether jobs of known work fit a pool in time, and what would make them fit. Pure.
 
-What is asked is what the pool would do with the work given: the devices are dealt to the earliest deadline first, a job
-takes all of its devices or waits, whoever comes later uses the gap, and is moved aside when it is needed no more. On
-one device no other way meets deadlines that this one does not (Jackson, 1955; with ``begin``: Horn, 1974); on several
-another might, but the pool would not go it.
+The answer follows what the pool would do with the given work: devices go to the earliest deadline first, a job takes
+all of its devices or waits, and a later job uses the gap and is moved aside when the gap closes. On one device no
+other schedule meets deadlines that this one misses (Jackson, 1955; with ``not_before``: Horn, 1974). On several devices
+another schedule might, but the pool would not follow it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import NamedTuple
 
 from lightning_core.core.durations import format_duration
 
-# Sums of seconds are exact to this part.
+# Relative error up to which sums of seconds count as equal.
 EPSILON = 1e-9
-# What to do about work that nobody knows.
+# Advice for a job of unknown work.
 UNKNOWN = "say `work: 40m` in the bundle, or name a folder of earlier runs with --history DIR"
 
 
 class JobRequest(NamedTuple):
-    """A job as far as planning goes.
+    """A job as far as feasibility goes.
 
     Attributes:
-        name: of the job.
-        work: seconds alone on its devices; None if nobody knows.
-        deadline: seconds from submission.
-        size: devices that it takes.
-        weight: how many jobs of weight 1 it counts for.
-        begin: seconds from submission before which it does not start.
+        name: Name of the job.
+        work: Seconds alone on its devices; None if unknown.
+        deadline: Seconds from submission.
+        size: Number of devices.
+        weight: Number of jobs of weight 1 that it counts for.
+        not_before: Earliest start in seconds from submission.
     """
 
     name: str
@@ -38,21 +38,21 @@ class JobRequest(NamedTuple):
     deadline: float
     size: int = 1
     weight: float = 1.0
-    begin: float = 0.0
+    not_before: float = 0.0
 
 
 @dataclass(frozen=True)
 class FeasibilityReport:
-    """Who makes it, and what would help the others.
+    """Which jobs fit, and what would help the others.
 
     Attributes:
-        fits: names of those that make it together.
-        late: those that do not, each with the least deadline that would do for it beside those that make it (seconds
-            from submission; inf if none would).
-        unknown: those of unknown work: counted as if they needed nothing.
-        spare: seconds between the end of a job and its deadline, the least over all; negative by how much more time
-            every deadline needs for all jobs to fit; inf without jobs of known work.
-        devices: more of them with which all would fit, the fewest; 0 if all do, None if no number would.
+        fits: Names of the jobs that fit together.
+        late: Names of the others, each with the minimum deadline at which it would fit beside the fitting jobs (seconds
+            from submission; inf if none would do).
+        unknown: Names of the jobs of unknown work, counted as if they needed nothing.
+        spare: Minimum over all jobs of the seconds between the end of a job and its deadline. Negative: the time that
+            every deadline lacks. inf without jobs of known work.
+        devices: Fewest additional devices with which all jobs would fit; 0 if all do, None if no number would do.
     """
 
     fits: tuple[str, ...]
@@ -63,15 +63,15 @@ class FeasibilityReport:
 
     @property
     def more_time(self) -> float:
-        """Seconds more for every deadline that would make all fit, the least; inf if none would."""
+        """Minimum seconds to add to every deadline so that all jobs fit; inf if nothing would do."""
         return max(0.0, -self.spare)
 
     def lines(self) -> list[str]:
-        """In words: one line for all, then one for each job that has a difficulty.
+        """Return the report in words: one line for all jobs, then one for each job that does not fit.
 
         Example::
 
-            >>> fit([JobRequest("a", 50.0, 60.0), JobRequest("b", 30.0, 70.0)], devices=1).lines()
+            >>> check_feasibility([JobRequest("a", 50.0, 60.0), JobRequest("b", 30.0, 70.0)], devices=1).lines()
             ['1 of 2 fits; 10 more seconds or one more device would do', 'a: a deadline of 80.0s would do']
         """
         known = len(self.fits) + len(self.late)
@@ -99,23 +99,24 @@ class FeasibilityReport:
         return f"{' or '.join(ways)} would do" if ways else "neither more time nor more devices would do"
 
 
-def fit(jobs: Iterable[JobRequest], devices: int) -> FeasibilityReport:
-    """Whether the jobs fit on the pool, and what would make them fit.
+def check_feasibility(jobs: Iterable[JobRequest], devices: int) -> FeasibilityReport:
+    """Check whether the jobs fit the pool, and what would make them fit.
 
-    Those that make it are chosen by deadline: whenever one of them would be late, the one with the most work for its
-    weight goes (seconds times devices); at the end whoever still fits comes back, heaviest first. On one device, with
-    equal weights and without ``begin``, no choice has more jobs (Moore and Hodgson, 1968).
+    Jobs are taken by deadline. Whenever one would be late, the admitted job with the most device-seconds for its weight
+    is dropped; at the end the dropped jobs that still fit are added back, heaviest first. On one device, with equal
+    weights and without ``not_before``, no other choice fits more jobs (Moore and Hodgson, 1968).
 
     Args:
-        jobs: in the order of submission.
-        devices: of the pool.
+        jobs: Jobs in the order of submission.
+        devices: Devices of the pool.
 
     Raises:
-        ValueError: if there is no device.
+        ValueError: If ``devices`` is below 1.
 
     Example::
 
-        >>> answer = fit([JobRequest("a", 50.0, 60.0), JobRequest("b", 30.0, 70.0), JobRequest("c", None, 9.0)], devices=1)
+        >>> jobs = [JobRequest("a", 50.0, 60.0), JobRequest("b", 30.0, 70.0), JobRequest("c", None, 9.0)]
+        >>> answer = check_feasibility(jobs, devices=1)
         >>> answer.fits, answer.late, answer.unknown, answer.more_time, answer.devices
         (('b',), {'a': 80.0}, ('c',), 10.0, 1)
     """
@@ -127,23 +128,24 @@ def fit(jobs: Iterable[JobRequest], devices: int) -> FeasibilityReport:
     kept = known if spare >= 0 else _kept(known, devices)
     return FeasibilityReport(
         fits=tuple(job.name for job in jobs if job in kept),
-        late={job.name: _least_deadline(job, kept, devices) for job in known if job not in kept},
+        late={job.name: _min_deadline(job, kept, devices) for job in known if job not in kept},
         unknown=tuple(job.name for job in jobs if job.work is None),
         spare=spare,
         devices=_more_devices(known, devices),
     )
 
 
-def ends(jobs: Sequence[JobRequest], devices: int) -> list[float]:
-    """When each job ends if the devices are dealt in this order at every moment; inf if it is larger than the pool.
+def preemptive_completion_times(jobs: Sequence[JobRequest], devices: int) -> list[float]:
+    """Return when each job ends if devices are allocated in this order at every moment; inf if it exceeds the pool.
 
     Args:
-        jobs: of known work, the first to be served first.
-        devices: of the pool.
+        jobs: Jobs of known work, the first to be served first.
+        devices: Devices of the pool.
 
     Example::
 
-        >>> ends([JobRequest("a", 4.0, 9.0), JobRequest("b", 5.0, 9.0, size=2), JobRequest("c", 3.0, 9.0)], devices=2)
+        >>> jobs = [JobRequest("a", 4.0, 9.0), JobRequest("b", 5.0, 9.0, size=2), JobRequest("c", 3.0, 9.0)]
+        >>> preemptive_completion_times(jobs, devices=2)
         [4.0, 9.0, 3.0]
     """
     left = [job.work or 0.0 for job in jobs]
@@ -154,8 +156,8 @@ def ends(jobs: Sequence[JobRequest], devices: int) -> list[float]:
         free, serving = devices, []
         later = math.inf
         for row in waiting:
-            if jobs[row].begin > now:
-                later = min(later, jobs[row].begin)
+            if jobs[row].not_before > now:
+                later = min(later, jobs[row].not_before)
             elif jobs[row].size <= free:
                 free -= jobs[row].size
                 serving.append(row)
@@ -175,10 +177,10 @@ def _by_deadline(jobs: Iterable[JobRequest]) -> list[JobRequest]:
 
 
 def _spare(jobs: Sequence[JobRequest], devices: int) -> float:
-    """The least spare time over jobs in the order of their deadlines; what rounding makes of nothing is nothing."""
-    spare = [job.deadline - end for job, end in zip(jobs, ends(jobs, devices), strict=True)]
-    least = min(spare, default=math.inf)
-    return 0.0 if abs(least) <= EPSILON * max((job.deadline for job in jobs), default=0.0) else least
+    """Return the minimum spare time of jobs ordered by deadline; rounding errors count as 0."""
+    spare = [job.deadline - end for job, end in zip(jobs, preemptive_completion_times(jobs, devices), strict=True)]
+    lowest = min(spare, default=math.inf)
+    return 0.0 if abs(lowest) <= EPSILON * max((job.deadline for job in jobs), default=0.0) else lowest
 
 
 def _kept(jobs: Sequence[JobRequest], devices: int) -> list[JobRequest]:
@@ -186,42 +188,47 @@ def _kept(jobs: Sequence[JobRequest], devices: int) -> list[JobRequest]:
     for job in jobs:
         kept.append(job)
         while kept and _spare(kept, devices) < 0:
-            kept.remove(max(kept, key=_greed))
-    for job in sorted((job for job in jobs if job not in kept), key=lambda job: (-job.weight, _greed(job))):
+            kept.remove(max(kept, key=_cost))
+    for job in sorted((job for job in jobs if job not in kept), key=lambda job: (-job.weight, _cost(job))):
         if _spare(_by_deadline([*kept, job]), devices) >= 0:
             kept = _by_deadline([*kept, job])
     return kept
 
 
-def _greed(job: JobRequest) -> float:
+def _cost(job: JobRequest) -> float:
     return (job.work or 0.0) * job.size / job.weight
 
 
-def _least_deadline(job: JobRequest, kept: Sequence[JobRequest], devices: int) -> float:
-    """Of a job beside the kept ones. The deadline matters by its place among theirs alone, so each place is tried."""
-    for place in range(len(kept) + 1):
-        order = [*kept[:place], job, *kept[place:]]
-        before = kept[place - 1] if place else None
-        deadline = max(job.deadline, ends(order, devices)[place], before.deadline if before else 0.0)
+def _min_deadline(job: JobRequest, kept: Sequence[JobRequest], devices: int) -> float:
+    """Return the minimum deadline at which a job fits beside the kept ones; inf if none does.
+
+    A deadline matters only through its rank among the others, so each rank is tried.
+    """
+    for rank in range(len(kept) + 1):
+        order = [*kept[:rank], job, *kept[rank:]]
+        before = kept[rank - 1] if rank else None
+        deadline = max(
+            job.deadline, preemptive_completion_times(order, devices)[rank], before.deadline if before else 0.0
+        )
         if before and deadline == before.deadline and (job.work or 0.0) < (before.work or 0.0):
-            deadline *= 1 + 2 * EPSILON  # of two that are due at once the shorter goes first, and this one must not
+            deadline *= 1 + 2 * EPSILON  # of two jobs due at once the shorter goes first, and this one must not
         later = job._replace(deadline=deadline)
         together = _by_deadline([*kept, later])
-        if together[place] is later and _spare(together, devices) >= 0:
+        if together[rank] is later and _spare(together, devices) >= 0:
             return deadline
     return math.inf
 
 
 def _more_devices(jobs: Sequence[JobRequest], devices: int) -> int | None:
-    """The fewest; with a device for everybody's wish there is no queue, so that more would not help."""
-    most = max(devices, sum(job.size for job in jobs))
-    if _spare(jobs, most) < 0:
+    """Return the fewest additional devices; beyond the total demand there is no queue, and more would not help."""
+    total = max(devices, sum(job.size for job in jobs))
+    if _spare(jobs, total) < 0:
         return None
-    return next((more for more in range(most - devices + 1) if _spare(jobs, devices + more) >= 0), None)
+    return next((more for more in range(total - devices + 1) if _spare(jobs, devices + more) >= 0), None)
 
 
 def _more(seconds: float) -> str:
-    """So much more time, rounded up: less would not do."""
+    """Return an amount of additional time in words, rounded up because less would not do."""
     seconds = math.ceil(seconds * (1 - EPSILON))
     if seconds < 120:
         return f"{seconds} more second{'' if seconds == 1 else 's'}"
@@ -230,6 +237,6 @@ def _more(seconds: float) -> str:
 
 
 def _rounded_up(seconds: float) -> float:
-    """To what is shown of it."""
+    """Round up to the precision that is shown."""
     step = 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
     return step * math.ceil(seconds * (1 - EPSILON) / step)

@@ -1,4 +1,4 @@
-"""The jobs of a view one by one: for policies that look at each by itself."""
+"""The rows of a job view as objects, for policies that plan each job by itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lightning_core.planning.ramp import KNOWN_AFTER
 class JobRow(NamedTuple):
     """A row of a :class:`~lightning_core.core.plans.JobView`.
 
-    Args:
-        left: batches, by its last report, or by forecast; NaN while that is unknown.
+    Attributes:
+        left: Batches left, as of the last report or by forecast; NaN while unknown.
     """
 
     row: int
@@ -37,17 +37,17 @@ class JobRow(NamedTuple):
 
     @property
     def tried(self) -> bool:
-        """Whether its speed has been seen for long enough to plan with it."""
+        """Whether its throughput has been measured for long enough to plan with."""
         return self.speed.seconds >= KNOWN_AFTER
 
     @property
     def on_its_way(self) -> bool:
-        """Whether it was sent to other devices and has not been heard of since."""
+        """Whether it was granted other devices and has not reported since."""
         return self.held_devices > 0 and self.batches > 0 and self.reported_at <= self.trained_since
 
 
 def job_rows(jobs: JobView, level: float) -> list[JobRow]:
-    """All of a view for a policy that chooses sizes; forecast work is this quantile of it."""
+    """Return the rows of a view for a policy that chooses sizes; forecast work is taken at the quantile ``level``."""
     forecast = jobs.quantiles[:, int(np.searchsorted(LEVELS, level))] * jobs.throughput
     left = np.where(jobs.exact, jobs.remaining, forecast)
     columns = (

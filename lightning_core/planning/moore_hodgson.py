@@ -1,22 +1,23 @@
 """The jobs to keep when not all can end by their deadlines (Moore and Hodgson, 1968; LARA's Algorithm 1).
 
-On one device and with equal weights the most jobs are kept that can be: LARA's Algorithm 1 is this algorithm on the
+On one device and with equal weights this keeps as many jobs as possible: LARA's Algorithm 1 is the same algorithm on
 forecast work, and a heap makes it O(n log n) where the printed arg max costs O(n^2). With weights, or on several
-devices, the problem is NP-hard, and the same rule is a heuristic.
+devices, the problem is NP-hard and the same rule is a heuristic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
-# Of those that went, how many may try to come back: each costs as much as the whole choice.
+# Maximum number of dropped jobs that are tried again: each try costs as much as the whole selection.
 MAX_RETRIES = 4
-# Jobs that are placed one by one on several devices.
+# Maximum number of jobs that are scheduled one by one on several devices.
 MAX_LISTED_JOBS = 1000
 
 
@@ -27,33 +28,34 @@ def largest_feasible_set(
     weight: FloatArray | None = None,
     size: IntArray | None = None,
     devices: int = 1,
-    rather: IntArray | None = None,
+    preferred: IntArray | None = None,
 ) -> BoolArray:
-    """Which jobs to keep, shape ``(n,)``.
+    """Return which jobs to keep, shape ``(n,)``.
 
-    Jobs are taken by deadline (ties: less work, then order), each on the devices that are free first. Whenever one of
-    the kept would end too late, the one with the most work for its weight goes: seconds times devices, divided by the
-    weight. So of two equal jobs the heavier is kept, and a job of weight 3 counts for three of weight 1 that together
-    need what it needs. With weights, the heaviest of those that went come back if they outweigh all that they displace.
-    Work that is infinite or NaN is never kept, nor a job larger than the pool.
+    Jobs are taken by deadline (ties: less work, then order), each on the devices that are free first. Whenever a kept
+    job would end too late, the one with the most work for its weight is dropped: device-seconds divided by weight. So
+    of two equal jobs the heavier is kept, and a job of weight 3 counts for three of weight 1 that together need as
+    much as it does. With weights, the heaviest dropped jobs return if they outweigh all that they displace. A job of
+    infinite or NaN work is never kept, nor one larger than the pool.
 
-    On one device with equal weights no other choice keeps more jobs. Else it is a heuristic. Of the best weight that
-    any choice and any placing can reach it kept, over 500 random instances of 8 to 10 jobs each, 0.997 on one device,
-    0.970 on two and 0.972 on three (weights 1 to 4; with equal weights 0.959 and 0.961; at the worst 0.67). On several
-    devices the rest is not the choice, but that jobs take the device that is free first: of the best choice among those
-    that do, it kept 0.996 on two devices and all on three (60 instances each).
+    On one device with equal weights no other choice keeps more jobs. Otherwise it is a heuristic. It kept this part of
+    the best weight that any choice and any placement can reach, over 500 random instances of 8 to 10 jobs each: 0.997
+    on one device, 0.970 on two and 0.972 on three (weights 1 to 4; with equal weights 0.959 and 0.961; at worst 0.67).
+    On several devices the rest is lost not by the choice, but because jobs take the device that is free first: of the
+    best choice under that rule it kept 0.996 on two devices and all on three (60 instances each).
 
-    The time is O(n log n) on one device, else O(n) for each job that goes, up to O(n^2). So with more than ``MAX_LISTED_JOBS``
-    jobs several devices are taken for one that is so many times as fast: among thousands it differs by little.
+    The time is O(n log n) on one device, else O(n) per dropped job, up to O(n^2). So with more than
+    ``MAX_LISTED_JOBS`` jobs, several devices are treated as one that is as many times as fast; among thousands of jobs
+    the difference is small.
 
     Args:
-        work: seconds alone on its devices, shape ``(n,)``.
-        deadline: scheduler time, shape ``(n,)``.
-        now: scheduler time.
-        weight: how many jobs of weight 1 each counts for, shape ``(n,)``; None if they are equal.
-        size: devices that each takes, shape ``(n,)``; None for one.
-        devices: of the pool.
-        rather: rows that are kept if no weight is lost by it: who trains already.
+        work: Seconds alone on its devices, shape ``(n,)``.
+        deadline: Scheduler time, shape ``(n,)``.
+        now: Scheduler time.
+        weight: Number of jobs of weight 1 that each counts for, shape ``(n,)``; None if all are equal.
+        size: Devices of each job, shape ``(n,)``; None for one.
+        devices: Devices of the pool.
+        preferred: Rows that are kept if no weight is lost by it, for example the jobs that train already.
 
     Example::
 
@@ -64,7 +66,7 @@ def largest_feasible_set(
         array([ True, False, False])
         >>> largest_feasible_set(work, deadline, 0.0, devices=2)
         array([ True,  True,  True])
-        >>> largest_feasible_set(np.array([5.0, 4.0]), np.array([6.0, 6.0]), 0.0, rather=np.array([0]))
+        >>> largest_feasible_set(np.array([5.0, 4.0]), np.array([6.0, 6.0]), 0.0, preferred=np.array([0]))
         array([ True, False])
     """
     size = np.ones(len(work), np.int64) if size is None else size
@@ -75,48 +77,68 @@ def largest_feasible_set(
         return keep
     weight = np.ones(len(work)) if weight is None else weight
     equal = bool(np.all(weight[rows] == weight[rows[0]])) if len(rows) else True
-    greed = work * size if equal else work * size / weight
-
-    def on_time(greed: FloatArray) -> list[int]:
-        if devices == 1 or len(rows) > MAX_LISTED_JOBS:
-            return _on_one(rows, work * size / devices, deadline, greed, now)
-        return _on_several(rows, work, deadline, greed, size, devices, now)
-
-    best = on_time(greed)
+    cost = work * size if equal else work * size / weight
+    selection = _Selection(rows, work, deadline, weight, cost, size, devices, now)
+    best = selection.kept(cost)
     if not equal:
-        best = _come_back(best, rows, weight, greed, on_time)
-    for row in () if rather is None else rather.tolist():
-        if keep[row] and row not in best:
-            instead = on_time(np.where(np.arange(len(work)) == row, -np.inf, greed))
-            if weight[instead].sum() >= weight[best].sum() * (1 - 1e-12):
-                best = instead
+        best = selection.readmit(best)
+    if preferred is not None:
+        best = selection.prefer(best, preferred[keep[preferred]])
     keep[:] = False
     keep[best] = True
     return keep
 
 
-def _come_back(
-    best: list[int], rows: IntArray, weight: FloatArray, greed: FloatArray, on_time: Callable[[FloatArray], list[int]]
-) -> list[int]:
-    """Tries to keep those that went, the heaviest first: a rule that goes by work alone may drop one that outweighs
-    all for whom it went.
-    """
-    gone = np.setdiff1d(rows, best)
-    for row in gone[np.lexsort((greed[gone], -weight[gone]))][:MAX_RETRIES].tolist():
-        wanted = greed.copy()
-        wanted[row] = -np.inf
-        instead = on_time(wanted)
-        if weight[instead].sum() > weight[best].sum() * (1 + 1e-12):
-            best = instead
-    return best
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The jobs to choose from; ``rows`` are ordered by deadline and ``cost`` is device-seconds per weight."""
+
+    rows: IntArray
+    work: FloatArray
+    deadline: FloatArray
+    weight: FloatArray
+    cost: FloatArray
+    size: IntArray
+    devices: int
+    now: float
+
+    def kept(self, cost: FloatArray) -> list[int]:
+        """Return the rows that are kept if the highest cost is dropped whenever a job would be late."""
+        if self.devices == 1 or len(self.rows) > MAX_LISTED_JOBS:
+            return _on_one(self.rows, self.work * self.size / self.devices, self.deadline, cost, self.now)
+        return _on_several(self.rows, self.work, self.deadline, cost, self.size, self.devices, self.now)
+
+    def _with(self, row: int) -> list[int]:
+        """Return the rows that are kept if this one is never dropped."""
+        cost = self.cost.copy()
+        cost[row] = -np.inf
+        return self.kept(cost)
+
+    def readmit(self, best: list[int]) -> list[int]:
+        """Try the dropped jobs again, heaviest first: one may outweigh all the jobs that it was dropped for."""
+        dropped = np.setdiff1d(self.rows, best)
+        for row in dropped[np.lexsort((self.cost[dropped], -self.weight[dropped]))][:MAX_RETRIES].tolist():
+            other = self._with(row)
+            if self.weight[other].sum() > self.weight[best].sum() * (1 + 1e-12):
+                best = other
+        return best
+
+    def prefer(self, best: list[int], preferred: IntArray) -> list[int]:
+        """Keep each of the preferred rows for which no weight is lost."""
+        for row in preferred.tolist():
+            if row not in best:
+                other = self._with(row)
+                if self.weight[other].sum() >= self.weight[best].sum() * (1 - 1e-12):
+                    best = other
+        return best
 
 
-def _on_one(rows: IntArray, work: FloatArray, deadline: FloatArray, greed: FloatArray, now: float) -> list[int]:
+def _on_one(rows: IntArray, work: FloatArray, deadline: FloatArray, cost: FloatArray, now: float) -> list[int]:
     total = now
     heap: list[tuple[float, int, float]] = []
-    columns = (rows, work[rows], deadline[rows], greed[rows])
-    for row, seconds, due, most in zip(*(column.tolist() for column in columns), strict=True):
-        heappush(heap, (-most, row, seconds))
+    columns = (rows, work[rows], deadline[rows], cost[rows])
+    for row, seconds, due, price in zip(*(column.tolist() for column in columns), strict=True):
+        heappush(heap, (-price, row, seconds))
         total += seconds
         while total > due:
             total -= heappop(heap)[2]
@@ -127,15 +149,15 @@ def _on_several(
     rows: IntArray,
     work: FloatArray,
     deadline: FloatArray,
-    greed: FloatArray,
+    cost: FloatArray,
     size: IntArray,
     devices: int,
     now: float,
 ) -> list[int]:
-    seconds, due, most, takes = work.tolist(), deadline.tolist(), greed.tolist(), size.tolist()
+    seconds, due, price, takes = work.tolist(), deadline.tolist(), cost.tolist(), size.tolist()
     todo: list[int] = rows[::-1].tolist()
     kept: list[int] = []
-    before: list[Sequence[float]] = []  # when each device was free before a kept job was placed, soonest first
+    before: list[Sequence[float]] = []  # when each device became free before a kept job was placed, soonest first
     free: Sequence[float] = (now,) * devices
     while todo:
         row = todo.pop()
@@ -144,9 +166,9 @@ def _on_several(
         n = takes[row]
         end = free[n - 1] + seconds[row]
         free = sorted((*free[n:], *(end,) * n))
-        if end > due[row]:  # one goes, and those behind it are placed anew
-            gone = max(range(len(kept)), key=lambda k: most[kept[k]])
-            todo.extend(reversed(kept[gone + 1 :]))
-            free = before[gone]
-            del kept[gone:], before[gone:]
+        if end > due[row]:  # drop one job and place those behind it anew
+            dropped = max(range(len(kept)), key=lambda k: price[kept[k]])
+            todo.extend(reversed(kept[dropped + 1 :]))
+            free = before[dropped]
+            del kept[dropped:], before[dropped:]
     return kept

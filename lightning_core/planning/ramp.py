@@ -1,18 +1,18 @@
-"""The devices that end a known amount of work at its deadline (DECOR-NN's controller).
+"""The number of devices that ends a known amount of work at its deadline (DECOR-NN's controller).
 
-The set point is a ramp: a straight line of progress from where the job is to all of it at the time at which it should
-end. A proportional-integral law holds the job to it. ``mode="paper"`` is what is printed, its eq. 3 to 5, with gains
-given by hand. The default knows how fast the job is on how many devices (:mod:`lightning_core.core.speedup`), so that
+The set point is a ramp: a straight line of progress from where the job is to all of its work at its planned end. A
+proportional-integral law holds the job to it. ``mode="paper"`` is the printed law, eqs. 3 to 5, with gains given by
+hand. The default knows the job's throughput on each number of devices (:mod:`lightning_core.core.speedup`), so that
 
 - most of the answer is fed forward: the devices at which progress has the ramp's slope;
-- the gains come from the job: with e the error in points, g points a second that one more device brings, b = g K T and
-  a step of T seconds, e' = (1 - b) e - b i and i' = i + eta e', whose poles are the roots of
+- the gains come from the job: with e the error in points, g points per second that one more device brings, b = g K T
+  and a step of T seconds, e' = (1 - b) e - b i and i' = i + eta e', whose poles are the roots of
   z^2 - (2 - b (1 + eta)) z + (1 - b). Both are put at ``POLE`` by b = 1 - POLE^2 and eta = (1 - POLE) / (1 + POLE);
-- it starts on all devices until the speed is known, and then takes over without a bump: the ramp begins there;
-- a deadline that is changed begins a new ramp there too, so the error does not jump.
+- it starts on all devices until the throughput is known, and then takes over without a jump: the ramp begins there;
+- a changed deadline begins a new ramp there too, so the error does not jump.
 
-Both hold the integral while the output is limited and the error would push it further (the printed limit alone lets it
-run away), and while the last grant is not confirmed.
+Both hold the integral while the output is limited and the error would push it further (with the printed limit alone it
+winds up), and while the last grant is not confirmed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Literal, NamedTuple
 
 from lightning_core.core.speedup import SpeedUp
 
-# Where both poles of the closed loop are put: an error is down to a tenth after some eight steps.
+# Both poles of the closed loop: an error falls to a tenth within about eight steps.
 POLE = 0.6
-# Seconds of training that must have been seen before the speed counts as known.
+# Seconds of training after which the throughput counts as known.
 KNOWN_AFTER = 1.0
 
 Mode = Literal["default", "paper"]
@@ -33,7 +33,7 @@ RampKind = Literal["rebased", "origin"]
 
 
 class Ramp(NamedTuple):
-    """A straight line of progress, in points of a hundred."""
+    """A straight line of progress, in percent."""
 
     began: float
     progress: float
@@ -41,26 +41,26 @@ class Ramp(NamedTuple):
 
     @property
     def slope(self) -> float:
-        """Points a second."""
+        """Percent per second."""
         return (100.0 - self.progress) / max(self.ends - self.began, 1e-9)
 
     def at(self, now: float) -> float:
-        """Where the job should be."""
+        """Return the percentage at which the job should be."""
         return min(self.progress + self.slope * (now - self.began), 100.0)
 
 
 class ControllerInput(NamedTuple):
     """What is known of a job at a step.
 
-    Args:
-        now: scheduler time.
-        done: batches, by now.
-        total: batches to do.
-        deadline: scheduler time.
-        min_devices: devices.
-        max_devices: devices.
-        quantum: devices are given in steps of it.
-        pending: whether the last grant is not confirmed yet.
+    Attributes:
+        now: Scheduler time.
+        done: Batches done.
+        total: Batches of the whole job.
+        deadline: Scheduler time.
+        min_devices: Minimum number of devices.
+        max_devices: Maximum number of devices.
+        quantum: Step in which devices are granted.
+        pending: Whether the last grant is not confirmed yet.
     """
 
     now: float
@@ -78,15 +78,15 @@ class RampSettings:
     """How a controller decides.
 
     Args:
-        alpha: part of the time to the deadline in which the job should end, above 0 to 1.
-        period: seconds between two steps.
+        alpha: Part of the time to the deadline in which the job should end, above 0 to 1.
+        period: Seconds between two steps.
         mode: ``"default"`` or ``"paper"``.
-        gain: devices for each point of error (the paper's K), of the paper's mode.
-        eta: part of each error that the integral takes in, of the paper's mode.
-        ramp: ``"rebased"`` or ``"origin"``: where the ramp begins when a deadline is changed; printed is the latter.
+        gain: Devices per percent of error (the paper's K), in the paper's mode.
+        eta: Part of each error that the integral takes in, in the paper's mode.
+        ramp: ``"rebased"`` or ``"origin"``, the start of the ramp when a deadline changes; the paper uses the latter.
 
     Raises:
-        ValueError: if one is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     alpha: float = 0.95
@@ -112,55 +112,55 @@ class RampSettings:
 
 
 class RampController:
-    """Of one job.
+    """The controller of one job.
 
     Args:
-        rule: how it decides.
-        began: when the job was submitted, scheduler time.
+        settings: How it decides.
+        began: Scheduler time at which the job was submitted.
 
     Example::
 
         >>> speed = SpeedUp((1,), (10.0,))
         >>> controller = RampController(RampSettings(alpha=1.0), began=0.0)
-        >>> state = ControllerInput(now=0.0, done=0, total=600, deadline=100.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
+        >>> state = ControllerInput(0.0, 0, 600, deadline=100.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
         >>> round(controller.step(state, speed), 2)
         0.6
     """
 
-    def __init__(self, rule: RampSettings, began: float) -> None:
-        self.rule = rule
+    def __init__(self, settings: RampSettings, began: float) -> None:
+        self.settings = settings
         self.began = began
         self.output = math.nan
         """Devices at the last step; NaN before the first."""
         self.error = 0.0
-        """Points by which the job was behind its ramp at the last step."""
+        """Percentage by which the job was behind its ramp at the last step."""
         self._integral = 0.0
         self._deadline = math.nan
         self._ramp: Ramp | None = None
         self._stepped_at = -math.inf
 
     def end(self, deadline: float, now: float) -> float:
-        """When the job should end: some time before its deadline; at the deadline once that has passed."""
-        ends = self.began + self.rule.alpha * (deadline - self.began)
+        """Return when the job should end: before its deadline by ``alpha``, or at it once that time has passed."""
+        ends = self.began + self.settings.alpha * (deadline - self.began)
         return ends if ends > now else deadline
 
     def step(self, state: ControllerInput, speed: SpeedUp) -> float:
-        """Devices from now on, a multiple of the quantum. Called more often than each period it answers as before."""
+        """Return the devices from now on, a multiple of the quantum; the same as before within one period."""
         changed = state.deadline != self._deadline
         limits_hold = state.min_devices <= self.output <= state.max_devices
-        if limits_hold and not changed and state.now - self._stepped_at < self.rule.period * (1 - 1e-6):
+        if limits_hold and not changed and state.now - self._stepped_at < self.settings.period * (1 - 1e-6):
             return self.output
         self._stepped_at = state.now
-        paper = self.rule.mode == "paper"
+        paper = self.settings.mode == "paper"
         if not paper and not (speed.known and speed.seconds >= KNOWN_AFTER):
             self.output = state.max_devices
             return self.output
         progress = min(100.0 * state.done / state.total, 100.0)
         if changed or self._ramp is None or (not paper and self._ramp.ends <= state.now < state.deadline):
             self._begin(state, progress)
-        assert self._ramp is not None  # it has just begun, if it was not there
+        assert self._ramp is not None
         self.error = self._ramp.at(state.now) - progress
-        feed, gain, eta = (0.0, self.rule.gain, self.rule.eta) if paper else self._tuned(state, speed)
+        feed, gain, eta = (0.0, self.settings.gain, self.settings.eta) if paper else self._tuned(state, speed)
         integral = self._integral if state.pending else self._integral + eta * self.error
         wanted = feed + gain * (integral + self.error)
         output = self._quantised(wanted, state)
@@ -172,29 +172,29 @@ class RampController:
         return self.output
 
     def _begin(self, state: ControllerInput, progress: float) -> None:
-        """A new ramp, for a new deadline or at the beginning."""
+        """Start a new ramp, at the first step or for a new deadline."""
         self._deadline = state.deadline
         ends = self.end(state.deadline, state.now)
-        if self.rule.ramp == "rebased" and (self._ramp is not None or self.rule.mode == "default"):
+        if self.settings.ramp == "rebased" and (self._ramp is not None or self.settings.mode == "default"):
             self._ramp = Ramp(state.now, progress, ends)
-            if self.rule.mode == "default":
+            if self.settings.mode == "default":
                 self._integral = 0.0
         else:
             self._ramp = Ramp(self.began, 0.0, ends)
 
     def _tuned(self, state: ControllerInput, speed: SpeedUp) -> tuple[float, float, float]:
-        """Devices fed forward, and the gains K and eta that put the poles where they should be."""
-        assert self._ramp is not None  # who calls has begun one
+        """Return the devices fed forward, and the gains K and eta that place the poles."""
+        assert self._ramp is not None
         rate = self._ramp.slope * state.total / 100.0
         feed = min(speed.devices_for(rate), state.max_devices)
         at, by = max(feed, state.min_devices), state.quantum
         more = (speed.rate(at + by) - speed.rate(at)) / by * 100.0 / state.total
-        least_more = 0.1 * speed.rate(at) / at * 100.0 / state.total  # where more devices bring nothing
-        gain = (1.0 - POLE**2) / (max(more, least_more) * self.rule.period)
+        min_gain = 0.1 * speed.rate(at) / at * 100.0 / state.total  # where more devices add no throughput
+        gain = (1.0 - POLE**2) / (max(more, min_gain) * self.settings.period)
         return feed, gain, (1.0 - POLE) / (1.0 + POLE)
 
     @staticmethod
     def _quantised(wanted: float, state: ControllerInput) -> float:
-        """Eq. 5: up to the next quantum, within the limits."""
+        """Round up to the next quantum within the limits (eq. 5)."""
         steps = math.ceil(round(wanted / state.quantum, 6))
         return max(state.min_devices, min(state.max_devices, steps * state.quantum))

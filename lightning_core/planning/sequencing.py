@@ -1,4 +1,4 @@
-"""What policies are made of: jobs one after the other, jobs side by side, and when they would end."""
+"""Building blocks of policies: jobs one after another, jobs side by side, and their completion times."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lightning_core.core.reasons import index
 
 
 def completion_times(work: FloatArray, size: IntArray, order: IntArray, devices: int, now: float) -> FloatArray:
-    """When each job ends if they take the devices in order (list scheduling), shape ``(n,)``.
+    """Return when each job ends if the jobs take the devices in order (list scheduling), shape ``(n,)``.
 
-    A job of several devices starts when so many are free at once; nobody is counted on to use the gap before it, so
-    that the ends behind it are rather too late than too early. A job larger than the pool never ends. Behind a job
-    that does not end on every device the end is inf, behind one of unknown work NaN.
+    A job of several devices starts when that many are free at once. The gap before it stays empty, so the times behind
+    it are pessimistic. A job larger than the pool never ends. Behind a job that never ends on any device the time is
+    inf, behind one of unknown work NaN.
 
     Args:
-        work: seconds alone on its devices, shape ``(n,)``.
-        size: devices that each takes, shape ``(n,)``.
-        order: rows that take part, shape ``(m,)``; the others get NaN.
-        devices: of the pool.
-        now: scheduler time.
+        work: Seconds alone on its devices, shape ``(n,)``.
+        size: Devices of each job, shape ``(n,)``.
+        order: Rows that take part, shape ``(m,)``; the others get NaN.
+        devices: Devices of the pool.
+        now: Scheduler time.
 
     Example::
 
@@ -38,7 +38,7 @@ def completion_times(work: FloatArray, size: IntArray, order: IntArray, devices:
         ends[order] = now + np.cumsum(work[order])
         return ends
     free = [now] * devices
-    unknown = False  # whether a job of unknown work is among those that hold a device for good
+    unknown = False  # whether a job of unknown work holds a device for good
     for row, n, seconds in zip(order.tolist(), size[order].tolist(), work[order].tolist(), strict=True):
         start = free[n - 1]
         end = nan if isinf(start) and unknown else start + seconds
@@ -51,7 +51,7 @@ def completion_times(work: FloatArray, size: IntArray, order: IntArray, devices:
 
 
 def one_by_one(jobs: JobView, order: IntArray, now: float) -> Plan:
-    """Whole devices for the first job of ``order``, then for the next: shape of ``order`` ``(n,)``."""
+    """Return a plan with whole devices for the first job of ``order``, then the next; ``order`` has shape ``(n,)``."""
     n = len(jobs)
     numbers = np.zeros((n, 2))
     numbers[order, 0] = np.arange(n)
@@ -66,30 +66,30 @@ def one_by_one(jobs: JobView, order: IntArray, now: float) -> Plan:
 
 
 def side_by_side(jobs: JobView, rows: IntArray, now: float, code: str) -> Plan:
-    """The pool shared among the jobs of ``rows``, as equally as whole processes on whole devices can be.
+    """Return a plan that shares the pool among the jobs of ``rows``, as equally as processes on whole devices can be.
 
-    Each device is shared by as many jobs as any other, or by one more: of five jobs on two devices two have a half and
-    three a third. The smaller parts are dealt first; a job that cannot leave its device then takes what is left there.
-    A job of several devices cannot have a part of them: with one among ``rows`` they go one after the other.
+    The numbers of jobs on any two devices differ by one at most: of five jobs on two devices, two get a half and three
+    a third. Smaller shares are allocated first; a job that cannot leave its device then takes what is left there. A job
+    of several devices cannot have a share of them: with one among ``rows`` the jobs run one after another.
 
     Args:
-        jobs: all of them.
-        rows: who takes part, at least one, shape ``(m,)``; the others come last, with a duty of 0.
-        now: scheduler time.
-        code: why they hold what they hold.
+        jobs: All jobs.
+        rows: Rows that take part, at least one, shape ``(m,)``; the others come last with a share of 0.
+        now: Scheduler time.
+        code: Reason of the grants.
     """
-    n, parts = len(jobs), len(rows)
+    n, count = len(jobs), len(rows)
     share, finish = np.zeros(n), np.full(n, np.nan)
     if np.any(jobs.size[rows] > 1):
         share[rows] = 1.0
         finish = completion_times(jobs.work, jobs.size, rows, jobs.devices, now)
     else:
-        fewest, crowded = divmod(parts, jobs.devices) if parts > jobs.devices else (1, 0)
+        fewest, crowded = divmod(count, jobs.devices) if count > jobs.devices else (1, 0)
         in_crowd = crowded * (fewest + 1)
-        share[rows] = 1.0 / np.where(np.arange(parts) < in_crowd, fewest + 1, fewest)
+        share[rows] = 1.0 / np.where(np.arange(count) < in_crowd, fewest + 1, fewest)
         finish[rows] = now + jobs.work[rows] / share[rows]
     numbers = np.zeros((n, 2))
-    numbers[:, 0] = parts
+    numbers[:, 0] = count
     others = np.ones(n, np.bool_)
     others[rows] = False
     return Plan(

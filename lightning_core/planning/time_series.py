@@ -1,8 +1,8 @@
-"""Forecasts of a series: of prices, of how many instances there are, of how much comes in.
+"""Forecasts of a time series: prices, available instances, arrivals.
 
-A forecaster makes a table of a series: row ``t`` says what it believes, having seen slots ``0`` to ``t``, of the slots
-behind it. Only :class:`Perfect` looks further, and is for comparison. The last value is the one to beat: :func:`errors`
-are told beside its own.
+A forecaster makes a table of a series: row ``t`` holds its forecasts after seeing intervals ``0`` to ``t``. Only
+:class:`Perfect` looks further, for comparison. The last value is the baseline to beat: report its :func:`errors` beside
+those of any other forecaster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from lightning_core.core.arrays import FloatArray
 
-# Slots of a series that an autoregression is fitted to, and after how many it is fitted again.
+# Intervals that an autoregression is fitted to, and intervals between two fits.
 WINDOW, REFIT = 192, 24
 
 
@@ -23,26 +23,26 @@ class Forecaster(Protocol):
     """Makes a table of forecasts of a series."""
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
-        """What is believed at each slot of those behind it.
+        """Return the forecasts at each interval for the intervals after it.
 
         Args:
-            values: shape ``(T,)``.
-            horizon: slots, at least 1.
+            values: Series of shape ``(T,)``.
+            horizon: Number of intervals ahead, at least 1.
 
         Returns:
-            Shape ``(T, horizon)``; row ``t`` is of slots ``t + 1`` to ``t + horizon``.
+            Shape ``(T, horizon)``; row ``t`` is for intervals ``t + 1`` to ``t + horizon``.
         """
 
 
 class LastValue:
-    """All goes on as it is."""
+    """Forecasts the last value (persistence)."""
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
         return np.repeat(np.asarray(values, float)[:, None], horizon, axis=1)
 
 
 class Perfect:
-    """Knows the future; behind the end of a series all goes on as it is."""
+    """Knows the future; past the end of the series it repeats the last value."""
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
         values = np.asarray(values, float)
@@ -53,15 +53,15 @@ class Perfect:
 
 @dataclass(frozen=True, slots=True)
 class Seasonal:
-    """As it was a day ago, and in between the last value the less the further ahead.
+    """Forecasts the value of a day ago, corrected by the last value, which counts less the further ahead.
 
     Args:
-        period: slots of a day.
-        fades: after so many slots the last value counts for 1 / e.
+        period: Intervals per day.
+        decay: Intervals after which the correction has fallen to 1 / e.
     """
 
     period: int = 48
-    fades: float = 3.0
+    decay: float = 3.0
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
         values = np.asarray(values, float)
@@ -71,21 +71,21 @@ class Seasonal:
         known = before >= 0
         then, since = values[np.maximum(at, 0)], values[np.maximum(before, 0)]
         now = values[:, None]
-        # What has changed since then is thought to pass.
-        change = (now - since) * np.exp(-np.arange(1, horizon + 1) / self.fades)
+        # The change since then is expected to fade.
+        change = (now - since) * np.exp(-np.arange(1, horizon + 1) / self.decay)
         return np.where(known, then + change, now)
 
 
 @dataclass(frozen=True, slots=True)
 class Autoregressive:
-    """Each value a linear function of those before it, fitted by least squares to the newest of them, now and again.
+    """Forecasts each value as a linear function of those before it, refitted regularly by least squares.
 
-    A little ridge pulls it to the last value: a series that stood still tells nothing.
+    A small ridge pulls it towards the last value: a constant series determines no coefficients.
 
     Args:
-        order: values that count.
-        window: newest slots to fit to.
-        refit: slots after which it is fitted again.
+        order: Number of previous values used.
+        window: Number of recent intervals to fit to.
+        refit: Intervals between two fits.
     """
 
     order: int = 6
@@ -123,15 +123,15 @@ class Autoregressive:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """All goes on as it went in the last slots: a line through them, by weighted least squares.
+    """Extrapolates a line through the last intervals, fitted by weighted least squares.
 
     Args:
-        points: newest slots that count.
-        fades: what each earlier one weighs, in the weight of the next.
+        points: Number of recent intervals used.
+        decay: Weight of each interval relative to the next one.
     """
 
     points: int = 4
-    fades: float = 0.7
+    decay: float = 0.7
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
         values = np.asarray(values, float)
@@ -139,7 +139,7 @@ class Trend:
         if self.points < 2 or len(values) < self.points:
             return found
         at = np.arange(1 - self.points, 1.0)
-        weights = self.fades**-at
+        weights = self.decay**-at
         mean_at = (weights @ at) / weights.sum()
         seen = sliding_window_view(values, self.points)
         mean = seen @ weights / weights.sum()
@@ -147,12 +147,12 @@ class Trend:
         ahead = np.arange(1, horizon + 1) - mean_at
         found[self.points - 1 :] = mean[:, None] + slope[:, None] * ahead
         lowest, highest = np.minimum.accumulate(values)[:, None], np.maximum.accumulate(values)[:, None]
-        # No more than half as much again as there ever was.
+        # At most 1.5 times the highest value so far.
         return np.clip(found, np.minimum(lowest, 0.0), 1.5 * highest)
 
 
 def errors(table: FloatArray, values: FloatArray) -> FloatArray:
-    """Mean absolute errors of a table of forecasts by slots ahead, shape ``(horizon,)``."""
+    """Return the mean absolute errors of a table of forecasts by intervals ahead, shape ``(horizon,)``."""
     values, horizon = np.asarray(values, float), table.shape[1]
     true = Perfect().table(values, horizon)
     inside = np.arange(len(values))[:, None] + np.arange(1, horizon + 1) < len(values)

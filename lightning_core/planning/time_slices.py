@@ -1,4 +1,4 @@
-"""Who trains until somebody decides again, since when, and how long that should be."""
+"""Time slices: which jobs hold the devices until the next decision, since when, and for how long."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from lightning_core.core.plans import JobView
 @dataclass(slots=True)
 class _Holder:
     batches: int
-    """When it was last looked at."""
+    """Batches at the last look."""
     heard: float
-    """When it was given its turn, or was last seen to progress; scheduler time."""
+    """Scheduler time at which it became a holder or was last seen to progress."""
     moves: bool = False
-    """Whether it has been seen to progress."""
+    """Whether it has progressed."""
 
 
 class SliceHolders:
-    """Who has the devices now. A turn counts from when all who have it have been seen to progress, and all who had the
-    devices before have said that they stopped.
+    """The jobs that hold the devices now.
+
+    A slice starts once all of its holders have progressed and all previous holders have reported that they stopped.
 
     Args:
-        stall_timeout: seconds without progress after which a job that has a device loses it: at the beginning of a slice
-            of time, and all along a turn without an end. For as long somebody's last word is waited for.
+        stall_timeout: Seconds without progress after which a holder loses its devices: at the start of a slice, and
+            throughout a turn without an end. Also the maximum wait for a previous holder to stop.
 
     Raises:
-        ValueError: if it is not positive.
+        ValueError: If ``stall_timeout`` is not positive and finite.
     """
 
     def __init__(self, stall_timeout: float) -> None:
@@ -37,14 +38,14 @@ class SliceHolders:
             raise ValueError(f"stall_timeout must be positive and finite, got {stall_timeout}")
         self.stall_timeout = stall_timeout
         self.length: float | None = None
-        """Seconds of the turn; None if it has no end of its own."""
+        """Seconds of the slice; None if it has no end of its own."""
         self._holders: dict[int, _Holder] = {}  # by place
-        self._stopping: dict[int, float] = {}  # who had a device: until when its last word is waited for
+        self._stopping: dict[int, float] = {}  # previous holders: until when the slice waits for them to stop
         self._since: float | None = None
-        self._silent: dict[int, tuple[float, float]] = {}  # who stood still: until when it sits out, and how long
+        self._silent: dict[int, tuple[float, float]] = {}  # stalled jobs: until when they sit out, and for how long
 
-    def listen(self, jobs: JobView, now: float) -> None:
-        """Hears who of the holders moves; forgets who has left or stands still."""
+    def observe(self, jobs: JobView, now: float) -> None:
+        """Take in the progress of the holders; drop those that have left or stalled."""
         rows = np.flatnonzero(self.holds(jobs))
         places, batches = jobs.row[rows].tolist(), jobs.batches[rows].tolist()
         self._holders = {place: self._holders[place] for place in places}
@@ -52,7 +53,7 @@ class SliceHolders:
             if done > holder.batches:
                 holder.moves, holder.heard = True, now
                 self._silent.pop(place, None)
-            holder.batches = done  # fewer, if it came back from what it had saved
+            holder.batches = done  # fewer, if it resumed from a checkpoint
             if now - holder.heard >= self.stall_timeout and (self.length is None or not holder.moves):
                 _, before = self._silent.get(place, (now, self.stall_timeout / 2))
                 self._silent[place] = now + 2 * before, 2 * before
@@ -62,35 +63,35 @@ class SliceHolders:
         if self._since is None and self._all_move():
             self._since = now
 
-    def last(self, now: float) -> bool:
-        """Whether the turn lasts. One without an end is to be given anew each time."""
+    def goes_on(self, now: float) -> bool:
+        """Return whether the slice goes on. A turn without an end is granted anew each time."""
         if not self._holders or self.length is None:
             return False
         return self._since is None or now - self._since < self.length - 1e-9
 
-    def give(self, jobs: JobView, order: IntArray, now: float, length: float | None) -> IntArray:
-        """A turn of ``length`` seconds for the first of ``order`` that fit the pool together, at least for one.
+    def start(self, jobs: JobView, order: IntArray, now: float, length: float | None) -> IntArray:
+        """Start a slice of ``length`` seconds for the first jobs of ``order`` that fit the pool together, at least one.
 
         Returns:
-            Their rows. Whoever had the turn before goes on moving.
+            Their rows. A job that held the devices before keeps its progress.
         """
         fit = max(int(np.searchsorted(np.cumsum(jobs.size[order]), jobs.devices, side="right")), 1)
         rows = order[:fit]
         before, self._holders = self._holders, {}
         for place, batches in zip(jobs.row[rows].tolist(), jobs.batches[rows].tolist(), strict=True):
             self._holders[place] = before.get(place) or _Holder(batches, now)
-        gone = before.keys() - self._holders.keys()
-        self._stopping |= {place: now + self.stall_timeout for place in gone if before[place].moves}
+        replaced = before.keys() - self._holders.keys()
+        self._stopping |= {place: now + self.stall_timeout for place in replaced if before[place].moves}
         self.length = length
         self._since = now if self._all_move() else None
         return rows
 
     def holds(self, jobs: JobView) -> BoolArray:
-        """Who has a turn, shape ``(n,)``."""
+        """Return which jobs hold devices, shape ``(n,)``."""
         return np.isin(jobs.row, list(self._holders))
 
     def sits_out(self, jobs: JobView, now: float) -> BoolArray:
-        """Who stood still with a device: it is passed over for as long as it was waited for, then twice as long, ..."""
+        """Return which jobs are passed over after a stall: for twice as long after each one."""
         return np.isin(jobs.row, [place for place, (until, _) in self._silent.items() if until > now])
 
     def _all_move(self) -> bool:
@@ -98,28 +99,28 @@ class SliceHolders:
 
 
 class SliceController:
-    """How long a slice is: when forecasts err more than before, slices get shorter (LaiRA, "Adaptive Time Slicing").
+    """Controller of the slice length: when forecast errors grow, slices get shorter (LaiRA, "Adaptive Time Slicing").
 
-    A proportional-derivative law in velocity form: from the third error on the length changes by
-    -kp (e1 - e2) - kd (e1 - 2 e2 + e3), with e1 the newest. It follows the error; a steady one, however large, leaves
-    it alone. A slice is the length rounded down, in units of time, at least 1. Printed is a plus, which would lengthen
-    slices when the error rises: that is what negative gains do.
+    A proportional-derivative law in velocity form: from the third error on, the length changes by
+    -kp (e1 - e2) - kd (e1 - 2 e2 + e3), with e1 the newest. It follows changes of the error; a steady error, however
+    large, leaves the length as it is. A slice is the length rounded down, in units of time, at least 1. Printed is
+    a plus, which would lengthen slices when the error rises; negative gains do that.
 
     Args:
-        initial_units: units of the first slices.
-        max_units: units of the longest slice.
-        kp: proportional gain, units for an error of 1.
-        kd: derivative gain.
+        initial_units: Length of the first slices in units.
+        max_units: Maximum length in units.
+        kp: Proportional gain, units for an error of 1.
+        kd: Derivative gain.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     Example::
 
         >>> law = SliceController(initial_units=5, max_units=50, kp=20.0, kd=5.0)
         >>> lengths = []
         >>> for error in (0.1, 0.1, 0.1, 0.2, 0.0):
-        ...     law.learn(error)
+        ...     law.update(error)
         ...     lengths.append(law.units)
         >>> lengths
         [5, 5, 5, 2, 8]
@@ -139,11 +140,11 @@ class SliceController:
 
     @property
     def units(self) -> int:
-        """Of the next slice."""
+        """Length of the next slice in units."""
         return int(self._length + 1e-9)
 
-    def learn(self, error: float) -> None:
-        """Takes in the error of the slice that is over."""
+    def update(self, error: float) -> None:
+        """Take in the error of the slice that has ended."""
         self._errors = (error, *self._errors[:2])
         if len(self._errors) == 3:
             newest, before, first = self._errors

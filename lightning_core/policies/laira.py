@@ -130,13 +130,13 @@ class Laira:
             bank.grow(places)
         self._ranked.grow(places)
         turns = self._turns
-        turns.listen(jobs, now)
-        if not turns.last(now):
+        turns.observe(jobs, now)
+        if not turns.goes_on(now):
             self._learn(jobs)
             to_explore = self._unexplored(jobs) & ~turns.sits_out(jobs, now)
             if to_explore.any():
                 by_turn = np.lexsort((~turns.holds(jobs), ~to_explore))
-                turns.give(jobs, by_turn[: int(to_explore.sum())], now, None)
+                turns.start(jobs, by_turn[: int(to_explore.sum())], now, None)
             else:
                 self._begin_slice(jobs, now)
         return self._wishes(jobs, now)
@@ -158,7 +158,7 @@ class Laira:
         score = scores(must, does)
         order = np.lexsort((jobs.deadline, -score, ~feasible, self._turns.sits_out(jobs, now)))
         self._ranked.keep(jobs.row[order], (does / np.maximum(must, SHORTEST))[order], feasible[order], none)
-        rows = self._turns.give(jobs, order, now, length)
+        rows = self._turns.start(jobs, order, now, length)
         rows = rows[seen[rows]]
         # What is expected of the slice, to be held against what comes of it.
         ahead = self._line.log_loss(jobs.row[rows], jobs.position[rows])
@@ -207,7 +207,7 @@ class Laira:
                 line = said.log_loss - said.slope * np.log(jobs.position[row] / said.position)
                 errors.append(abs(line - np.log(jobs.loss[row])))
         if errors:
-            self._law.learn(float(np.mean(errors)))
+            self._law.update(float(np.mean(errors)))
         self._said.clear()
 
     def _wishes(self, jobs: JobView, now: float) -> Plan:

@@ -12,7 +12,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.planning.feasibility import JobRequest, fit
+from lightning_core.planning.feasibility import JobRequest, check_feasibility
 
 
 def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[str], bool]:
@@ -32,7 +32,7 @@ def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[s
         wishes.append(JobRequest(job.name, work, job.deadline, size, job.weight, job.begin))
         if work is not None:
             lines.append(f"{job.name}: needs {format_duration(work)} of {format_duration(job.deadline)} ({origin})")
-    answer = fit(wishes, bundle.settings.devices)
+    answer = check_feasibility(wishes, bundle.settings.devices)
     first, *rest = answer.lines()
     return [first, *lines, *rest], not answer.late
 

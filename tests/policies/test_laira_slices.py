@@ -46,7 +46,7 @@ from tests.views import view
 def test_the_slice_law(kp: float, kd: float, errors: list[float], units: int) -> None:
     law = SliceController(5, 50, kp, kd)
     for error in errors:
-        law.learn(error)
+        law.update(error)
     assert law.units == units
 
 
@@ -116,11 +116,11 @@ def test_whoever_goes_on_loses_nothing_of_its_slice() -> None:
     policy, jobs = in_slices(1)
     for now, batches in ((0.0, 100), (1.0, 110)):
         policy.plan(replace(jobs, batches=np.array([batches])), now)
-    assert policy._turns.last(5.9)
-    assert not policy._turns.last(6.0)
+    assert policy._turns.goes_on(5.9)
+    assert not policy._turns.goes_on(6.0)
     policy.plan(replace(jobs, batches=np.array([160])), 6.0)
-    assert policy._turns.last(10.9)
-    assert not policy._turns.last(11.0)
+    assert policy._turns.goes_on(10.9)
+    assert not policy._turns.goes_on(11.0)
 
 
 def test_a_slice_ends_with_its_job() -> None:
@@ -147,12 +147,12 @@ def test_who_does_not_move_is_passed_over_for_as_long_as_it_was_waited_for_and_t
 
 def test_who_is_explored_and_stops_moving_keeps_nobody_waiting() -> None:
     turns, jobs = SliceHolders(stall_timeout=20.0), view([9, 9], [99, 99], cells=[0, 0], batches=[5, 5])
-    turns.give(jobs, np.array([0, 1]), 0.0, None)
+    turns.start(jobs, np.array([0, 1]), 0.0, None)
     moved = replace(jobs, batches=np.array([6, 5]))
-    turns.listen(moved, 15.0)
-    turns.listen(moved, 34.9)
+    turns.observe(moved, 15.0)
+    turns.observe(moved, 34.9)
     assert turns.holds(moved).tolist() == [True, False]
-    turns.listen(moved, 35.0)
+    turns.observe(moved, 35.0)
     assert turns.holds(moved).tolist() == [False, False]
     assert turns.sits_out(moved, 54.9).tolist() == [True, False]
 
@@ -172,9 +172,9 @@ def test_the_best_that_fit_have_the_slice_together() -> None:
     assert policy.plan(pool, 0.0).share.tolist() == [1, 1, 0, 0]
     one_moves = replace(pool, batches=np.array([110, 100, 100, 100]))
     policy.plan(one_moves, 3.0)
-    assert policy._turns.last(9.0)  # the clock waits for the other
+    assert policy._turns.goes_on(9.0)  # the clock waits for the other
     policy.plan(replace(pool, batches=np.array([120, 110, 100, 100])), 4.0)
-    assert not policy._turns.last(9.0)
+    assert not policy._turns.goes_on(9.0)
 
 
 def test_jobs_of_several_devices_have_them_whole() -> None:

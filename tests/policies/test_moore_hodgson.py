@@ -138,10 +138,10 @@ def test_what_cannot_be_is_never_kept() -> None:
 def test_who_trains_already_is_kept_if_nobody_is_lost_by_it() -> None:
     work, deadline = np.array([5.0, 4.0, 3.0]), np.array([6.0, 6.0, 9.0])
     assert largest_feasible_set(work, deadline, 0.0).tolist() == [False, True, True]
-    assert largest_feasible_set(work, deadline, 0.0, rather=np.array([0])).tolist() == [True, False, True]
+    assert largest_feasible_set(work, deadline, 0.0, preferred=np.array([0])).tolist() == [True, False, True]
     longer = np.array([5.9, 2.9, 3.0])
-    assert largest_feasible_set(longer, deadline, 0.0, rather=np.array([0])).tolist() == [True, False, True]
+    assert largest_feasible_set(longer, deadline, 0.0, preferred=np.array([0])).tolist() == [True, False, True]
     crowded = np.array([5.9, 2.0, 3.5])
-    assert largest_feasible_set(crowded, deadline, 0.0, rather=np.array([0])).tolist() == [False, True, True]
-    heavy = largest_feasible_set(work, deadline, 0.0, weight=np.array([1.0, 1.5, 1.0]), rather=np.array([0]))
+    assert largest_feasible_set(crowded, deadline, 0.0, preferred=np.array([0])).tolist() == [False, True, True]
+    heavy = largest_feasible_set(work, deadline, 0.0, weight=np.array([1.0, 1.5, 1.0]), preferred=np.array([0]))
     assert heavy.tolist() == [False, True, True]

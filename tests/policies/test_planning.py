@@ -13,7 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.planning.feasibility import UNKNOWN, FeasibilityReport, JobRequest, ends, fit
+from lightning_core.planning.feasibility import (
+    UNKNOWN,
+    FeasibilityReport,
+    JobRequest,
+    check_feasibility,
+    preemptive_completion_times,
+)
 from lightning_core.run.bundle_plan import plan_bundle
 
 
@@ -47,7 +53,7 @@ def second_by_second(jobs: list[JobRequest], devices: int) -> dict[str, int]:
             return end
         free = devices
         for job in by_deadline(jobs):
-            if left.get(job.name) and job.begin <= second and job.size <= free:
+            if left.get(job.name) and job.not_before <= second and job.size <= free:
                 free -= job.size
                 left[job.name] -= 1
                 if not left[job.name]:
@@ -69,14 +75,14 @@ def later(jobs: list[JobRequest], seconds: int) -> list[JobRequest]:
 @given(wishes(), st.integers(1, 4))
 def test_ends_are_those_of_dealing_every_second_anew(jobs: list[JobRequest], devices: int) -> None:
     slow = second_by_second(jobs, devices)
-    fast = ends(by_deadline(jobs), devices)
+    fast = preemptive_completion_times(by_deadline(jobs), devices)
     assert fast == [slow.get(job.name, math.inf) for job in by_deadline(jobs)]
 
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 3))
 def test_what_would_make_all_fit_is_the_least_that_would(jobs: list[JobRequest], devices: int) -> None:
-    answer = fit(jobs, devices)
+    answer = check_feasibility(jobs, devices)
     assert (not answer.late) == all_in_time(jobs, devices) == (answer.more_time == 0) == (answer.devices == 0)
     enough = [more for more in range(40) if all_in_time(later(jobs, more), devices)]
     assert answer.more_time == (enough[0] if enough else math.inf)
@@ -89,18 +95,18 @@ def test_what_would_make_all_fit_is_the_least_that_would(jobs: list[JobRequest],
 def test_on_one_device_no_way_at_all_needs_less_time(jobs: list[JobRequest]) -> None:
     # Whoever begins and is due within an interval must fit into it, in whatever order (Horn, 1974).
     lacking = [
-        sum(job.work or 0 for job in jobs if job.begin >= start and job.deadline <= end) - (end - start)
-        for start in {job.begin for job in jobs}
+        sum(job.work or 0 for job in jobs if job.not_before >= start and job.deadline <= end) - (end - start)
+        for start in {job.not_before for job in jobs}
         for end in {job.deadline for job in jobs}
         if end > start
     ]
-    assert fit(jobs, 1).more_time == max(0.0, *lacking)
+    assert check_feasibility(jobs, 1).more_time == max(0.0, *lacking)
 
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 3))
 def test_those_that_make_it_make_it_together_and_nobody_could_be_added(jobs: list[JobRequest], devices: int) -> None:
-    answer = fit(jobs, devices)
+    answer = check_feasibility(jobs, devices)
     kept = [job for job in jobs if job.name in answer.fits]
     assert all_in_time(kept, devices)
     assert {*answer.fits, *answer.late} == {job.name for job in jobs}
@@ -117,7 +123,7 @@ TIED = ((1.0, 1.0, 1, 1.0, 0.0), (1.0, 2.0, 1, 1.0, 1.0), (2.0, 1.0, 1, 1.0, 0.0
 @given(wishes(), st.integers(1, 3))
 @example([JobRequest(f"j{k}", *terms) for k, terms in enumerate(TIED)], 2)
 def test_a_job_s_own_least_deadline_is_the_least(jobs: list[JobRequest], devices: int) -> None:
-    answer = fit(jobs, devices)
+    answer = check_feasibility(jobs, devices)
     kept = [job for job in jobs if job.name in answer.fits]
     for job in jobs:
         if job.name in answer.late:
@@ -134,16 +140,16 @@ def test_on_one_device_the_most_jobs_are_kept(jobs: list[JobRequest]) -> None:
     equal = [job._replace(weight=1.0) for job in jobs]
     subsets = (s for n in range(len(equal) + 1) for s in itertools.combinations(equal, n))
     most = max(len(s) for s in subsets if all_in_time(list(s), 1))
-    assert len(fit(equal, 1).fits) == most
+    assert len(check_feasibility(equal, 1).fits) == most
 
 
 def test_of_two_equal_jobs_the_heavier_is_kept() -> None:
-    assert fit([JobRequest("a", 5.0, 6.0), JobRequest("b", 5.0, 6.0, weight=2.0)], 1).fits == ("b",)
+    assert check_feasibility([JobRequest("a", 5.0, 6.0), JobRequest("b", 5.0, 6.0, weight=2.0)], 1).fits == ("b",)
 
 
 def test_a_hundred_jobs_are_planned_in_seconds() -> None:
     jobs = [JobRequest(f"j{i}", 60.0 + i % 7, 40.0 * (1 + i)) for i in range(100)]
-    answer = fit(jobs, 1)
+    answer = check_feasibility(jobs, 1)
     assert len(answer.fits) + len(answer.late) == 100
     assert answer.late
 
@@ -181,13 +187,13 @@ def test_a_hundred_jobs_are_planned_in_seconds() -> None:
     ],
 )  # fmt: skip
 def test_words(jobs: list[JobRequest], devices: int, lines: list[str]) -> None:
-    assert fit(jobs, devices).lines() == lines
+    assert check_feasibility(jobs, devices).lines() == lines
 
 
 def test_a_pool_has_a_device() -> None:
     with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
-        fit([], 0)
-    assert fit([], 1) == FeasibilityReport((), {}, (), math.inf, 0)
+        check_feasibility([], 0)
+    assert check_feasibility([], 1) == FeasibilityReport((), {}, (), math.inf, 0)
 
 
 def test_a_bundle_is_planned_by_its_author_and_by_earlier_runs(tmp_path: Path) -> None:

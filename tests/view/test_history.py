@@ -164,7 +164,7 @@ def test_why_a_job_got_what_it_got(history: History) -> None:
     text = "\n".join(lines)
     assert re.search(r"5\.0s  person +pause\n", text)
     assert re.search(r"5\.0s  grant +0\.00  \S+ +paused by a person", text)
-    assert re.search(r"infeasible +needs .* alone on the device", text)
+    assert re.search(r"infeasible +needs .* alone on its devices", text)
     assert re.search(r"15\.5s  person +new terms: weight 1 to 2", text)
     assert lines[-1].split()[:3] == ["70.0s", "cancelled", "cancelled:"]
     assert "submitted under this name for the 2. time" in why(history, "cnn")[0]
