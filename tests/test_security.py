@@ -289,7 +289,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, place: str) -> None:
     link = tmp_path / "run" / place
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(elsewhere)
-    with pytest.raises(BundleError, match=f"{link}: is a link to {elsewhere}; what is written here must stay here"):
+    with pytest.raises(BundleError, match=f"{link}: is a link to {elsewhere}; replace it by a folder or file"):
         check_folder(tmp_path / "run")
     assert not list(elsewhere.iterdir())
 

@@ -23,7 +23,8 @@ import lightning.pytorch as pl
 
 from lightning_core.core.targets import STEP_LOSS, BatchTarget, LossTarget, Target
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.generations import CorruptCheckpointError, Manifest, newest, read_manifest
+from lightning_core.storage.generations import newest_valid
+from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, read_manifest
 
 from .checkpoint_io import SafeCheckpointIO
 from .job_checkpointer import MIN_TRAINING_PER_SAVE
@@ -118,7 +119,7 @@ class BestModelSaver:
             self._io.teardown()
         except Exception as error:  # it must not fail a training that has finished
             log.warning("%s: the best model could not be written: %s", self._job, error)
-        found = newest(self._file)
+        found = newest_valid(self._file)
         return None if found is None else found[1]
 
     def summary_line(self, manifest: Manifest) -> str:

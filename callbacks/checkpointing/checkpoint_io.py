@@ -19,7 +19,9 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from typing_extensions import override
 
 from lightning_core.errors import LightningCoreError
-from lightning_core.storage.generations import CorruptCheckpointError, Generations, Manifest, generations, opened, sweep
+from lightning_core.storage.atomic_files import remove_unfinished
+from lightning_core.storage.generations import Generations, generation_paths
+from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, open_verified
 from lightning_core.view.console_lines import logger
 
 from .async_writer import AsyncWriter, size_of, to_host
@@ -154,7 +156,7 @@ class SafeCheckpointIO(CheckpointIO):
             batches=step if batches is None else batches,
             value=value,
             size=lambda: size_of(checkpoint),
-            look=inspect,
+            inspect=inspect,
         )
 
     @override
@@ -177,9 +179,9 @@ class SafeCheckpointIO(CheckpointIO):
         if _is_remote(path):
             return _plain(_load(path, map_location, weights_only=True))
         place = Path(path).resolve()  # last.ckpt may link to the best checkpoint
-        sweep(place.parent)
+        remove_unfinished(place.parent)
         findings: list[str] = []
-        for candidate in generations(place):
+        for candidate in generation_paths(place):
             try:
                 content, verified = _load_file(candidate, map_location, need_manifest=candidate != place)
             except CorruptCheckpointError as finding:
@@ -245,7 +247,7 @@ def _load_file(path: Path, map_location: Any, *, need_manifest: bool) -> tuple[d
         CorruptCheckpointError: If the file does not match its manifest, or cannot be read.
         CheckpointError: If it contains more than tensors and plain data.
     """
-    with opened(path) as (file, manifest):
+    with open_verified(path) as (file, manifest):
         if need_manifest and manifest is None:
             raise CorruptCheckpointError("has no manifest")
         try:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.problems import BundleError, Problems
-from lightning_core.storage.generations import CorruptCheckpointError, newest, opened
+from lightning_core.storage.generations import newest_valid
+from lightning_core.storage.manifests import CorruptCheckpointError, open_verified
 from lightning_core.storage.private_files import private_folder
 
 # A run keeps the newest two checkpoints of each job while it writes a third.
@@ -37,10 +38,10 @@ def check_plain(value: Any, problems: Problems) -> None:
 
 def check_checkpoint_file(path: Path, problems: Problems) -> None:
     """Check that a checkpoint, or an older generation of it, exists and is complete, without importing torch."""
-    if newest(path) is not None:
+    if newest_valid(path) is not None:
         return
     try:
-        with opened(path):
+        with open_verified(path):
             pass
     except CorruptCheckpointError as error:
         problems.add(f"checkpoint {path} not found" if not path.exists() else f"checkpoint {path}: {error}")
@@ -65,7 +66,7 @@ def check_checkpoint_content(path: Path, problems: Problems) -> None:
     """Check that a checkpoint is Lightning's and holds only tensors and plain data. Nothing in it is executed."""
     import torch
 
-    if (valid := newest(path)) is not None:
+    if (valid := newest_valid(path)) is not None:
         path = valid[0]  # loaded instead of a damaged one
     try:
         # Code in a checkpoint could do anything when it is loaded.

@@ -21,7 +21,7 @@ from lightning_core.run.pool_reference import JOURNAL, PoolReference, take
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError, Summary
 from lightning_core.server.discovery import AUTO, home, is_address
-from lightning_core.storage.excerpt import at_work, find
+from lightning_core.storage.excerpt import find, with_workers
 from lightning_core.storage.journal import Journal, JournalError, replay
 from lightning_core.storage.private_files import owner_only
 from lightning_core.view.text import clean
@@ -199,7 +199,7 @@ def _wait_for_workers(note: PoolReference) -> None:
     """Wait until workers have saved: a job ends when its target is met, and its worker saves after that."""
     until = time.monotonic() + SAVE_GRACE
     with suppress(JournalError):  # the pool is on another machine: nothing will be copied
-        while at_work(note.part) and time.monotonic() < until:
+        while with_workers(note.part) and time.monotonic() < until:
             time.sleep(SAVE_POLL)
 
 

@@ -165,7 +165,7 @@ def _last_save(home: Path, life: Incarnation) -> Checkpoint | None:
     except (OSError, ValueError) as error:  # of a disk in trouble: what was reported before it still counts
         log.warning("%s: what it saved cannot be looked at: %s", life.job, error)
         return None
-    return None if found is None else found.save
+    return None if found is None else found.checkpoint
 
 
 async def tell(scheduler: str, event: WorkerExited | LaunchTimedOut) -> None:

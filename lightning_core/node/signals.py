@@ -1,6 +1,6 @@
 """Signals to exit: the first one is recorded, so that jobs can save; the second one exits at once.
 
-Handlers raise nothing while Ray is working: ``ray.get`` would turn the exception into an exit code of its own. A handler
+Handlers raise nothing while Ray is working: ``ray.get`` would turn the exception into its own exit code. A handler
 only records the signal, and the code that waits checks for it (:func:`lightning_core.cluster.cluster.answer`,
 :func:`lightning_core.run.follow.follow`).
 """

@@ -57,7 +57,7 @@ from lightning_core.server.notifications import Notifier
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.server.server import SocketServer
 from lightning_core.server.sessions import Sessions
-from lightning_core.storage.job_specs import Spec, keep
+from lightning_core.storage.job_specs import Spec, store
 from lightning_core.storage.journal import JournalError
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class SchedulerActor:
         await self._ready()
         async with self._launching:  # a disk may be slow: not on the loop
             taken = set(self._host.scheduler.names(active=True))
-            self._handle(Submit(await asyncio.to_thread(keep, specs, self._folder, taken)))
+            self._handle(Submit(await asyncio.to_thread(store, specs, self._folder, taken)))
 
     async def status(self) -> tuple[float, list[JobStatus]]:
         """Scheduler time, and every job as of the last event."""

@@ -1,1 +1,1 @@
-"""What survives: the journal, files that are written whole, checkpoints and their manifests."""
+"""What survives a crash: the journal, atomic files, and checkpoints with their manifests."""

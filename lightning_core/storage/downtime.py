@@ -1,6 +1,6 @@
-"""When no scheduler was there: from the last that the one before was heard of until its workers were given up.
+"""Downtime: times without a scheduler, from its last sign of life until its workers were declared lost.
 
-Pure, for whoever reads a journal: the summary of a run, and the views.
+Pure, for everything that reads a journal: the summary of a run, and the views.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ class Down(NamedTuple):
     """A time without a scheduler."""
 
     since: float
-    """Scheduler time."""
+    """Scheduler time of the start."""
     until: float
+    """Scheduler time of the end."""
     by: str
-    """Who ended the scheduler before, in words such as ``"Ctrl-C"``; empty if it was a fault."""
+    """What closed the scheduler, such as ``"Ctrl-C"``; empty after a crash."""
 
 
 class Downtime:
-    """Reads off the events of a journal, one after the other, when no scheduler was there.
+    """Finds the times without a scheduler in the events of a journal, taken one after the other.
 
-    A scheduler that goes on where a journal ends may wake itself before it hears that its workers are lost. So what
-    counts is the longest time without an event since anybody but the clock was heard of.
+    A scheduler that resumes from a journal may handle ticks before it hears that its workers are lost. So downtime is
+    the longest gap between events since the last event that was not a tick.
 
     Example::
 
@@ -40,11 +41,11 @@ class Downtime:
         self._closed_by = ""
 
     def take(self, event: Event | None, now: float) -> Down | None:
-        """Take in one event and return the time without a scheduler that ends with it, if one does.
+        """Take one event and return the downtime that ends with it, if one does.
 
         Args:
-            event: any; None for one that neither closes nor opens the pool, and is no tick of the clock.
-            now: scheduler time.
+            event: The event; None stands for one that is neither ``Close`` nor ``WorkersLost`` nor ``Tick``.
+            now: Scheduler time.
         """
         since, until = self._longest
         if now - self._last > until - since:

@@ -1,12 +1,12 @@
-"""The part of a pool's journal that concerns some of its jobs: the journal of a run in a pool.
+"""Excerpts: the part of a pool's journal that concerns some of its jobs, which is the journal of a run in a pool.
 
 Rules
 
-1. It is made from the pool's journal and can be made again: nobody writes it while jobs run.
-2. Entries keep number, time and digest of the pool's. What other jobs reported or were told is left out; where that led
-   to an answer for these jobs, a tick stands for it.
-3. It tells all that happened to its jobs and cannot be replayed alone, for what others did decides what these are
-   given: :func:`compare` replays the pool's journal, and holds every entry against it.
+1. An excerpt is copied from the pool's journal and can be copied again: nothing writes it while jobs run.
+2. Entries keep the number, time and digest that they have in the pool's journal. Reports of other jobs and answers to
+   them are left out; where such an event led to an answer for these jobs, a tick stands for it.
+3. It holds everything that happened to its jobs but cannot be replayed alone, since other jobs decide what these are
+   granted: :func:`compare` replays the pool's journal and compares every entry with it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from lightning_core.core.events import Tick
 from lightning_core.storage.journal import Entry, Journal, JournalError, PartOf, Replay, replay
 
 TICK = encode_event(Tick())
-# Of the whole pool: they are told to whoever looks at any of its jobs.
-OF_ALL = ("tick", "close", "workers_lost", "devices_unavailable")
+# Kinds of events that concern the whole pool, and so every excerpt.
+POOL_EVENTS = ("tick", "close", "workers_lost", "devices_unavailable")
 
 
 def find(part: PartOf) -> Path | None:
-    """Return the journal in which the jobs of a part were submitted; None if it is not there.
+    """Return the journal in which the jobs of a part were submitted, None if it no longer exists.
 
-    A pool puts a journal away once all of its jobs have ended.
+    A pool archives a journal once all of its jobs have ended.
     """
     folder = Path(part.folder)
     for path in (folder / "journal.db", *sorted(folder.glob("old/journal-*.db"), reverse=True)):
-        with suppress(JournalError), Journal.open(path, read_only=True) as journal:  # an older one may not be readable
+        with (
+            suppress(JournalError),
+            Journal.open(path, read_only=True) as journal,
+        ):  # an archived one may be of an older version
             if next(_entries(journal, part), None) is not None:
                 return path
     return None
@@ -44,11 +47,11 @@ def write(part: PartOf, path: Path) -> bool:
     """Write the part as it is now, and return whether all of its jobs have ended.
 
     Args:
-        part: which jobs of which pool.
-        path: of the file; what is there stands until it is whole.
+        part: The pool and its jobs.
+        path: Path of the file, which is replaced when the new one is complete.
 
     Raises:
-        JournalError: if the pool's journal is not there, or damaged.
+        JournalError: If the pool's journal is missing or damaged.
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     running = set(part.jobs)
@@ -58,7 +61,7 @@ def write(part: PartOf, path: Path) -> bool:
             Journal.create(beside, journal.settings(), durable=False, part_of=part) as made,
         ):
             for entry in _entries(journal, part):
-                made.keep(entry)
+                made.insert(entry)
                 running -= {answer["job"] for answer in json.loads(entry.answers) if _ends(answer)}
         beside.replace(path)
     finally:
@@ -66,11 +69,11 @@ def write(part: PartOf, path: Path) -> bool:
     return not running
 
 
-def at_work(part: PartOf) -> set[str]:
-    """Return the jobs of a part that have a worker, which may be saving though its job has ended.
+def with_workers(part: PartOf) -> set[str]:
+    """Return the jobs of a part that have a worker; a worker may still be saving after its job has ended.
 
     Raises:
-        JournalError: if the pool's journal is not there, or damaged.
+        JournalError: If the pool's journal is missing or damaged.
     """
     workers: dict[str, int] = {}
     mine: set[str] = set()
@@ -81,7 +84,7 @@ def at_work(part: PartOf) -> set[str]:
             match body["kind"]:
                 case "submit" if not begun:
                     begun, mine = True, set(part.jobs)
-                case "submit":  # from here on a name means another job: it was free
+                case "submit":  # from here on the name means another job
                     mine -= {job["name"] for job in body["jobs"]}
                     workers = {job: incarnation for job, incarnation in workers.items() if job in mine}
                 case "report" if body["job"] in mine:
@@ -94,34 +97,36 @@ def at_work(part: PartOf) -> set[str]:
 
 
 def compare(journal: Journal, part: PartOf) -> Replay:
-    """Replay the journal that one is a part of, and hold each entry of the part against it.
+    """Replay the whole journal, and compare each entry of the part with it.
 
     Raises:
-        JournalError: if the pool's journal is not there or does not replay, or the part is none of it.
+        JournalError: If the pool's journal is missing or does not replay, or an entry differs.
     """
     with open_whole(part) as whole:
         again = replay(whole)
         entries = _entries(whole, part)
         for entry in journal.entries():
             if entry != next(entries, None):
-                raise JournalError(f"{journal.path}: event {entry.number} is not as in {whole.path}")
+                raise JournalError(f"{journal.path}: event {entry.number} differs from the one in {whole.path}")
     return again
 
 
 def open_whole(part: PartOf) -> Journal:
-    """Open the journal that one is a part of, to read it.
+    """Open the whole journal to read it.
 
     Raises:
-        JournalError: if it is not there, or damaged.
+        JournalError: If it is missing or damaged.
     """
     path = find(part)
     if path is None:
-        raise JournalError(f"{part.folder}: the journal in which {', '.join(part.jobs)} were submitted is not here")
+        raise JournalError(
+            f"{part.folder}: found no journal in which {', '.join(part.jobs)} were submitted; has the folder been moved or removed?"
+        )
     return Journal.open(path, read_only=True)
 
 
 def _entries(journal: Journal, part: PartOf) -> Iterator[Entry]:
-    """The entries of a whole journal that concern the jobs, from their submission until the last of them has ended."""
+    """Yield the entries of a whole journal that concern the jobs, from their submission until the last has ended."""
     running: set[str] = set()
     for entry in journal.entries(part.submitted_at):
         body = json.loads(entry.event)
@@ -133,7 +138,7 @@ def _entries(journal: Journal, part: PartOf) -> Iterator[Entry]:
             running = set(part.jobs)
             body["jobs"] = [job for job in body["jobs"] if job["name"] in running]
             event = _text(body)
-        elif body["kind"] in OF_ALL or body.get("job") in running:
+        elif body["kind"] in POOL_EVENTS or body.get("job") in running:
             event = entry.event
         else:
             event = TICK

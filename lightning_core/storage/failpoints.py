@@ -1,12 +1,12 @@
-"""Named places in our own code at which a test makes it fail: what a kill can hit, no test need leave to luck.
+"""Named points in the code at which a test can make it fail, so that no test depends on the timing of a kill.
 
-The variable ``LC_FAILPOINT`` says which of them does what, in this process and in those that it starts::
+The environment variable ``LC_FAILPOINT`` holds the actions, for this process and those that it starts::
 
-    LC_FAILPOINT=journal.before_commit:crash            # SIGKILL, as often as a process comes by
-    LC_FAILPOINT=journal.before_commit:crash@3          # the third time that it comes by
+    LC_FAILPOINT=journal.before_commit:crash            # SIGKILL, at every pass
+    LC_FAILPOINT=journal.before_commit:crash@3          # at the third pass
     LC_FAILPOINT=keeper.after_mark:raise,journal.after_commit:sleep=0.5
 
-Unset, a place costs one look into an empty dictionary.
+Unset, a failpoint costs one look-up in an empty dictionary.
 """
 
 from __future__ import annotations
@@ -25,59 +25,60 @@ class FailpointError(LightningCoreError, RuntimeError):
     """A failpoint with the action ``raise`` was reached."""
 
 
-class Plan(NamedTuple):
-    """What happens at a place: ``crash``, ``raise`` or ``sleep``."""
+class Failure(NamedTuple):
+    """What happens at a failpoint."""
 
-    what: str
+    action: str
+    """``crash``, ``raise`` or ``sleep``."""
     seconds: float = 0.0
     at: int | None = None
-    """The how manieth pass it happens at; None at each."""
+    """Number of the pass at which it happens; every pass if None."""
 
 
-def read(text: str) -> dict[str, Plan]:
-    """What is to happen where.
+def read(text: str) -> dict[str, Failure]:
+    """Return the failures by failpoint.
 
     Args:
-        text: as in the variable.
+        text: Value of the environment variable.
 
     Raises:
-        ValueError: if it is not understood.
+        ValueError: If it is malformed.
 
     Example::
 
         >>> read("journal.before_commit:crash@3,keeper.after_mark:sleep=0.5")["keeper.after_mark"]
-        Plan(what='sleep', seconds=0.5, at=None)
+        Failure(action='sleep', seconds=0.5, at=None)
     """
-    plans = {}
+    failures = {}
     for part in filter(None, text.split(",")):
         name, _, action = part.partition(":")
         action, _, at = action.partition("@")
-        what, _, seconds = action.partition("=")
-        if what not in ("crash", "raise", "sleep") or (what == "sleep") != bool(seconds):
+        action, _, seconds = action.partition("=")
+        if action not in ("crash", "raise", "sleep") or (action == "sleep") != bool(seconds):
             raise ValueError(f"a failpoint must be NAME:crash, NAME:raise or NAME:sleep=SECONDS, got {part!r}")
-        plans[name] = Plan(what, float(seconds or 0.0), int(at) if at else None)
-    return plans
+        failures[name] = Failure(action, float(seconds or 0.0), int(at) if at else None)
+    return failures
 
 
-_plans = read(os.environ.get(VARIABLE, ""))
+_failures = read(os.environ.get(VARIABLE, ""))
 _passes: dict[str, int] = {}
 
 
 def reach(name: str) -> None:
-    """The code has come to this place.
+    """Execute the failure at a failpoint, if there is one.
 
     Raises:
-        FailpointError: if a test wants it to.
+        FailpointError: If the failure's action is ``raise``.
     """
-    if (plan := _plans.get(name)) is None:
+    if (failure := _failures.get(name)) is None:
         return
     _passes[name] = _passes.get(name, 0) + 1
-    if plan.at not in (None, _passes[name]):
+    if failure.at not in (None, _passes[name]):
         return
-    match plan.what:
+    match failure.action:
         case "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         case "raise":
             raise FailpointError(f"at {name}")
         case _:
-            time.sleep(plan.seconds)
+            time.sleep(failure.seconds)

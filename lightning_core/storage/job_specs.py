@@ -1,4 +1,4 @@
-"""What a worker needs to know of a job that is launched: a file in the job's folder, written once, plain data."""
+"""Specs of launched jobs: what a worker needs to know, as plain data in a file of the job's folder, written once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from lightning_core.core.protocols import NameTakenError
 from lightning_core.core.validation import checked
 from lightning_core.storage.atomic_files import write_whole
 
-# A spec larger than this is no spec.
-LONGEST_SPEC = 2**20
-# Of a launched job, least seconds between two saves.
+MAX_SPEC_BYTES = 2**20
+# Default minimum seconds between two periodic checkpoints of a launched job.
 SAVE_EVERY = 300.0
 FILE = "spec.json"
 
 
 class Spec(TypedDict):
-    """What the Keeper needs to launch a job, plain data."""
+    """What the pool manager needs to launch a job, as plain data."""
 
     job: dict[str, Any]
     config: dict[str, Any]
@@ -34,29 +33,29 @@ class Spec(TypedDict):
 
 
 def home_of(folder: Path, job: str) -> Path:
-    """Where a job of a pool saves, and what it printed."""
+    """Return the folder of a job in its pool's folder: its spec, checkpoints and output."""
     return folder / "jobs" / job
 
 
-def keep(specs: Sequence[Spec], folder: Path, taken: set[str]) -> tuple[Job, ...]:
-    """Writes specs to the disk, for the Keeper.
+def store(specs: Sequence[Spec], folder: Path, taken: set[str]) -> tuple[Job, ...]:
+    """Write specs to the disk, for the pool manager.
 
     Args:
-        specs: as they came in.
-        folder: of the pool.
-        taken: names that they may not have.
+        specs: Specs as received.
+        folder: Folder of the pool.
+        taken: Names of the active jobs.
 
     Returns:
-        Their jobs, to be submitted.
+        The jobs to submit.
 
     Raises:
-        ValueError: if a name is taken or a spec is none; then none of them is written.
-        OSError: if the disk is full, say.
+        ValueError: If a name is taken or a spec is invalid; then no spec is written.
+        OSError: If a spec cannot be written.
     """
     texts = check(specs, taken)
     for job, text in texts.items():
         home = home_of(folder, job.name)
-        _put_away(home)
+        _archive(home)
         home.mkdir(parents=True)
         write_whole(home / FILE, text)
     return tuple(texts)
@@ -66,11 +65,11 @@ def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
     """Return the jobs of specs, each with the text of its spec.
 
     Args:
-        specs: as they came in.
-        taken: names that they may not have.
+        specs: Specs as received.
+        taken: Names of the active jobs.
 
     Raises:
-        ValueError: if a name is taken or a spec is none.
+        ValueError: If a name is taken or a spec is invalid.
     """
     taken = set(taken)
     texts: dict[Job, str] = {}
@@ -80,19 +79,22 @@ def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
         if job.name in taken:
             raise NameTakenError(f"the name {job.name!r} is taken by a job that has not ended; choose another")
         if Capability.RELEASE not in job.can or job.device is not None:
-            raise ValueError(f"{job.name} is launched, so it must be able to leave, and no device of its own")
-        if len(text) > LONGEST_SPEC:
-            raise ValueError(f"the spec of {job.name} must be at most {LONGEST_SPEC} bytes, got {len(text)}")
+            raise ValueError(
+                f"{job.name} must be able to release its devices and must not name a device: the pool launches it"
+            )
+        if len(text) > MAX_SPEC_BYTES:
+            raise ValueError(f"the spec of {job.name} must be at most {MAX_SPEC_BYTES} bytes, got {len(text)}")
         taken.add(job.name)
         texts[job] = text
     return texts
 
 
 def read(home: Path) -> Mapping[str, Any]:
-    """The spec of a job, as it was kept.
+    """Return the spec in a job's folder.
 
     Raises:
-        OSError, ValueError: if it is not there, or is none.
+        OSError: If it cannot be read.
+        ValueError: If it is not valid JSON.
     """
     spec: Mapping[str, Any] = json.loads((home / FILE).read_text())
     return spec
@@ -102,12 +104,12 @@ def _job_of(spec: Any) -> Job:
     try:
         job: Job = checked(job_from_dict(checked(spec, Spec)["job"]), Job)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"not understood: {type(error).__name__}: {error}") from None
+        raise ValueError(f"invalid spec: {type(error).__name__}: {error}") from None
     return job
 
 
-def _put_away(folder: Path) -> None:
-    """What an ended job of the same name left must not be taken for the new one's."""
+def _archive(folder: Path) -> None:
+    """Move the folder of an ended job of the same name away, so that the new job does not use its files."""
     if folder.exists():
         attic = folder.parent.parent / "old"
         attic.mkdir(exist_ok=True)

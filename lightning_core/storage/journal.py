@@ -1,12 +1,12 @@
-"""The journal: every event that moved the scheduler, committed before its directives leave.
+"""The journal: every event that the scheduler handled, committed before its answers are sent.
 
 Rules
 
-1. An event is on the disk before anybody obeys what followed from it (SQLite, WAL, synchronous=FULL).
-2. A crash is a replay: the settings and the events, handled again in order, give the same directives to the bit on
-   one machine, and to 1e-6 of a share across machines (whose logarithms may differ in the last bit).
-3. Each row carries a running digest over all events and directives up to it: change one and every later one differs.
-4. JSON inside, no pickle.
+1. An event is on the disk before its answers take effect (SQLite, WAL, synchronous=FULL).
+2. Recovery is a replay: handling the events again in order with the same settings gives the same answers, to the bit
+   on one machine, and to 1e-6 of a share across machines, whose logarithms may differ in the last bit.
+3. Each row carries a running digest over all events and answers up to it: changing one changes all later digests.
+4. The content is JSON, not pickle.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lightning_core.storage.downtime import Downtime
 from lightning_core.storage.failpoints import reach
 
 SCHEMA = 7
-# How the events begin that tell when no scheduler was there: the others need not be read for that.
-_OF_DOWNTIME = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
+# Beginnings of the events that determine downtime: the others need not be decoded for it.
+_DOWNTIME_EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
 
 
 class JournalError(LightningCoreError, RuntimeError):
@@ -38,27 +38,32 @@ class JournalError(LightningCoreError, RuntimeError):
 
 
 class PartOf(NamedTuple):
-    """Of which journal another one is a part: it has what concerns some jobs, and cannot be replayed by itself."""
+    """The pool whose journal another one is a part of. The part concerns some jobs and cannot be replayed alone."""
 
     folder: str
-    """Of the pool whose journal is the whole one."""
+    """Folder of the pool."""
     jobs: tuple[str, ...]
+    """Names of the jobs in the part."""
     submitted_at: float
-    """Scheduler time at which these jobs were submitted; no other submission was at that time."""
+    """Scheduler time at which these jobs were submitted; no other submission has this time."""
 
 
 class Entry(NamedTuple):
-    """One event with what followed from it."""
+    """One event with its answers."""
 
     number: int
     now: float
+    """Scheduler time, in seconds."""
     event: str
+    """The event as JSON."""
     answers: str
+    """The answers as JSON."""
     digest: str
+    """Digest over all events and answers up to this one."""
 
 
 class Journal:
-    """An append-only file of events. Use :meth:`create` or :meth:`open`; a context manager closes it."""
+    """An append-only file of events, made by :meth:`create` or :meth:`open`; a context manager that closes it."""
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, digest: str, read_only: bool = False, durable: bool = True
@@ -71,23 +76,23 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path, settings: Settings, *, durable: bool = True, part_of: PartOf | None = None) -> Self:
-        """A new journal.
+        """Create a journal.
 
         Args:
-            path: of the file.
-            settings: of the scheduler.
-            durable: whether each event is on the disk before anybody obeys. A simulation can be run again: its events
-                are committed when the journal is closed.
-            part_of: the journal that it will be a part of, if it will be one.
+            path: Path of the file.
+            settings: Settings of the scheduler.
+            durable: Whether each event is on the disk before ``append`` returns. A simulation, which can be run again,
+                commits its events when the journal is closed.
+            part_of: The pool whose journal this one will be a part of; None for a whole journal.
 
         Raises:
-            JournalError: if there is one already: a journal is never overwritten.
+            JournalError: If the file exists: a journal is never overwritten.
         """
         if path.exists():
-            raise JournalError(f"{path}: there is a journal already")
+            raise JournalError(f"{path}: a journal already exists here and is never overwritten")
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = _connect(path)
-        if part_of is not None:  # it is replaced as one file
+        if part_of is not None:  # it is replaced as a single file
             connection.execute("PRAGMA journal_mode = DELETE")
         with connection:
             connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
@@ -103,10 +108,10 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Self:
-        """An existing journal, to go on with, or only to read: also while somebody else writes it.
+        """Open an existing journal, to continue it, or only to read it, even while another process writes it.
 
         Raises:
-            JournalError: if it is missing, damaged or of another version.
+            JournalError: If it is missing, damaged or of another version.
         """
         if not path.exists():
             raise JournalError(f"{path}: no journal here")
@@ -114,7 +119,11 @@ class Journal:
             connection = _connect(path, read_only)
             [schema] = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
             if schema != str(SCHEMA):
-                raise JournalError(f"{path}: journal version {schema}, this program reads {SCHEMA}")
+                raise JournalError(
+                    f"{path}: the journal has version {schema}, and this release of lightning_core reads version "
+                    f"{SCHEMA}; "
+                    "read it with the release that wrote it, or move it away to start a new one"
+                )
             last = connection.execute("SELECT digest FROM events ORDER BY number DESC LIMIT 1").fetchone()
             journal = cls(path, connection, "", read_only)
             journal._digest = last[0] if last else _digest("", json.dumps(journal.settings().to_dict(), sort_keys=True))
@@ -123,26 +132,26 @@ class Journal:
         return journal
 
     def settings(self) -> Settings:
-        """With which the scheduler was made."""
+        """Return the settings of the scheduler."""
         [text] = self._connection.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
         return Settings(**json.loads(text))
 
     @property
     def part_of(self) -> PartOf | None:
-        """The journal that this one is a part of; None if it is whole."""
+        """The pool whose journal this one is a part of; None if this one is whole."""
         found = self._connection.execute("SELECT value FROM meta WHERE key = 'part_of'").fetchone()
         if found is None:
             return None
         folder, jobs, submitted_at = json.loads(found[0])
         return PartOf(folder, tuple(jobs), submitted_at)
 
-    def keep(self, entry: Entry) -> None:
-        """Take in an entry of the journal that this one is a part of, with its number and digest."""
+    def insert(self, entry: Entry) -> None:
+        """Insert an entry of the whole journal with its number and digest, in a journal that is a part."""
         self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
         self._digest = entry.digest
 
     def append(self, event: Event, now: float, answers: list[Answer]) -> None:
-        """Commits one event; when this returns it is on the disk, if it is durable."""
+        """Commit one event with its answers; a durable journal has it on the disk on return."""
         body, answer = encode_event(event), encode_answers(answers)
         digest = _digest(self._digest, repr(now), body, answer)
         with self._connection if self._durable else nullcontext():
@@ -154,12 +163,12 @@ class Journal:
         reach("journal.after_commit")
 
     def entries(self, since: float = 0.0) -> Iterator[Entry]:
-        """All of them, or those from a scheduler time on, oldest first."""
+        """Yield the entries from a scheduler time on, the oldest first."""
         query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
         return (Entry(*row) for row in self._connection.execute(query, (self._first(since),)))
 
     def _first(self, since: float) -> int:
-        """Number of the first entry from a time on: numbers and times grow together."""
+        """Return the number of the first entry from a time on, by bisection: times never decrease with numbers."""
         low, high = self._connection.execute("SELECT coalesce(min(number), 0), coalesce(max(number), 0) FROM events") \
             .fetchone()  # fmt: skip
         if since <= 0.0:
@@ -173,10 +182,10 @@ class Journal:
         return int(low)
 
     def seconds_down(self) -> float:
-        """Return the seconds in which no scheduler was there, of those that the journal spans."""
+        """Return the seconds of downtime within the span of the journal."""
         downtime, seconds = Downtime(), 0.0
         for entry in self.entries():
-            event = decode_event(entry.event) if entry.event.startswith(_OF_DOWNTIME) else None
+            event = decode_event(entry.event) if entry.event.startswith(_DOWNTIME_EVENTS) else None
             if (down := downtime.take(event, entry.now)) is not None:
                 seconds += down.until - down.since
         return seconds
@@ -189,11 +198,11 @@ class Journal:
 
     @property
     def digest(self) -> str:
-        """Over all events and directives so far."""
+        """Digest over all events and answers so far."""
         return self._digest
 
     def close(self) -> None:
-        """Moves all from the write-ahead log into the one file, if it is ours to write, and closes it."""
+        """Close the journal; a writer first moves the write-ahead log into the file."""
         if not self._read_only:
             if not self._durable:
                 self._connection.commit()
@@ -208,27 +217,32 @@ class Journal:
 
 
 class Replay(NamedTuple):
-    """A scheduler brought to where the journal ends."""
+    """A scheduler in the state in which the journal ends."""
 
     scheduler: Scheduler
     now: float
+    """Scheduler time of the last event, in seconds."""
     events: int
+    """Number of events."""
     digest: str
-    """Over the events as read and the directives as made again; equal to the journal's if nothing differs."""
+    """Digest over the recorded events and the recomputed answers; equal to the journal's if no answer differs."""
 
 
 def replay(journal: Journal, *, strict: bool = True) -> Replay:
-    """Handles every event of a journal again.
+    """Handle every event of a journal again.
 
     Args:
-        journal: to read.
-        strict: whether a directive that differs from the recorded one is an error.
+        journal: Journal to replay.
+        strict: Whether an answer that differs from the recorded one is an error.
 
     Raises:
-        JournalError: if it is damaged, or if strict and an answer differs, with the number of the first such event.
+        JournalError: If the journal is damaged or a part of another, or if an answer differs and ``strict`` is set;
+            the message has the number of the first such event.
     """
     if (whole := journal.part_of) is not None:
-        raise JournalError(f"{journal.path}: a part of the journal of the pool at {whole.folder}: replay that one")
+        raise JournalError(
+            f"{journal.path}: cannot be replayed alone: it is a part of the journal of the pool at {whole.folder}; replay that one"
+        )
     scheduler = Scheduler(settings := journal.settings())
     digest = _digest("", json.dumps(settings.to_dict(), sort_keys=True))
     now, count = 0.0, 0
@@ -248,7 +262,7 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
 def _connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     if read_only:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-        connection.execute("BEGIN")  # somebody else may go on writing: all that is read is of one moment
+        connection.execute("BEGIN")  # another process may go on writing: one transaction reads a single snapshot
         return connection
     connection = sqlite3.connect(path, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")

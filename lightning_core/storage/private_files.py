@@ -1,9 +1,9 @@
-"""What is written for the user alone, and stays where it belongs.
+"""Folders and files that only their user can access.
 
 Rules
 
-1. What we make is the user's alone: folders 0700, files 0600. A folder that was there keeps the mode it was given.
-2. What we write goes into the folder that it was meant for: none of the places that are ours is a link.
+1. New folders have mode 0700 and new files 0600. An existing folder keeps its mode.
+2. Files are written into the folder that they are meant for: none of the paths that the pool writes is a link.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Of a run or a pool. Below a job's folder, links are its own business: Lightning makes some.
-OURS = ("*", "jobs/*", "jobs/*/spec.json", "jobs/*/log*.txt", "jobs/*/checkpoints", "jobs/*/checkpoints/*")
+# Paths in the folder of a run or a pool that must not be links. Elsewhere in a job's folder Lightning makes some.
+PROTECTED = ("*", "jobs/*", "jobs/*/spec.json", "jobs/*/log*.txt", "jobs/*/checkpoints", "jobs/*/checkpoints/*")
 
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """Files and folders that this process makes meanwhile are the user's alone."""
+    """Make files and folders that this process creates in the block accessible to the user alone."""
     before = os.umask(0o077)
     try:
         yield
@@ -28,14 +28,16 @@ def owner_only() -> Iterator[None]:
 
 
 def private_folder(folder: Path) -> Path:
-    """Makes a folder for a run or a pool, or takes the one that is there; itself, and none of our places in it, a link.
+    """Return the folder of a run or a pool, created if it does not exist.
 
     Raises:
-        ValueError: if one is.
-        OSError: if it cannot be made.
+        ValueError: If the folder or one of the protected paths in it is a link.
+        OSError: If the folder cannot be created.
     """
-    for path in (folder, *(path for form in OURS for path in folder.glob(form))):
+    for path in (folder, *(path for form in PROTECTED for path in folder.glob(form))):
         if path.is_symlink():
-            raise ValueError(f"{path}: is a link to {os.readlink(path)}; what is written here must stay here")
+            raise ValueError(
+                f"{path}: is a link to {os.readlink(path)}; replace it by a folder or file: links are not followed here"
+            )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder

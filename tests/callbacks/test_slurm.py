@@ -23,7 +23,7 @@ from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.server import discovery as connecting
-from lightning_core.storage.generations import check
+from lightning_core.storage.manifests import verify
 from tests.callbacks.test_callback import fit, until
 from tests.conftest import ROOT
 from tests.faults.test_joining import Pool, training
@@ -141,7 +141,7 @@ def test_a_script_is_saved_once_before_the_end_and_goes_on_from_there(
     batches = 60
     trainer = fit(script(tmp_path / "saved", save_before="3s"), Line(pause=0.05), max_steps=batches, max_epochs=-1)
     assert trainer.global_step == batches  # it trained on
-    manifest = check(place)
+    manifest = verify(place)
     assert manifest.batches is not None
     assert 0 < manifest.batches < batches
     assert caplog.text.count(f"resume with ckpt_path={str(place)!r}") == 1

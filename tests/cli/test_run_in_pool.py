@@ -31,7 +31,7 @@ from lightning_core.run import run_folder
 from lightning_core.run.differences import differences
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.run.run_folder import read_origin, write_origin
-from lightning_core.storage.excerpt import at_work, compare, find, write
+from lightning_core.storage.excerpt import compare, find, with_workers, write
 from lightning_core.storage.journal import Journal, JournalError, PartOf, replay
 from tests.cli.test_cli import SCRIPT, Said, note
 from tests.doors import Pool, until
@@ -272,7 +272,7 @@ def test_jobs_that_ended_while_nobody_looked_are_written_down_from_a_pool_that_i
     (pool.folder / "old" / "journal-20300101-000000-000000.db").unlink()
     said = Said(capsys, "replay", "runs/one")
     assert said.code == 2
-    assert "the journal in which short, long were submitted is not here" in said.err
+    assert "found no journal in which short, long were submitted" in said.err
     assert Said(capsys, "why", "runs/one", "long").code == 0
 
 
@@ -384,7 +384,7 @@ def test_the_part_of_a_journal_tells_of_its_jobs_all_that_the_journal_tells(tmp_
     with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
         assert journal.part_of == part
         told = History.read(journal)
-        with pytest.raises(JournalError, match=r"a part of the journal of the pool at .*: replay that one"):
+        with pytest.raises(JournalError, match=r"a part of the journal of the pool at .*; replay that one"):
             replay(journal)
         again = compare(journal, part)
     assert [job.name for job in told.jobs] == ["a", "b"]
@@ -399,7 +399,7 @@ def test_the_part_of_a_journal_tells_of_its_jobs_all_that_the_journal_tells(tmp_
     assert told.away == []
     with Journal.open(tmp_path / "pool" / "journal.db", read_only=True) as whole:
         assert again.digest == whole.digest
-    assert at_work(part) == {"b"}  # the worker of the first a is another job's business now
+    assert with_workers(part) == {"b"}  # the worker of the first a is another job's business now
     assert not list(tmp_path.glob("*.new"))
 
 
@@ -412,7 +412,7 @@ def test_a_part_that_was_changed_is_found_out(tmp_path: Path) -> None:
         connection.execute(f"UPDATE events SET answers = '[]' WHERE number = ({last})")
     connection.close()
     with Journal.open(tmp_path / "journal.db", read_only=True) as journal, \
-            pytest.raises(JournalError, match="is not as in"):  # fmt: skip
+            pytest.raises(JournalError, match="differs from the one in"):  # fmt: skip
         compare(journal, part)
 
 
@@ -421,7 +421,7 @@ def test_the_jobs_of_a_pool_on_another_machine_are_not_looked_for_here(tmp_path:
     assert find(part) == tmp_path / "pool" / "journal.db"
     assert find(part._replace(submitted_at=9.5)) is None  # a pool of the same folder, elsewhere
     assert find(part._replace(folder=str(tmp_path / "nowhere"))) is None
-    with pytest.raises(JournalError, match="is not here"):
+    with pytest.raises(JournalError, match="found no journal"):
         write(part._replace(submitted_at=9.5), tmp_path / "journal.db")
     assert not list(tmp_path.glob("journal*"))
 

@@ -18,8 +18,8 @@ import torch
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, State, Verdict
-from lightning_core.storage.generations import check
 from lightning_core.storage.journal import Journal, replay
+from lightning_core.storage.manifests import verify
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def test_the_best_model_of_a_job_is_kept_in_its_folder_and_told(cluster: Cluster
     made = bundle(a={**job(pause=0.01), "keep_best": True}, b=job(target={"batches": 40}))
     summary = cluster.run(made, tmp_path / "run")
     place = tmp_path / "run" / "jobs" / "a" / "best.ckpt"
-    manifest = check(place)
+    manifest = verify(place)
     assert manifest.value is not None
     assert manifest.value <= 0.05
     written = json.loads((tmp_path / "run" / "summary.json").read_text())["jobs"]

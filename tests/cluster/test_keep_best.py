@@ -22,7 +22,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
-from lightning_core.storage.generations import Manifest, check, read_manifest
+from lightning_core.storage.manifests import Manifest, read_manifest, verify
 from tests.callbacks.test_callback import fit
 from tests.conftest import ROOT
 from tests.tiny import Line, ValidatedPoints
@@ -54,7 +54,7 @@ class Bumpy(pl.LightningModule):
 
 def kept(path: Path) -> tuple[Manifest, float]:
     """Manifest of a sound file, and the number of evaluations that its model has seen."""
-    manifest = check(path)
+    manifest = verify(path)
     return manifest, float(torch.load(path, weights_only=True)["state_dict"]["count"])
 
 
@@ -99,7 +99,7 @@ def test_a_training_that_is_resumed_beats_what_was_before_it_and_a_new_one_does_
 def test_of_a_loss_the_mean_over_the_window_decides_and_what_met_is_there(tmp_path: Path) -> None:
     script = CoreCallback("job", "60s", LossTarget("loss", 0.05), pool="local", growth=0.0, keep_best=tmp_path)
     fit(script, Line(pause=0.001), max_epochs=-1)
-    manifest = check(Path(script.best_model_path))
+    manifest = verify(Path(script.best_model_path))
     assert manifest.value is not None
     assert manifest.value <= 0.05
 
@@ -107,7 +107,7 @@ def test_of_a_loss_the_mean_over_the_window_decides_and_what_met_is_there(tmp_pa
 def test_of_a_target_in_batches_the_model_that_met_is_there(tmp_path: Path) -> None:
     script = CoreCallback("job", "60s", BatchTarget(60), pool="local", growth=0.0, keep_best=tmp_path)
     fit(script, Line(pause=0.001), max_epochs=-1)
-    assert check(Path(script.best_model_path)).batches == 60
+    assert verify(Path(script.best_model_path)).batches == 60
 
 
 def test_without_a_folder_it_lies_below_the_root_and_nothing_is_kept_unless_asked(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_several_processes_keep_it_together(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for metric in ("val_loss", "loss"):
-        manifest = check(tmp_path / f"{metric}-best.ckpt")
+        manifest = verify(tmp_path / f"{metric}-best.ckpt")
         assert manifest.value is not None
         assert manifest.value < 1.0
         assert done.stdout.count(f"{metric}: the best model ({metric} ") == 1

@@ -149,7 +149,7 @@ def saved(home: Path, incarnation: int, text: str, batches: int) -> Checkpoint:
     Generations(2).save(folder / "last.ckpt", lambda file: file.write(text.encode()), batches=batches)
     found = find(folder)
     assert found is not None
-    return found.save
+    return found.checkpoint
 
 
 @pytest.fixture
@@ -378,7 +378,7 @@ def test_a_life_begins_with_what_was_accepted_and_nothing_else(stage: Stage) -> 
         await stage.launch(2)
         own = find(checkpoint_folder(home, 2))
         assert own is not None
-        assert (own.path.read_text(), own.save) == ("accepted", accepted)
+        assert (own.path.read_text(), own.checkpoint) == ("accepted", accepted)
         saved(home, 1, "much too late", 60)
         assert own.path.read_text() == "accepted"
 

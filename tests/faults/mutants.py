@@ -89,7 +89,7 @@ MUTANTS = (
         "tests/scheduler/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
     ),
     Mutant(
-        "R6", "lightning_core/storage/generations.py",
+        "R6", "lightning_core/storage/manifests.py",
         "same = hashlib.file_digest(file, \"sha256\").hexdigest() == manifest.sha256", "same = True",
         "tests/faults/test_checkpoints.py::test_a_damaged_file_is_replaced_by_the_one_before_it",
     ),

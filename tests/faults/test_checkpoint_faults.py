@@ -30,9 +30,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning_core.callbacks import SafeCheckpointIO
 from lightning_core.callbacks.checkpointing import job_checkpointer
 from lightning_core.callbacks.control.fit_signals import JobReleased
-from lightning_core.storage import generations
-from lightning_core.storage.generations import newest, sound
+from lightning_core.storage import generations, manifests
+from lightning_core.storage.generations import newest_valid
 from lightning_core.storage.job_checkpoints import FILE, adopt, checkpoint_folder, find
+from lightning_core.storage.manifests import is_valid
 from lightning_core.worker.process_group import Rank, free_port, joined_ranks
 from tests.callbacks.test_callback import Script, grant
 from tests.cluster.test_release import launched, release
@@ -75,7 +76,7 @@ def killed_before(call: int, work: Callable[[], object]) -> Callable[[], object]
                 os.kill(os.getpid(), signal.SIGKILL)
             left -= 1
 
-        sync, write = os.fsync, generations._Hashing.write
+        sync, write = os.fsync, generations._HashingFile.write
 
         def counted_sync(fd: Any) -> None:
             count()
@@ -86,7 +87,7 @@ def killed_before(call: int, work: Callable[[], object]) -> Callable[[], object]
             return write(self, data)
 
         setattr(os, "fsync", counted_sync)  # noqa: B010
-        setattr(generations._Hashing, "write", counted_write)  # noqa: B010
+        setattr(generations._HashingFile, "write", counted_write)  # noqa: B010
         sys.addaudithook(lambda event, _: count() if event in CALLS else None)
         work()
 
@@ -144,7 +145,7 @@ def gone(path: Path) -> None:
 
 
 def cut_older(path: Path) -> None:
-    cut(generations.generation(path, 1))
+    cut(generations.generation_path(path, 1))
 
 
 # What was done before the save, and which one is loaded then.
@@ -173,12 +174,12 @@ def check_after(path: Path, before: int | None, died: bool) -> None:
     if not died:
         assert loaded(path) == 9
     elif before is None and not path.exists():
-        assert not sound(path)
+        assert not is_valid(path)
     else:
         assert loaded(path) in (before, 9)
     save(path, 10)
     assert loaded(path) == 10
-    assert sound(path)
+    assert is_valid(path)
     assert not litter(path.parent)
 
 
@@ -194,9 +195,9 @@ def test_killed_before_every_call_of_a_save(quick: Path, beginning: str, record_
     while died:
         path = quick / str(call) / FILE
         before = begin(path, beginning)
-        verified = newest(path) is not None
+        verified = newest_valid(path) is not None
         died = in_child(killed_before(call, partial(save, path, 9))) != 0
-        assert not verified or newest(path) is not None
+        assert not verified or newest_valid(path) is not None
         check_after(path, before, died)
         call += 1
     record_property("figure", f"killed before each of {call - 1} calls ({beginning}): the old or the new one loads")
@@ -214,7 +215,7 @@ def test_killed_twice(quick: Path, pairs: int, record_property: Figure) -> None:
         seen: list[int | None] = [before]
         for saved_now in (7, 9):
             in_child(killed_before(draw.randrange(30), partial(save, path, saved_now)))
-            assert newest(path) is not None
+            assert newest_valid(path) is not None
             seen.append(loaded(path))
         assert seen[1] in (2, 7)
         assert seen[2] in (seen[1], 9)
@@ -234,7 +235,7 @@ def test_killed_at_every_byte_of_a_save(quick: Path, step: int, record_property:
         save(path, 1)
         assert in_child(killed_at(offset, partial(save, path, 9))) == signal.SIGXFSZ
         assert loaded(path) == 1
-        assert sound(path)
+        assert is_valid(path)
         tried += 1
     assert not litter(quick)
     record_property("figure", f"killed at {tried} byte offsets of {size}: the one before loads")
@@ -270,7 +271,7 @@ def test_fifty_kills_at_random_moments(
             words = first + rest.read()
         said = int.from_bytes(words[-8:], "big")
         inside += bool(litter(tmp_path))
-        assert newest(path) is not None
+        assert newest_valid(path) is not None
         found = SafeCheckpointIO().load_checkpoint(path)
         assert found["number"] in (said, said + 1)
         assert (found["weights"] == found["number"]).all()
@@ -289,7 +290,9 @@ def test_killed_before_every_call_of_an_adoption(quick: Path) -> None:
         job = quick / str(call)
         for number in (1, 2):
             save(checkpoint_folder(job, 1) / FILE, number)
-        accepted = {generations.check(path).sha256 for path in generations.generations(job / "checkpoints/1" / FILE)}
+        accepted = {
+            manifests.verify(path).sha256 for path in generations.generation_paths(job / "checkpoints/1" / FILE)
+        }
         died = in_child(killed_before(call, partial(adopt, job, 2, accepted))) != 0
         path = adopt(job, 2, accepted)
         assert path == job / "checkpoints/2" / FILE
@@ -348,8 +351,8 @@ def test_a_full_disk(tmp_path: Path, record_property: Figure) -> None:
                 assert f"{path} cannot be saved: No space left on device (about 0.004 MB needed, " in said
                 assert f"{room * page / 1e6:.3g} MB free)" in said
             assert loaded(path) == before
-            assert sound(path)
-            assert sound(generations.generation(path, 1))
+            assert is_valid(path)
+            assert is_valid(generations.generation_path(path, 1))
             assert not litter(disk)
         assert 0 < failed < tried
         filler.unlink()
@@ -375,7 +378,7 @@ def test_a_file_may_not_grow_so_large(tmp_path: Path) -> None:
                 SafeCheckpointIO().save_checkpoint({"weights": weights}, path)
 
     assert in_child(work) == 0
-    assert (loaded(path), loaded(generations.generation(path, 1)), litter(tmp_path)) == (2, 1, [])
+    assert (loaded(path), loaded(generations.generation_path(path, 1)), litter(tmp_path)) == (2, 1, [])
 
 
 @pytest.mark.promise("F8")
@@ -432,7 +435,7 @@ def test_a_kill_costs_one_interval_and_a_batch(tmp_path: Path, record_property: 
             done = int.from_bytes(rest.read()[-8:], "big")
         found = find(folder)
         assert found is not None
-        worst = max(worst, done - found.save.batches)
+        worst = max(worst, done - found.checkpoint.batches)
     at_most = every / 0.01 + 1  # no batch is shorter than 0.01 s
     record_property(
         "figure", f"{worst} batches lost at most, where an interval that does not grow and a batch are {at_most:.0f}"
@@ -451,7 +454,7 @@ def test_all_ranks_know_whether_the_first_could_save(tmp_path: Path) -> None:
     assert first["steps"] == second["steps"] == first["saved"] == second["saved"]
     found = find(tmp_path)
     assert found is not None
-    assert found.save.batches == first["steps"]
+    assert found.checkpoint.batches == first["steps"]
     assert (
         sum("Training continues, and saving is tried again" in words for words in first["said"] + second["said"]) == 1
     )

@@ -28,9 +28,10 @@ from lightning_core.callbacks.checkpointing.checkpoint_io import CheckpointError
 from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError
 from lightning_core.callbacks.control.fit_signals import JobReleased
 from lightning_core.core.events import Checkpoint
-from lightning_core.storage import generations
-from lightning_core.storage.generations import CorruptCheckpointError, Generations, check, newest, sound
+from lightning_core.storage import generations, manifests
+from lightning_core.storage.generations import Generations, newest_valid
 from lightning_core.storage.job_checkpoints import FILE, CheckpointUnreadableError, adopt, checkpoint_folder, find
+from lightning_core.storage.manifests import CorruptCheckpointError, is_valid, verify
 from tests.bundle.test_preflight import problems_of
 from tests.callbacks.test_callback import Script, grant, until
 from tests.cluster.test_release import fit, launched, release
@@ -85,7 +86,7 @@ def test_the_manifest_says_what_the_file_is(tmp_path: Path) -> None:
     size = (tmp_path / "new/folder/a.ckpt").stat().st_size
     assert manifest == {
         "format": 1,
-        "sha256": generations.check(tmp_path / "new/folder/a.ckpt").sha256,
+        "sha256": manifests.verify(tmp_path / "new/folder/a.ckpt").sha256,
         "size": size,
         "step": 7,
         "batches": 7,
@@ -104,7 +105,7 @@ def test_more_generations_are_kept_if_wanted(tmp_path: Path) -> None:
     io = SafeCheckpointIO(keep=3)
     for number in range(5):
         io.save_checkpoint(state(number), tmp_path / "a")
-    assert [io.load_checkpoint(path)["number"] for path in generations.generations(tmp_path / "a")] == [4, 3, 2]
+    assert [io.load_checkpoint(path)["number"] for path in generations.generation_paths(tmp_path / "a")] == [4, 3, 2]
     with pytest.raises(ValueError, match="keep must be at least 2, got 1"):
         SafeCheckpointIO(keep=1)
 
@@ -134,7 +135,7 @@ def test_a_damaged_file_is_replaced_by_the_one_before_it(
     path = tmp_path / "a.ckpt"
     io = saved(path, 1, 2)
     damage(path)
-    assert not sound(path)
+    assert not is_valid(path)
     assert io.load_checkpoint(path)["number"] == 1
     [record] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert re.search(rf"checkpoint {path}: a.ckpt: {words}; loaded a.ckpt.1 instead", record.getMessage())
@@ -358,7 +359,7 @@ def test_asynchronous_saves_are_all_written_in_their_order(tmp_path: Path, monke
     assert [name for name in sorted(os.listdir(tmp_path)) if name.endswith("ckpt")] == ["1.ckpt", "2.ckpt", "3.ckpt"]
     io.save_checkpoint(state(5), tmp_path / "5.ckpt")  # another fit of the same Trainer
     io.teardown()
-    assert sound(tmp_path / "5.ckpt")
+    assert is_valid(tmp_path / "5.ckpt")
 
 
 @pytest.mark.promise("R6", "F7")
@@ -375,7 +376,7 @@ def test_what_an_asynchronous_save_was_to_replace_stays_if_it_fails(
         io.remove_checkpoint(tmp_path / "1.ckpt")
         with pytest.raises(OSError, match=r"2.ckpt cannot be saved: No space left on device \(about 0.004 MB needed"):
             io.teardown()
-    assert sound(tmp_path / "1.ckpt")
+    assert is_valid(tmp_path / "1.ckpt")
     assert sum(r.levelname == "WARNING" for r in caplog.records) == 2
     io.save_checkpoint(state(3), tmp_path / "3.ckpt")
     io.remove_checkpoint(tmp_path / "1.ckpt")
@@ -422,7 +423,7 @@ def test_in_any_trainer(tmp_path: Path, asynchronous: bool, link: Any, caplog: p
     train(3)
     last = tmp_path / "last.ckpt"
     assert last.is_symlink() == (link == "link")
-    check(last.resolve())
+    verify(last.resolve())
     if link is True:
         assert torch.load(tmp_path / "last.ckpt.1", weights_only=True)["global_step"] == 20
         flip(last)
@@ -454,7 +455,7 @@ def test_asynchronous_saving_costs_a_batch_no_more_than_the_copy(
         options = {**QUIET, "enable_checkpointing": True, "limit_val_batches": 0, "max_steps": 7}
         plugins = [SafeCheckpointIO(asynchronous)]
         pl.Trainer(**options, callbacks=[keep, clock], plugins=plugins).fit(model, datamodule=NoisyPoints())
-        assert all(sound(path) for path in folder.glob("*.ckpt"))
+        assert all(is_valid(path) for path in folder.glob("*.ckpt"))
         return clock.seconds
 
     with_, without = train(True), train(False)
@@ -513,7 +514,7 @@ def test_a_job_that_cannot_be_saved_trains_on_and_does_not_leave_before_it_can(
 def find_save(folder: Path) -> Checkpoint:
     found = find(folder)
     assert found is not None
-    return found.save
+    return found.checkpoint
 
 
 def test_pauses_between_attempts_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,7 +558,7 @@ def test_a_user_s_own_plugin_keeps_the_user_s_own_checkpoints(tmp_path: Path) ->
     fit(core, callbacks=[keep], enable_checkpointing=True, max_epochs=1, plugins=[own])
     assert own.written
     assert FILE not in own.written
-    assert sound(tmp_path / FILE)
+    assert is_valid(tmp_path / FILE)
 
 
 @pytest.mark.promise("S4", "F29")
@@ -572,7 +573,7 @@ def test_a_job_goes_on_from_its_own_checkpoint_only_if_that_is_sound(tmp_path: P
     told: list[Any] = []
     fit(launched(tmp_path, save_every=1e-9), max_epochs=2)
     flip(tmp_path / FILE)
-    for place in generations.generations(tmp_path / FILE)[1:]:
+    for place in generations.generation_paths(tmp_path / FILE)[1:]:
         flip(place)
     trainer = pl.Trainer(**QUIET, callbacks=[launched(tmp_path)], plugins=[Trusting()])
     with pytest.raises(CheckpointError, match="does not match its manifest"):
@@ -654,7 +655,7 @@ def life(job: Path, incarnation: int, *numbers: int) -> list[str]:
     sums = []
     for number in numbers:
         saved(folder / FILE, number)
-        sums.append(check(folder / FILE).sha256)
+        sums.append(verify(folder / FILE).sha256)
     return sums[::-1]
 
 
@@ -819,13 +820,13 @@ def test_a_file_is_hashed_again_only_if_somebody_else_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    look = generations.sound
+    look = manifests.is_valid
 
     def watch(path: Path) -> bool:
         read.append(path)
         return look(path)
 
-    monkeypatch.setattr(generations, "sound", watch)
+    monkeypatch.setattr(generations, "is_valid", watch)
     io = saved(tmp_path / "a", 1, 2, 3)
     assert read == []
     flip(tmp_path / "a")
@@ -839,7 +840,7 @@ def test_errors_and_names_are_those_of_the_package() -> None:
 
     assert callbacks.SafeCheckpointIO is checkpoint_io.SafeCheckpointIO
     with pytest.raises(CorruptCheckpointError, match="has no manifest"):
-        check(Path(__file__))
-    assert newest(Path(__file__)) is None
+        verify(Path(__file__))
+    assert newest_valid(Path(__file__)) is None
     copied = pickle.loads(pickle.dumps(SafeCheckpointIO(asynchronous=True, keep=3)))
     assert isinstance(copied, SafeCheckpointIO)

@@ -93,7 +93,7 @@ def nobody_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def plan(text: str) -> None:
-        monkeypatch.setattr(failpoints, "_plans", failpoints.read(text))
+        monkeypatch.setattr(failpoints, "_failures", failpoints.read(text))
         monkeypatch.setattr(failpoints, "_passes", {})
 
     return plan

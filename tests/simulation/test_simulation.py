@@ -428,5 +428,5 @@ def test_what_is_wrong_is_told() -> None:
 
 def test_a_journal_is_never_overwritten(tmp_path: Path) -> None:
     play("fifo", known("a", 1), journal=tmp_path / "j.db")
-    with pytest.raises(JournalError, match="there is a journal already"):
+    with pytest.raises(JournalError, match="a journal already exists"):
         play("fifo", known("a", 1), journal=tmp_path / "j.db")

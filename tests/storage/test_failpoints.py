@@ -9,19 +9,19 @@ import time
 import pytest
 
 from lightning_core.storage import failpoints
-from lightning_core.storage.failpoints import FailpointError, Plan, reach, read
+from lightning_core.storage.failpoints import FailpointError, Failure, reach, read
 
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(failpoints, "_plans", read(request.param))
+    monkeypatch.setattr(failpoints, "_failures", read(request.param))
     monkeypatch.setattr(failpoints, "_passes", {})
 
 
 def test_the_variable_is_read() -> None:
     assert read("") == {}
     assert read("a.b:crash@3,c:raise,d:sleep=1.5@2") == {
-        "a.b": Plan("crash", 0.0, 3), "c": Plan("raise"), "d": Plan("sleep", 1.5, 2)
+        "a.b": Failure("crash", 0.0, 3), "c": Failure("raise"), "d": Failure("sleep", 1.5, 2)
     }  # fmt: skip
 
 
