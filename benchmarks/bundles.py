@@ -23,7 +23,7 @@ from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.targets import LossTarget
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.simulation.recorded_curves import Curve
-from lightning_core.simulation.simulation import SimulatedJob
+from lightning_core.simulation.scenario import SimulatedJob
 
 # Cells whose mean must come down to a target; the scheduler's own window.
 WINDOW = 5

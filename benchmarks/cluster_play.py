@@ -23,7 +23,9 @@ from lightning_core.core.protocols import Policy
 from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.simulation.scenario import Delays, SimulatedJob
+from lightning_core.simulation.simulation import Simulation
+from lightning_core.simulation.virtual_pool import VirtualPool
 from lightning_core.simulation.virtual_workers import Worker
 
 # Reports that a job makes at most while it trains, if there are rounds every minute, and else: a coarse grid, so that a
@@ -70,6 +72,21 @@ class Played(NamedTuple):
         return 100.0 * self.met / self.jobs
 
 
+class CountedPool(VirtualPool):
+    """A virtual pool that counts what is lost by moving."""
+
+    moves = 0
+    lost = device_lost = 0.0
+
+    def begin(self, worker: Worker) -> None:
+        if worker.batches and not worker.over:
+            took = worker.restart or 0.0
+            self.moves += 1
+            self.lost += took
+            self.device_lost += took * len(worker.at)
+        super().begin(worker)
+
+
 class Counted(Simulation):
     """A simulation that counts what is granted, and what is lost by moving."""
 
@@ -77,8 +94,13 @@ class Counted(Simulation):
         super().__init__(settings, jobs, delays)
         self._held: dict[str, tuple[float, int]] = {}
         self.device_seconds = 0.0
-        self.moves = 0
-        self.lost = self.device_lost = 0.0
+
+    def _make_pool(self, workers: Mapping[str, Worker]) -> CountedPool:
+        settings = self._settings
+        self.pool = CountedPool(
+            workers, settings.devices, settings.slots_per_device, self._delays, 0, self._queue, self._send
+        )
+        return self.pool
 
     def _hear(self, answers: list[Answer]) -> None:
         for answer in answers:
@@ -89,17 +111,9 @@ class Counted(Simulation):
         super()._hear(answers)
 
     def _count(self, job: str, devices: int) -> None:
-        since, before = self._held.get(job, (self._now, 0))
-        self.device_seconds += before * (self._now - since)
-        self._held[job] = self._now, devices
-
-    def _begin(self, worker: Worker) -> None:
-        if worker.batches and not worker.over:
-            took = worker.restart or 0.0
-            self.moves += 1
-            self.lost += took
-            self.device_lost += took * len(worker.at)
-        super()._begin(worker)
+        since, before = self._held.get(job, (self._queue.now, 0))
+        self.device_seconds += before * (self._queue.now - since)
+        self._held[job] = self._queue.now, devices
 
 
 def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: float = PERIOD) -> Played:
@@ -120,9 +134,9 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
         outcome.met,
         len(jobs),
         simulation.device_seconds / HOUR,
-        simulation.moves,
-        simulation.lost / HOUR,
-        simulation.device_lost / HOUR,
+        simulation.pool.moves,
+        simulation.pool.lost / HOUR,
+        simulation.pool.device_lost / HOUR,
         outcome.rounds,
         outcome.deciding,
         {job.name: str(job.verdict or Verdict.MISSED) for job in outcome.jobs},
@@ -167,6 +181,6 @@ def _simulated(wanted: Wanted, devices: int, elastic: bool, reports: int) -> Sim
         [1.0] * len(position),
         wanted.rates[fixed],
         wanted.submitted,
-        rates=tuple(rates.values()) if elastic else (),
+        throughputs=tuple(rates.values()) if elastic else (),
         restart=wanted.restart,
     )

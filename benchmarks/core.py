@@ -23,7 +23,7 @@ from benchmarks.replay import Cell, Contender, Played, play, reporting
 from benchmarks.tune import contender, tuned
 from lightning_core.core.arrays import FloatArray
 from lightning_core.simulation.recorded_curves import SHIPPED
-from lightning_core.simulation.simulation import Delays
+from lightning_core.simulation.scenario import Delays
 
 Results = Mapping[Cell, Mapping[str, Sequence[Played]]]
 

@@ -20,7 +20,8 @@ from lightning_core.core.targets import LossTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import load_curves
 from lightning_core.simulation.replications import Mean
-from lightning_core.simulation.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.simulation.scenario import Delays, SimulatedJob
+from lightning_core.simulation.simulation import Simulation
 
 POLICIES = ("fifo", "edf", "lara", "laira", "guarded_edf", "triage")
 SEEDS = {"quick": 40, "default": 200, "full": 1000}

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from benchmarks.bundles import KINDS, Recording, draw, recordings
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import load_curves
-from lightning_core.simulation.simulation import Delays, Simulation
+from lightning_core.simulation.scenario import Delays
+from lightning_core.simulation.simulation import Simulation
 
 SPLIT = Path(__file__).parent / "split.json"
 

@@ -27,7 +27,8 @@ from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.replications import Experiment, print_seeds, sums, to_dict
-from lightning_core.simulation.simulation import Delays, Outcome, Simulation
+from lightning_core.simulation.scenario import Delays, Outcome
+from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journal import Journal
 from lightning_core.view.job_line import SYMBOLS
 from lightning_core.view.progress import print_summary

@@ -20,7 +20,8 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.bundle_curves import read_bundle
-from lightning_core.simulation.simulation import Delays, Simulation
+from lightning_core.simulation.scenario import Delays
+from lightning_core.simulation.simulation import Simulation
 from lightning_core.view.tables import print_table
 
 DEFAULT = Settings().policy

@@ -57,7 +57,7 @@ class SimulatedJob:
         loss: of each cell; of a metric that should grow, how far it is from its best. Shape ``(n,)``.
         throughput: batches a second alone on its devices.
         submitted: when, scheduler time.
-        rates: batches a second on each of the job's ``sizes``, if it can be resized.
+        throughputs: batches a second on each of the job's ``sizes``, if it can be resized.
         restart: seconds that it takes to train again wherever it comes back; None for the pool's usual ``start``.
 
     Raises:
@@ -69,15 +69,17 @@ class SimulatedJob:
     loss: FloatArray | Sequence[float]
     throughput: float
     submitted: float = 0.0
-    rates: Sequence[float] = ()
+    throughputs: Sequence[float] = ()
     restart: float | None = None
 
     def __post_init__(self) -> None:
         name = self.job.name
-        if len(self.rates) != len(self.job.sizes):
-            raise ValueError(f"{name}: needs a rate for each of {len(self.job.sizes)} sizes, got {len(self.rates)}")
-        if not all(0 < rate < math.inf for rate in self.rates):
-            raise ValueError(f"{name}: rates must be positive and finite, got {self.rates}")
+        if len(self.throughputs) != len(self.job.sizes):
+            raise ValueError(
+                f"{name}: needs a throughput for each of {len(self.job.sizes)} sizes, got {len(self.throughputs)}"
+            )
+        if not all(0 < one < math.inf for one in self.throughputs):
+            raise ValueError(f"{name}: throughputs must be positive and finite, got {self.throughputs}")
         if self.restart is not None and not 0 <= self.restart < math.inf:
             raise ValueError(f"{name}: restart must be at least 0 seconds and finite, got {self.restart}")
         if not 0 < self.throughput < math.inf:

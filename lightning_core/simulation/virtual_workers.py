@@ -26,10 +26,12 @@ class Worker:
 
     __slots__ = (
         "at",
+        "batches_per_second",
         "began",
         "busy",
         "busy_before",
         "busy_since",
+        "by_size",
         "cells",
         "deadline",
         "done",
@@ -45,8 +47,6 @@ class Worker:
         "number",
         "over",
         "positions",
-        "rate",
-        "rates",
         "ready",
         "recorded",
         "reported",
@@ -54,9 +54,9 @@ class Worker:
         "seen",
         "share",
         "since",
-        "speed",
         "switches",
         "throughput",
+        "time_share",
         "until",
         "values",
         "version",
@@ -73,7 +73,7 @@ class Worker:
         self.values = [job.target.logged(float(loss)) for loss in given.loss]  # as its training would log them
         self.recorded = len(self.positions)
         self.throughput = float(given.throughput)
-        self.rates = dict(zip(job.sizes, map(float, given.rates), strict=True))
+        self.by_size = dict(zip(job.sizes, map(float, given.throughputs), strict=True))
         self.restart = given.restart
         # Its process: where it is, or is about to be; whether it can train; what it was told.
         self.at: Devices = ()
@@ -82,9 +82,9 @@ class Worker:
         self.version = -1
         self.share = 0.0
         self.switches = 0
-        # How far it is, and was at `since`; from then on it gains `rate` batches and `speed` busy seconds a second.
+        # How far it is, and was at `since`; from then on it gains `batches_per_second` batches and `time_share` busy seconds a second.
         # Counted from there and not from step to step, so that rounding does not add up.
-        self.done = self.busy = self.rate = self.speed = 0.0
+        self.done = self.busy = self.batches_per_second = self.time_share = 0.0
         self.since = self.done_since = self.busy_since = 0.0
         # What it has said: reports of this incarnation, cells in all, and as it was when the incarnation began.
         self.number = self.cells = self.earlier = self.began = 0
@@ -97,12 +97,15 @@ class Worker:
     def advance(self, now: float) -> None:
         """Trains until now."""
         if now > self.since:
-            self.done = self.done_since + self.rate * (now - self.since)
-            self.busy = self.busy_since + self.speed * (now - self.since)
+            self.done = self.done_since + self.batches_per_second * (now - self.since)
+            self.busy = self.busy_since + self.time_share * (now - self.since)
 
-    def set_pace(self, since: float, speed: float) -> None:
+    def set_throughput(self, since: float, time_share: float) -> None:
         """From then on it trains this part of the time; it has advanced until now."""
-        self.speed, self.rate = speed, speed * self.rates.get(len(self.at), self.throughput)
+        self.time_share, self.batches_per_second = (
+            time_share,
+            time_share * self.by_size.get(len(self.at), self.throughput),
+        )
         self.since, self.done_since, self.busy_since = since, self.done, self.busy
 
     def begin(self, now: float) -> None:
@@ -114,7 +117,7 @@ class Worker:
         self.began = self.batches
         self.busy_before += self.busy
         self.busy = 0.0
-        self.set_pace(now, 0.0)
+        self.set_throughput(now, 0.0)
 
     def save(self) -> Checkpoint:
         """What it saves where it is now."""
@@ -150,7 +153,7 @@ class Worker:
     def aim(self, report_every: float) -> float:
         """Looks for its next report: when, scheduler time; how far it is then is kept in ``until`` and ``seen``."""
         ahead = self.reported + report_every - self.since
-        least = max(self.done, self.done_since + self.rate * ahead) * (1 - ROUNDING)
+        least = max(self.done, self.done_since + self.batches_per_second * ahead) * (1 - ROUNDING)
         cell = bisect_left(self.positions, least, self.cells)
         while cell == len(self.positions):
             self._lengthen(least)
@@ -158,7 +161,7 @@ class Worker:
         self.until, self.seen = float(self.positions[cell]), cell + 1
         if self.done < self.goal < self.until:
             self.until, self.seen = self.goal, bisect_right(self.positions, self.goal, self.cells)
-        return self.since + (self.until - self.done_since) / self.rate
+        return self.since + (self.until - self.done_since) / self.batches_per_second
 
     def _lengthen(self, position: float) -> None:
         """Sees the last tenth of its recording again, as often as a position needs, and once at least."""
@@ -180,7 +183,7 @@ class Device:
     is a switch to each of them in every unit of time, less one if the last to run was among them.
     """
 
-    __slots__ = ("clear", "last", "members", "since", "training", "warm")
+    __slots__ = ("clear", "last", "members", "resident", "since", "training")
 
     def __init__(self) -> None:
         self.training: list[Worker] = []  # as it should be from now on
@@ -188,7 +191,7 @@ class Device:
         self.since = 0.0
         self.last: Worker | None = None
         self.clear = 0.0  # until then somebody saves there, or is switched to
-        self.warm = 0  # launched processes on it
+        self.resident = 0  # launched processes on it
 
     def settle(self, now: float, delays: Delays) -> None:
         """Time has passed or is about to: those who trained until now are counted, the others begin."""
@@ -202,7 +205,7 @@ class Device:
         if len(self.members) == 1 and self.last not in (None, self.members[0]):
             self.clear += delays.switch
 
-    def part(self, delays: Delays) -> float:
+    def training_share(self, delays: Delays) -> float:
         """Of the time that is left to train, where several have turns."""
         m = len(self.members)
         return 1.0 if m == 1 else max(0.0, 1.0 - m * delays.switch / delays.turn_unit)

@@ -14,7 +14,8 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.market.traces import read_trace
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.simulation import SimulatedJob, Simulation
+from lightning_core.simulation.scenario import SimulatedJob
+from lightning_core.simulation.simulation import Simulation
 from tests.cli.test_cli import Said
 
 CALM = "available,price\n" + "8,0.5\n" * 60
@@ -113,7 +114,7 @@ def test_what_is_refused(asked: tuple[str, ...], words: str, capsys: pytest.Capt
 def test_the_speed_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     can = frozenset({Capability.RELEASE, Capability.RESIZE})
     known = Job("vit", 3600.0, BatchTarget(90_000), can=can, max_devices=2, sizes=(1, 2), throughputs=(10.0, 18.0))
-    jobs = [SimulatedJob(known, [10], [0.9], 10.0, rates=(10.0, 18.0)),
+    jobs = [SimulatedJob(known, [10], [0.9], 10.0, throughputs=(10.0, 18.0)),
             SimulatedJob(Job("bert", 3600.0, LossTarget("loss", 0.1)), [10], [0.9], 10.0)]  # fmt: skip
     run = tmp_path / "run"
     run.mkdir()
@@ -131,7 +132,7 @@ def test_a_slot_is_as_long_as_the_market_s(tmp_path: Path, capsys: pytest.Captur
     can = frozenset({Capability.RELEASE, Capability.RESIZE})
     known = Job("vit", 3600.0, BatchTarget(90_000), can=can, max_devices=2, sizes=(1, 2), throughputs=(10.0, 18.0))
     (tmp_path / "run").mkdir()
-    given = SimulatedJob(known, [10], [0.9], 10.0, rates=(10.0, 18.0))
+    given = SimulatedJob(known, [10], [0.9], 10.0, throughputs=(10.0, 18.0))
     Simulation(Settings(policy="edf", devices=2), [given], journal=tmp_path / "run" / "journal.db").run(until=20.0)
     hourly = tmp_path / "hourly.csv"
     hourly.write_text("hour,avail,price\n" + "".join(f"{hour},8,0.5\n" for hour in range(20)))

@@ -13,7 +13,7 @@ from lightning_core.cli.main import main
 from lightning_core.cli.simulate import parse_delays, parse_policies
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.recorded_curves import SHIPPED
-from lightning_core.simulation.simulation import Delays
+from lightning_core.simulation.scenario import Delays
 from lightning_core.storage.journal import Journal
 
 # A loss of 10 / s after s batches, and the same a hundred times as high and ten times as slow, with its speed.

@@ -24,7 +24,8 @@ from lightning_core.policies import POLICIES
 from lightning_core.report.page import page
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.simulation import SimulatedJob, Simulation
+from lightning_core.simulation.scenario import SimulatedJob
+from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 

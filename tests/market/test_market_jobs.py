@@ -29,7 +29,8 @@ from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_actor import SchedulerActor
-from lightning_core.simulation.simulation import SimulatedJob, Simulation
+from lightning_core.simulation.scenario import SimulatedJob
+from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journal import Journal, replay
 
 POLICIES = ["chain", "max-spot", "on-demand"]

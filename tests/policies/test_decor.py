@@ -21,7 +21,8 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies.decor import Decor
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.simulation import Delays, JobOutcome, SimulatedJob, Simulation
+from lightning_core.simulation.scenario import Delays, JobOutcome, SimulatedJob
+from lightning_core.simulation.simulation import Simulation
 from tests.views import view
 
 CAN = frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
@@ -41,9 +42,9 @@ class Watched(Simulation):
                 devices = answer.share * len(answer.devices)
                 had = self.granted.setdefault(answer.job, [])
                 if not had or had[-1][1] != devices:
-                    had.append((self._now, devices))
+                    had.append((self._queue.now, devices))
             elif isinstance(answer, End):
-                self.granted.setdefault(answer.job, []).append((self._now, 0.0))
+                self.granted.setdefault(answer.job, []).append((self._queue.now, 0.0))
         super()._hear(answers)
 
     def _handle(self, event: Event) -> None:
@@ -95,7 +96,9 @@ def training(
     losses = [1.0] * (batches // step) if loss is None else loss
     position = [step * k for k in range(1, len(losses) + 1)]
     job = Job(name, deadline, **usual | terms)
-    return SimulatedJob(job, position, losses, rates[0], submitted, rates=rates if job.sizes else (), restart=restart)
+    return SimulatedJob(
+        job, position, losses, rates[0], submitted, throughputs=rates if job.sizes else (), restart=restart
+    )
 
 
 def run(
@@ -111,7 +114,7 @@ def run(
     pool = Settings("decor", arguments, devices=devices, quantum=quantum, resident=resident)
     simulation = Watched(pool, jobs, Delays(report=0.01), check=True)
     for when, event in events:
-        simulation._at(when, simulation._handle, event)
+        simulation._queue.at(when, simulation._handle, event)
     return Run({job.name: job for job in simulation.run(until).jobs}, simulation)
 
 

@@ -16,7 +16,8 @@ from lightning_core.core.targets import LossTarget
 from lightning_core.policies import SuccessiveHalving
 from lightning_core.policies.successive_halving import distances
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.simulation import SimulatedJob, Simulation
+from lightning_core.simulation.scenario import SimulatedJob
+from lightning_core.simulation.simulation import Simulation
 from tests.views import view
 
 

@@ -15,7 +15,8 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.simulation import Delays, Outcome, SimulatedJob, Simulation
+from lightning_core.simulation.scenario import Delays, Outcome, SimulatedJob
+from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journal import Journal, JournalError, replay
 
 SPEED = 100.0

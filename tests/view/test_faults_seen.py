@@ -29,7 +29,8 @@ from lightning_core.history.history import History
 from lightning_core.report.page import page
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.simulation import Delays, SimulatedJob, Simulation
+from lightning_core.simulation.scenario import Delays, SimulatedJob
+from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journal import Journal
 from lightning_core.view.board import Board
 from lightning_core.view.progress import PlainView

@@ -1,0 +1,227 @@
+"""The workers and devices of a pool in virtual time: how workers start, train, leave and are lost.
+
+Rules
+
+1. A worker reports as a live one does: when it is up, while it trains and when it stops. It numbers its reports, saves
+   and leaves when it is granted other devices, and comes back as the next incarnation.
+2. Devices change hands once an instant, when everything that happens at that instant is known.
+3. A training ends when its deadline has passed and its recording is over.
+4. A lost process loses what was not saved. Its job restarts as the scheduler decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from lightning_core.core.answers import Grant, Placement
+from lightning_core.core.events import Event, ExitCause, WorkerExited
+from lightning_core.simulation.event_queue import EventQueue
+from lightning_core.simulation.scenario import Delays
+from lightning_core.simulation.virtual_workers import Device, Devices, Worker
+
+
+class VirtualPool:
+    """Workers and devices in virtual time.
+
+    Args:
+        workers: Worker of each job, by name.
+        devices: Number of devices.
+        slots: Launched processes that may be resident on one device; None for any number.
+        delays: Everything that takes time other than training.
+        save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
+        queue: Actions to come.
+        send: Sends an event to the scheduler.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[str, Worker],
+        devices: int,
+        slots: int | None,
+        delays: Delays,
+        save_every: int,
+        queue: EventQueue,
+        send: Callable[[Event], None],
+    ) -> None:
+        self.workers = workers
+        self._devices = [Device() for _ in range(devices)]
+        self._slots = slots
+        self._delays = delays
+        self._save_every = save_every
+        self._queue = queue
+        self._send = send
+        # What is to be done when an instant is over: devices that change hands; whether a job may need a process.
+        self._unsettled: set[int] = set()
+        self._unplaced = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do at this instant."""
+        return not self._unsettled and not self._unplaced
+
+    # ------------------------------------------------------------------------------------------------ answers
+
+    def obey(self, grant: Grant) -> None:
+        """Carry a grant out; a worker that is not up is looked after when the instant is over."""
+        worker = self.workers[grant.job]
+        if not worker.ready:
+            self._unplaced |= bool(grant.devices)
+        elif grant.version > worker.version:
+            worker.version = grant.version
+            if worker.launched and sorted(grant.devices) != sorted(worker.at):
+                self._leave(worker)
+            else:
+                self._train(worker, grant.share, grant.devices)
+
+    def end(self, worker: Worker) -> None:
+        """End a job."""
+        if worker.over:
+            return
+        worker.over = True
+        self._stop(worker)
+        if not worker.leaving:
+            self._free(worker)
+
+    def look_at_placements(self, _: None = None) -> None:
+        """Look at the placements when the instant is over."""
+        self._unplaced = True
+
+    # ------------------------------------------------------------------------------------------------ workers
+
+    def begin(self, worker: Worker) -> None:
+        """Take in that a worker is up; the answer to its first report says what it may hold."""
+        if not worker.over:
+            worker.begin(self._queue.now)
+            self._send(worker.report(self._queue.now, worker.cells))
+
+    def lose(self, worker: Worker) -> None:
+        """Let the process of a worker die."""
+        if worker.over or not worker.ready:
+            return
+        self._stop(worker)
+        self._free(worker)
+        save = worker.set_back(self._save_every)
+        self._send(WorkerExited(worker.name, worker.incarnation, ExitCause.LOST, "its process died", save))
+
+    def report_due(self, worker: Worker) -> None:
+        """Send the report that a worker has come to; end a training whose deadline and recording are over."""
+        now = self._queue.now
+        worker.advance(now)
+        worker.done = worker.until
+        self._send(worker.report(now, worker.seen))
+        if now >= worker.deadline and worker.cells >= worker.recorded:
+            self._send(WorkerExited(worker.name, worker.incarnation))
+            self.end(worker)
+        else:
+            self._schedule_report(worker)
+
+    def _schedule_report(self, worker: Worker) -> None:
+        worker.entry = self._queue.at(worker.aim(self._delays.report_every), self.report_due, worker)
+
+    def _train(self, worker: Worker, share: float, at: Devices) -> None:
+        """Let a worker go on with a share; without one it stops, and reports that it has."""
+        now = self._queue.now
+        worker.advance(now)
+        before = worker.at if worker.share else ()
+        after = at if share else ()
+        if before != after:
+            for device in before:
+                self._devices[device].training.remove(worker)
+            for device in after:
+                self._devices[device].training.append(worker)
+        self._unsettled.update(before, after)
+        worker.share, worker.at = share, at
+        if before and not after:
+            worker.set_throughput(now, 0.0)
+            worker.entry = 0
+            self._send(worker.report(now, worker.closed()))
+
+    def _leave(self, worker: Worker) -> None:
+        """Let a worker save where it is and leave."""
+        left_at = self._queue.now + self._delays.release
+        if worker.share:
+            self._train(worker, 0.0, worker.at)
+            for device in worker.at:
+                self._devices[device].clear = max(self._devices[device].clear, left_at)
+        else:
+            self._send(worker.report(self._queue.now, worker.closed()))
+        worker.ready, worker.leaving = False, True
+        self._queue.at(left_at, self._left, worker)
+
+    def _left(self, worker: Worker) -> None:
+        worker.leaving = False
+        self._free(worker)
+        self._send(WorkerExited(worker.name, worker.incarnation, ExitCause.RELEASED, saved=worker.save()))
+
+    def _stop(self, worker: Worker) -> None:
+        """Stop a training without a report."""
+        worker.advance(self._queue.now)
+        if worker.share:
+            for device in worker.at:
+                self._devices[device].training.remove(worker)
+            self._unsettled.update(worker.at)
+        worker.set_throughput(self._queue.now, 0.0)
+        worker.share = 0.0
+        worker.entry = 0
+        worker.ready = False
+
+    def _free(self, worker: Worker) -> None:
+        """Free the devices of a worker whose process has gone."""
+        if worker.launched:
+            for device in worker.at:
+                self._devices[device].resident -= 1
+            self._unplaced = True
+        worker.at = ()
+
+    # ------------------------------------------------------------------------------------------------ devices
+
+    def settle(self, placements: Callable[[], Iterable[Placement]]) -> None:
+        """Let devices change hands, or launch what is placed, now that the instant is over.
+
+        Args:
+            placements: Returns the jobs that should have workers.
+        """
+        if self._unplaced:
+            self._unplaced = False
+            self._launch(placements())
+            return
+        delays, devices = self._delays, self._devices
+        changed = sorted(self._unsettled)
+        self._unsettled.clear()
+        for at in changed:
+            devices[at].settle(self._queue.now, delays)
+        for worker in {worker.name: worker for at in changed for worker in devices[at].members}.values():
+            self._set_throughput(worker)
+
+    def finish(self) -> None:
+        """Count what is left to count at the end of a run."""
+        for device in self._devices:
+            device.training.clear()
+            device.settle(self._queue.now, self._delays)
+
+    def _set_throughput(self, worker: Worker) -> None:
+        worker.advance(self._queue.now)
+        on = [self._devices[at] for at in worker.at]
+        start = max(self._queue.now, *[device.clear for device in on])
+        time_share = worker.share * on[0].training_share(self._delays)
+        if time_share == worker.time_share and start == max(self._queue.now, worker.since):
+            return  # nothing has changed for it
+        worker.set_throughput(start, time_share)
+        if time_share > 0:
+            self._schedule_report(worker)
+        else:
+            worker.entry = 0
+
+    def _launch(self, placements: Iterable[Placement]) -> None:
+        """Launch placed jobs that have no process, where there is room; the others wait until a process leaves."""
+        for name, incarnation, at in placements:
+            worker = self.workers[name]
+            on = [self._devices[device] for device in at]
+            full = self._slots is not None and any(device.resident >= self._slots for device in on)
+            if worker.at or worker.over or incarnation == worker.incarnation or full:
+                continue
+            for device in on:
+                device.resident += 1
+            worker.at, worker.incarnation = at, incarnation
+            took = worker.restart if worker.batches and worker.restart is not None else self._delays.start
+            self._queue.at(self._queue.now + took, self.begin, worker)
