@@ -1,11 +1,11 @@
 """A compressed day on real raylets that come and go: is it in time, and does it cost what the simulation says?
 
-A training whose nodes are processes of this machine is given intervals of some seconds: each is two hours of a recording of
-A100 cards, with the least number in them, of which a quarter counts, two at most. Its policy decides interval by interval by
-what it has really trained. Nodes go with some seconds' notice on even seeds, and without any on odd ones. Beside it the
-same intervals played by the simulation from the second on, at the speed that was measured: with what starts and losses
-cost here, and as if nobody lost anything by them nor kept time free for them; and what on-demand nodes alone would have
-cost.
+A training whose nodes are processes of this machine is given intervals of some seconds: each is two hours of a
+recording of A100 cards, with the least number in them, of which a quarter counts, two at most. Its policy decides
+interval by interval by what it has really trained. Nodes go with some seconds' notice on even seeds, and without any
+on odd ones. Beside it the same intervals played by the simulation from the second on, at the speed that was measured:
+with what starts and losses cost here, and as if nobody lost anything by them nor kept time free for them; and what
+on-demand nodes alone would have cost.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ def reckoned() -> None:
             value=0.0,
         )
         for words, preemption_cost in (("yes", part), ("no", 0.0)):
-            batch = JobBatch([replace(job, preemption_cost=preemption_cost)] * DAYS, [market_of(seed, 1.0, intervals) for seed in range(DAYS)],
+            batch = JobBatch([replace(job, preemption_cost=preemption_cost)] * DAYS, [market_of(seed, 1.0, intervals)
+            for seed in range(DAYS)],
                           [0] * DAYS)  # fmt: skip
             [ledger] = backtest([SPOT_POLICIES[POLICY]()], batch, MarketForecaster(LastValue()), preemption_cost=part)
             rows.append([part, words, int((~ledger.on_time).sum()), float(ledger.cost.mean())])
@@ -262,7 +263,8 @@ def lived(seed: int, interval: float, intervals: int, batches: int) -> Day:
     return Day(
         ended.verdict is Verdict.MET, run.cost, first.cost + float(simulated.cost[0]),
         first.cost + float(lossless.cost[0]), *others,
-        sum(row.incarnations for row in run.rows), sum(row.failures for row in run.rows), ended.lost, ended.batches, held, found,
+        sum(row.incarnations for row in run.rows), sum(row.failures for row in run.rows), ended.lost, ended.batches,
+        held, found,
     )  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 Its figures are pictures without numbers; four percentages are in its text. It does not say what a job is worth, nor for
 how long, how it forecasts in figures 5 to 8, or what MSU does near the deadline: see :mod:`benchmarks.spot_traces` for
-the first two, the forecast is the last value, and the bare MSU takes on-demand instances in the last two intervals. Of AHAP
-and AHANP the best of the pool counts, chosen in hindsight.
+the first two, the forecast is the last value, and the bare MSU takes on-demand instances in the last two intervals. Of
+AHAP and AHANP the best of the pool counts, chosen in hindsight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lightning_core.market.forecasters import Tails
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
-from lightning_core.market.policies.paper_pool import LONGEST, SIGMAS, distinct, paper_pool
+from lightning_core.market.policies.paper_pool import MAX_OMEGA, SIGMAS, distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
 from lightning_core.market.window_planner import WindowPlanner
 
@@ -144,7 +144,7 @@ def contenders(*, guarded: bool) -> dict[str, list[SpotPolicy]]:
         "MSU": [MaxSpot(0 if guarded else 2)],
         "UP": [UniformProgress()],
         "AHANP": [Ahanp(sigma) for sigma in SIGMAS],
-        "AHAP": [Ahap(w, v, planner=shared) for w in range(1, LONGEST + 1) for v in range(1, w + 1)],
+        "AHAP": [Ahap(w, v, planner=shared) for w in range(1, MAX_OMEGA + 1) for v in range(1, w + 1)],
         "ours": [Chain()],
     }
 

@@ -1,4 +1,4 @@
-"""Starting a Ray of our own, with a token, and joining one that is there."""
+"""Starts a local Ray with a token, and joins an existing cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lightning_core.storage.private_files import owner_only
 
 
 def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
-    """A Ray of this process's own: with a token, without a dashboard, its files in ``temp / "ray"``.
+    """Start a Ray for this process: with a token, without a dashboard, its files in ``temp / "ray"``.
 
-    Ray turns a loopback address for the node into the machine's own, so its ports can be reached from outside: the
-    token is the wall.
+    Ray replaces a loopback address of the node by the machine's own, so its ports can be reached from outside: the
+    token is the only protection.
 
     Raises:
-        BundleError: if the environment, or this Ray, wants none.
+        BundleError: If the environment, or this Ray, uses no token.
     """
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
-        raise BundleError([f"RAY_AUTH_MODE is {mode!r}: a Ray that is started here has a token; unset it"])
+        raise BundleError([f"RAY_AUTH_MODE is {mode!r}, but a Ray started here needs a token: unset it"])
     os.environ |= NICE
-    # Ray writes its token with the permissions of the process, and opens its own folder to everybody.
+    # Ray writes its token with the permissions of the process, and makes its own folder readable for all.
     with owner_only(), protected_from_ray():
         ray.init(
             address="local",
@@ -40,22 +40,22 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
             object_store_memory=100 * 2**20,
             _temp_dir=str(temp / "ray"),
         )
-    if not has_token():  # a Ray that was imported before, and asks for none by itself
+    if not has_token():  # Ray was imported before, without one
         ray.shutdown()
-        raise BundleError(["this Ray came up without a token; set RAY_AUTH_MODE=token before Python starts"])
+        raise BundleError(["this Ray started without a token: set RAY_AUTH_MODE=token before Python starts"])
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
     if token.exists():
         token.chmod(0o600)
 
 
 def join_ray(address: str) -> None:
-    """Joins a Ray cluster that is there; a pool is made on its nodes, and its folder is one that they all see.
+    """Join an existing Ray cluster; the pool's folder must be one that all its nodes see.
 
     Args:
-        address: of its head, or ``"auto"`` for the one on this machine.
+        address: Address of its head, or ``"auto"`` for the one on this machine.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: If there is none.
     """
     try:
         with protected_from_ray():
@@ -66,9 +66,9 @@ def join_ray(address: str) -> None:
 
 
 def has_token() -> bool:
-    """Whether the Ray that this process has started or joined asks for a token.
+    """Return whether the Ray that this process has started or joined requires a token.
 
-    What Ray goes by, not what the environment says: Ray looks there once, when it is imported.
+    This asks Ray, not the environment: Ray reads the environment once, when it is imported.
     """
     from ray import _raylet
 

@@ -1,4 +1,4 @@
-"""A Ray cluster whose machines are processes of this one: to see how nodes come and go where there are none to rent."""
+"""A simulated cloud: a Ray cluster whose nodes are processes of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 MEMORY = 80 * 2**20
-# A node that is gone is known after a second or two, not after a quarter of a minute.
+# A lost node is detected after a second or two instead of fifteen.
 HEALTH = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",
@@ -22,19 +22,19 @@ HEALTH = {
 
 
 def make_token() -> None:
-    """A token of this process's own, for a Ray that it is going to start; none once Ray has been imported."""
+    """Set a new token for the Ray that this process will start; does nothing once Ray has been imported."""
     if "ray" not in sys.modules:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @contextmanager
 def local_machines() -> Iterator[Any]:
-    """A head without devices that this process has joined, as a ``ray.cluster_utils.Cluster``; it ends with the block.
+    """Yield a ``ray.cluster_utils.Cluster`` that this process has joined, with a head without devices.
 
-    And with this process, however that ends, and so does whatever it starts meanwhile.
+    It ends with the block, or with this process however that ends, and so does all that it started.
 
     Raises:
-        RuntimeError: if Ray was imported before, without a token: it looks for one only then.
+        RuntimeError: If Ray was imported before, without a token.
     """
     make_token()
     import ray
@@ -48,11 +48,11 @@ def local_machines() -> Iterator[Any]:
     if not has_token():
         raise RuntimeError("Ray was imported without a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before that")
     own = tempfile.mkdtemp(prefix="lc-")
-    # Where Ray notes which cluster of this machine is the newest: this one is nobody else's.
+    # Ray notes the newest cluster of a machine there; other processes must not find this one.
     os.environ |= NICE | HEALTH | {"RAY_TMPDIR": own}
     head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray", "object_store_memory": MEMORY}
     try:
-        # Nodes may come in threads, which can set no signal handlers.
+        # Nodes may be added in threads, which cannot set signal handlers.
         with ended_with_us("RAY_TMPDIR", own):
             with protected_from_ray():
                 machines: Any = Machines(initialize_head=True, shutdown_at_exit=False, head_node_args=head)

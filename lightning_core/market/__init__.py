@@ -1,4 +1,4 @@
-"""How many spot and on-demand instances to hold, interval by interval, so that jobs end in time at the least cost."""
+"""Spot and on-demand nodes under a deadline: how many of each to hold, interval by interval, at the least cost."""
 
 from lightning_core.market.backtest import backtest
 from lightning_core.market.forecasters import (

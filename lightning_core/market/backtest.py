@@ -1,8 +1,7 @@
-"""Policies play a batch of jobs through their markets, interval by interval, and a ledger is kept for each.
+"""Backtests policies: each plays a batch of jobs through recorded markets, interval by interval, and leaves a ledger.
 
-What a policy asks for is made possible, the safety net looks at it, and nobody gets more than ends its job in the interval
-(:mod:`.net`). Several policies play side by side, each as if it were alone: what they have in common, such as the
-tables of :mod:`.planner`, is made once an interval.
+The safety net (:mod:`.safety_net`) constrains what a policy requests. Several policies play side by side, each as if it
+were alone; what they have in common, such as the tables of :mod:`.window_planner`, is computed once an interval.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ def backtest(
     preemption_cost: float = 0.0,
     held: tuple[int, int] = (0, 0),
 ) -> list[Ledger]:
-    """Has policies decide for each job of a batch, from its first interval to its deadline.
+    """Play policies through the markets of a batch, from each job's first interval to its deadline.
 
     Args:
-        policies: who decides, each for itself.
-        batch: the jobs.
-        forecasts: what they are told of the intervals to come.
-        guarded: whether the safety net is there.
-        overhead: what costs a part of an interval: a change of the number of instances, or any that is launched.
-        preemption_cost: intervals at full speed that it costs if there are fewer spot instances than were held in the interval before, of
-            which what a change of the number costs in that interval is a part.
-        held: spot and on-demand instances that each job has as it begins.
+        policies: The policies, each playing for itself.
+        batch: The jobs.
+        forecasts: Forecasts for the policies.
+        guarded: Whether the safety net guards deadlines.
+        overhead: What costs a fraction of an interval: a change of the total number of nodes, or any launch.
+        preemption_cost: Cost, in intervals at full throughput, if fewer spot nodes are on offer than were held in the
+            interval before; the time that the change of the number costs is part of it.
+        held: Spot and on-demand nodes that each job holds at its beginning.
 
     Returns:
         A ledger for each policy.
 
     Example::
 
-        >>> from lightning_core.market import JobBatch, MarketForecaster, LastValue, Market, SpotJob
+        >>> from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob
         >>> from lightning_core.market.policies import OnDemand
         >>> market = Market([0.4] * 10, [4] * 10)
         >>> batch = JobBatch([SpotJob(work=80.0, deadline=10)], market, [0])
@@ -83,8 +82,8 @@ def backtest(
         spot[:, interval], on_demand[:, interval] = chosen
         part[:, interval], progress[:, interval] = left, done
         paid[:, interval] = chosen[0] * rows.price[:, interval] + chosen[1] * rows.on_demand
-        has = np.where(interval < rows.deadline, chosen, has)  # at its own deadline it goes on with what it has
-    kept = has[1] if overhead == "launches" else has.sum(0)  # there, spot instances are not replaced for nothing
+        has = np.where(interval < rows.deadline, chosen, has)  # after its deadline it continues with these
+    kept = has[1] if overhead == "launches" else has.sum(0)  # there, replacing spot nodes costs time
     late = intervals_after(rows.work - done, kept == rows.max_nodes, rows.fastest, rows.growth_fraction)
     cost = paid.sum(1) + late * rows.max_nodes * rows.on_demand
     utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost

@@ -1,6 +1,6 @@
-"""What the prices and counts of the next intervals will be.
+"""Forecasters of market prices and counts.
 
-Those of :mod:`lightning_core.planning.time_series`, ARIMA, and futures that were made wrong on purpose.
+Those of :mod:`lightning_core.planning.time_series`, ARIMA, and futures with artificial errors.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ __all__ = [
     "errors",
 ]  # fmt: skip
 
-# No price is forecast below it.
-LOWEST_PRICE = 0.01
+# Smallest price that is forecast.
+MIN_PRICE = 0.01
 Tails = Literal["uniform", "heavy"]
 
 
 @dataclass(frozen=True, slots=True)
 class Noisy:
-    """The future, made wrong on purpose (the paper's four regimes; it gives no formula).
+    """The true future with artificial errors (the paper's four regimes, for which it gives no formula).
 
     Args:
-        by: how wrong: 0.1 is 10 %.
-        scale: what that is a part of: ``None``, the true value; else so much, say the price of an instance.
-        tails: of the errors: ``"uniform"`` in -1 to 1, or ``"heavy"``, half of Student's t with 1.5 degrees of
-            freedom, cut off at 6.
-        seed: of the errors.
+        by: Size of the errors: 0.1 is 10 %.
+        scale: Value that the size is relative to, such as the price of a node; ``None`` for the true value.
+        tails: Distribution of the errors: ``"uniform"`` in -1 to 1, or ``"heavy"``, half of Student's t with 1.5
+            degrees of freedom, cut off at 6.
+        seed: Seed of the errors.
     """
 
     by: float
@@ -67,7 +67,7 @@ class Noisy:
         true = Perfect().table(values, horizon)
         draw = np.random.default_rng(self.seed)
         if self.tails == "uniform":
-            errors = draw.uniform(-1, 1, true.T.shape).T  # the first intervals ahead are the same, however many follow
+            errors = draw.uniform(-1, 1, true.T.shape).T  # the first forecasts are the same for any horizon
         else:
             errors = np.clip(0.5 * draw.standard_t(1.5, true.T.shape), -6, 6).T
         return true + self.by * errors * (true if self.scale is None else self.scale)
@@ -75,12 +75,12 @@ class Noisy:
 
 @dataclass(slots=True)
 class Arima:
-    """ARIMA, fitted by maximum likelihood to the newest values, now and again; statsmodels does it.
+    """ARIMA, refitted now and then by maximum likelihood to the newest values (needs statsmodels).
 
     Args:
-        order: of the autoregression, the differences and the moving average.
-        window: newest intervals to fit to.
-        refit: intervals after which it is fitted again.
+        order: Orders of the autoregression, the differences and the moving average.
+        window: Number of newest values to fit to.
+        refit: Number of intervals between two fits.
     """
 
     order: tuple[int, int, int] = (1, 1, 0)
@@ -101,10 +101,10 @@ class Arima:
         found = LastValue().table(values, horizon)
         for begin in range(4 * sum(self.order), len(values), self.refit):
             seen = values[max(begin + 1 - self.window, 0) : begin + 1]
-            if np.ptp(seen) == 0:  # all goes on as it is
+            if np.ptp(seen) == 0:  # constant: the last value is right
                 continue
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that it has not converged is no news to whoever sees its errors
+                warnings.simplefilter("ignore")  # of convergence, which the reported errors show
                 try:
                     fitted = ARIMA(seen, order=self.order).fit()
                     for now in range(begin, min(begin + self.refit, len(values))):
@@ -118,24 +118,24 @@ class Arima:
 
 
 class PersistenceForecaster:
-    """Each interval to come is like this one: what :class:`MarketForecaster` says with :class:`LastValue`, without any tables."""
+    """Forecasts that every interval will be like the present one; equals a :class:`MarketForecaster` of last values."""
 
     def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
-        """The interval and so many behind it, one row a job."""
+        """Return the interval and so many after it, one row a job."""
         now = np.minimum(interval, batch.intervals - 1)
         prices, counts = (
             np.repeat(column[:, now : now + 1], 1 + horizon, 1) for column in (batch.price, batch.available)
         )
-        prices[:, 1:] = np.maximum(prices[:, 1:], LOWEST_PRICE)
+        prices[:, 1:] = np.maximum(prices[:, 1:], MIN_PRICE)
         return Forecast(prices, counts)
 
 
 class MarketForecaster:
-    """What one forecaster says of prices, and one of counts; the tables of a market are made once.
+    """Forecasts a market by a forecaster of prices and one of counts; the tables of a market are computed once.
 
     Args:
-        prices: forecaster of prices.
-        counts: forecaster of counts; the same if there is none. Two that draw should have two seeds.
+        prices: Forecaster of prices.
+        counts: Forecaster of counts; None for the same. Two that draw at random should have different seeds.
     """
 
     def __init__(self, prices: Forecaster, counts: Forecaster | None = None) -> None:
@@ -143,7 +143,7 @@ class MarketForecaster:
         self._tables: dict[tuple[int, int], tuple[Market, FloatArray, FloatArray]] = {}
 
     def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
-        """The interval and so many behind it, one row a job."""
+        """Return the interval and so many after it, one row a job."""
         at = batch.starts + np.minimum(interval, batch.deadline - 1)
         now = np.minimum(interval, batch.intervals - 1)
         prices, counts = batch.price[:, now : now + 1], batch.available[:, now : now + 1]
@@ -151,7 +151,7 @@ class MarketForecaster:
             several = [self._of(market, horizon) for market in batch.markets]
             ahead = [(one[1][row], one[2][row]) for one, row in zip(several, at, strict=True)]
             later_prices, later_counts = (np.array(column) for column in zip(*ahead, strict=True))
-            prices = np.concatenate([prices, np.maximum(later_prices, LOWEST_PRICE)], axis=1)
+            prices = np.concatenate([prices, np.maximum(later_prices, MIN_PRICE)], axis=1)
             whole = np.maximum(np.floor(later_counts + 0.5), 0).astype(np.int64)
             counts = np.concatenate([counts, whole], axis=1)
         return Forecast(prices, counts)
@@ -161,7 +161,7 @@ class MarketForecaster:
         if key not in self._tables:
             prices = self._prices.table(market.price, horizon)
             counts = self._counts.table(market.available.astype(float), horizon)
-            self._tables[key] = market, prices, counts  # the market too: no other may get its id
+            self._tables[key] = market, prices, counts  # keep the market alive, so that its id is not reused
         return self._tables[key]
 
 
@@ -174,4 +174,4 @@ FORECASTERS: Mapping[str, Callable[[Market], Forecaster]] = MappingProxyType(
         "perfect": lambda _: Perfect(),
     }
 )
-"""By name, for a market. ``arima`` needs statsmodels."""
+"""Makes a forecaster for a market, by name. ``arima`` needs statsmodels."""

@@ -1,17 +1,4 @@
-"""A market of instances, jobs that must end in it, and the ledger of what they held.
-
-Time goes in intervals. In each, so many spot instances are to be had at a price; on-demand instances always are, at theirs.
-A job holds ``n`` instances in an interval and does ``mu * H(n)`` of its work: ``H`` is its speed, ``mu`` what a change of
-``n`` leaves of the interval. What is not done by the deadline is done behind it, on as many on-demand instances as the job
-can use, and its value falls with each such interval (Kong et al., "Deadline-Aware Online Scheduling for LLM Fine-Tuning
-with Spot Market Predictions", eqs. 1 to 9).
-
-1. Within an interval nothing changes: no instance is lost in the middle of one. Whoever loads a trace takes the least count
-   of each interval, so what is counted could be kept.
-2. An interval is paid for whole.
-3. Spot and on-demand instances are the same to a job; which of them it holds matters to what it pays, and, where
-   overhead is counted by launches, to what an interval leaves.
-"""
+"""A batch of jobs as arrays, one row a job: policies decide for all of them at once."""
 
 from __future__ import annotations
 
@@ -26,27 +13,26 @@ from lightning_core.market.spot_market import Market
 
 
 class JobBatch:
-    """Jobs with the intervals that each of them lives in, as arrays; one row a job.
+    """Jobs side by side, each with the intervals of the market that it lives in.
 
     Args:
-        jobs: the jobs.
-        markets: where each trains, or one for all of them.
-        starts: the interval of its market in which each begins; its deadline must lie within that market.
+        jobs: The jobs.
+        markets: Market of each, or one for all of them.
+        starts: Interval of its market in which each begins; its deadline must lie within that market.
 
     Raises:
-        ValueError: if a job does not fit into its market, or if their number differs.
+        ValueError: If a job does not fit into its market, or the lengths differ.
 
     Attributes:
-        jobs: with their work and speed in ``units``.
-        units: what an instance does in an interval, where a job has as few as it may, shape ``(B,)``. All work that the
-            policies see is in these units, so nothing depends on the units of the jobs.
-        work, value, grace, up, down, loss, on_demand: shape ``(B,)``.
-        reserve: work that is only planned for (:meth:`with_reserve`), shape ``(B,)``.
-        deadline, least, most: shape ``(B,)``, whole.
-        throughput: shape ``(B, N + 1)``, N the most of any; behind a job's own most it goes on with that.
-        price: shape ``(B, D)``, D the latest deadline; behind a job's own deadline it goes on with the last.
-        available: shape ``(B, D)``, whole.
-        before: how many there were in the interval before each, shape ``(B,)``; 0 where there is none.
+        jobs: The jobs, with their work and throughput in ``units``.
+        units: Work of one node in an interval where a job has its fewest nodes, shape ``(B,)``. All work that
+            policies see is in these units, so that nothing depends on the units of the jobs.
+        work, value, grace, growth_fraction, shrink_fraction, preemption_cost, on_demand: Shape ``(B,)``.
+        reserve: Work that is only planned for (:meth:`with_reserve`), shape ``(B,)``.
+        deadline, min_nodes, max_nodes: Shape ``(B,)``, whole.
+        throughput: Shape ``(B, N + 1)``, with N the largest ``max_nodes``; constant beyond a job's own.
+        price: Shape ``(B, D)``, with D the latest deadline; constant after a job's own.
+        available: Shape ``(B, D)``, whole.
     """
 
     def __init__(self, jobs: Sequence[SpotJob], markets: Market | Sequence[Market], starts: Sequence[int]) -> None:
@@ -56,8 +42,8 @@ class JobBatch:
         for job, market, start in zip(jobs, several, starts, strict=True):
             if not 0 <= start <= len(market) - job.deadline:
                 raise ValueError(
-                    f"a job of {job.deadline} intervals must begin at 0 to {len(market) - job.deadline} of {market.name}, "
-                    f"got {start}"
+                    f"a job of {job.deadline} intervals must begin at 0 to {len(market) - job.deadline} of "
+                    f"{market.name}, got {start}"
                 )
         self.units = np.array([job.throughput[job.min_nodes] / job.min_nodes for job in jobs])
         jobs = [_in_units(job, unit) for job, unit in zip(jobs, self.units.tolist(), strict=True)]
@@ -81,7 +67,7 @@ class JobBatch:
         return len(self.work)
 
     def only(self, rows: Sequence[int]) -> JobBatch:
-        """Some of the jobs, in any order, maybe more than once."""
+        """Return some of the jobs, in any order and possibly repeated."""
         other = object.__new__(JobBatch)
         for name, column in vars(self).items():
             picked = tuple(column[row] for row in rows) if isinstance(column, tuple) else column[list(rows)]
@@ -89,7 +75,7 @@ class JobBatch:
         return other
 
     def with_reserve(self) -> JobBatch:
-        """The jobs as policies plan for them: with as much work more as a loss without notice costs each."""
+        """Return the jobs as policies plan for them: with the work that one preemption without notice costs added."""
         if not self.preemption_cost.any():
             return self
         other = self.only(range(len(self)))
@@ -105,23 +91,23 @@ class JobBatch:
 
     @property
     def fastest(self) -> FloatArray:
-        """Work that each does in an interval on all that it can use, shape ``(B,)``."""
+        """Work that each job does in an interval on all nodes that it can use, shape ``(B,)``."""
         fastest: FloatArray = self.throughput[:, -1]
         return fastest
 
     @property
     def feasible(self) -> BoolArray:
-        """Whether on-demand instances alone end each in time, shape ``(B,)``."""
+        """Whether on-demand nodes alone complete each job in time, shape ``(B,)``."""
         feasible: BoolArray = self.work <= (self.growth_fraction + self.deadline - 1) * self.fastest + EXACT
         return feasible
 
     def fraction_left(self, held: IntArray, total: IntArray) -> FloatArray:
-        """What a change from so many instances to so many leaves of an interval (eq. 2); of any shape ``(B, ...)``."""
+        """Return the fraction of an interval left by a change of the number of nodes (eq. 2), shape ``(B, ...)``."""
         growth_fraction, shrink_fraction = (_spread(one, held) for one in (self.growth_fraction, self.shrink_fraction))
         return np.where(total > held, growth_fraction, np.where(total < held, shrink_fraction, 1.0))
 
     def worth_of_rest(self, left: FloatArray, held: IntArray) -> FloatArray:
-        """What the end is worth less what the rest costs behind the deadline (V~), shape of ``left``, ``(B, ...)``."""
+        """Return the value of completion less its cost after the deadline (V~), with the shape of ``left``."""
         max_nodes, fastest, growth_fraction, deadline, value, grace, price = (
             _spread(one, left)
             for one in (
@@ -145,5 +131,5 @@ def _in_units(job: SpotJob, unit: float) -> SpotJob:
 
 
 def _spread(column: FloatArray | IntArray, like: FloatArray | IntArray) -> FloatArray | IntArray:
-    """A column of shape ``(B,)`` so that it goes with an array of shape ``(B, ...)``."""
+    """Reshape a column of shape ``(B,)`` to broadcast with an array of shape ``(B, ...)``."""
     return column.reshape(column.shape + (1,) * (like.ndim - 1))

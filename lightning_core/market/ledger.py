@@ -1,4 +1,4 @@
-"""TODO."""
+"""The ledger of a backtest: what each job of a batch held, did and paid."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Ledger:
     """What a batch of jobs held, did and paid.
 
     Attributes:
-        spot, on_demand: instances held, shape ``(B, D)``.
-        part: of each interval that was left to train in, shape ``(B, D)``.
-        progress: work done by the end of each interval, shape ``(B, D)``, at most all of it.
-        paid: for each interval up to the deadline, shape ``(B, D)``.
-        late: intervals behind the deadline until the rest was done, shape ``(B,)``.
-        cost: all that was paid, also behind the deadline, shape ``(B,)``.
-        utility: value of the end less the cost, shape ``(B,)`` (eq. 9).
+        spot, on_demand: Nodes held, shape ``(B, D)``.
+        part: Fraction of each interval left for training, shape ``(B, D)``.
+        progress: Work done by the end of each interval, shape ``(B, D)``, at most all of it.
+        paid: Cost of each interval up to the deadline, shape ``(B, D)``.
+        late: Intervals after the deadline until the work was done, shape ``(B,)``.
+        cost: Total cost, also after the deadline, shape ``(B,)``.
+        utility: Value of completion less the cost, shape ``(B,)`` (eq. 9).
     """
 
     spot: IntArray
@@ -31,11 +31,11 @@ class Ledger:
     utility: FloatArray
 
     def of(self, rows: slice) -> Ledger:
-        """That of some of the jobs."""
+        """Return the ledger of some of the jobs."""
         return Ledger(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @property
     def on_time(self) -> BoolArray:
-        """Whether each ended by its deadline, shape ``(B,)``."""
+        """Whether each job completed by its deadline, shape ``(B,)``."""
         on_time: BoolArray = self.late == 0
         return on_time

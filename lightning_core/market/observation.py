@@ -1,4 +1,4 @@
-"""What a spot policy sees of an interval, and the two plugs of a market: policies and forecasters."""
+"""What a spot policy observes at the beginning of an interval, and the protocols of policies and forecasts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lightning_core.market.job_batch import JobBatch
 
 
 class Forecast(NamedTuple):
-    """An interval as it is and those behind it as they are thought to be; one row a job, shape ``(B, 1 + horizon)``.
+    """An interval and forecasts of those after it; one row a job, shape ``(B, 1 + horizon)``.
 
-    Args:
-        prices: of a spot instance.
-        counts: of spot instances, whole.
+    Attributes:
+        prices: Price of a spot node.
+        counts: Spot nodes on offer, whole.
     """
 
     prices: FloatArray
@@ -24,25 +24,25 @@ class Forecast(NamedTuple):
 
 
 class ForecastProvider(Protocol):
-    """What is thought of the intervals to come."""
+    """Forecasts prices and counts for the jobs of a batch."""
 
     def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
-        """Of so many intervals behind one that is known."""
+        """Return a known interval and forecasts of as many after it as ``horizon`` says."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Observation:
-    """What a policy sees at the beginning of an interval; one row a job, columns of shape ``(B,)``.
+    """What a policy observes at the beginning of an interval; one row a job, columns of shape ``(B,)``.
 
     Attributes:
-        batch: the jobs. Of its prices and counts only those up to ``interval`` may be looked at.
-        interval: counted from 0.
-        progress: work done.
-        spot: instances held in the interval before.
-        on_demand: instances held in the interval before.
-        forecast: this interval and, by forecast, at least as many behind it as the policy wants.
-        lowest, highest: no policy that plays beside it has less progress, or more: so they can share what they make of
-            the interval.
+        batch: The jobs. A policy may look at its prices and counts up to ``interval`` only.
+        interval: The interval, from 0.
+        progress: Work done.
+        spot: Spot nodes held in the interval before.
+        on_demand: On-demand nodes held in the interval before.
+        forecast: This interval and at least as many after it as the policy's horizon says.
+        lowest, highest: Bounds of the progress under all policies that are backtested side by side, so that they can
+            share what they compute for the interval.
     """
 
     batch: JobBatch
@@ -56,46 +56,46 @@ class Observation:
 
     @property
     def held(self) -> IntArray:
-        """Instances held in the interval before."""
+        """Nodes held in the interval before."""
         return self.spot + self.on_demand
 
     @property
     def price(self) -> FloatArray:
-        """Of a spot instance now."""
+        """Price of a spot node now."""
         return self.forecast.prices[:, 0]
 
     @property
     def available(self) -> IntArray:
-        """Spot instances now."""
+        """Spot nodes on offer now."""
         return self.forecast.counts[:, 0]
 
     @property
     def usable(self) -> IntArray:
-        """Spot instances now that a job can use and that are not dearer than others; 0 if they are too few for it."""
+        """Spot nodes that a job can use now and that cost no more than on-demand ones; 0 if too few for it."""
         batch = self.batch
         count = np.minimum(self.available, batch.max_nodes)
         return np.where((self.price <= batch.on_demand) & (count >= batch.min_nodes), count, 0)
 
     def due(self, intervals: int = 0) -> FloatArray:
-        """Work that is done so many intervals behind this one if it is done evenly (eq. 6); at most all of it."""
+        """Return the work done by an even pace so many intervals after this one (eq. 6); at most all of it."""
         batch = self.batch
         return batch.work * np.minimum((self.interval + 1 + intervals) / batch.deadline, 1.0)
 
     @property
     def intervals_left(self) -> IntArray:
-        """Up to the deadline, this one among them."""
+        """Intervals to the deadline, this one included."""
         return self.batch.deadline - self.interval
 
 
 class SpotPolicy(Protocol):
-    """How many instances of which kind to hold in an interval, for each job of a batch.
+    """Decides how many spot and on-demand nodes each job of a batch should hold in an interval.
 
-    A policy may have a state; it comes from the intervals that it was shown alone, and interval 0 begins anew.
+    A policy may have state, built from the intervals that it was shown; interval 0 starts anew.
     """
 
     @property
     def horizon(self) -> int:
-        """For how many intervals behind the present one it wants forecasts."""
+        """Number of intervals after the present one that it needs forecasts of."""
 
     def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
-        """Spot and on-demand instances, each of shape ``(B,)``; what cannot be is made possible."""
+        """Return the spot and on-demand nodes, each of shape ``(B,)``; the safety net makes them feasible."""

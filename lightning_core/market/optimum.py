@@ -1,8 +1,8 @@
-"""The best that could have been done, knowing all prices and counts beforehand.
+"""The offline optimum: the best plan of each job if all prices and counts are known beforehand.
 
-Where the work of an interval lies on a grid, dynamic programming over (interval, progress, instances held) is exact
-(:mod:`.planner`); where it does not, the pairs of progress and cost are kept of which none is as far for as little: the
-same recursion without a grid. Both agree with every plan tried out.
+Where the work of an interval lies on a grid, dynamic programming over (interval, progress, nodes held) is exact
+(:mod:`.window_planner`). Where it does not, the same recursion runs without a grid, on the undominated pairs of
+progress and cost. Tests compare both with an enumeration of all plans.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from lightning_core.market.progress_grid import exact_grid
 from lightning_core.market.spot_job import EXACT, SpotJob
 from lightning_core.market.window_planner import WindowPlanner
 
-# Labels that differ by less are one.
-ONE = 1e-12
+# Labels whose progress differs by less are the same.
+LABEL_TOLERANCE = 1e-12
 
 
 def optimum(batch: JobBatch) -> FloatArray:
-    """The highest utility that each job could have had, shape ``(B,)``.
+    """Return the highest utility that each job could have had, shape ``(B,)``.
 
     Example::
 
         >>> from lightning_core.market import JobBatch, Market, SpotJob
         >>> market = Market([0.5, 0.2, 0.9], [2, 2, 2])
-        >>> batch = JobBatch([SpotJob(2.0, 3, max_nodes=2, growth_fraction=1.0, shrink_fraction=1.0, value=10.0)], market, [0])
-        >>> optimum(batch).tolist()
+        >>> job = SpotJob(2.0, 3, max_nodes=2, growth_fraction=1.0, shrink_fraction=1.0, value=10.0)
+        >>> optimum(JobBatch([job], market, [0])).tolist()
         [9.6]
     """
     on_grid = [
@@ -51,17 +51,17 @@ def optimum(batch: JobBatch) -> FloatArray:
 
 
 def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: float = 1.0) -> float:
-    """The highest utility of a job of any speed.
+    """Return the highest utility of a job of any throughput.
 
     Args:
-        job: the job.
-        price: of a spot instance, an interval each, shape ``(D,)``.
-        available: how many there are, shape ``(D,)``.
-        on_demand: price of an on-demand instance.
+        job: The job.
+        price: Price of a spot node by interval, shape ``(D,)``.
+        available: Spot nodes on offer, shape ``(D,)``.
+        on_demand: Price of an on-demand node.
     """
     numbers = np.array([0, *range(job.min_nodes, job.max_nodes + 1)])
     throughput = np.array(job.throughput)[numbers]
-    labels = {0: (np.zeros(1), np.zeros(1))}  # by instances held: work done, cost
+    labels = {0: (np.zeros(1), np.zeros(1))}  # by nodes held: work done, cost
     best = -math.inf
     for interval in range(job.deadline):
         spot = np.minimum(numbers, available[interval]) if price[interval] <= on_demand else np.zeros_like(numbers)
@@ -89,9 +89,9 @@ def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: f
 
 
 def _undominated(done: FloatArray, paid: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Those than which no other is as far for as little."""
+    """Return the labels of which no other has done as much for as little."""
     order = np.lexsort((-done, paid))
     done, paid = done[order], paid[order]
     farthest = np.maximum.accumulate(np.concatenate([[-math.inf], done[:-1]]))
-    kept = done > farthest + ONE
+    kept = done > farthest + LABEL_TOLERANCE
     return done[kept], paid[kept]

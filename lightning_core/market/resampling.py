@@ -1,4 +1,4 @@
-"""TODO."""
+"""Resamples a recording to intervals of a given length."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lightning_core.core.arrays import FloatArray, IntArray
 def resample(
     times: FloatArray, counts: IntArray, prices: FloatArray | None, interval: float, end: float, gap: float = math.inf
 ) -> tuple[IntArray, FloatArray | None]:
-    """The least count and the highest price of each whole interval; what is known holds until the next is.
+    """Return the lowest count and the highest price of each whole interval; a value holds until the next one.
 
     Args:
-        times: seconds since the first, not falling, shape ``(n,)``.
-        counts: from then on.
-        prices: from then on, if there are any.
-        interval: seconds.
-        end: of the recording, seconds.
-        gap: seconds after which what is known no longer holds: there are none then.
+        times: Seconds since the first record, not falling, shape ``(n,)``.
+        counts: Count from each time on.
+        prices: Price from each time on, if there are any.
+        interval: Seconds of an interval.
+        end: End of the recording, in seconds.
+        gap: Seconds after which a value no longer holds: the count is 0 then.
 
     Raises:
-        ValueError: if ``interval`` is not positive, or the recording is shorter than one.
+        ValueError: If ``interval`` is not positive, or the recording is shorter than one.
     """
     if not interval > 0:
         raise ValueError(f"interval must be positive, got {interval}")

@@ -1,4 +1,13 @@
-"""TODO."""
+"""A job that must complete by a deadline on nodes of a market (Kong et al., eqs. 1 to 9).
+
+A job that holds ``n`` nodes in an interval does ``mu * H(n)`` of its work: ``H`` is its throughput, and ``mu`` the
+fraction of the interval that a change of ``n`` leaves. Work left at the deadline is done after it, on as many on-demand
+nodes as the job can use, and the job's value falls with each such interval (Kong et al., "Deadline-Aware Online
+Scheduling for LLM Fine-Tuning with Spot Market Predictions").
+
+Spot and on-demand nodes are the same to a job; which of them it holds matters to what it pays and, where launches are
+counted as overhead, to the fraction that an interval leaves.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +19,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
-# What counts as equal, in money and in work, of which one instance does about 1 in an interval (:class:`JobBatch`).
+# Tolerance in money and in work, of which one node does about 1 in an interval (see JobBatch.units).
 EXACT = 1e-9
 
 
@@ -22,24 +31,24 @@ Numbers = FloatArray | IntArray | float
 
 @dataclass(frozen=True, slots=True)
 class SpotJob:
-    """Work that must end by a deadline, on instances.
+    """Work to be done by a deadline.
 
     Args:
-        work: to do, in any unit, positive.
-        deadline: intervals from its start, at least 1.
-        min_nodes: instances that it needs to train at all.
-        max_nodes: instances that it can use.
-        throughput: work that 0, 1, .. ``max_nodes`` instances do in an interval; none: as much as there are instances.
-        growth_fraction: part of an interval that is left if the number of instances grows, above 0 to 1.
-        shrink_fraction: part of an interval that is left if it shrinks.
-        value: of its end by the deadline, in the unit of the prices.
-        grace: after so many times its deadline, above 1, its end is worth nothing.
-        preemption_cost: intervals at full speed that it costs if spot instances go without notice: what has to be done again, and to
-            start again. Policies plan for one, and the safety net lets it hold spot instances only where there is time
-            for one, or where it is later than by one. None by itself.
+        work: Work to do, in any unit, positive.
+        deadline: Intervals from its start, at least 1.
+        min_nodes: Fewest nodes on which it can train.
+        max_nodes: Most nodes that it can use.
+        throughput: Work done in an interval on 0, 1, .. ``max_nodes`` nodes; empty: as much as there are nodes.
+        growth_fraction: Fraction of an interval left for training when the number of nodes grows, above 0 to 1.
+        shrink_fraction: The same when it shrinks.
+        value: Value of completion by the deadline, in the unit of the prices.
+        grace: Multiple of the deadline, above 1, after which completion is worth nothing.
+        preemption_cost: Cost of a preemption without notice, in intervals at full throughput: starting again, and
+            the work to be done again. Policies plan for one preemption, and the safety net lets the job hold spot nodes
+            only where there is time for one, or where the job is late by more than one anyway.
 
     Raises:
-        ValueError: if one is out of its range.
+        ValueError: If one is out of its range.
 
     Example::
 
@@ -66,23 +75,22 @@ class SpotJob:
             raise ValueError(f"deadline must be at least 1 interval, got {self.deadline}")
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ValueError(
-                f"min_nodes must be at least 1 and at most {self.max_nodes} instances, got {self.min_nodes}"
+                f"min_nodes must be at least 1 and at most max_nodes {self.max_nodes}, got {self.min_nodes}"
             )
         if not self.throughput:
             object.__setattr__(self, "throughput", tuple(map(float, range(self.max_nodes + 1))))
         if len(self.throughput) != self.max_nodes + 1:
-            raise ValueError(
-                f"throughput must be of 0 to {self.max_nodes} instances, got {len(self.throughput)} numbers"
-            )
+            raise ValueError(f"throughput must have {self.max_nodes + 1} numbers, got {len(self.throughput)}")
         if not all(map(math.isfinite, self.throughput)):
             raise ValueError(f"throughput must be finite, got {self.throughput}")
         if self.throughput[0] != 0 or any(b < a for a, b in zip(self.throughput, self.throughput[1:], strict=False)):
-            raise ValueError(f"throughput must be 0 without instances, and not fall with more, got {self.throughput}")
+            raise ValueError(f"throughput must be 0 on 0 nodes and must not fall with more, got {self.throughput}")
         if not self.throughput[self.min_nodes] > 0:
-            raise ValueError(f"throughput must be positive on {self.min_nodes} instances, got {self.throughput}")
+            raise ValueError(f"throughput must be positive on min_nodes {self.min_nodes}, got {self.throughput}")
         if not 0 < self.growth_fraction <= self.shrink_fraction <= 1:
             raise ValueError(
-                f"growth_fraction and shrink_fraction must satisfy 0 < growth_fraction <= shrink_fraction <= 1, got {self.growth_fraction} and {self.shrink_fraction}"
+                f"fractions must satisfy 0 < growth_fraction <= shrink_fraction <= 1, got "
+                f"{self.growth_fraction} and {self.shrink_fraction}"
             )
         if not 0 <= self.value < math.inf:
             raise ValueError(f"value must be at least 0 and finite, got {self.value}")
@@ -93,32 +101,39 @@ class SpotJob:
 
     @property
     def feasible(self) -> bool:
-        """Whether all on-demand instances that it can use end it by its deadline."""
+        """Whether all on-demand nodes that it can use complete it by its deadline."""
         return self.work <= (self.growth_fraction + self.deadline - 1) * self.throughput[-1] * (1 + EXACT)
 
     def intervals_after(self, left: float, held: int) -> int:
-        """Intervals behind the deadline until so much work is done, on all that it can use; it held so many before."""
+        """Return the intervals after the deadline until the work left is done, given the nodes held before."""
         return int(intervals_after(left, held == self.max_nodes, self.throughput[-1], self.growth_fraction))
 
     def worth_of_rest(self, left: float, held: int, on_demand: float = 1.0) -> float:
-        """What its end is worth less what that costs, if so much work is left at the deadline (V~ of eq. 9)."""
+        """Return the value of completion less its cost, given the work left at the deadline (V~ of eq. 9)."""
         late = self.intervals_after(left, held)
         return self.value_at(self.deadline + late) - late * self.max_nodes * on_demand
 
     def value_at(self, interval: int) -> float:
-        """What its end at an interval is worth (eq. 4)."""
+        """Return the value of completion in an interval (eq. 4)."""
         return float(value_at(interval, self.deadline, self.value, self.grace))
 
 
 def intervals_after(left: Numbers, at_most: BoolArray | bool, fastest: Numbers, growth_fraction: Numbers) -> IntArray:
-    """Intervals that the rest takes on all instances that a job can use; ``at_most``: it holds those already."""
+    """Return the intervals that the work left takes on all nodes that a job can use.
+
+    Args:
+        left: Work left.
+        at_most: Whether the job holds all those nodes already.
+        fastest: Work of all those nodes in an interval.
+        growth_fraction: Fraction of the first interval that starting them leaves.
+    """
     first = fastest * np.where(at_most, 1.0, growth_fraction)
     more = np.ceil((left - first) / fastest - EXACT)
     return np.where(left <= EXACT, 0, 1 + np.maximum(more, 0)).astype(np.int64)
 
 
 def value_at(interval: Numbers, deadline: Numbers, value: Numbers, grace: Numbers) -> FloatArray:
-    """Worth of an end at an interval (eq. 4): all of it by the deadline, then less and less, and nothing in the end."""
+    """Return the value of completion in an interval (eq. 4): all of it by the deadline, then falling linearly to 0."""
     part = 1.0 - (interval - deadline) / ((grace - 1.0) * deadline)
     worth: FloatArray = value * np.clip(part, 0.0, 1.0)
     return worth

@@ -1,4 +1,4 @@
-"""TODO."""
+"""A spot market: prices and numbers of spot nodes, interval by interval."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from lightning_core.core.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Market:
-    """Spot instances interval by interval.
+    """Spot nodes on offer, interval by interval.
+
+    Within an interval nothing changes: no node is preempted in the middle of one, because a trace is read at the lowest
+    count of each interval. An interval is paid for whole. On-demand nodes are always on offer.
 
     Args:
-        price: of a spot instance for an interval, shape ``(T,)``, not negative.
-        available: how many can be had, shape ``(T,)``, whole.
-        on_demand: price of an on-demand instance for an interval.
-        seconds: of an interval.
-        name: for people.
+        price: Price of a spot node for an interval, shape ``(T,)``, not negative.
+        available: Spot nodes on offer, shape ``(T,)``, whole.
+        on_demand: Price of an on-demand node for an interval.
+        seconds: Seconds of an interval.
+        name: Name for messages.
 
     Raises:
-        ValueError: if one is out of its range.
+        ValueError: If one is out of its range.
 
     Example::
 
@@ -40,9 +43,7 @@ class Market:
     def __post_init__(self) -> None:
         price, available = np.asarray(self.price, float), np.asarray(self.available)
         if price.ndim != 1 or price.shape != available.shape or not len(price):
-            raise ValueError(
-                f"price and available must be of the same intervals, got {price.shape} and {available.shape}"
-            )
+            raise ValueError(f"price and available must have the same length, got {price.shape} and {available.shape}")
         if not (np.isfinite(price).all() and (price >= 0).all()):
             raise ValueError(f"price must be at least 0 and finite, got {price.min()} to {price.max()}")
         whole = available.astype(np.int64)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""A synthetic market for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def synthetic(
     calm: float = 0.9,
     interval: float = INTERVAL,
 ) -> Market:
-    """A market that is made up: count and price swing around a daily wave, each as it was but for a part.
+    """Return a market whose count and price vary around a daily wave, each an autoregression of order 1.
 
     Args:
-        seed: of the draws.
-        intervals: how many.
-        max_nodes: instances at the best of times.
-        price: in the mean, in on-demand prices.
-        calm: how much of its distance from the wave each keeps from interval to interval, 0 to below 1.
-        interval: seconds of one.
+        seed: Seed of the draws.
+        intervals: Number of intervals.
+        max_nodes: Nodes on offer at the best of times.
+        price: Mean price, in on-demand prices.
+        calm: Fraction of its distance from the wave that each keeps from interval to interval, 0 to below 1.
+        interval: Seconds of an interval.
 
     Raises:
-        ValueError: if ``calm`` is out of its range.
+        ValueError: If ``calm`` is out of its range.
     """
     if not 0 <= calm < 1:
         raise ValueError(f"calm must be at least 0 and below 1, got {calm}")

@@ -1,7 +1,7 @@
-"""Recordings of markets, read; and one that is made up.
+"""Readers of market recordings.
 
-Whatever a recording's grain, an interval has the least count that was there in it, so what is counted could be kept for the
-whole interval, and the highest price. Where a recording has no prices, whoever reads it says what a spot instance costs.
+An interval gets the lowest count recorded in it, so that this many nodes could have been kept for all of it, and the
+highest price. For a recording without prices the caller says what a spot node costs.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from lightning_core.market.resampling import resample
 from lightning_core.market.spot_market import Market
 
 INTERVAL = 1800.0
-# Names that columns have in the recordings that are about.
+# Column names in the recordings that exist.
 COUNTS, PRICES = ("available", "avail", "count"), ("price", "price_p10", "spot_price")
-# Intervals without any recording for longer than this have no spot instances, seconds.
+# Seconds without a record after which an interval is taken to have no spot nodes.
 GAP = 3600.0
 
 
 def shipped_trace(price: float | None = None, on_demand: float = 1.0, interval: float | None = None) -> Market:
-    """28 days of a marketplace for A100 cards, with prices as parts of the on-demand price.
+    """Return 28 days of a marketplace for A100 cards, with prices relative to the on-demand price.
 
     Args:
-        price: of a spot instance instead of those.
-        on_demand: price of an on-demand instance.
-        interval: seconds of an interval; None: as recorded, 30 minutes.
+        price: Price of a spot node instead of the recorded ones.
+        on_demand: Price of an on-demand node.
+        interval: Seconds of an interval; None: as recorded, 30 minutes.
     """
     with resources.as_file(resources.files("lightning_core.market") / "data" / "a100.csv") as path:
         market = read_intervals(path, price, on_demand, interval)
@@ -46,18 +46,17 @@ def shipped_trace(price: float | None = None, on_demand: float = 1.0, interval: 
 def read_trace(
     path: Path, price: float | None = None, on_demand: float = 1.0, interval: float | None = None, pool: str = ""
 ) -> Market:
-    """A recording of any kind that is known: it is told by its ending and its first line.
+    """Read a recording of any known kind, recognised by its suffix and its first line.
 
     Args:
-        path: of the file.
-        price: of a spot instance. Where a recording has prices it counts instead of them; where it has none it must be
-            given.
-        on_demand: price of an on-demand instance.
-        interval: seconds of an interval; None: 30 minutes, or what a recording of intervals says.
-        pool: of a snapshot of SpotLake's, ``INSTANCE@ZONE``.
+        path: File to read.
+        price: Price of a spot node: instead of recorded ones, and required where none are recorded.
+        on_demand: Price of an on-demand node.
+        interval: Seconds of an interval; None: as recorded in a file of intervals, else 30 minutes.
+        pool: Pool of a SpotLake snapshot, ``INSTANCE@ZONE``.
 
     Raises:
-        ValueError: if it is none, or lacks what it must have.
+        ValueError: If it is of no known kind, or lacks something required.
     """
     if path.suffix == ".json":
         return read_spot_traces(path, _require_price(path, price), on_demand, interval or INTERVAL)
@@ -78,30 +77,30 @@ def read_trace(
 
 def _require_price(path: Path, price: float | None) -> float:
     if price is None:
-        raise ValueError(f"{path}: has no prices: say what a spot instance costs")
+        raise ValueError(f"{path}: has no prices: say what a spot node costs")
     return price
 
 
 def read_intervals(
     path: Path, price: float | None = None, on_demand: float = 1.0, interval: float | None = None
 ) -> Market:
-    """A CSV of intervals, one row each, in their order.
+    """Read a CSV of intervals, one row each, in order.
 
     Args:
-        path: has a column of counts (``available``, ``avail`` or ``count``), maybe one of prices (``price``,
-            ``price_p10`` or ``spot_price``), and maybe ``hour``.
-        price: of a spot instance, if there is no such column.
-        on_demand: price of an on-demand instance.
-        interval: seconds of an interval; None: what ``hour`` says, else 30 minutes. Intervals that ``hour`` says are others become
-            intervals of this length.
+        path: File with a column of counts (``available``, ``avail`` or ``count``) and optionally prices (``price``,
+            ``price_p10`` or ``spot_price``) and ``hour``.
+        price: Price of a spot node, if there is no such column.
+        on_demand: Price of an on-demand node.
+        interval: Seconds of an interval; None: as ``hour`` says, else 30 minutes. Recorded intervals of another
+            length are resampled.
 
     Raises:
-        ValueError: if a column is missing, or a value is no number.
+        ValueError: If a column is missing, or a value is not a number.
     """
     with _open(path) as file:
         rows = list(csv.DictReader(file))
     if not rows:
-        raise ValueError(f"{path}: there must be intervals, got none")
+        raise ValueError(f"{path}: must have at least one interval, got none")
     counts = _column(path, rows, COUNTS)
     if counts is None:
         raise ValueError(f"{path}: must have a column {' or '.join(COUNTS)}, got {', '.join(rows[0])}")
@@ -118,16 +117,16 @@ def read_intervals(
 
 
 def read_spot_traces(path: Path, price: float, on_demand: float = 1.0, interval: float = INTERVAL) -> Market:
-    """A JSON of the public spot traces: ``{"metadata": {"gap_seconds": s}, "data": [count, ...]}``.
+    """Read a JSON of the public spot traces: ``{"metadata": {"gap_seconds": s}, "data": [count, ...]}``.
 
     Args:
-        path: of the file.
-        price: of a spot instance: such a trace has none.
-        on_demand: price of an on-demand instance.
-        interval: seconds of an interval.
+        path: File to read.
+        price: Price of a spot node, which such a trace does not contain.
+        on_demand: Price of an on-demand node.
+        interval: Seconds of an interval.
 
     Raises:
-        ValueError: if it is not such a file.
+        ValueError: If it is not such a file.
     """
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
@@ -143,16 +142,16 @@ def read_spot_traces(path: Path, price: float, on_demand: float = 1.0, interval:
 
 
 def read_events(path: Path, price: float, on_demand: float = 1.0, interval: float = INTERVAL) -> Market:
-    """A CSV of events, with the columns ``time``, seconds, and ``change``: so many instances more, or fewer.
+    """Read a CSV of events with the columns ``time``, in seconds, and ``change``, in nodes.
 
     Args:
-        path: of the file; the rows in order of time. The last one ends the recording.
-        price: of a spot instance.
-        on_demand: price of an on-demand instance.
-        interval: seconds of an interval.
+        path: File to read, with its rows in order of time. The last row ends the recording.
+        price: Price of a spot node.
+        on_demand: Price of an on-demand node.
+        interval: Seconds of an interval.
 
     Raises:
-        ValueError: if a column is missing, the times fall, or more instances go than there are.
+        ValueError: If a column is missing, the times fall, or the count becomes negative.
     """
     with _open(path) as file:
         rows = list(csv.DictReader(file))
@@ -161,7 +160,7 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, interval: floa
         raise ValueError(f"{path}: must have at least two rows with the columns time and change")
     counts = np.cumsum(changes)
     if (np.diff(times) < 0).any() or (counts < 0).any():
-        raise ValueError(f"{path}: times must not fall, and there cannot be fewer than no instances")
+        raise ValueError(f"{path}: times must not fall, and the count must not become negative")
     lowest, _ = resample(times - times[0], _whole(path, counts), None, interval, end=float(times[-1] - times[0]))
     return Market(np.full(len(lowest), price), lowest, on_demand, interval, path.stem)
 
@@ -169,21 +168,21 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, interval: floa
 def read_spotlake(
     paths: Iterable[Path], instance: str, zone: str, interval: float = INTERVAL, score: str = "T3"
 ) -> Market:
-    """SpotLake's snapshots of AWS: how many instances a pool is thought to give, and at what price.
+    """Read SpotLake's snapshots of AWS: how many instances a pool is expected to give, and at what price.
 
-    The count is the largest capacity that scored well enough, 0 to 50; prices are parts of the on-demand price. An
-    empty cell and -1 are missing, 0 is a value. Of two prices of a pool the higher counts. An interval whose snapshots are
-    missing goes on with what was known, and with nothing after an hour.
+    The count is the largest capacity with a sufficient score, 0 to 50; prices are relative to the on-demand price. An
+    empty cell and -1 are missing values, 0 is a value. Of two prices of a pool the higher one counts. An interval
+    without snapshots continues the last one, and has no nodes after an hour.
 
     Args:
-        paths: of snapshots, ``.csv`` or ``.csv.gz``, in any order.
-        instance: type, as ``p4d.24xlarge``.
-        zone: id of its availability zone, as ``use1-az1``.
-        interval: seconds of an interval.
+        paths: Snapshots, ``.csv`` or ``.csv.gz``, in any order.
+        instance: Instance type, such as ``p4d.24xlarge``.
+        zone: Id of the availability zone, such as ``use1-az1``.
+        interval: Seconds of an interval.
         score: ``"T3"`` or ``"T2"``.
 
     Raises:
-        ValueError: if no snapshot has the pool, or a column is missing.
+        ValueError: If no snapshot has the pool, or a column is missing.
     """
     found: dict[float, tuple[int, float]] = {}
     for path in paths:
@@ -212,14 +211,14 @@ def read_spotlake(
 
 
 def _open(path: Path) -> TextIO:
-    """Text, packed or not, with or without a byte order mark."""
+    """Open a text file, compressed or not, with or without a byte order mark."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
     return path.open(newline="", encoding="utf-8-sig")
 
 
 def _parse_cell(text: str | None) -> float | None:
-    """A cell's number; None if it is missing."""
+    """Return the number in a cell; None if it is missing."""
     value = float(text) if text else -1.0
     return None if value < 0 else value
 
@@ -244,5 +243,5 @@ def _prices(path: Path, column: FloatArray | None, price: float | None, interval
     if price is not None:
         return np.full(intervals, price)
     if column is None:
-        raise ValueError(f"{path}: has no column {' or '.join(PRICES)}: say what a spot instance costs")
+        raise ValueError(f"{path}: has no column {' or '.join(PRICES)}: say what a spot node costs")
     return column

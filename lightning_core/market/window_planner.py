@@ -1,15 +1,16 @@
-"""The best plan over a few intervals, exactly, by dynamic programming; for all jobs of a batch and any progress at once.
+"""Exact plans for a few intervals by dynamic programming, for all jobs of a batch and any progress at once.
 
-For a number of instances the cheapest split is spot first where that is cheaper, and a change is paid for by what the
-number was before. So a state is (interval, progress, number), and a decision the next number. Progress lies on a grid on
-which every interval's work does, if there is one (:func:`grid_of`); else it is rounded down to a fine one.
+For a given number of nodes the cheapest split is spot first where spot is cheaper, and the cost of a change depends on
+the number before. So a state is (interval, progress, number), and a decision is the next number. Progress lies on a
+grid that contains the work of every interval, if there is one (:mod:`.progress_grid`); else it is rounded down to a
+fine one.
 
     f_t(Z, m) = max over n of  f_{t+1}(Z + mu(n, m) H(n), n) - cost_t(n)
 
-``mu`` knows only whether n is more than m, the same or less: with the maxima over larger and over smaller n running
-along, an interval takes O(grid * instances) for each job. Only the progress that a job still can have is looked at, and
-windows that end at the same interval are one. The same recursion over all intervals to the deadline, with the prices
-as they came, is the offline optimum (:mod:`.optimum`).
+``mu`` depends only on whether n is above m, equal or below. With running maxima over larger and over smaller n, an
+interval takes O(grid * nodes) for each job. Only progress that a job can still have is evaluated, and windows that end
+in the same interval share a table. The same recursion over all intervals to the deadline, with the recorded prices, is
+the offline optimum (:mod:`.optimum`).
 """
 
 from __future__ import annotations
@@ -30,20 +31,22 @@ if TYPE_CHECKING:
 
 
 End = Literal["target", "literal", "rollout"]
-"""What a window is worth by the progress at its end: ``"target"``, as if what is missing of even progress were missing
-at the deadline; ``"literal"``, all that is missing (eq. 10 as printed); ``"rollout"``, all of it, done at once on as
-many on-demand instances as the job can use."""
+"""Worth of a window by the progress at its end.
+
+``"target"``: as if the gap to even progress were missing at the deadline. ``"literal"``: all work left is missing there
+(eq. 10 as printed). ``"rollout"``: all work left is done at once on as many on-demand nodes as the job can use.
+"""
 
 
 class Table(NamedTuple):
-    """What a window is worth from each of its intervals on.
+    """Worth of a window from each of its intervals on.
 
-    Args:
-        group: whose it is.
-        first, last: the least and the most progress of each job that it is asked of, in cells, shape ``(jobs,)``.
-        worth: behind each interval of the window, arrays of shape ``(N + 1, jobs, cells)``: by the number of instances
-            held in it.
-        cost: of so many instances in each interval, shape ``(intervals, jobs, N + 1)``; inf where it may not have so many.
+    Attributes:
+        group: Jobs of the table.
+        first, last: Lowest and highest progress of each job that it covers, in cells, shape ``(jobs,)``.
+        worth: Worth after each interval of the window, arrays of shape ``(N + 1, jobs, cells)``, by the number of
+            nodes held in it.
+        cost: Cost by interval, job and number of nodes, shape ``(intervals, jobs, N + 1)``; inf where not allowed.
     """
 
     group: Group
@@ -53,25 +56,25 @@ class Table(NamedTuple):
     cost: FloatArray
 
     def cell(self, progress: FloatArray) -> IntArray:
-        """The column in which so much progress lies, shape ``(jobs,)``."""
+        """Return the column of a progress, shape ``(jobs,)``."""
         cell: IntArray = np.minimum(self.group.cell(progress) - self.first, self.worth[0].shape[2] - 1)
         return cell
 
     def has(self, progress: FloatArray) -> bool:
-        """Whether it can be asked of so much progress."""
+        """Return whether the table covers a progress."""
         cell = self.group.cell(progress)
         return bool(((cell >= self.first) & (cell <= self.last)).all())
 
     def action_values(self, interval: int, cell: IntArray, held: IntArray) -> tuple[FloatArray, IntArray]:
-        """What 0, 1, .. instances in an interval of the window are worth, and to which cells they lead.
+        """Return the worth of holding 0, 1, .. nodes in an interval of the window, and the cells that this leads to.
 
         Args:
-            interval: counted from 0.
-            cell: in which each job is, shape ``(jobs,)``.
-            held: its instances in the interval before.
+            interval: Interval of the window, from 0.
+            cell: Cell of each job, shape ``(jobs,)``.
+            held: Nodes of each in the interval before.
 
         Returns:
-            Each of shape ``(jobs, N + 1)``.
+            Two arrays of shape ``(jobs, N + 1)``.
         """
         number, jobs = np.arange(len(self.group.same)), np.arange(len(cell))[:, None]
         after = self.worth[interval]
@@ -80,10 +83,10 @@ class Table(NamedTuple):
 
 
 class WindowPlanner:
-    """Plans for windows of forecasts. Policies that share one share its tables: it keeps those of one interval.
+    """Plans windows of forecasts. Policies that share one share its tables, which are kept for one interval.
 
     Args:
-        end: what a window is worth at its end.
+        end: Worth of a window at its end.
     """
 
     def __init__(self, end: End = "target") -> None:
@@ -94,15 +97,15 @@ class WindowPlanner:
         self._tables: dict[tuple[int, int], Table] = {}
 
     def plan(self, observation: Observation, horizon: int, steps: int) -> tuple[IntArray, IntArray]:
-        """The first steps of the best plan of each job.
+        """Return the first steps of the best plan of each job.
 
         Args:
-            observation: the interval, and forecasts of at least ``horizon`` intervals.
-            horizon: intervals of the window behind this one.
-            steps: how many to tell, at most ``horizon + 1``.
+            observation: The interval, with forecasts of at least ``horizon`` intervals.
+            horizon: Intervals of the window after this one.
+            steps: Steps to return, at most ``horizon + 1``.
 
         Returns:
-            Spot and on-demand instances, each of shape ``(B, steps)``; none behind a deadline.
+            Spot and on-demand nodes, each of shape ``(B, steps)``; 0 after a deadline.
         """
         totals = np.zeros((len(observation.batch), steps), np.int64)
         for table in self._tables_of(observation, horizon):
@@ -114,7 +117,7 @@ class WindowPlanner:
         return spot, totals - spot
 
     def worth(self, observation: Observation, horizon: int) -> FloatArray:
-        """What the best plan of each job is worth from now on, shape ``(B,)``; nan if its deadline is over."""
+        """Return the worth of the best plan of each job from now on, shape ``(B,)``; nan after its deadline."""
         found = np.full(len(observation.batch), np.nan)
         for group in groups_of(observation.batch):
             intervals, rows = min(horizon + 1, group.deadline - observation.interval), group.rows
@@ -126,7 +129,7 @@ class WindowPlanner:
         return found
 
     def _tables_of(self, observation: Observation, horizon: int) -> Iterator[Table]:
-        """One a group whose deadline is not over."""
+        """Yield a table for each group whose deadline has not passed."""
         if self._batch is not observation.batch:
             self._batch, self._groups = observation.batch, groups_of(observation.batch)
         if self._forecast is not observation.forecast:
@@ -147,7 +150,7 @@ class WindowPlanner:
         cells = np.ceil(goal / group.unit - 1e-6).astype(np.int64)
         first = group.cell(np.minimum(observation.lowest, observation.progress)[rows])
         last = group.cell(np.maximum(observation.highest, observation.progress)[rows])
-        # Up to the goal, or what can be done by then.
+        # Up to the goal, or to the farthest cell that can be reached.
         columns = np.minimum(np.maximum(cells - first, 0), last - first + intervals * int(group.same[-1])).max() + 1
         done = (first[:, None] + np.arange(columns)) * group.unit
         numbers = len(group.same)
@@ -162,7 +165,7 @@ class WindowPlanner:
 
 
 def _end_of(batch: JobBatch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
-    """What the rest is worth if it is done from an interval on, by number of instances, job and cell."""
+    """Return the worth of the work left if it is done from an interval on, by number of nodes, job and cell."""
     max_nodes, price, up, fastest, deadline, value, grace = (
         column[rows][:, None]
         for column in (
@@ -195,20 +198,20 @@ def _costs(observation: Observation, rows: IntArray, intervals: int, numbers: in
 
 
 def step_back(after: FloatArray, cost: FloatArray, group: Group) -> FloatArray:
-    """What it is worth before an interval, by what it is worth behind it; both of shape (numbers, jobs, cells).
+    """Return the worth before an interval from the worth after it; both of shape ``(numbers, jobs, cells)``.
 
     Args:
-        after: by the number of instances held in the interval.
-        cost: of so many instances, shape ``(jobs, numbers)``.
-        group: the jobs.
+        after: Worth by the number of nodes held in the interval.
+        cost: Cost of each number of nodes, shape ``(jobs, numbers)``.
+        group: The jobs.
 
     Returns:
-        By the number held before.
+        Worth by the number of nodes held before.
     """
     best = _moved(after, group.same, cost)
     more = _moved(after, group.up, cost)
     fewer = more.copy() if np.array_equal(group.up, group.down) else _moved(after, group.down, cost)
-    # In place: more[m] becomes the best of all that are at least m, fewer[m] of all that are at most m.
+    # In place: more[m] becomes the best of all numbers >= m, fewer[m] of all numbers <= m.
     for m in range(len(after) - 2, -1, -1):
         np.maximum(more[m], more[m + 1], out=more[m])
     for m in range(1, len(after)):
@@ -219,7 +222,7 @@ def step_back(after: FloatArray, cost: FloatArray, group: Group) -> FloatArray:
 
 
 def _moved(after: FloatArray, gains: IntArray, cost: FloatArray) -> FloatArray:
-    """``after`` so many cells further on, at most at the last one, less the cost of each number."""
+    """Return ``after`` shifted by the cells gained, at most to the last one, less the cost of each number."""
     moved = np.empty_like(after)
     for n, cells in enumerate(gains.tolist()):
         inside = max(after.shape[2] - cells, 0)
@@ -229,7 +232,7 @@ def _moved(after: FloatArray, gains: IntArray, cost: FloatArray) -> FloatArray:
 
 
 def _walk(table: Table, observation: Observation, steps: int) -> IntArray:
-    """The numbers of instances that lead to what the window is worth, shape ``(jobs, steps)``."""
+    """Return the numbers of nodes along the best plan, shape ``(jobs, steps)``."""
     rows = table.group.rows
     jobs = np.arange(len(rows))
     cell, held = table.cell(observation.progress[rows]), observation.held[rows]
@@ -237,7 +240,7 @@ def _walk(table: Table, observation: Observation, steps: int) -> IntArray:
     for step in range(steps):
         worth, then = table.action_values(step, cell, held)
         good = worth >= worth.max(1, keepdims=True) - EXACT
-        # Of equals the number that it has, else the smallest.
+        # On a tie it keeps its number, else the smallest wins.
         held = np.where(good[jobs, held], held, good.argmax(1))
         cell = then[jobs, held]
         totals[:, step] = held

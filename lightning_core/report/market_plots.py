@@ -1,4 +1,4 @@
-"""Pictures of a spot market: what jobs held interval by interval, and what policies cost beside how many jobs were on time."""
+"""Plots of a spot market: what jobs held by interval, and cost against on-time share by policy."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from matplotlib.ticker import MaxNLocator
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market import JobBatch, Ledger
 
-SPOT, ON_DEMAND, IDLE, THERE, INK = "#1f5f8b", "#e8a33d", "#d5dae1", "#8fb8d0", "#17202a"
+SPOT, ON_DEMAND, IDLE, OFFERED, INK = "#1f5f8b", "#e8a33d", "#d5dae1", "#8fb8d0", "#17202a"
 
 
 class IntervalSeries(NamedTuple):
-    """Intervals of jobs, as they are drawn; a row is of shape ``(S,)``."""
+    """Intervals to draw; each series is of shape ``(S,)``."""
 
     available: IntArray | Sequence[int]
-    """Spot instances that there were."""
+    """Spot nodes on offer."""
     spot: IntArray | Sequence[int]
-    """Held."""
+    """Spot nodes held."""
     on_demand: IntArray | Sequence[int]
-    """Held."""
+    """On-demand nodes held."""
     progress: FloatArray | Sequence[float]
-    """Part of the work that was done by the end of each."""
+    """Fraction of the work done by the end of each interval."""
     max_nodes: int
-    """Instances that can be used."""
+    """Most nodes that can be used."""
     deadline: float
-    """In intervals."""
+    """Deadline, in intervals."""
     failures: Sequence[int] = ()
-    """In each."""
+    """Failures in each interval."""
     numbers: Sequence[int] = ()
-    """Their numbers; from 0 if none are given."""
+    """Numbers of the intervals; from 0 if empty."""
 
 
 def draw_plan(batch: JobBatch, ledger: Ledger, path: Path, title: str, now: bool = False) -> None:
-    """Writes the intervals of one job.
+    """Draw the intervals of one job.
 
     Args:
-        batch: of the job; its first row counts.
-        ledger: what it held.
-        path: of the file; its ending says the format.
-        title: above it.
-        now: whether only the first interval is known, the others being a forecast.
+        batch: Batch whose first job is drawn.
+        ledger: Its ledger.
+        path: File to write; its suffix is the format.
+        title: Title of the plot.
+        now: Whether only the first interval is known and the others are a forecast.
     """
     figure = Figure(figsize=(9, 4.2), layout="constrained")
-    _strip(figure.subplots(), _of(batch, ledger, 0), title, now)
+    _draw_series(figure.subplots(), _of(batch, ledger, 0), title, now)
     figure.savefig(path, dpi=120)
 
 
@@ -64,15 +64,15 @@ def draw_backtest(
     shown: tuple[str, int],
     path: Path,
 ) -> None:
-    """Writes cost against on-time share, and the intervals of one job under one policy.
+    """Draw cost against on-time share, and the intervals of one job under one policy.
 
     Args:
-        batch: the jobs.
-        guarded: what they held by policy, with the safety net.
-        bare: the same without it.
-        best: mean cost of the offline optimum.
-        shown: the policy and the row whose intervals are drawn.
-        path: of the file; its ending says the format.
+        batch: The jobs.
+        guarded: Ledgers by policy, with the safety net.
+        bare: Ledgers by policy, without it.
+        best: Mean cost of the offline optimum.
+        shown: Policy and row whose intervals are drawn.
+        path: File to write; its suffix is the format.
     """
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(5, 6))
@@ -92,65 +92,66 @@ def draw_backtest(
     legend = left.legend(loc="best", fontsize=8)
     name, row = shown
     words = f"{name}, from interval {int(batch.starts[row])} of {batch.markets[row].name}"
-    _strip(right, _of(batch, guarded[name], row), words)
+    _draw_series(right, _of(batch, guarded[name], row), words)
     for text in (*legend.get_texts(), right.title):
-        text.set_parse_math(False)  # a name is no formula
+        text.set_parse_math(False)  # names are not formulas
     figure.savefig(path, dpi=120)
 
 
-def draw_intervals(strip: IntervalSeries, path: Path, title: str) -> None:
-    """Writes the intervals of a run.
+def draw_intervals(series: IntervalSeries, path: Path, title: str) -> None:
+    """Draw the intervals of a run.
 
     Args:
-        strip: its intervals.
-        path: of the file; its ending says the format.
-        title: above them.
+        series: Its intervals.
+        path: File to write; its suffix is the format.
+        title: Title of the plot.
     """
     figure = Figure(figsize=(9, 4.2), layout="constrained")
-    _strip(figure.subplots(), strip, title)
+    _draw_series(figure.subplots(), series, title)
     figure.savefig(path, dpi=120)
 
 
 def _of(batch: JobBatch, ledger: Ledger, row: int) -> IntervalSeries:
-    """One job as it was played."""
+    """Return the intervals of one job of a backtest."""
     job = batch.jobs[row]
     at = np.arange(job.deadline)
     progress = ledger.progress[row, at] / (job.work * batch.units[row])
-    return IntervalSeries(batch.available[row, at], ledger.spot[row, at], ledger.on_demand[row, at], progress, job.max_nodes,
+    return IntervalSeries(batch.available[row, at], ledger.spot[row, at], ledger.on_demand[row, at], progress,
+    job.max_nodes,
                  job.deadline)  # fmt: skip
 
 
-def _strip(axes: Axes, strip: IntervalSeries, title: str, now: bool = False) -> None:
-    """A bar an interval over the spot instances that there are, and the work that is done."""
-    there, spot, on_demand, progress = map(np.asarray, strip[:4])
-    at = np.asarray(strip.numbers if len(strip.numbers) else np.arange(len(there)))
-    intervals = max(int(at[-1]) + 1 if len(at) else 0, strip.deadline)
-    axes.bar(at, there, width=1.0, color=THERE, alpha=0.35, label="spot instances there are")
+def _draw_series(axes: Axes, series: IntervalSeries, title: str, now: bool = False) -> None:
+    """Draw a bar per interval over the spot nodes on offer, and the work done."""
+    there, spot, on_demand, progress = map(np.asarray, series[:4])
+    at = np.asarray(series.numbers if len(series.numbers) else np.arange(len(there)))
+    intervals = max(int(at[-1]) + 1 if len(at) else 0, series.deadline)
+    axes.bar(at, there, width=1.0, color=OFFERED, alpha=0.35, label="spot nodes on offer")
     axes.bar(at, spot, width=0.8, color=SPOT, label="spot")
     axes.bar(at, on_demand, width=0.8, bottom=spot, color=ON_DEMAND, label="on-demand")
     begun = np.concatenate([[False], progress[:-1] >= 1 - 1e-9])
     idle = at[(spot + on_demand == 0) & ~begun]
     if len(idle):
         axes.plot(idle, np.full(len(idle), 0.25), "s", color=INK, markersize=4, label="idle")
-    # What goes far beyond what can be used runs off the top.
-    top = max(min(int(there.max()), 2 * strip.max_nodes), strip.max_nodes, 1)
-    if len(lost := at[np.asarray(strip.failures, int) > 0] if len(strip.failures) else at[:0]):
-        axes.plot(lost, np.full(len(lost), 1.1 * top), "x", color="#b3261e", label="a node was lost")
-    axes.axhline(strip.max_nodes, color=INK, linewidth=0.6, linestyle=":")
-    axes.text(intervals - 0.55, strip.max_nodes, " can use", va="bottom", ha="right", fontsize=7, color=INK)
+    # Counts far beyond what can be used are cut off at the top.
+    top = max(min(int(there.max()), 2 * series.max_nodes), series.max_nodes, 1)
+    if len(lost := at[np.asarray(series.failures, int) > 0] if len(series.failures) else at[:0]):
+        axes.plot(lost, np.full(len(lost), 1.1 * top), "x", color="#b3261e", label="failure")
+    axes.axhline(series.max_nodes, color=INK, linewidth=0.6, linestyle=":")
+    axes.text(intervals - 0.55, series.max_nodes, " usable", va="bottom", ha="right", fontsize=7, color=INK)
     if now:
         axes.axvline(0.5, color=INK, linewidth=0.8, linestyle=":")
         axes.text(0.55, top * 1.16, "forecast", fontsize=8, va="top")
-    axes.set(xlabel="interval", ylabel="instances", ylim=(0, 1.2 * top), xlim=(-0.6, intervals - 0.4), title=title)
+    axes.set(xlabel="interval", ylabel="nodes", ylim=(0, 1.2 * top), xlim=(-0.6, intervals - 0.4), title=title)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.title.set_parse_math(False)
     done = axes.twinx()
     ends = np.concatenate([at[:1] - 0.5, at + 0.5])
     done.plot(ends, np.concatenate([[0.0], progress]) * 100, color="#007a59", label="work done")
-    done.plot([-0.5, strip.deadline - 0.5], [0, 100], color="#007a59", linewidth=0.7, linestyle="--", label="evenly")
-    if intervals > strip.deadline:
-        done.axvline(strip.deadline - 0.5, color=INK, linewidth=1)
-        done.text(strip.deadline - 0.5, 118, " deadline", fontsize=8, va="top")
+    done.plot([-0.5, series.deadline - 0.5], [0, 100], color="#007a59", linewidth=0.7, linestyle="--", label="evenly")
+    if intervals > series.deadline:
+        done.axvline(series.deadline - 0.5, color=INK, linewidth=1)
+        done.text(series.deadline - 0.5, 118, " deadline", fontsize=8, va="top")
     done.set(ylabel="work done, %", ylim=(0, 120))
     handles = [one for axis in (axes, done) for one in axis.get_legend_handles_labels()[0]]
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=7, fontsize=7, frameon=False)

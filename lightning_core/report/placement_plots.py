@@ -1,4 +1,4 @@
-"""The plan of a day as a picture: what each place gives in each period."""
+"""Plots of a day's plan: the GPUs that each location gives in each period."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ INK = "#17202a"
 
 
 def draw(placement: Placement, path: Path) -> None:
-    """Writes GPUs by place, period and level, beside what each node has.
+    """Draw GPUs by location, period and level, beside the capacity of each node.
 
     Args:
-        placement: the plan.
-        path: of the file; its ending says the format.
+        placement: The plan.
+        path: File to write; its suffix is the format.
     """
     demands = placement.demands
     figure = Figure(
@@ -49,17 +49,17 @@ def draw(placement: Placement, path: Path) -> None:
         text.set_parse_math(False)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
-                  title="level (black: what a node has)", title_fontsize=8, fontsize=8)  # fmt: skip
+                  title="level (black: capacity of a node)", title_fontsize=8, fontsize=8)  # fmt: skip
     figure.savefig(path, dpi=120)
 
 
 def draw_day(placement: Placement, results: Mapping[str, DayResult], path: Path) -> None:
-    """Writes the GPUs that each place gives, step by step, beside what a node has.
+    """Draw the GPUs that each location gives, step by step, beside the capacity of each node.
 
     Args:
-        placement: the plan.
-        results: what became of the day, by who foresaw it.
-        path: of the file; its ending says the format.
+        placement: The plan.
+        results: Results of the day by forecaster.
+        path: File to write; its suffix is the format.
     """
     demands = placement.demands
     locations = demands.locations
@@ -67,7 +67,7 @@ def draw_day(placement: Placement, results: Mapping[str, DayResult], path: Path)
     panels = figure.subplots(len(locations), 1, sharex=True, squeeze=False)[:, 0]
     steps = len(next(iter(results.values())).loads[locations[0]])
     for axes, location in zip(panels, locations, strict=True):
-        # Whoever is told first lies below: where they are the same the last is seen.
+        # Later lines cover earlier ones where they coincide.
         for colour, (name, one) in zip(np.resize(COLOURS, len(results)), results.items(), strict=True):
             axes.step(np.arange(steps), one.loads[location], where="post", color=str(colour), label=name, linewidth=1.4)
         if location != CLOUD:

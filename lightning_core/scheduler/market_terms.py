@@ -1,4 +1,4 @@
-"""What a pool is told of its market: where prices come from, and which policies there are to choose from."""
+"""The market of a pool: where prices come from, and which policies the selector chooses from."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.spot_market import Market
 from lightning_core.market.traces import INTERVAL, read_trace, shipped_trace
 
-# As different from each other as they are: what plans, what waits, what keeps to the clock, what trusts nothing.
-USUAL = ("chain", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
+# Policies that differ as much as possible: planning ahead, waiting, even pace, no forecast, no spot nodes.
+DEFAULT_POLICIES = ("chain", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +20,20 @@ class MarketTerms:
     """A pool's market.
 
     Args:
-        trace: file of a recording (:func:`~lightning_core.market.traces.read_trace`), whose first interval is the pool's first;
-            empty: the one that is shipped.
-        price: of a spot instance for an interval: where none is recorded, or instead of what was.
-        on_demand: price of an on-demand instance.
-        interval: seconds of an interval; none: as it was recorded.
-        pool: of a recording of SpotLake's, ``INSTANCE@ZONE``.
-        policies: names in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of which each job gets one.
-        seed: of the draws among them.
-        value: of a job that ends in time, in what it costs on on-demand instances alone.
-        grace: after so many times its deadline its end is worth nothing.
-        kept_fraction: part of an interval that is left if the number of instances changes in it.
+        trace: Recording (:func:`~lightning_core.market.traces.read_trace`), whose first interval is the pool's first;
+            empty for the one that is shipped.
+        price: Price of a spot node for an interval: where none is recorded, or instead of the recorded ones.
+        on_demand: Price of an on-demand node.
+        interval: Seconds of an interval; None: as recorded.
+        pool: Pool of a SpotLake recording, ``INSTANCE@ZONE``.
+        policies: Names in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of which each job gets one.
+        seed: Seed of the draws among them.
+        value: Value of a job that completes in time, relative to its cost on on-demand nodes alone.
+        grace: Multiple of a job's deadline after which completion is worth nothing.
+        kept_fraction: Fraction of an interval left for training when the number of nodes changes in it.
 
     Raises:
-        ValueError: if one is out of its range.
+        ValueError: If one is out of its range.
     """
 
     trace: str = ""
@@ -41,14 +41,14 @@ class MarketTerms:
     on_demand: float = 1.0
     interval: float | None = None
     pool: str = ""
-    policies: tuple[str, ...] = USUAL
+    policies: tuple[str, ...] = DEFAULT_POLICIES
     seed: int = 0
     value: float = 1.5
     grace: float = 1.5
     kept_fraction: float = 0.9
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policies", tuple(self.policies))  # a list, as it comes from a file
+        object.__setattr__(self, "policies", tuple(self.policies))  # a file gives a list
         if not self.policies or len(set(self.policies)) < len(self.policies):
             got = ", ".join(self.policies) or "none"
             raise ValueError(f"market policies must be at least one, each once, got {got}")
@@ -79,16 +79,16 @@ class MarketTerms:
             raise ValueError(f"market kept_fraction must be above 0 and at most 1, got {self.kept_fraction}")
 
     def market(self) -> Market:
-        """The recording.
+        """Return the recording.
 
         Raises:
-            ValueError: if it cannot be read.
-            OSError: if it is not there.
+            ValueError: If it cannot be parsed.
+            OSError: If it cannot be read.
         """
         if not self.trace:
             return shipped_trace(self.price, self.on_demand, self.interval)
         return read_trace(Path(self.trace), self.price, self.on_demand, self.interval, self.pool)
 
     def make(self) -> dict[str, SpotPolicy]:
-        """The policies, by name."""
+        """Return new policies, by name."""
         return {name: SPOT_POLICIES[name]() for name in self.policies}

@@ -34,13 +34,13 @@ def test_a_plan(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     said = Said(capsys, "market", "plan", "--trace", calm, *JOB, "--picture", str(picture))
     assert said.code == 0
     assert "recorded: 0.5 to 0.5" in said.out
-    assert "80 of work in 10 intervals (5h) on 1 to 12 instances; worth 121.5" in said.out
+    assert "80 of work in 10 intervals (5h) on 1 to 12 nodes; worth 121.5" in said.out
     intervals = re.findall(r"^(\d) +8 +0\.500 +(\d+) +(\d+) ", said.out, re.MULTILINE)
     assert [interval for interval, _, _ in intervals] == list("0123456789")
-    now = re.search(r"now: hold (\d+) spot and (\d+) on-demand instances", said.out)
+    now = re.search(r"now: hold (\d+) spot and (\d+) on-demand nodes", said.out)
     assert now is not None
     assert now.groups() == intervals[0][1:]
-    cost = re.search(r"ends in time and costs ([\d.]+); on-demand alone 81", said.out)
+    cost = re.search(r"completes in time and costs ([\d.]+); on-demand only 81", said.out)
     assert cost is not None
     assert 40 < float(cost[1]) < 50  # eight at half the price do nearly all of it
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -49,7 +49,9 @@ def test_a_plan(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_job_that_cannot_end_in_time_is_told_so(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "market", "plan", "--trace", calm, "--work", "130", "--deadline", "10")
     assert said.code == 3
-    assert "warning: it cannot end in time: 12 on-demand instances do 118.8 by then, 130 is to be done" in said.out
+    assert (
+        "warning: it cannot complete in time: 12 on-demand nodes do 118.8 of work by then, and 130 is left" in said.out
+    )
 
 
 def test_a_backtest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,13 +76,13 @@ def test_arguments_of_policies_and_a_price_that_is_assumed(tmp_path: Path, capsy
     assert said.code == 0
     assert "price assumed: 0.3" in said.out
     assert "ahap:omega=1" in said.out
-    assert Said(capsys, *asked).err == f"error: {path}: has no prices: say what a spot instance costs (--price)\n"
+    assert Said(capsys, *asked).err == f"error: {path}: has no prices: say what a spot node costs (--price)\n"
 
 
 def test_forecasts(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "market", "forecast", "--trace", calm)
     assert said.code == 0
-    assert "spot instances: always 8\nprice: always 0.5\n" in said.out
+    assert "spot nodes: always 8\nprice: always 0.5\n" in said.out
     said = Said(capsys, "market", "forecast", "--horizon", "3")
     assert len(re.findall(r"^last .*\(1\.00\)", said.out, re.MULTILINE)) == 2
     assert len(re.findall(r"^(autoregressive|seasonal) ", said.out, re.MULTILINE)) == 4
@@ -89,7 +91,7 @@ def test_forecasts(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (("plan", "--deadline", "10"), "a job needs --work, or the --run-dir and the --job of a run"),
+        (("plan", "--deadline", "10"), "a job needs --work W, or --run-dir DIR with --job NAME"),
         (("plan", *JOB, "--policy", "chains"), "must be one of chain, .*, got 'chains'; did you mean 'chain'"),
         (("plan", *JOB, "--policy", "ahap:colour=1"), "--policy ahap: .*unexpected keyword argument 'colour'"),
         (("plan", *JOB, "--policy", "ahap:omega=2.5"), "omega and commitment must be whole, got 2.5 and 1"),
@@ -97,7 +99,7 @@ def test_forecasts(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
         (("plan", *JOB, "--policy", "ahap:mode=Paper"), "mode, end and ahead must be of .* got 'Paper'"),
         (("plan", *JOB, "--throughput", "1,nan,3"), "throughput must be finite"),
         (("plan", *JOB, "--policy", "ahap:omega=0"), "omega must be at least 1 interval, got 0"),
-        (("plan", *JOB, "--throughput", "1,two"), "--throughput must be numbers with commas between, got '1,two'"),
+        (("plan", *JOB, "--throughput", "1,two"), "--throughput must be numbers separated by commas, got '1,two'"),
         (("plan", *JOB, "--trace", "/nowhere.csv"), "No such file"),
         (("backtest", *JOB, "--starts", "0"), "--starts must be at least 1, got 0"),
         (("backtest", "--work", "80", "--deadline", "2000"), "at most the 1316 intervals of a100, got 2000"),
@@ -120,7 +122,7 @@ def test_the_speed_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.C
     run.mkdir()
     Simulation(Settings(policy="edf", devices=2), jobs, journal=run / "journal.db").run(until=20.0)
     said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "vit", "--deadline", "4")
-    assert "batches in an interval by instances: 1: 1.8e+04, 2: 3.24e+04" in said.out
+    assert "batches in an interval by number of nodes: 1: 1.8e+04, 2: 3.24e+04" in said.out
     assert said.code == 0
     said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "bart", "--deadline", "4")
     assert "has no job 'bart'; did you mean 'bert'" in said.err
@@ -148,7 +150,7 @@ def test_a_slot_is_as_long_as_the_market_s(tmp_path: Path, capsys: pytest.Captur
         "--trace",
         str(hourly),
     )
-    assert "by instances: 1: 3.6e+04, 2: 6.48e+04" in Said(capsys, *asked).out
+    assert "by number of nodes: 1: 3.6e+04, 2: 6.48e+04" in Said(capsys, *asked).out
 
 
 def test_recordings_are_told_apart(tmp_path: Path) -> None:

@@ -103,11 +103,11 @@ def test_whether_a_job_can_be_ended_in_time_at_all() -> None:
     [
         ({"work": 0.0}, "work must be positive"),
         ({"deadline": 0}, "deadline must be at least 1 interval"),
-        ({"min_nodes": 13}, "min_nodes must be at least 1 and at most 12"),
-        ({"throughput": (0.0, 1.0)}, "throughput must be of 0 to 12 instances"),
+        ({"min_nodes": 13}, "min_nodes must be at least 1 and at most max_nodes 12"),
+        ({"throughput": (0.0, 1.0)}, "throughput must have 13 numbers"),
         ({"max_nodes": 2, "throughput": (0.0, 2.0, 1.0)}, "not fall with more"),
-        ({"max_nodes": 2, "throughput": (1.0, 2.0, 3.0)}, "throughput must be 0 without instances"),
-        ({"growth_fraction": 0.95, "shrink_fraction": 0.9}, "growth_fraction and shrink_fraction must satisfy"),
+        ({"max_nodes": 2, "throughput": (1.0, 2.0, 3.0)}, "throughput must be 0 on 0 nodes"),
+        ({"growth_fraction": 0.95, "shrink_fraction": 0.9}, "fractions must satisfy"),
         ({"grace": 1.0}, "grace must be above 1"),
         ({"value": math.nan}, "value must be at least 0"),
     ],
@@ -119,8 +119,8 @@ def test_jobs_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(
     ("price", "available", "words"),
-    [([0.1], [1, 2], "of the same intervals"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
-     ([], [], "of the same intervals"), ([math.inf], [1], "price must be at least 0 and finite")],
+    [([0.1], [1, 2], "must have the same length"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
+     ([], [], "must have the same length"), ([math.inf], [1], "price must be at least 0 and finite")],
 )  # fmt: skip
 def test_markets_that_cannot_be(price: Any, available: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -103,8 +103,8 @@ def test_what_is_shared_out_anew_lets_a_bad_policy_come_back() -> None:
 @pytest.mark.parametrize(
     ("names", "more", "words"),
     [
-        ([], {}, "policies must have names"),
-        (["a", "a"], {}, "each another one"),
+        ([], {}, "policies must have distinct names"),
+        (["a", "a"], {}, "distinct names"),
         (["a"], {"jobs": 0}, "jobs must be at least 1"),
         (["a"], {"share": 1.0}, "share must be at least 0"),
     ],
@@ -116,7 +116,7 @@ def test_selectors_that_cannot_be(names: list[str], more: dict[str, float], word
 
 @pytest.mark.parametrize("wrong", [[0.5], [0.5, 1.5], [0.5, math.nan]])
 def test_utilities_that_cannot_be(wrong: list[float]) -> None:
-    with pytest.raises(ValueError, match="utilities must be 2 numbers of 0 to 1"):
+    with pytest.raises(ValueError, match="utilities must be 2 numbers from 0 to 1"):
         Selector("ab").update(np.array(wrong))
 
 

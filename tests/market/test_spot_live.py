@@ -304,7 +304,7 @@ def test_its_slots_are_drawn(tmp_path: Path) -> None:
     job = {**BUNDLE["jobs"]["a"], "deadline": "80s"}
     draw(run, Bundle.from_dict({"pool": {"devices": 3}, "jobs": {"a": job}}), tmp_path / "intervals.svg")
     words = (tmp_path / "intervals.svg").read_text()
-    assert "spot instances there are" in words
+    assert "spot nodes on offer" in words
     assert f"paid {run.cost:.3g}; on-demand only" in words
 
 

@@ -67,9 +67,9 @@ def test_slots(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("available,price\n", "there must be intervals, got none"),
+        ("available,price\n", "must have at least one interval, got none"),
         ("hour,price\n0,1\n", "must have a column available or avail or count, got hour, price"),
-        ("available\n1\n", "say what a spot instance costs"),
+        ("available\n1\n", "say what a spot node costs"),
         ("available,price\nx,1\n", "every available must be a number"),
         ("available,price\n1\n", "every price must be a number"),
         ("available,price\n1.5,1\n", "every count must be whole"),
@@ -94,7 +94,7 @@ def test_events(tmp_path: Path) -> None:
     text = "time,change\n100,4\n1000,-3\n1200,2\n2500,5\n3700,0\n"
     market = read_events(written(tmp_path / "a.csv", text), price=0.4)
     assert market.available.tolist() == [1, 3]
-    for wrong, words in (("time,change\n0,1\n", "at least two rows"), ("time,change\n0,1\n5,-2\n", "fewer than no")):
+    for wrong, words in (("time,change\n0,1\n", "at least two rows"), ("time,change\n0,1\n5,-2\n", "become negative")):
         with pytest.raises(ValueError, match=words):
             read_events(written(tmp_path / "b.csv", wrong), price=0.4)
 

@@ -1,4 +1,4 @@
-"""How many spot and on-demand instances to hold; one file a policy."""
+"""Spot policies decide how many spot and on-demand nodes to hold; one file each."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -28,4 +28,4 @@ SPOT_POLICIES: Mapping[str, Callable[..., SpotPolicy]] = MappingProxyType(
         "on-demand": OnDemand,
     }
 )
-"""By name; whatever makes one takes its arguments by keyword."""
+"""Factories of the policies, by name; their arguments are keywords."""

@@ -1,4 +1,4 @@
-"""Adaptive hybrid allocation without prediction (Kong et al., algorithm 3)."""
+"""AHANP: adaptive hybrid allocation without prediction (Kong et al., algorithm 3)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from lightning_core.market.safety_net import SafetyNet
 
 
 class Ahanp:
-    """Keeps the number of instances steady: halves or doubles it by progress, and by how the count of spot ones moves.
+    """Keeps the number of nodes steady: halves or doubles it by progress and by the change of the spot count.
 
-    As printed, a fleet of on-demand instances shrinks to the least when the first spot ones appear, and a job that is
-    idle because spot is dear begins on the least. By default the one doubles, and the other waits.
+    As printed, a fleet of on-demand nodes shrinks to the minimum when the first spot nodes appear, and a job that is
+    idle because spot nodes are dear starts on the minimum. By default the former doubles and the latter waits.
 
     Args:
-        sigma: a spot price up to so many on-demand prices is cheap.
+        sigma: Spot price, relative to the on-demand price, up to which spot nodes are cheap.
         mode: ``"default"``, or ``"paper"`` for the rules as printed.
 
     Raises:
-        ValueError: if ``sigma`` is not above 0.
+        ValueError: If ``sigma`` is not above 0.
     """
 
     horizon = 0

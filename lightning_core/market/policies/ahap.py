@@ -1,4 +1,4 @@
-"""Adaptive hybrid allocation with prediction (Kong et al., algorithm 1): committed horizon control."""
+"""AHAP: adaptive hybrid allocation with prediction (Kong et al., algorithm 1), a committed horizon control."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ Mode = Literal["default", "paper"]
 
 
 class Ahap:
-    """Plans a window of forecasts exactly in each interval, and does what the last plans say in the mean.
+    """Plans a window of forecasts exactly in each interval, and follows the mean of the last plans.
 
-    A job that is as far as it should be at the window's end takes cheap spot instances alone.
+    A job that is as far as it should be at the window's end holds cheap spot nodes only.
 
     Args:
-        omega: intervals of the window behind the present one.
-        commitment: plans that count, the printed ``v``, from 1 to ``omega + 1``.
-        sigma: a spot price up to so many on-demand prices is cheap; it matters only for jobs that are ahead.
-        end: what a window is worth at its end (:data:`~lightning_core.market.window_planner.End`).
-        ahead: a job is ahead by its progress at the ``"window_end"``, or ``"now"``.
-        mode: ``"default"``, or ``"paper"``: plans are added up, ends are literal, in its last intervals no
-            job is ahead.
-        planner: tables that several policies share; they must have the same ``end``.
+        omega: Intervals of the window after the present one.
+        commitment: Plans to average, the printed ``v``, from 1 to ``omega + 1``.
+        sigma: Spot price, relative to the on-demand price, up to which spot nodes are cheap; used only for jobs that
+            are ahead.
+        end: Worth of a window at its end (:data:`~lightning_core.market.window_planner.End`).
+        ahead: Where progress is compared with an even pace: at the ``"window_end"``, or ``"now"``.
+        mode: ``"default"``, or ``"paper"``: plans are summed, ends are literal, and no job is ahead in its last
+            intervals.
+        planner: Planner whose tables several policies share; it must have the same ``end``.
 
     Raises:
-        ValueError: if one is out of its range.
+        ValueError: If one is out of its range.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Ahap:
         self.paper = mode == "paper"
         end = "literal" if self.paper else end
         if planner is not None and planner.end != end:
-            raise ValueError(f"windows must end as the policy's do, {end}, got {planner.end}")
+            raise ValueError(f"planner must have the policy's end {end!r}, got {planner.end}")
         self.omega, self.commitment, self.sigma = omega, commitment, sigma
         self.horizon = omega
         self._ahead = ahead

@@ -1,9 +1,8 @@
-"""Provision for what is likely: the count of spot instances as a Markov chain, learned from its own past.
+"""Plans for the expected future: the count of spot nodes as a Markov chain, estimated from its own past.
 
-It moves from interval to interval as it did before: a transition is as likely as it was seen, with a belief that mostly all
-stays as it is. The price is thought to stay. Against that chain the plan to the deadline is optimal, by
-backward induction over (interval, progress, instances held, count): it buys what the mean of all futures asks for, where a
-single forecast would be believed to the last interval.
+A transition is as likely as it was frequent, with a prior that the count mostly stays. The price is assumed to stay.
+Against that chain the plan to the deadline is optimal, by backward induction over (interval, progress, nodes held,
+count): it optimises the mean over all futures, where a policy with a single forecast believes it to the last interval.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from lightning_core.market.window_planner import step_back
 
 
 def transitions(counts: IntArray, max_nodes: int, *, stays: float = 0.9, belief: float = 4.0) -> FloatArray:
-    """How likely the count of the next interval is, by that of this one.
+    """Return the estimated transition probabilities of the count.
 
     Args:
-        counts: seen so far, one an interval; more than ``max_nodes`` are as good as those.
-        max_nodes: instances that a job can use.
-        stays: how likely the count is thought to stay, before anything is seen.
-        belief: for how many transitions from each count that counts.
+        counts: Counts seen so far, one an interval; larger ones are taken as ``max_nodes``.
+        max_nodes: Most nodes that a job can use.
+        stays: Prior probability that the count stays.
+        belief: Weight of the prior, in transitions from each count.
 
     Returns:
         Shape ``(max_nodes + 1, max_nodes + 1)``; rows add up to 1.
@@ -43,17 +42,17 @@ def transitions(counts: IntArray, max_nodes: int, *, stays: float = 0.9, belief:
 
 
 class Chain:
-    """The best mean over all futures of a Markov chain that is learned as it goes.
+    """Maximises the expected utility under a Markov chain that is estimated as it goes.
 
-    A decision costs a few milliseconds for each interval up to the deadline, and grows with the square of ``max_nodes``.
+    A decision takes a few milliseconds per interval up to the deadline, and grows with the square of ``max_nodes``.
 
     Args:
-        window: newest intervals that it learns from.
-        stays: how likely it is thought that a count stays, before anything is seen.
-        belief: for how many transitions that counts.
+        window: Number of newest intervals to learn from.
+        stays: Prior probability that the count stays.
+        belief: Weight of that prior, in transitions.
 
     Raises:
-        ValueError: if one is out of its range.
+        ValueError: If one is out of its range.
     """
 
     horizon = 0
@@ -82,7 +81,7 @@ class Chain:
         counts = market.available[max(now + 1 - self.window, 0) : now + 1]
         chain = transitions(counts, job.max_nodes, stays=self.stays, belief=self.belief)
         group = group_of(job)
-        if left / group.unit > CELLS:  # it need not be finer than that
+        if left / group.unit > CELLS:  # a finer grid would not change the plan
             group = group_of(job, left / CELLS)
         cost = _costs(job, float(observation.price[row]), market.on_demand)
         worth = _expected(job, left, intervals - 1, chain, cost, group, market.on_demand)
@@ -98,13 +97,15 @@ class Chain:
 def _expected(
     job: SpotJob, left: float, intervals: int, chain: FloatArray, cost: FloatArray, group: Group, on_demand: float
 ) -> FloatArray:
-    """What is to be expected behind this interval, with so many to come.
+    """Return the expected worth after this interval, with so many to come.
 
     Returns:
-        By the instances held in this interval, by its count, and by the cells of what is left that are done in it.
+        Worth by the nodes held in this interval, by its count, and by the cells of the work left that are done in it.
     """
     fastest = int(group.same[-1])
-    cells = min(math.ceil(left / group.unit), (intervals + 1) * fastest) + 1  # what is left, or can be done by then
+    cells = (
+        min(math.ceil(left / group.unit), (intervals + 1) * fastest) + 1
+    )  # the work left, or what can be done by then
     rest = np.maximum(left - np.arange(cells) * group.unit, 0.0)
     at_most = (np.arange(job.max_nodes + 1) == job.max_nodes)[:, None]
     late = intervals_after(rest, at_most, job.throughput[-1], job.growth_fraction)
@@ -116,7 +117,7 @@ def _expected(
 
 
 def _costs(job: SpotJob, price: float, on_demand: float) -> FloatArray:
-    """Of 0 to ``max_nodes`` instances by the count of spot ones; inf where the job may not have so many."""
+    """Return the cost of 0 to ``max_nodes`` nodes by the count of spot nodes; inf where not allowed."""
     number = np.arange(job.max_nodes + 1)
     spot = np.minimum(number, number[:, None]) * (price <= on_demand)
     cost = spot * price + (number - spot) * on_demand

@@ -1,4 +1,4 @@
-"""All the spot instances that there are, and on-demand ones near the deadline."""
+"""All the spot nodes on offer, and on-demand nodes near the deadline."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lightning_core.market.observation import Observation
 
 
 class MaxSpot:
-    """Maximal spot utilisation (MSU): the safety net brings the job home, if it is there.
+    """Maximises spot use (MSU); the safety net completes the job in time, if it is on.
 
     Args:
-        last: in so many intervals before the deadline it fills up with on-demand instances, whether it must or not.
+        last: Number of intervals before the deadline in which it adds on-demand nodes in any case.
 
     Raises:
-        ValueError: if ``last`` is below 0.
+        ValueError: If ``last`` is below 0.
     """
 
     horizon = 0

@@ -1,4 +1,4 @@
-"""Spot instances only if they are forecast to live long enough to be worth the change (Wu et al., section 5.4)."""
+"""Spot nodes only if they are forecast to live long enough to be worth the change (Wu et al., section 5.4)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from lightning_core.market.observation import Observation
 
 
 class NextLifetime:
-    """All the instances that a job can use, or none; the length of the next life of spot instances decides.
+    """Holds all nodes that a job can use, or none, by the forecast lifetime of spot nodes.
 
-    With ``k`` on-demand prices over spot ones and ``d`` intervals that a change costs: from idle to spot if they live
-    longer than ``k d / (k - 1)``, from on-demand instances if longer than twice that. Idle it takes on-demand instances
-    only for the safety net's sake, so it is nothing without that.
+    With ``k`` the ratio of the on-demand price to the spot price and ``d`` the intervals that a change costs, it moves
+    from idle to spot nodes if they live longer than ``k d / (k - 1)``, and from on-demand nodes if longer than twice
+    that. An idle job gets on-demand nodes only from the safety net, so the policy is useless without it.
 
     Args:
-        horizon: intervals that it looks ahead.
+        horizon: Intervals that it looks ahead.
 
     Raises:
-        ValueError: if ``horizon`` is below 1.
+        ValueError: If ``horizon`` is below 1.
     """
 
     def __init__(self, horizon: int = 5) -> None:

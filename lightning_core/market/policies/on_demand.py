@@ -1,4 +1,4 @@
-"""On-demand instances alone: the fewest that end the job in time, all the time."""
+"""On-demand nodes only: the fewest that complete the job in time, from its start to its end."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lightning_core.market.spot_job import EXACT
 
 
 def fewest_in_time(batch: JobBatch) -> IntArray:
-    """Instances that, held from the first interval on, end each job by its deadline; all that it can use if none do."""
+    """Return the fewest nodes that, held from the start on, complete each job in time; all of them if none do."""
     done = batch.throughput * (batch.growth_fraction + batch.deadline - 1)[:, None]
     number = np.arange(batch.throughput.shape[1])
-    work = batch.work - batch.reserve  # they do not go
+    work = batch.work - batch.reserve  # on-demand nodes are not preempted
     enough = (done >= work[:, None] - EXACT) & (number >= batch.min_nodes[:, None])
     return np.where(enough.any(1), np.minimum(enough.argmax(1), batch.max_nodes), batch.max_nodes)
 
 
 class OnDemand:
-    """The fewest on-demand instances that end the job in time."""
+    """Holds the fewest on-demand nodes that complete the job in time."""
 
     horizon = 0
 
@@ -30,7 +30,7 @@ class OnDemand:
 
 
 def on_demand_cost(job: SpotJob, price: float) -> float:
-    """What a job costs on the fewest on-demand instances that end it in time."""
+    """Return the cost of a job on the fewest on-demand nodes that complete it in time."""
     none = Market(np.full(job.deadline, price), np.zeros(job.deadline, np.int64), price)
     [ledger] = backtest([OnDemand()], JobBatch([job], none, [0]), MarketForecaster(LastValue()))
     return float(ledger.cost[0])

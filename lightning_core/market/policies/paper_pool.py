@@ -1,4 +1,4 @@
-"""The paper's pool of policies, and how many of a pool really differ."""
+"""The paper's pool of policies, and the number of policies of a pool that differ."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from lightning_core.market.policies import Ahanp, Ahap
 from lightning_core.market.window_planner import WindowPlanner
 
 SIGMAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-LONGEST = 5
+MAX_OMEGA = 5
 
 
 def paper_pool() -> dict[str, SpotPolicy]:
-    """105 of :class:`Ahap`, by window, commitment and price, and 7 of :class:`Ahanp`, by name.
+    """Return 105 of :class:`Ahap`, by window, commitment and price, and 7 of :class:`Ahanp`, by name.
 
-    They share the tables of their windows, so they must be played together or one after another, not at once.
+    They share the tables of one planner, so they must be backtested together or one after another, not concurrently.
     """
     planner = WindowPlanner()
     pool: dict[str, SpotPolicy] = {
         f"ahap-{omega}-{commitment}-{sigma}": Ahap(omega, commitment, sigma, planner=planner)
-        for omega in range(1, LONGEST + 1)
+        for omega in range(1, MAX_OMEGA + 1)
         for commitment in range(1, omega + 1)
         for sigma in SIGMAS
     }
@@ -29,5 +29,5 @@ def paper_pool() -> dict[str, SpotPolicy]:
 
 
 def distinct(ledgers: Sequence[Ledger]) -> int:
-    """How many of the policies that left these ledgers have decided something else than all the others."""
+    """Return the number of different decisions among the policies that left these ledgers."""
     return len({(ledger.spot.tobytes(), ledger.on_demand.tobytes()) for ledger in ledgers})

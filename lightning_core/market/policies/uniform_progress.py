@@ -10,7 +10,7 @@ from lightning_core.market.spot_job import EXACT
 
 
 class UniformProgress:
-    """Spot instances whenever there are any; on-demand ones only where there are none and the job is behind."""
+    """Holds spot nodes whenever there are any, and on-demand nodes only where there are none and the job is behind."""
 
     horizon = 0
 
@@ -23,20 +23,20 @@ class UniformProgress:
 
 
 class AllOrNothing:
-    """The policy as published: all the instances that a job can use, or none.
+    """The policy as published: all the nodes that a job can use, or none.
 
-    Spot whenever there are enough. On on-demand instances it stays until it is ahead of even progress by twice what a
-    change costs; idle, it takes them once it is behind.
+    It holds spot nodes whenever there are enough. On on-demand nodes it stays until it is ahead of even progress by
+    twice the cost of a change; an idle job takes them once it is behind.
     """
 
     horizon = 0
 
     def __init__(self) -> None:
-        self._on: BoolArray = np.zeros(0, np.bool_)  # on-demand instances
+        self._on: BoolArray = np.zeros(0, np.bool_)  # rows on on-demand nodes
 
     def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
         batch = observation.batch
-        if observation.interval == 0 or len(self._on) != len(batch):  # the first interval that it sees
+        if observation.interval == 0 or len(self._on) != len(batch):  # the first interval that it is shown
             self._on = np.zeros(len(batch), np.bool_)
         spot = observation.usable >= batch.max_nodes
         even, step = observation.due(-1), batch.work / batch.deadline

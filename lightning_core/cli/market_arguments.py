@@ -1,0 +1,145 @@
+"""Arguments of ``lightning-core market`` that describe the market, the job and the policies."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lightning_core.bundle.settings_section import parse_policy
+from lightning_core.cli.arguments import whole_number
+from lightning_core.core.durations import format_duration, parse_duration
+from lightning_core.core.names import did_you_mean
+from lightning_core.market import Market, SpotJob
+from lightning_core.market.observation import SpotPolicy
+from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.traces import read_trace, shipped_trace
+from lightning_core.scheduler.market_jobs import batches_left, throughput_table
+from lightning_core.view.text import clean
+
+
+def add_market(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the market")
+    group.add_argument("--trace", type=Path, metavar="FILE", help="recording: a CSV of intervals, of events "
+                       "or of SpotLake, or a JSON spot trace (default: the shipped one, 28 days of A100 "
+                       "cards)")  # fmt: skip
+    group.add_argument(
+        "--price",
+        type=float,
+        metavar="P",
+        help="price of a spot node for an interval, if none is recorded or instead",
+    )
+    group.add_argument(
+        "--on-demand", type=float, default=1.0, metavar="P", help="price of an on-demand node (default 1)"
+    )
+    group.add_argument("--interval", metavar="TIME", help="length of an interval, such as 30m (default: as recorded)")
+    group.add_argument("--pool", default="", metavar="INSTANCE@ZONE", help="pool of a SpotLake recording")
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the job")
+    group.add_argument("--work", type=float, metavar="W", help="work left; 1 is what one node does in an interval")
+    group.add_argument(
+        "--deadline",
+        type=whole_number(1, 100_000),
+        required=True,
+        metavar="INTERVALS",
+        help="intervals from now, or from each start",
+    )
+    group.add_argument(
+        "--min-nodes", type=whole_number(1, 10_000), metavar="N", help="fewest nodes that it needs (default 1)"
+    )
+    group.add_argument(
+        "--max-nodes", type=whole_number(1, 10_000), metavar="N", help="most nodes that it can use (default 12)"
+    )
+    group.add_argument(
+        "--throughput", metavar="H1,H2,...", help="work in an interval on 1, 2, .. nodes (default 1,2,..)"
+    )
+    group.add_argument("--run-dir", type=Path, metavar="DIR", help="run whose job to plan for, at its measured "
+                       "throughput and with its batches left")  # fmt: skip
+    group.add_argument("--job", metavar="NAME", help="name of that job")
+    group.add_argument("--kept-fraction", type=float, default=0.9, metavar="FRACTION", help="fraction of an "
+                       "interval left for training when the number of nodes changes (default 0.9)")  # fmt: skip
+    group.add_argument("--value", type=float, metavar="V", help="value of completion in time (default: 1.5 times "
+                       "the cost on on-demand nodes)")  # fmt: skip
+    group.add_argument("--grace", type=float, default=1.5, metavar="TIMES", help="multiple of the deadline "
+                       "after which completion is worth nothing (default 1.5)")  # fmt: skip
+
+
+def read_market_of(arguments: argparse.Namespace) -> Market:
+    interval = parse_duration(arguments.interval) if arguments.interval else None
+    if arguments.trace is None:
+        market = shipped_trace(arguments.price, arguments.on_demand, interval)
+    else:
+        try:
+            market = read_trace(arguments.trace, arguments.price, arguments.on_demand, interval, arguments.pool)
+        except ValueError as error:
+            option = " (--price)" if "say what" in str(error) else " (--pool)" if "pool must" in str(error) else ""
+            raise ValueError(f"{error}{option}") from None
+    each = f"{market.price.min():.3g} to {market.price.max():.3g}"
+    rule = f"assumed: {arguments.price:g}" if arguments.price is not None else f"recorded: {each}"
+    print(f"market {clean(market.name)}: {len(market)} intervals of {format_duration(market.seconds)}, "
+          f"{market.available.min()} to {market.available.max()} spot nodes; "
+          f"price {rule}, on-demand {market.on_demand:g}")  # fmt: skip
+    return market
+
+
+def read_job_of(arguments: argparse.Namespace, market: Market) -> SpotJob:
+    throughput: Sequence[float] = ()
+    work, min_nodes, max_nodes = arguments.work, arguments.min_nodes or 1, arguments.max_nodes
+    if arguments.run_dir is not None:
+        work, min_nodes, throughput = _measured(arguments, market)
+        max_nodes = len(throughput) - 1
+    elif arguments.throughput:
+        try:
+            throughput = (0.0, *map(float, arguments.throughput.split(",")))
+        except ValueError:
+            raise ValueError(
+                f"--throughput must be numbers separated by commas, got {arguments.throughput!r}"
+            ) from None
+        max_nodes = max_nodes or len(throughput) - 1
+    if work is None:
+        raise ValueError("a job needs --work W, or --run-dir DIR with --job NAME")
+    max_nodes = max_nodes or 12
+    made = SpotJob(work, arguments.deadline, min_nodes, max_nodes, tuple(throughput), arguments.kept_fraction,
+    arguments.kept_fraction, 0.0,
+                   arguments.grace)  # fmt: skip
+    value = arguments.value
+    if value is None:
+        value = 1.5 * on_demand_cost(made, market.on_demand)
+    return replace(made, value=value)
+
+
+def _measured(arguments: argparse.Namespace, market: Market) -> tuple[float, int, tuple[float, ...]]:
+    """Return a job's batches left, its fewest nodes, and its batches in an interval by number of nodes, from a run."""
+    from lightning_core.storage.journal import Journal, replay
+
+    path = arguments.run_dir / "journal.db" if arguments.run_dir.is_dir() else arguments.run_dir
+    with Journal.open(path, read_only=True) as journal:
+        scheduler = replay(journal).scheduler
+    if arguments.job not in scheduler.names():
+        raise ValueError(
+            f"--job: {path.parent} has no job {arguments.job!r}{did_you_mean(arguments.job or '', scheduler.names())}"
+        )
+    min_nodes, throughput = throughput_table(scheduler.speedup(arguments.job), market.seconds, arguments.max_nodes)
+    work = arguments.work if arguments.work is not None else batches_left(scheduler, arguments.job)
+    told = ", ".join(f"{n}: {rate:.4g}" for n, rate in enumerate(throughput) if n >= min_nodes)
+    print(f"job {clean(arguments.job)}: {work:.6g} batches left; batches in an interval by number of nodes: {told}")
+    return work, min_nodes, throughput
+
+
+def make_policies(texts: Sequence[str]) -> dict[str, SpotPolicy]:
+    found: dict[str, SpotPolicy] = {}
+    for text in texts:
+        wanted = parse_policy(text)
+        name = wanted.pop("name")
+        if name not in SPOT_POLICIES:
+            raise ValueError(f"--policy must be one of {', '.join(SPOT_POLICIES)}, got {name!r}"
+                             f"{did_you_mean(name, list(SPOT_POLICIES))}")  # fmt: skip
+        try:
+            found[text] = SPOT_POLICIES[name](**wanted)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"--policy {name}: {error}") from None
+    return found
