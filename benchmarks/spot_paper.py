@@ -166,7 +166,7 @@ def figure(number: str, points: Sequence[Setting], starts: int, *, guarded: bool
     if number.startswith("5"):
         at = next(row for point, row in zip(points, found, strict=True) if point.deadline == DEADLINE)
         over = {name: 100 * (at["AHAP"] / at[name] - 1) for name in CLAIMED}
-        print("AHAP over OD, MSU, UP, AHANP at 10 intervals, per cent:", ", ".join(f"{one:+.1f}" for one in over.values()),
+        print("AHAP over OD, MSU, UP, AHANP at a deadline of 10, %:", ", ".join(f"{one:+.1f}" for one in over.values()),
               "- the paper:", ", ".join(f"{one:+.1f}" for one in CLAIMED.values()))  # fmt: skip
     return found
 

@@ -141,7 +141,8 @@ class Story:
         for change in self.acting.meet({"cameras": rate}):
             before, after = change.before, change.after
             self._say(
-                f"{words}: {change.kind}, {change.task.job} from {before.location} ({before.gpu_count:g}) to {after.location} "
+                f"{words}: {change.kind}, {change.task.job} from {before.location} ({before.gpu_count:g}) "
+                f"to {after.location} "
                 f"({after.gpu_count:g}): {change.reason}"
             )
             self.told.append(

@@ -56,7 +56,7 @@ def test_the_bundle(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_language_model_is_taught_on_nodes_that_come_and_go(tmp_path: Path) -> None:
-    """Two spot nodes for five intervals of twenty seconds, none for eight: it ends in time, and has learnt something."""
+    """Two spot nodes for five intervals of twenty seconds, none for eight: it ends in time, and has learnt."""
     pytest.importorskip("peft", reason="make setup-lora")
     run = tmp_path / "run"
     words = ["examples/spot_lora.py", "--interval", "20", "--batches", "300", "--run-dir", str(run)]

@@ -21,6 +21,7 @@ from lightning_core.view.text import clean
 
 
 def add_market(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that describe the market."""
     group = parser.add_argument_group("the market")
     group.add_argument("--trace", type=Path, metavar="FILE", help="recording: a CSV of intervals, of events "
                        "or of SpotLake, or a JSON spot trace (default: the shipped one, 28 days of A100 "
@@ -39,6 +40,7 @@ def add_market(parser: argparse.ArgumentParser) -> None:
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that describe the job."""
     group = parser.add_argument_group("the job")
     group.add_argument("--work", type=float, metavar="W", help="work left; 1 is what one node does in an interval")
     group.add_argument(
@@ -69,6 +71,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def read_market_of(arguments: argparse.Namespace) -> Market:
+    """Return the market that the arguments describe, and print its summary."""
     interval = parse_duration(arguments.interval) if arguments.interval else None
     if arguments.trace is None:
         market = shipped_trace(arguments.price, arguments.on_demand, interval)
@@ -87,6 +90,7 @@ def read_market_of(arguments: argparse.Namespace) -> Market:
 
 
 def read_job_of(arguments: argparse.Namespace, market: Market) -> SpotJob:
+    """Return the job that the arguments describe."""
     throughput: Sequence[float] = ()
     work, min_nodes, max_nodes = arguments.work, arguments.min_nodes or 1, arguments.max_nodes
     if arguments.run_dir is not None:
@@ -131,6 +135,11 @@ def _measured(arguments: argparse.Namespace, market: Market) -> tuple[float, int
 
 
 def make_policies(texts: Sequence[str]) -> dict[str, SpotPolicy]:
+    """Return new policies by their text, such as ``ahap:omega=3``.
+
+    Raises:
+        ValueError: If there is no such policy, or it has no such argument.
+    """
     found: dict[str, SpotPolicy] = {}
     for text in texts:
         wanted = parse_policy(text)

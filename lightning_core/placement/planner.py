@@ -139,8 +139,8 @@ def _servable(demands: Demands, groups: Sequence[TaskGroup]) -> None:
     for group in groups:
         if not group.choices:
             raise ValueError(
-                f"job {group.tasks[0].job}: must be servable somewhere: its data may travel {group.job.delay:g} ms, the "
-                f"cloud is {demands.cloud.delay:g} ms away, and no node has GPUs for it"
+                f"job {group.tasks[0].job}: no location can serve it: its data may travel {group.job.delay:g} ms, the "
+                f"cloud is {demands.cloud.delay:g} ms away, and no edge node has GPUs for it"
             )
 
 

@@ -119,7 +119,7 @@ def test_jobs_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(
     ("price", "available", "words"),
-    [([0.1], [1, 2], "must have the same length"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
+    [([0.1], [1, 2], "have the same length"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
      ([], [], "must have the same length"), ([math.inf], [1], "price must be at least 0 and finite")],
 )  # fmt: skip
 def test_markets_that_cannot_be(price: Any, available: Any, words: str) -> None:
@@ -142,7 +142,7 @@ def test_on_demand_alone_takes_the_fewest_that_do() -> None:
 
 
 def test_the_paper_s_rule_without_forecasts_slot_by_slot() -> None:
-    """Spot instances appear after four intervals: as printed the fleet shrinks to one, by default it goes on growing."""
+    """Spot nodes appear after four intervals: as printed the fleet shrinks to one, by default it grows on."""
     market = flat([0] * 4 + [16] * 6)
     printed = alone(Ahanp(0.9, mode="paper"), PAPER, market, guarded=False)
     assert totals(printed)[1:] == [1, 2, 4, 1, 2, 4, 8, 12, 12]

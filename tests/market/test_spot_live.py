@@ -228,7 +228,7 @@ def test_with_a_speed_from_before_it_need_not_learn_first() -> None:
 
 @pytest.mark.parametrize(("batches", "come"), [(100, NodeCounts()), (180, NodeCounts(0, 4))])
 def test_where_spot_nodes_go_and_time_is_short_on_demand_nodes_come_at_once(batches: int, come: NodeCounts) -> None:
-    """After three of fifty seconds, on at most four nodes: 88 more batches can wait for the next interval, 168 cannot."""
+    """After three of fifty seconds, on at most four nodes: 88 more batches can wait, 168 cannot."""
     world = World({"a": elastic("a", batches, 50.0)})
     run = spot_run(world, market([4] * 8), initial_throughput=1.0)
     world.live(run, 3.0)
@@ -554,8 +554,8 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--interval", "20s"], "--interval is of a run on a market: it needs --market TRACE or --quotes COMMAND"),
-        (["--spot-policy", "chain"], "--spot-policy is of a run on a market: it needs --market TRACE or --quotes"),
+        (["--interval", "20s"], "--interval needs a run on a market: --market TRACE or --quotes COMMAND"),
+        (["--spot-policy", "chain"], "--spot-policy needs a run on a market: --market TRACE or --quotes"),
         (["--market", "m.csv", "--quotes", "q"], "a market is either recorded (--market TRACE) or quoted (--quotes"),
         (["--quotes", "q"], "--quotes needs --spot-policy NAME: without a recording none can be chosen"),
         (
