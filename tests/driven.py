@@ -87,7 +87,7 @@ def drive(
         def handle(event: Event, now: float) -> None:
             answers = scheduler.handle(event, now)
             scheduler.check()
-            journal.append(event, now, answers)
+            journal.append(event, now, answers, scheduler.accepted)
             for answer in answers:
                 worker = workers.get(answer.job)
                 if worker is None or not isinstance(answer, Grant | End) or answer.version <= worker.version:

@@ -167,7 +167,7 @@ def told(words: str) -> tuple[Scheduler, History]:
     scheduler, history = Scheduler(Settings()), History(Settings())
 
     def take(event: Submit | Report | WorkerExited, now: float) -> None:
-        history.take(event, now, scheduler.handle(event, now))
+        history.take(event, now, scheduler.handle(event, now), scheduler.accepted)
 
     take(Submit((Job(words, 50.0, LossTarget(words, 0.5)), Job("b", 50.0, LossTarget("loss", 0.5)))), 0.0)
     take(Report(words, 1, 1, 1, 20, 1.0, (Cell(1, 10, 1.0), Cell(2, 20, 0.9))), 5.0)
@@ -213,7 +213,7 @@ def test_a_report_and_a_picture_get_words_alone(words: str, tmp_path: Path) -> N
     with Journal.create(tmp_path / "journal.db", Settings()) as journal:
         scheduler = Scheduler(Settings())
         event = Submit((Job(words, 50.0, LossTarget("loss", 0.5)),))
-        journal.append(event, 0.0, scheduler.handle(event, 0.0))
+        journal.append(event, 0.0, scheduler.handle(event, 0.0), scheduler.accepted)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # no font has every letter
             draw(journal, tmp_path / "run.svg")

@@ -77,6 +77,32 @@ class Alert(NamedTuple):
     reason: Reason
 
 
+class Accepted(NamedTuple):
+    """What the scheduler took in of an event about a job. Views show this, and need no rules of their own.
+
+    A stale, repeated or refused event has none. Counts are of the whole run, over all incarnations.
+    """
+
+    job: str
+    batches: int | None = None
+    """Batches done; None if the event is not a report."""
+    busy: float = 0.0
+    """Seconds spent in training, validation and saving."""
+    cells: tuple[tuple[int, float], ...] = ()
+    """Loss cells in their order: batches done, and the value as logged."""
+    rejected: int = 0
+    """Losses that were NaN or infinite."""
+    evaluated: bool = False
+    """Whether each cell is a whole evaluation."""
+    began: int | None = None
+    """Batches with which a worker began; None unless this is its first report."""
+    fault: Reason | None = None
+    """Fault for which the job lost its worker and restarts: its numbers are the batches that it restarts from, and the
+    batches that are repeated."""
+    restart: int = 0
+    """How often the job has restarted, this time included."""
+
+
 Directive = Grant | End
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
 from lightning_core.core.commands import (
     Asker,
     Cancel,
@@ -131,14 +131,40 @@ def decode_event(text: str) -> Event:
     return event
 
 
-def encode_answers(answers: Sequence[Answer]) -> str:
-    """One line of JSON: a list."""
-    return _text([answer_to_dict(answer) for answer in answers])
+def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> str:
+    """Return answers, and what was accepted of the event, as one line of JSON: a list."""
+    return _text([*map(answer_to_dict, answers), *map(_accepted_to_dict, accepted)])
 
 
 def decode_answers(text: str) -> list[Answer]:
-    """The answers that were encoded, equal to them."""
-    return [answer_from_dict(body) for body in json.loads(text)]
+    """Return the answers that were encoded, equal to them."""
+    return [answer_from_dict(body) for body in json.loads(text) if "accepted" not in body]
+
+
+def decode_accepted(text: str) -> list[Accepted]:
+    """Return what was accepted of the event, equal to what was encoded."""
+    return [_accepted_from_dict(body) for body in json.loads(text) if "accepted" in body]
+
+
+def _accepted_to_dict(accepted: Accepted) -> dict[str, Any]:
+    """Return the fields that are not at their defaults, to keep journals small."""
+    body = {
+        name: value
+        for name, value in accepted._asdict().items()
+        if name != "job" and value != Accepted._field_defaults[name]
+    }
+    if accepted.fault is not None:
+        body["fault"] = list(accepted.fault)
+    return {"job": accepted.job, "accepted": body}
+
+
+def _accepted_from_dict(value: dict[str, Any]) -> Accepted:
+    body = dict(value["accepted"])
+    if "cells" in body:
+        body["cells"] = tuple((batches, loss) for batches, loss in body["cells"])
+    if "fault" in body:
+        body["fault"] = _reason(body["fault"])
+    return Accepted(value["job"], **body)
 
 
 def answer_to_dict(answer: Answer) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 Rules
 
 1. One reader: whoever shows a journal takes it from here.
-2. Only what moved the scheduler counts: what is stale, repeated or from an older incarnation is left out, as it did.
+2. It shows what the scheduler says it accepted (:class:`~lightning_core.core.answers.Accepted`), and has no rules of
+   its own for what is stale, repeated or of an older incarnation.
 3. Times are seconds of scheduler time.
 """
 
 from __future__ import annotations
 
-from lightning_core.core.answers import Answer
-from lightning_core.core.codec import decode_answers, decode_event
+from collections.abc import Sequence
+
+from lightning_core.core.answers import Accepted, Alert, Answer
+from lightning_core.core.codec import decode_accepted, decode_answers, decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.events import (
     DevicesUnavailable,
@@ -64,38 +67,30 @@ class History:
         # Of a part of a pool's journal, times count from the submission of its jobs.
         start = 0.0 if history.part_of is None else history.part_of.submitted_at
         for entry in journal.entries():
-            history.take(decode_event(entry.event), entry.now - start, decode_answers(entry.answers))
+            history.take(
+                decode_event(entry.event),
+                entry.now - start,
+                decode_answers(entry.answers),
+                decode_accepted(entry.answers),
+            )
         return history
 
-    def take(self, event: Event, now: float, answers: list[Answer]) -> None:
-        """Takes in one event and what followed from it."""
+    def take(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted]) -> None:
+        """Take in one event, what the scheduler accepted of it, and what followed from it."""
         now = max(now, self.last)
         down = self._look_for_gap(event, now)
         self.last = now
-        match event:
-            case Submit(jobs):
-                for job in jobs:
+        if isinstance(event, Submit):
+            added = {one.job for one in accepted}
+            for job in event.jobs:
+                if job.name in added:
                     self._submit(job, now)
-            case Report():
-                if job_history := self._newest.get(event.job):
-                    job_history.report(event, now)
-            case DevicesUnavailable():
-                self._gone(event, now)
-            case WorkersLost() if down is not None:
-                for job_history in self._newest.values():
-                    if job_history.ended is None:
-                        job_history.pool_lost(down, now)
-            case Cancel() | Pause() | Resume() if (job_history := self._running(event.job)) is not None:
-                job_history.command(event, now)
-            case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
-                if (job_history := self._running(event.job)) is not None:
-                    job_history.change(event, now)
-            case WorkerExited() if (job_history := self._running(event.job)) is not None:
-                job_history.left(event, now)
-            case LaunchTimedOut() if (job_history := self._running(event.job)) is not None:
-                job_history.unready(event, now)
-            case _:
-                pass
+        elif isinstance(event, DevicesUnavailable):
+            self._gone(event, now)
+        else:
+            for one in accepted:
+                if (job_history := self._newest.get(one.job)) is not None and job_history.ended is None:
+                    _tell(job_history, event, one, answers, down, now)
         for answer in answers:
             if job_history := self._newest.get(answer.job):
                 job_history.answer(answer, now)
@@ -139,13 +134,28 @@ class History:
         return down
 
     def _submit(self, job: Job, now: float) -> None:
-        before = self._newest.get(job.name)
-        if before is not None and before.ended is None:  # the first one stands
-            return
-        new = JobHistory.of(job, now, self.settings.window, before)
+        new = JobHistory.of(job, now, self.settings.window, self._newest.get(job.name))
         self.jobs.append(new)
         self._newest[job.name] = new
 
-    def _running(self, name: str) -> JobHistory | None:
-        job = self._newest.get(name)
-        return job if job is not None and job.ended is None else None
+
+def _tell(
+    job: JobHistory, event: Event, accepted: Accepted, answers: Sequence[Answer], down: Down | None, now: float
+) -> None:
+    """Tell the history of a job what was accepted of an event."""
+    match event:
+        case Report() if accepted.fault is None:
+            job.progressed(accepted, now)
+        case Report():
+            alert = next(one for one in answers if isinstance(one, Alert) and one.reason.code == "diverged_back")
+            job.lost_worker(f"its losses were NaN or infinite from batch {alert.reason.text} on", accepted, now)
+        case WorkersLost() if down is not None:
+            job.pool_lost(down, accepted, now)
+        case Cancel() | Pause() | Resume():
+            job.command(event, now)
+        case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
+            job.change(event, now)
+        case WorkerExited():
+            job.left(event, accepted, now)
+        case LaunchTimedOut():
+            job.launch_timed_out(event, now)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
-from lightning_core.core.answers import Alert, Answer, End, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, Alert, Answer, End, Verdict, VerdictChanged
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.commands import (
     Asker,
@@ -21,10 +21,10 @@ from lightning_core.core.commands import (
     SetTerms,
 )
 from lightning_core.core.durations import format_duration
-from lightning_core.core.events import Cell, ExitCause, LaunchTimedOut, Report, WorkerExited
-from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.events import ExitCause, LaunchTimedOut, WorkerExited
+from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
-from lightning_core.core.targets import BatchTarget, is_loss
+from lightning_core.core.targets import BatchTarget
 from lightning_core.history.faults import WELL, Fault, down_words, what_happened, work_since
 from lightning_core.history.moments import Belief, Forecast, Held, Point, Progress, Remark
 from lightning_core.storage.downtime import Down
@@ -71,22 +71,14 @@ class JobHistory:
     detail: str = ""
     evaluated: bool = False
     rejected: int = 0
-    _incarnation: int = 1
-    _given_up: int = 0
-    _version: int = 0
-    _heard: float = 0.0
-    _busy_before: float = 0.0
-    _saved: int = 0
-    _is_there: bool = False
-    _next_cell: int = 1
-    _waiting: dict[int, Cell] = field(default_factory=dict)
+    version: int = 0
 
     @classmethod
     def of(cls, job: Job, now: float, window: int, before: JobHistory | None) -> JobHistory:
-        """A new life; ``before`` is the last one under its name, if there was one."""
-        new = cls(job, job, 1, now, window, [(now, now + job.deadline)], _heard=now)
-        if before is not None:  # what speaks of the old life does not speak of this one
-            new.life, new._incarnation, new._version = before.life + 1, before._incarnation + 1, before._version
+        """Return the history of a job that was submitted now; ``before`` is the last one of its name, if any."""
+        new = cls(job, job, 1, now, window, [(now, now + job.deadline)])
+        if before is not None:  # versions of a name only grow
+            new.life, new.version = before.life + 1, before.version
         return new
 
     @property
@@ -153,67 +145,38 @@ class JobHistory:
 
     # ------------------------------------------------------------------------------------------------ reading
 
-    def report(self, report: Report, now: float) -> None:
-        if self.ended is not None or report.incarnation < self._incarnation or report.incarnation == self._given_up:
-            return
-        done, busy = (self.progress[-1].batches, self.progress[-1].busy) if self.progress else (0, 0.0)
-        if report.incarnation > self._incarnation:
-            self._incarnation = report.incarnation
-            self._busy_before, self._next_cell = busy, 1
-            self._waiting.clear()
-            if self.faults and self.faults[-1].back is None:
-                self._came_back(self.faults[-1], report.began, now)
-            done = min(done, report.began)  # what was not saved is done again
-        self._is_there = True
-        if report.saved is not None:
-            self._saved = report.saved.batches
-        self.evaluated = self.evaluated or report.evaluated
-        self._take_cells(report, now)
-        busy = max(busy, self._busy_before + report.busy)
-        self.progress.append(Progress(now, max(done, report.batches), busy))
-        self.rejected = max(self.rejected, report.rejected)
-        self._heard = now
-
-    def _take_cells(self, report: Report, now: float) -> None:
-        for cell in report.cells:
-            if cell.number >= self._next_cell:
-                self._waiting.setdefault(cell.number, cell)
-        new: list[Cell] = []
-        while (cell_now := self._waiting.pop(self._next_cell, None)) is not None:
-            new.append(cell_now)
-            self._next_cell += 1
+    def progressed(self, accepted: Accepted, now: float) -> None:
+        """Take in what was accepted of a report."""
+        if accepted.began is not None and self.faults and self.faults[-1].back is None:
+            self._came_back(self.faults[-1], accepted.began, now)
+        self.evaluated = accepted.evaluated
         # A report brings all cells since the one before: they lie between the two.
-        times = np.linspace(self._heard, now, len(new) + 1)[1:].tolist()
-        for time, (_, batches, value) in zip(times, new, strict=True):
-            if is_loss(value) and (not self.points or batches > self.points[-1].batches):
-                self.points.append(Point(time, batches, value))
-                if self._is_met():
-                    return  # what came after it does not count
+        times = np.linspace(self._last_heard(), now, len(accepted.cells) + 1)[1:].tolist()
+        self.points += [Point(time, *cell) for time, cell in zip(times, accepted.cells, strict=True)]
+        self.progress.append(Progress(now, accepted.batches or 0, accepted.busy))
+        self.rejected = accepted.rejected
 
-    def _is_met(self) -> bool:
-        target = self.job.target
-        if isinstance(target, BatchTarget):
-            return False
-        recent = [point.value for point in self.points[-max(self.window, target.for_evaluations) :]]
-        return target.is_met(recent, self.evaluated, self.window)
+    def _last_heard(self) -> float:
+        """Return when the job was last heard of while it trained."""
+        heard = self.progress[-1].time if self.progress else self.submitted
+        trains_since = [grant.time for before, grant in pairwise([None, *self.grants]) if grant and grant.share
+                        and not (before and before.share)]  # fmt: skip
+        return max([heard, *trains_since[-1:]])
 
     def answer(self, answer: Answer, now: float) -> None:
+        """Take in an answer; a directive that is repeated is left out."""
         if self.ended is not None:
             return
         if isinstance(answer, Alert):
-            if answer.reason.code == "diverged_back":  # it was ended for that, and comes back
-                self._given_up = self._incarnation
-                self._saved = int(answer.reason.numbers[0])
-                self._set_back(f"its losses were NaN or infinite from batch {answer.reason.text} on", now)
-            else:
+            if answer.reason.code != "diverged_back":  # that one is told as a fault
                 self.remarks.append(Remark(now, "alert", str(answer.reason)))
             return
         if isinstance(answer, VerdictChanged):
             self.beliefs.append(Belief(now, answer.verdict, answer.reason))
             return
-        if answer.version <= self._version:  # said before, or to a worker that is no longer this job's
+        if answer.version <= self.version:
             return
-        self._version = answer.version
+        self.version = answer.version
         fault = self.faults[-1] if self.faults and self.faults[-1].time == now else None
         if isinstance(answer, End):
             self.ended = now
@@ -224,8 +187,6 @@ class JobHistory:
             return
         if fault is not None and answer.reason.code == "recovering":
             fault.pause = answer.reason.numbers[0]
-        if answer.share and not (self.grants and self.grants[-1].share):
-            self._heard = now  # it did nothing while it was held
         self.grants.append(Held(now, answer.share, answer.devices, answer.reason))
 
     def change(self, event: Change, now: float) -> None:
@@ -235,9 +196,8 @@ class JobHistory:
             case SetDeadline():
                 deadline = event.deadline_at(self.submitted, now)
                 words = f"deadline {_since(self, self.deadline)} to {_since(self, deadline)}"
-                with suppress(ValueError):  # the job may not begin before it: the scheduler has refused it
-                    self.job = event.apply(before, self.submitted, now)
-                    self.deadlines.append((now, deadline))
+                self.job = event.apply(before, self.submitted, now)
+                self.deadlines.append((now, deadline))
             case SetDevices(devices=devices):
                 words = f"to train on devices: {devices}"
             case SetLocation(devices=devices):
@@ -258,48 +218,41 @@ class JobHistory:
         by = Asker.PERSON if isinstance(event, Cancel) else event.by
         self.remarks.append(Remark(now, by, _command(event)))
 
-    def left(self, event: WorkerExited, now: float) -> None:
-        if event.incarnation < self._incarnation or event.incarnation == self._given_up:
-            return
-        if event.saved is not None:
-            self._saved = event.saved.batches
+    def left(self, event: WorkerExited, accepted: Accepted, now: float) -> None:
+        """Take in that a worker exited."""
         if event.cause in WELL:
             self.remarks.append(Remark(now, "worker", _farewell(event)))
-        else:
-            self.detail = event.detail
-            self._set_back(what_happened(event), now)
-        self._is_there = False
+            return
+        self.detail = event.detail
+        self.lost_worker(what_happened(event), accepted, now)
 
-    def unready(self, event: LaunchTimedOut, now: float) -> None:
-        if event.incarnation >= self._incarnation:
-            self.faults.append(Fault(now, f"its workers were not ready in time: {event.detail}"))
+    def launch_timed_out(self, event: LaunchTimedOut, now: float) -> None:
+        """Take in that workers were not ready in time."""
+        self.faults.append(Fault(now, f"its workers were not ready in time: {event.detail}"))
 
-    def pool_lost(self, down: Down, now: float) -> None:
-        """Lose the worker, unless it had saved and left before."""
-        if self.launched and self._is_there:
+    def pool_lost(self, down: Down, accepted: Accepted, now: float) -> None:
+        """Take in that the pool was down; a worker that had saved and left before lost nothing."""
+        if accepted.fault is not None:
             words = f"{down_words(down)} before it had left" if down.by else "the pool was lost, and its worker"
-            self._set_back(words, now)
+            self.lost_worker(words, accepted, now)
         elif down.by:
             away = format_duration(down.until - down.since)
             self.remarks.append(Remark(down.since, "pool", f"{down_words(down)}, resumed after {away}"))
         else:
             self.remarks.append(Remark(now, "worker", "the pool was down"))
-        self._is_there = False
 
-    @property
-    def launched(self) -> bool:
-        """Whether the pool has started it, and starts it again."""
-        return Capability.RELEASE in self.job.can and self.job.device is None
-
-    def _set_back(self, what: str, now: float) -> None:
-        done = self.progress[-1].batches if self.progress else 0
-        start = min(self._saved, done)
-        restarts = sum(fault.restart is not None for fault in self.faults) + 1
-        self.faults.append(Fault(now, what, done - start, work_since(self.progress, start), start, restarts))
+    def lost_worker(self, what: str, accepted: Accepted, now: float) -> None:
+        """Take in a fault, after which the job restarts unless nothing is said of that."""
+        if accepted.fault is None:
+            self.faults.append(Fault(now, what))
+            return
+        start, repeated = map(int, accepted.fault.numbers)
+        work = work_since(self.progress, start) if repeated else 0.0
+        self.faults.append(Fault(now, what, repeated, work, start, accepted.restart))
 
     def _came_back(self, fault: Fault, began: int, now: float) -> None:
         fault.back = now
-        if fault.start is not None and self.progress:  # what was saved last may have been damaged
+        if fault.start is not None and self.progress:  # the newest checkpoint may have been damaged
             done = self.progress[-1].batches
             fault.start, fault.batches = began, max(done - began, 0)
             fault.work = work_since(self.progress, began) if fault.batches else 0.0

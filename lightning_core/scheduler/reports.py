@@ -6,7 +6,7 @@ from math import isnan
 
 import numpy as np
 
-from lightning_core.core.answers import Alert, End, Verdict
+from lightning_core.core.answers import Accepted, Alert, End, Verdict
 from lightning_core.core.events import BadLosses, Horizon, Report
 from lightning_core.core.jobs import OnNan
 from lightning_core.core.reasons import Reason
@@ -30,11 +30,24 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     row = table.find(report.job, report.incarnation)
     if row is None or not table.active[row] or report.number <= table.last_report[row] or not is_countable(report):
         return False
+    began = None if table.last_report[row] else report.began
     record_progress(table, row, report, now)
     table.obeys[row] = report.version >= table.directives[row].version
     table.accept(row, report.saved)
     sooner = table.set_horizon(row, report.horizon, now)
-    _take_cells(state, row, report)
+    cells = _take_cells(state, row, report)
+    rejected = int(table.rejected[row] + table.rejected_cells[row])
+    state.accepted.append(
+        Accepted(
+            report.job,
+            int(table.batches[row]),
+            float(table.busy[row]),
+            cells,
+            rejected,
+            bool(table.evaluated[row]),
+            began,
+        )
+    )
     alerts, diverged = look_at_losses(table, row, report.bad)
     state.answers += alerts
     if table.is_met(row):
@@ -134,32 +147,39 @@ def _measure_throughput(table: JobTable, row: int, version: int, now: float) -> 
 # ---------------------------------------------------------------------------------------------------- losses
 
 
-def _take_cells(state: SchedulerState, row: int, report: Report) -> None:
-    """Take in cells in their order; cells that are ahead of a missing one wait for it."""
+def _take_cells(state: SchedulerState, row: int, report: Report) -> tuple[tuple[int, float], ...]:
+    """Take in cells in their order, and return them; cells that are ahead of a missing one wait for it."""
     table = state.table
+    taken: list[tuple[int, float]] = []
     waiting = table.waiting[row]
     for number, batches, value in sorted(report.cells):
         if 0 <= number - int(table.next_cell[row]) < MAX_CELLS_AHEAD:
             waiting.setdefault(number, (batches, value))
         while (following := waiting.pop(int(table.next_cell[row]), None)) is not None:
             table.next_cell[row] += 1
-            _take_cell(state, row, *following)
+            if _take_cell(state, row, *following):
+                taken.append(following)
             if not table.exact[row] and table.is_met(row):
-                return  # later cells do not count
+                return tuple(taken)  # later cells do not count
+    return tuple(taken)
 
 
-def _take_cell(state: SchedulerState, row: int, batches: int, value: float) -> None:
+def _take_cell(state: SchedulerState, row: int, batches: int, value: float) -> bool:
+    """Take in one cell; return whether it counts."""
     table = state.table
     loss = table.jobs[row].target.falling(value)
     if not is_loss(value):
         table.rejected_cells[row] += 1
-    elif table.last_position[row] < batches <= MAX_COUNT:  # else an earlier incarnation has reported this position
+        return False
+    counts = bool(table.last_position[row] < batches <= MAX_COUNT)  # else an earlier incarnation has reported it
+    if counts:
         _add_cell(table, row, batches, value)
         state.curves.observe(row, float(batches), float(loss))
         if state.banks and loss > 0:  # banks take positive losses only
             cell = np.array([row]), np.array([float(batches)]), np.array([float(loss)])
             for bank in state.banks:
                 bank.observe(*cell)
+    return counts
 
 
 def _add_cell(table: JobTable, row: int, batches: int, value: float) -> None:
@@ -192,4 +212,5 @@ def _diverged(state: SchedulerState, row: int, now: float) -> None:
     del table.bad[row], table.alerts[row]
     table.set_back(row, "diverged_back", now, since)
     table.back_at[row] = now + restart_delay(table.names[row], int(table.in_a_row[row]))
+    state.accept(row, fault=True)
     state.answers.append(Alert(table.names[row], table.faults[row]))

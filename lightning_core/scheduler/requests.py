@@ -40,6 +40,7 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
             size = max((n for n in job.sizes if n <= size), default=size)
         grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
         row = table.add(job, now, size, grant, incarnation)
+        state.accept(row)
         if state.selector is not None:
             state.awaiting_feedback.pop(job.name, None)  # the name means another job now
             table.spot[row] = _spot_policy(state.selector, row)
@@ -77,6 +78,7 @@ def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> 
     row = table.row_of.get(event.job)
     if row is None or not table.active[row]:
         return False
+    state.accept(row)
     match event:
         case Cancel():
             state.end_unmet(row, now, Verdict.CANCELLED, "cancelled")
@@ -102,6 +104,7 @@ def change(state: SchedulerState, event: Change, now: float) -> bool:
         job = changed_job(state, row, event, now)
     except ValueError:
         return False
+    state.accept(row)
     if isinstance(event, SetDeadline):
         table.deadline[row] = event.deadline_at(float(table.submitted[row]), now)
     table.set_terms(row, job)

@@ -34,6 +34,7 @@ def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> boo
         return False
     if is_valid(event.saved):
         table.accept(row, event.saved)
+    restarts = int(table.restarts[row])
     match event.cause:
         case ExitCause.RELEASED if table.launched[row]:
             table.next_incarnation(row)
@@ -43,6 +44,7 @@ def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> boo
             state.end_unmet(row, now, Verdict.MISSED, "interrupted", event.detail or "a signal")
         case _:
             _fault(state, row, event.cause, event.detail, now)
+    state.accept(row, fault=bool(table.restarts[row] > restarts))
     return True
 
 
@@ -69,6 +71,7 @@ def launch_timed_out(state: SchedulerState, event: LaunchTimedOut, now: float) -
         return False
     if not table.launched[row] or not table.home[row] or table.last_report[row]:
         return False  # its devices were taken back already, or its workers became ready after all
+    state.accept(row)
     table.unready[row] += 1
     table.resize_failed(row, now)
     if table.unready[row] >= MAX_LAUNCH_TIMEOUTS:
@@ -87,7 +90,10 @@ def workers_lost(state: SchedulerState, now: float) -> None:
     for row in table.active_rows().tolist():
         if table.launched[row] and table.last_report[row]:
             table.set_back(row, "pool_lost", now)
-        elif table.launched[row]:
+            state.accept(row, fault=True)
+            continue
+        state.accept(row)
+        if table.launched[row]:
             table.next_incarnation(row)
         else:  # a script joins again by itself, under its name
             state.end(row, now, Verdict.CANCELLED, Reason("workers_lost"))

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from lightning_core.core.answers import (
+    Accepted,
     Answer,
     Directive,
     JobForecast,
@@ -105,7 +106,7 @@ class Scheduler:
         state = self._state
         forgive_absence(self._table, self.settings, now - self._now)
         self._now = now = max(now, self._now)
-        state.answers = []
+        state.answers, state.accepted = [], []
         if self._take(event, now):
             self._round(now)
         if isinstance(event, Report):
@@ -140,6 +141,11 @@ class Scheduler:
             case Tick():
                 pass
         return True
+
+    @property
+    def accepted(self) -> list[Accepted]:
+        """What was taken in of the last event, job by job; journals keep it, and views show nothing else."""
+        return self._state.accepted
 
     def wakeup(self) -> float | None:
         """Return when a :class:`Tick` is wanted, scheduler time; None while there is nothing to do."""

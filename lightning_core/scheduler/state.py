@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.core.answers import Answer, End, Verdict
+from lightning_core.core.answers import Accepted, Answer, End, Verdict
 from lightning_core.core.protocols import ChoosesSizes, LooksAtCurves
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import LossTarget
@@ -30,6 +30,7 @@ class SchedulerState:
         unavailable: Devices that cannot have a worker now.
         closing: Whether the pool is being taken down.
         answers: Answers to the event that is being handled.
+        accepted: What was taken in of it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -45,6 +46,19 @@ class SchedulerState:
         self.unavailable: frozenset[int] = frozenset()
         self.closing = False
         self.answers: list[Answer] = []
+        self.accepted: list[Accepted] = []
+
+    def accept(self, row: int, *, fault: bool = False) -> None:
+        """Record that an event about a job was accepted.
+
+        Args:
+            row: Row of the job.
+            fault: Whether the job lost its worker to its newest fault and restarts.
+        """
+        table, name = self.table, self.table.names[row]
+        self.accepted.append(
+            Accepted(name, fault=table.faults[row], restart=int(table.restarts[row])) if fault else Accepted(name)
+        )
 
     def set_threshold(self, row: int) -> None:
         """Tell the estimator what the loss of a job must come down to."""

@@ -95,7 +95,7 @@ class Host:
             answers = self.scheduler.handle(event, now)
             reach("host.decided")
             if self._journal is not None:
-                self._journal.append(event, now, answers)
+                self._journal.append(event, now, answers, self.scheduler.accepted)
         except (sqlite3.Error, OSError) as error:
             began = self._clock()
             self._go_back()

@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from lightning_core.core.answers import Answer
+from lightning_core.core.answers import Accepted, Answer
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.events import Event
 from lightning_core.errors import LightningCoreError
@@ -150,9 +150,9 @@ class Journal:
         self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
         self._digest = entry.digest
 
-    def append(self, event: Event, now: float, answers: list[Answer]) -> None:
-        """Commit one event with its answers; a durable journal has it on the disk on return."""
-        body, answer = encode_event(event), encode_answers(answers)
+    def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
+        """Commit one event with its answers and what was accepted of it; a durable journal has it on the disk on return."""
+        body, answer = encode_event(event), encode_answers(answers, accepted)
         digest = _digest(self._digest, repr(now), body, answer)
         with self._connection if self._durable else nullcontext():
             self._connection.execute(
@@ -248,7 +248,8 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
     now, count = 0.0, 0
     try:
         for entry in journal.entries():
-            answer = encode_answers(scheduler.handle(decode_event(entry.event), entry.now))
+            answers = scheduler.handle(decode_event(entry.event), entry.now)
+            answer = encode_answers(answers, scheduler.accepted)
             if strict and answer != entry.answers:
                 raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
             digest = _digest(digest, repr(entry.now), entry.event, answer)

@@ -117,7 +117,7 @@ def test_the_folder_of_a_run_in_a_pool(pool: Pool, capsys: pytest.CaptureFixture
         said = Said(capsys, "run", "bundle.yaml", "--run-dir", "runs/monday")
     assert said.code == 0, said.err
     run_dir = Path("runs/monday").resolve()
-    assert f"2 jobs in the pool at {pool.folder} (1 cpu device, uniform); with --own" in said.out
+    assert f"2 jobs in the pool at {pool.folder} (1 cpu device, uniform); use --own" in said.out
     assert f"journal, spec, summary and report.html: {run_dir}" in said.out
     assert "2 of 2 met" in said.out
     body = json.loads((run_dir / "summary.json").read_text())
@@ -344,7 +344,7 @@ def test_a_run_is_resumed_by_run_and_a_job_by_resume(
     said = Said(capsys, "run", "--resume", "long")
     assert said.code == 2
     assert said.err == "error: long is a job in the pool: `lightning-core resume long` continues it if it is paused\n"
-    assert "nobody: no run was left here" in Said(capsys, "run", "--resume", "nobody").err
+    assert "nobody: there is no interrupted run here" in Said(capsys, "run", "--resume", "nobody").err
 
 
 # ---------------------------------------------------------------------------------------------------- the part

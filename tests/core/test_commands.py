@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_core.core.answers import Grant
+from lightning_core.core.answers import Accepted, Grant
 from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.commands import (
     TERMS,
@@ -104,7 +104,7 @@ def test_a_reason_names_who_asked_last() -> None:
     ("command", "words"),
     [
         (SetDeadline("a", 0.5, from_submission=True), "begin must be before the deadline 0.5, got 1.0"),
-        (SetLocation("a", "moon"), "trains at moon, where the pool has no device"),
+        (SetLocation("a", "moon"), "requires location moon, where the pool has no device"),
         (SetTerms("a", begin=70.0), "begin must be before the deadline 60.0, got 70.0"),
         (Resume("b"), "no job 'b'"),
     ],
@@ -149,11 +149,11 @@ def test_every_command_goes_through_the_journal() -> None:
 
 def test_a_history_names_who_asked() -> None:
     history = History(POOL)
-    history.take(Submit((JOB,)), 0.0, [])
-    history.take(Pause("a", release=True, by=Asker.PLAN), 1.0, [])
-    history.take(SetLocation("a", "cloud", 1, Asker.PLAN), 2.0, [])
-    history.take(SetDeadline("a", 90.0), 3.0, [])
-    history.take(SetDevices("a", 2, Asker.MARKET), 4.0, [])
+    history.take(Submit((JOB,)), 0.0, [], [Accepted("a")])
+    history.take(Pause("a", release=True, by=Asker.PLAN), 1.0, [], [Accepted("a")])
+    history.take(SetLocation("a", "cloud", 1, Asker.PLAN), 2.0, [], [Accepted("a")])
+    history.take(SetDeadline("a", 90.0), 3.0, [], [Accepted("a")])
+    history.take(SetDevices("a", 2, Asker.MARKET), 4.0, [], [Accepted("a")])
     assert [(remark.by, remark.words) for remark in history.of("a").remarks] == [
         ("plan", "pause, and free its memory"),
         ("plan", "location any to cloud, devices: 1"),

@@ -66,7 +66,7 @@ class Told:
         self.now += after
         answers = self.scheduler.handle(event, self.now)
         self.scheduler.check()
-        self.journal.append(event, self.now, answers)
+        self.journal.append(event, self.now, answers, self.scheduler.accepted)
         return answers
 
     def report(

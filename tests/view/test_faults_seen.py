@@ -53,7 +53,7 @@ class Told:
             self.take(WorkerExited("a", 1, cause, detail, SAVED), 4.0)
 
     def take(self, event: Event, now: float) -> None:
-        self.history.take(event, now, self.scheduler.handle(event, now))
+        self.history.take(event, now, self.scheduler.handle(event, now), self.scheduler.accepted)
 
     def come_back(self, began: int = 80) -> None:
         self.take(Tick(), 6.0)

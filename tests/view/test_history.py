@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.answers import End, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, End, Verdict, VerdictChanged
 from lightning_core.core.codec import decode_event
-from lightning_core.core.commands import Asker, SetDevices
-from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited, WorkersLost
-from lightning_core.core.jobs import Job
+from lightning_core.core.commands import Asker, SetDeadline, SetDevices, SetLocation
+from lightning_core.core.events import Cell, Checkpoint, Event, ExitCause, Report, Submit, WorkerExited, WorkersLost
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.forecasts import fill_in
@@ -86,10 +86,11 @@ def test_the_series_end_where_the_scheduler_is(run: Path, history: History) -> N
 
 def test_points_lie_between_the_reports_that_brought_them_and_not_where_the_job_was_held() -> None:
     history = History(Settings())
-    history.take(Submit((Job("a", 99.0, LossTarget("loss", 0.1)),)), 0.0, [grant(1, 1.0)])
-    history.take(report(1, [(1, 10, 3.0), (2, 20, 2.0)]), 4.0, [grant(2, 0.0)])
-    history.take(report(2, []), 10.0, [grant(3, 1.0)])
-    history.take(report(3, [(3, 30, 1.0), (4, 40, 0.9)]), 12.0, [])
+    history.take(Submit((Job("a", 99.0, LossTarget("loss", 0.1)),)), 0.0, [grant(1, 1.0)], [Accepted("a")])
+    first, second = [(1, 10, 3.0), (2, 20, 2.0)], [(3, 30, 1.0), (4, 40, 0.9)]
+    history.take(report(1, first), 4.0, [grant(2, 0.0)], [Accepted("a", 20, 4.0, tuple(cell[1:] for cell in first))])
+    history.take(report(2, []), 10.0, [grant(3, 1.0)], [Accepted("a", 20, 4.0)])
+    history.take(report(3, second), 12.0, [], [Accepted("a", 40, 6.0, tuple(cell[1:] for cell in second))])
     assert [point.time for point in history.of("a").points] == [2.0, 4.0, 11.0, 12.0]
 
 
@@ -99,34 +100,45 @@ def report(number: int, cells: list[tuple[int, int, float]], incarnation: int = 
 
 
 def test_what_did_not_move_the_scheduler_is_left_out() -> None:
-    history = History(Settings())
-    history.take(Submit((Job("a", 50.0, LossTarget("loss", 0.1)),)), 1.0, [grant(1, 1.0)])
-    history.take(Submit((Job("a", 99.0, BatchTarget(5)),)), 2.0, [grant(1, 1.0)])  # the first one stands
-    history.take(report(1, [(1, 10, 3.0), (3, 30, 1.0)]), 3.0, [])  # the second cell is missing
-    history.take(report(2, [(1, 10, 3.0), (2, 20, math.nan), (3, 30, 1.0)]), 4.0, [])
-    history.take(
-        Report("stranger", 1, 1, 1, 5, 1.0), 4.0, [End("stranger", 0, Verdict.CANCELLED, Reason("unknown_job"))]
-    )
+    """The history shows what the scheduler accepted: it has no rules of its own for what is stale or repeated."""
+    scheduler = Scheduler(Settings("fifo"))
+    history = History(scheduler.settings)
+
+    def take(event: Event, now: float) -> None:
+        history.take(event, now, scheduler.handle(event, now), scheduler.accepted)
+
+    launched = frozenset({Capability.HOLD, Capability.RELEASE})
+    take(Submit((Job("a", 50.0, LossTarget("loss", 0.1), can=launched),)), 1.0)
+    take(Submit((Job("a", 99.0, BatchTarget(5)),)), 2.0)  # the first one stands
+    take(report(1, [(1, 10, 3.0), (3, 30, 1.0)]), 3.0)  # the second cell is missing
+    take(report(2, [(1, 10, 3.0), (2, 20, math.nan), (3, 30, 1.0)]), 4.0)
+    take(Report("stranger", 1, 1, 1, 5, 1.0), 4.0)
     job = history.of("a")
     assert [point[1:] for point in job.points] == [(10, 3.0), (30, 1.0)]
-    assert (len(history.jobs), len(job.grants), job.deadline) == (1, 1, 51.0)
-    history.take(report(1, [(1, 40, 0.8)], incarnation=2, began=20), 5.0, [])
-    history.take(report(3, [(4, 50, 0.7)]), 6.0, [End("a", 0, Verdict.CANCELLED, Reason("superseded"))])
-    history.take(WorkerExited("a", 1, ExitCause.RAISED, detail="old"), 6.0, [])
+    assert (len(history.jobs), len(job.grants), job.deadline, job.rejected) == (1, 1, 51.0, 1)
+    take(WorkerExited("a", 1, ExitCause.LOST, "it died", Checkpoint(20, "0" * 64)), 4.5)
+    take(report(1, [(1, 40, 0.8)], incarnation=2, began=20), 6.0)
+    take(report(3, [(4, 50, 0.7)]), 7.0)  # the first incarnation again
+    take(WorkerExited("a", 1, ExitCause.RAISED, detail="old"), 7.0)
+    take(SetDeadline("a", -3.0 + 10.0), 8.0)
+    take(SetLocation("a", "nowhere"), 8.0)  # the pool has none
     assert [point.batches for point in job.points] == [10, 30, 40]
-    assert (job.ended, job.detail, job.remarks) == (None, "", [])
+    assert (job.ended, job.detail, job.deadline, job.job.location) == (None, "it died", 15.0, "")
+    assert [(fault.what, fault.batches, fault.start, fault.back) for fault in job.faults] == [("it died", 10, 20, 6.0)]
+    assert [remark.words for remark in job.remarks] == ["is there again, from batch 20", "deadline 50.0s to 14.0s"]
     assert job.progress[-1].busy == 2.0  # of both incarnations
 
 
 def test_verdicts_change_when_noticed_and_the_end_is_the_last() -> None:
     history = History(Settings())
-    history.take(Submit((Job("a", 50.0, BatchTarget(9)),)), 0.0, [grant(1, 1.0)])
+    history.take(Submit((Job("a", 50.0, BatchTarget(9)),)), 0.0, [grant(1, 1.0)], [Accepted("a")])
     assert history.of("a").verdict is None
     late, met = Reason("late", (3.0,)), Reason("target_met", (5.0,))
-    history.take(report(1, []), 2.0, [VerdictChanged("a", Verdict.AT_RISK, late)])
-    history.take(WorkersLost(), 3.0, [])
-    history.take(report(2, []), 45.0, [End("a", 2, Verdict.MET, met)])
-    history.take(report(3, []), 46.0, [End("a", 2, Verdict.MET, met)])  # said again
+    lost = Reason("pool_lost", (0.0, 0.0))
+    history.take(report(1, []), 2.0, [VerdictChanged("a", Verdict.AT_RISK, late)], [Accepted("a", 0, 1.0)])
+    history.take(WorkersLost(), 3.0, [], [Accepted("a", fault=lost, restart=1)])
+    history.take(report(2, []), 45.0, [End("a", 2, Verdict.MET, met)], [Accepted("a", 9, 1.0)])
+    history.take(report(3, []), 46.0, [End("a", 2, Verdict.MET, met)], [])  # repeated
     job = history.of("a")
     assert job.beliefs == [Belief(2.0, Verdict.AT_RISK, late), Belief(45.0, Verdict.MET, met)]
     assert (job.ended, history.wall, history.last) == (45.0, 45.0, 46.0)
@@ -172,8 +184,8 @@ def test_why_a_job_got_what_it_got(history: History) -> None:
 
 def test_a_plan_is_no_person() -> None:
     history, job = History(Settings()), Job("a", 50.0, BatchTarget(9))
-    history.take(Submit((job,)), 0.0, [grant(1, 1.0)])
-    history.take(SetDevices("a", 0, Asker.MARKET), 20.0, [])
+    history.take(Submit((job,)), 0.0, [grant(1, 1.0)], [Accepted("a")])
+    history.take(SetDevices("a", 0, Asker.MARKET), 20.0, [], [Accepted("a")])
     assert history.of("a").remarks[-1] == (20.0, "market", "to train on devices: 0")
 
 
@@ -181,5 +193,7 @@ def test_why_says_nothing_to_the_terminal() -> None:
     for words in HOSTILE:
         history = History(Settings())
         end = End(words, 2, Verdict.CRASHED, Reason("crashed", text=words))
-        history.take(Submit((Job(words, 50.0, LossTarget(words, 0.5)),)), 0.0, [grant(1, 1.0, words), end])
+        history.take(
+            Submit((Job(words, 50.0, LossTarget(words, 0.5)),)), 0.0, [grant(1, 1.0, words), end], [Accepted(words)]
+        )
         assert all(line.isprintable() for line in why(history, words))

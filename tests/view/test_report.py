@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.core.answers import End, Verdict
+from lightning_core.core.answers import Accepted, End, Verdict
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
@@ -171,12 +171,18 @@ def test_words_from_outside_stay_words(words: str) -> None:
     history = History(Settings())
     reason = Reason("crashed", text=words)
     jobs = (Job(words, 50.0, LossTarget(words, 0.5)), Job("b", 50.0, BatchTarget(5)))
-    history.take(Submit(jobs), 0.0, [grant(1, 1.0, words)])
-    history.take(Report(words, 1, 1, 1, 20, 1.0, (Cell(1, 10, 1.0), Cell(2, 20, 0.9))), 5.0, [])
+    history.take(Submit(jobs), 0.0, [grant(1, 1.0, words)], [Accepted(words), Accepted("b")])
+    history.take(
+        Report(words, 1, 1, 1, 20, 1.0, (Cell(1, 10, 1.0), Cell(2, 20, 0.9))),
+        5.0,
+        [],
+        [Accepted(words, 20, 1.0, ((10, 1.0), (20, 0.9)), began=0)],
+    )
     history.take(
         WorkerExited(words, 1, ExitCause.RAISED, detail=f"Trace\n{words}"),
         6.0,
         [End(words, 2, Verdict.CRASHED, reason)],
+        [Accepted(words)],
     )
     text = page(history, words)
     read = harmless(text)
@@ -188,7 +194,7 @@ def test_words_from_outside_stay_words(words: str) -> None:
 def test_a_report_of_nothing_and_of_a_job_that_only_waits() -> None:
     harmless(page(History(Settings())))
     history = History(Settings())
-    history.take(Submit((Job("a", 50.0, LossTarget("loss", 0.5)),)), 0.0, [])
+    history.take(Submit((Job("a", 50.0, LossTarget("loss", 0.5)),)), 0.0, [], [Accepted("a")])
     words = " ".join(harmless(page(history)).words)
     assert "0 of 1 target met in time, 1 still running" in words
     assert "no verdict yet" in words
