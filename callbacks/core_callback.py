@@ -1,9 +1,4 @@
-r"""
-CoreCallback
-^^^^^^^^^^^^
-
-Joins a Trainer to a scheduler: reports its losses and obeys its directives.
-"""
+"""The callback that joins a Trainer to a scheduler: it reports the losses and obeys the directives."""
 
 from __future__ import annotations
 

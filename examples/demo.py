@@ -1,15 +1,15 @@
-"""What is a scheduler worth? Ten real trainings with ten deadlines on one device, under five policies.
+"""Compares five policies on ten real trainings with ten deadlines on one device.
 
 Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.json``. For each seed it
 
-1. measures how fast each training is alone on this machine;
-2. draws what each must reach and by when (:mod:`examples.digits.drawing`): more than fits, some of it hopeless. Targets
-   are read off recordings of the trainings alone, which ship (:mod:`examples.digits.trainings`);
-3. trains them under each policy, in the same warm processes;
-4. prints what each policy met, beside the most that could be met with all the work known in advance.
+1. measures the throughput of each training alone on this machine;
+2. draws targets and deadlines (:mod:`examples.digits.drawing`), more than can be met, some of them never. Targets are
+   taken from the recorded loss curves in the repository (:mod:`examples.digits.trainings`);
+3. trains the jobs under each policy, in the same warm processes;
+4. prints the number of targets that each policy met, and the maximum if all the work were known in advance.
 
-The rule of the draw is that of ``benchmarks.bundles``, and knows nothing of policies. ``python -m benchmarks.demo``
-plays hundreds of such draws in virtual time.
+The draw follows the rules of ``benchmarks.bundles`` and is independent of the policies. ``python -m benchmarks.demo``
+simulates hundreds of such draws.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from lightning_core.view.progress import view_for  # noqa: E402
 POLICIES = ("fifo", "edf", "lara", "laira", "triage")
 OURS, BASELINE = "triage", "fifo"
 PERIOD = "0.5s"
-# Seconds of each training alone that tell its speed; what comes before the last two thirds of them does not count.
+# Seconds for which each training runs alone, and the fraction of them that is left out as warm-up.
 TRIAL = 1.5
-SETTLED = 1 / 3
+WARM_UP = 1 / 3
 
 
 def bundle_of(jobs: Mapping[str, Mapping[str, object]], policy: str) -> Bundle:
-    """A bundle of trainings, each with its terms."""
+    """Return a bundle of trainings, each with its target and deadline."""
     written = {
         name: {**TRAININGS[name].config(), "cell": TRAININGS[name].cell, "on_miss": "stop", **terms}
         for name, terms in jobs.items()
@@ -58,7 +58,7 @@ def bundle_of(jobs: Mapping[str, Mapping[str, object]], policy: str) -> Bundle:
 
 
 def run(cluster: Cluster, bundle: Bundle, folder: Path, title: str) -> Summary:
-    """Run a bundle, with the live board on a terminal. Ctrl-C ends the demo, not only the run that it hit."""
+    """Run a bundle, with the live board on a terminal. Ctrl-C ends the whole demo."""
     watcher = view_for(sys.stdout, title, 1) if sys.stdout.isatty() else None
     end = bundle.run(run_dir=folder, cluster=cluster, watcher=watcher)
     if end.interrupted is not None:
@@ -66,33 +66,33 @@ def run(cluster: Cluster, bundle: Bundle, folder: Path, title: str) -> Summary:
     return end
 
 
-def speeds_of(cluster: Cluster, curves: Mapping[str, Curve], folder: Path) -> dict[str, float]:
-    """Batches a second of each training, one after the other alone on the device."""
+def throughputs_of(cluster: Cluster, curves: Mapping[str, Curve], folder: Path) -> dict[str, float]:
+    """Return the batches per second of each training, run one after the other alone on the device."""
     jobs = {
         name: {"deadline": "1h", "target": {"batches": max(round(TRIAL / (curve.seconds_per_batch or 0.02)), 10)}}
         for name, curve in curves.items()
     }
-    end = run(cluster, bundle_of(jobs, "fifo"), folder, "how fast is each alone?")
+    end = run(cluster, bundle_of(jobs, "fifo"), folder, "throughput alone")
     reports: dict[str, list[Report]] = {name: [] for name in curves}
     with Journal.open(end.run_dir / "journal.db", read_only=True) as journal:
         for entry in journal.entries():
             event = decode_event(entry.event)
             if isinstance(event, Report):
                 reports[event.job].append(event)
-    return {name: speed(told) for name, told in reports.items()}
+    return {name: throughput(told) for name, told in reports.items()}
 
 
-def speed(reports: Sequence[Report]) -> float:
-    """Batches a busy second, once the first batches are over: a process makes much ready in those."""
+def throughput(reports: Sequence[Report]) -> float:
+    """Return the batches per busy second after the warm-up."""
     last = reports[-1]
-    settled = next(one for one in reports if one.batches >= SETTLED * last.batches)
+    settled = next(one for one in reports if one.batches >= WARM_UP * last.batches)
     if settled.batches == last.batches:
         return last.batches / last.busy
     return (last.batches - settled.batches) / (last.busy - settled.busy)
 
 
 def print_table(rows: Sequence[Sequence[str]], names: int = 1) -> None:
-    """Print columns: so many names to the left, what is measured to the right."""
+    """Print a table whose first ``names`` columns are aligned left and the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row[:names], widths, strict=False)]
@@ -101,7 +101,7 @@ def print_table(rows: Sequence[Sequence[str]], names: int = 1) -> None:
 
 
 def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary]) -> None:
-    """Print a row a job, a column a policy."""
+    """Print one row per job and one column per policy."""
     rows = [("", "job", "needs", "has", *ends)]
     for number, job in enumerate(jobs):
         cells = []
@@ -117,16 +117,16 @@ def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary]) -> None:
 
 
 def meaning(figures: Mapping[str, int]) -> str:
-    """What the figures say, whichever way they fell."""
+    """Return the figures in words."""
     met = {key.removeprefix("met_"): value for key, value in figures.items() if key != "ceiling"}
     best = max(met.values())
     ours = met.get(OURS)
-    told = f"{figures['ceiling']} could be met by somebody who knew in advance how long each training takes"
+    told = f"{figures['ceiling']} could be met if the work of each training were known in advance"
     if ours is None:
         return f"{told}; {' and '.join(name for name in met if met[name] == best)} met {best}."
     told += f".\n{OURS}, which does not know it, met {ours}"
     if met.get(BASELINE):
-        told += f", {ours / met[BASELINE]:.1f} times what {BASELINE} met ({met[BASELINE]})"
+        told += f", {ours / met[BASELINE]:.1f} times as many as {BASELINE} ({met[BASELINE]})"
     if len(met) == 1:
         return f"{told}."
     others = [name for name, number in met.items() if number == best and name != OURS]
@@ -137,7 +137,7 @@ def meaning(figures: Mapping[str, int]) -> str:
 
 @contextmanager
 def warm(workers: int) -> Iterator[Cluster]:
-    """Processes that have imported what trains, so that no policy waits for that."""
+    """Yield a cluster whose processes have imported torch and Lightning, so that no policy waits for that."""
     print(f"warming up {workers} processes that import torch and Lightning ...", end=" ", flush=True)
     began = time.monotonic()
     with Cluster(workers=workers) as cluster:
@@ -146,16 +146,16 @@ def warm(workers: int) -> Iterator[Cluster]:
 
 
 def play(cluster: Cluster, curves: Mapping[str, Curve], arguments: argparse.Namespace, seed: int) -> dict[str, int]:
-    """Play one seed under every policy; its figures."""
+    """Run one seed under every policy and return its figures."""
     folder = arguments.run_dir / f"seed-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()
-    print(f"\nseed {seed}: each training alone, to see how fast it is here ...", end=" ", flush=True)
-    speeds = speeds_of(cluster, curves, folder / "alone")
-    jobs = draw(curves, speeds, seed, arguments.seconds)
+    print(f"\nseed {seed}: measuring the throughput of each training alone ...", end=" ", flush=True)
+    throughputs = throughputs_of(cluster, curves, folder / "alone")
+    jobs = draw(curves, throughputs, seed, arguments.seconds)
     work = sum(job.work for job in jobs if job.work < float("inf"))
-    print(f"{min(speeds.values()):.0f} to {max(speeds.values()):.0f} batches/s; {work:.0f} s of work for "
-          f"{arguments.seconds:.0f} s, and what is never reached", flush=True)  # fmt: skip
+    print(f"{min(throughputs.values()):.0f} to {max(throughputs.values()):.0f} batches/s; {work:.0f} s of work for "
+          f"{arguments.seconds:.0f} s, besides targets that are never reached", flush=True)  # fmt: skip
     ends = {}
     for policy in arguments.policy:
         bundle = bundle_of({job.name: terms(job) for job in jobs}, policy)
@@ -167,21 +167,29 @@ def play(cluster: Cluster, curves: Mapping[str, Curve], arguments: argparse.Name
 
 
 def terms(job: DrawnJob) -> dict[str, object]:
-    """Of a job, as in a bundle file."""
+    """Return target and deadline of a job as in a bundle file."""
     return {"deadline": f"{job.deadline:.3f}s", "target": {"loss": job.target}}
 
 
 def main(words: Sequence[str] | None = None) -> dict[str, int]:
-    """Run it all; the figures, summed over the seeds."""
+    """Run the demo and return the figures, summed over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="one or several; figures are their sums")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "demo", metavar="DIR", help="written anew")
+    parser.add_argument(
+        "--seed", type=int, nargs="+", default=[1], help="one or more seeds; figures are summed (default 1)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as JSON")
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        default=ROOT / "runs" / "demo",
+        metavar="DIR",
+        help="run folder; replaced (default runs/demo)",
+    )
     parser.add_argument("--training", nargs="+", choices=TRAININGS, default=list(TRAININGS), metavar="NAME",
                         help=f"some of {', '.join(TRAININGS)} (default: all)")  # fmt: skip
     parser.add_argument("--policy", nargs="+", default=list(POLICIES), metavar="NAME",
                         help=f"such as lara:order=edf (default: {' '.join(POLICIES)})")  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="that there are (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="available time (default %(default)s)")
     arguments = parser.parse_args(words)
     curves = {curve.name: curve for curve in load_curves(CURVES) if curve.name in arguments.training}
     for policy in arguments.policy:
@@ -189,10 +197,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
             bundle_of({name: {"deadline": "1s", "target": {"batches": 1}} for name in curves}, policy)
         except ValueError as error:
             parser.error(str(error))
-    print(f"{len(curves)} trainings of handwritten digits share one device, under {len(arguments.policy)} policies.")
-    print(
-        "In the tables: needs, alone on the device; has, until its deadline; ✓ when its target was met; · not in time."
-    )
+    print(f"{len(curves)} trainings of handwritten digits share one device under {len(arguments.policy)} policies.")
+    print("In the tables: needs, seconds alone on the device; has, seconds until the deadline; ✓ target met; · missed.")
     print(flush=True)
     with recorded_signals(at_once=True), warm(len(curves)) as cluster:
         rows = [play(cluster, curves, arguments, seed) for seed in arguments.seed]

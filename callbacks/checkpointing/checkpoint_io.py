@@ -1,9 +1,4 @@
-r"""
-SafeCheckpointIO
-^^^^^^^^^^^^^^^^
-
-Checkpoints for any Trainer that survive kills, full disks and damaged files.
-"""
+"""Checkpoints for any Trainer that survive kills, full disks and damaged files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-r"""
-ElasticLoader
-^^^^^^^^^^^^^
-
-A data loader with which a training continues on a different number of devices, even in the middle of an epoch.
+"""A data loader with which a training continues on a different number of devices, even in the middle of an epoch.
 
 Rules
 

@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1,797 images of 8 x 8, in memory; a fifth is kept for the test."""
+"""scikit-learn's digits: 1,797 images of 8 x 8, in memory; a fifth is the test set."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TEST = 360
 
 
 class Digits(pl.LightningDataModule):
-    """The digits as loaders of ``(images (n, 1, 8, 8) in [0, 1], labels (n,))``.
+    """Loaders of the digits, as ``(images (n, 1, 8, 8) in [0, 1], labels (n,))``.
 
     Args:
-        batch_size: images in a batch.
-        seed: of the split; the order of training follows the global seed.
+        batch_size: Images per batch.
+        seed: Seed of the split; the order of training follows the global seed.
     """
 
     def __init__(self, batch_size: int = 64, seed: int = 0) -> None:

@@ -1,14 +1,14 @@
-"""The bundle that a seed draws for the demo, by the rule of ``benchmarks.bundles`` in seconds.
+"""Draws the demo's bundle from a seed, by the rules of ``benchmarks.bundles`` in seconds.
 
-Rule
+Rules
 
 1. The jobs come in a random order.
-2. What each needs alone is drawn evenly on a log scale over a factor of ten. A third of the jobs is made harder: half
-   of these ask for a loss that the training never reaches, the others for one that takes 1.5 to 4 times as long.
-3. The needs are scaled together: what can be reached adds up to 1.2 times the time there is. That is the middle one of
-   the loads of ``benchmarks.bundles``.
-4. Deadlines are drawn evenly over the time there is, whatever a job needs and whenever it comes.
-5. The target of a job is the lowest smoothed loss that its recording shows up to what it needs.
+2. The work of each job is drawn log-uniformly over a factor of ten. A third of the jobs is made harder: half of these
+   have a target that the training never reaches, the others one that takes 1.5 to 4 times as long.
+3. The work is scaled so that all reachable targets together take 1.2 times the available time, the middle one of the
+   loads of ``benchmarks.bundles``.
+4. Deadlines are drawn uniformly over the available time, independently of the work and the order.
+5. The target of a job is the lowest smoothed loss that its recording reaches within its work.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve
 
-# The time there is, unless told.
+# Default available time, in seconds.
 SECONDS = 25.0
 LOAD = 1.2
-# Parts of the time there is.
+# Earliest deadline, as a fraction of the available time.
 EARLIEST = 0.08
+# Ratio of the largest to the smallest work, and factors by which reachable targets are made harder.
 SPREAD = 10.0
 HARDER = (1.5, 4.0)
 WINDOW = Settings().window
@@ -34,13 +35,13 @@ WINDOW = Settings().window
 
 @dataclass(frozen=True)
 class DrawnJob:
-    """A training with what it must reach, and by when.
+    """A training with its target and deadline.
 
     Args:
-        name: of the training.
-        target: loss to reach.
-        deadline: seconds from submission.
-        work: seconds alone until the target is reached; inf if never.
+        name: Name of the training.
+        target: Loss to reach.
+        deadline: Seconds from submission.
+        work: Seconds alone on the device until the target is reached; infinite if it never is.
     """
 
     name: str
@@ -50,15 +51,15 @@ class DrawnJob:
 
 
 def draw(
-    curves: Mapping[str, Curve], speeds: Mapping[str, float], seed: int, seconds: float = SECONDS
+    curves: Mapping[str, Curve], throughputs: Mapping[str, float], seed: int, seconds: float = SECONDS
 ) -> list[DrawnJob]:
-    """The jobs of a seed, in the order in which they come.
+    """Return the jobs of a seed, in the order of submission.
 
     Args:
-        curves: recording of each training alone.
-        speeds: batches per second of each, on this machine.
-        seed: of all that is drawn.
-        seconds: the time there is, that of the last deadline at most.
+        curves: Recorded loss curve of each training.
+        throughputs: Batches per second of each training alone on this machine.
+        seed: Seed of all draws.
+        seconds: Available time; no deadline is later.
     """
     rng = np.random.default_rng(seed)
     names = [str(name) for name in rng.permutation(sorted(curves))]
@@ -71,23 +72,23 @@ def draw(
     reachable = np.isfinite(needs)
     needs *= LOAD * seconds / max(needs[reachable].sum(), 1.0)
     return [
-        _job(curves[name], name, speeds[name], float(need), float(low), float(deadline))
+        _job(curves[name], name, throughputs[name], float(need), float(low), float(deadline))
         for name, need, low, deadline in zip(names, needs, lowest, deadlines, strict=True)
     ]
 
 
-def _job(curve: Curve, name: str, speed: float, need: float, low: float, deadline: float) -> DrawnJob:
+def _job(curve: Curve, name: str, throughput: float, need: float, low: float, deadline: float) -> DrawnJob:
     smooth = np.minimum.accumulate(np.convolve(curve.loss, np.ones(WINDOW) / WINDOW, "valid"))
     ends = curve.position[WINDOW - 1 :]
-    within = np.flatnonzero(ends <= need * speed)
-    if need * speed > ends[-1]:
+    within = np.flatnonzero(ends <= need * throughput)
+    if need * throughput > ends[-1]:
         return DrawnJob(name, low * float(smooth[-1]), deadline, np.inf)
     target = float(smooth[within[-1] if len(within) else 0])
     reached = int(np.argmax(smooth <= target))
-    return DrawnJob(name, target, deadline, float(ends[reached]) / speed)
+    return DrawnJob(name, target, deadline, float(ends[reached]) / throughput)
 
 
 def ceiling(jobs: Sequence[DrawnJob]) -> int:
-    """The most jobs that could be met with all the work known in advance."""
+    """Return the maximum number of targets that could be met if all the work were known in advance."""
     work, deadline = np.array([job.work for job in jobs]), np.array([job.deadline for job in jobs])
     return int(largest_feasible_set(work, deadline, 0.0).sum())

@@ -1,9 +1,10 @@
-"""The demo's ten trainings: each digit model at two learning rates, and the recording of each alone.
+"""The demo's ten trainings, each digit model at two learning rates, and their recorded loss curves.
 
     python -m examples.digits.trainings        # records them again: about ten minutes on one core
 
-A recording holds the loss cells that a worker reports of this training (``curves/NAME.csv``, columns ``step,loss``);
-``curves/index.csv`` says how long a batch took. ``lightning-core simulate --curves examples/digits/curves`` plays them.
+A recording holds the loss cells that a worker reports for the training (``curves/NAME.csv``, columns ``step,loss``);
+``curves/index.csv`` holds the seconds per batch. ``lightning-core simulate --curves examples/digits/curves`` plays
+them.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from pathlib import Path
 from typing import Any
 
 CURVES = Path(__file__).parent / "curves"
-# Of every training; what a demo's seed draws is targets, deadlines and order.
+# Seed of every training. The seed of a demo draws targets, deadlines and the order.
 SEED = 1
 COLUMNS = ("file", "domain", "task", "method", "rows", "last_step", "sec_per_step")
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model, how it is trained, and how long it is recorded.
+    """A model, its training, and the length of its recording.
 
     Args:
-        model: name in ``examples.digits``.
-        lr: learning rate of Adam.
-        cell: minimum batches in a loss cell, about a thirtieth of a second.
-        batches: recorded.
+        model: Class in ``examples.digits``.
+        lr: Learning rate of Adam.
+        cell: Minimum batches per loss cell, about a thirtieth of a second.
+        batches: Batches to record.
     """
 
     model: str
@@ -43,7 +44,7 @@ class Training:
     batches: int
 
     def config(self) -> dict[str, object]:
-        """A LightningCLI config."""
+        """Return the LightningCLI config of the training."""
         return {
             "seed_everything": SEED,
             "model": {"class_path": f"examples.digits.{self.model}", "init_args": {"lr": self.lr}},
@@ -69,7 +70,7 @@ def record(training: Training) -> tuple[list[tuple[int, float]], float]:
     """Train alone on one thread.
 
     Returns:
-        Batches and mean loss of each cell, as a worker reports them, and the median seconds of a batch.
+        Batches and mean loss of each cell, as a worker reports them, and the median seconds per batch.
     """
     import lightning.pytorch as pl
 
@@ -84,7 +85,7 @@ def record(training: Training) -> tuple[list[tuple[int, float]], float]:
         def on_train_batch_end(
             self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
         ) -> None:
-            times.append(time.process_time())  # what else the machine does is not counted
+            times.append(time.process_time())  # excludes other processes
             meter.add(outputs["loss"].item(), len(times))
 
     pl.seed_everything(SEED, verbose=False)
@@ -97,8 +98,10 @@ def record(training: Training) -> tuple[list[tuple[int, float]], float]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Record all trainings, or those that are named."""
-    parser = argparse.ArgumentParser(prog="python -m examples.digits.trainings", description="Record the trainings.")
+    """Record all trainings, or the named ones."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.digits.trainings", description="Record the demo's trainings."
+    )
     parser.add_argument("--out", type=Path, default=CURVES, metavar="DIR", help="folder of the CSV files")
     parser.add_argument("--only", nargs="+", choices=TRAININGS, default=list(TRAININGS), metavar="NAME")
     arguments = parser.parse_args(words)
@@ -131,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> None:
             table.writeheader()
             table.writerows(rows[file] for file in sorted(rows))
         print(
-            f"{name}: {cells[-1][0]} batches, {cells[0][1]:.3g} to {cells[-1][1]:.3g}, {1e3 * seconds:.3g} ms a batch"
+            f"{name}: {cells[-1][0]} batches, {cells[0][1]:.3g} to {cells[-1][1]:.3g}, {1e3 * seconds:.3g} ms per batch"
         )
 
 

@@ -1,4 +1,4 @@
-"""A small language model is taught, with LoRA, to tell whether people liked a film."""
+"""A small language model that learns, with LoRA, whether a review is positive."""
 
 from examples.reviews.data import Reviews
 from examples.reviews.model import Reader

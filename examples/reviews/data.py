@@ -1,4 +1,4 @@
-"""10,605 snippets of movie reviews, each with what people thought of its mood; a tenth is kept for the test."""
+"""10,605 snippets of movie reviews with the sentiment that people gave them; a tenth is the test set."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ TOKENS, TEST = 32, 1060
 
 
 def fetch(folder: Path) -> Path:
-    """The file of snippets (Hutto and Gilbert, ICWSM 2014), fetched into a folder if it is not there.
+    """Return the file of snippets (Hutto and Gilbert, ICWSM 2014); download it into the folder if it is missing.
 
     Raises:
-        FileNotFoundError: if it cannot be fetched.
+        FileNotFoundError: If it cannot be downloaded.
     """
     return Package("vaderSentiment==3.3.2", "sdist").files(folder, "movieReviewSnippets_GroundTruth.txt")[0]
 
 
 class Reviews(pl.LightningDataModule):
-    """Batches of ``(words (n, TOKENS), which of them count (n, TOKENS), liked (n,))``.
+    """Batches of ``(tokens (n, TOKENS), attention mask (n, TOKENS), labels (n,))``.
 
     Args:
-        folder: with the file of snippets (:func:`fetch`).
-        batch_size: of a micro-batch.
+        folder: Folder of the file of snippets (:func:`fetch`).
+        batch_size: Samples per micro-batch.
     """
 
     def __init__(self, folder: str, batch_size: int = 16) -> None:

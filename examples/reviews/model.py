@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, 22.7 million weights, of which LoRA trains a few: a model of that size is taught in minutes."""
+"""all-MiniLM-L6-v2 with 22.7 million weights, of which LoRA trains a few within minutes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WIDTH = 384
 
 
 class Reader(pl.LightningModule):
-    """Tells whether a snippet is positive: low-rank changes to each attention's query and value, and a head.
+    """Classifies whether a snippet is positive, with LoRA on the query and value of each attention layer.
 
     Args:
-        rank: of the changes.
-        lr: learning rate.
+        rank: Rank of the LoRA matrices.
+        lr: Learning rate of AdamW.
     """
 
     def __init__(self, rank: int = 8, lr: float = 1e-3) -> None:
@@ -34,7 +34,7 @@ class Reader(pl.LightningModule):
             encoder, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["query", "value"])
         )
         self.head = nn.Linear(WIDTH, 2)
-        # A checkpoint has what is trained: the rest comes with the package.
+        # A checkpoint holds the trained weights only; the others come with the package.
         self.strict_loading = False
 
     def forward(self, words: torch.Tensor, count: torch.Tensor) -> torch.Tensor:

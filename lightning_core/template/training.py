@@ -1,6 +1,6 @@
-"""Three models that learn to tell noisy shapes apart, and a script that trains one of them.
+"""Three models that learn to classify noisy shapes, and a script that trains one of them.
 
-python training.py trains it by itself, or beside the jobs of the pool that `lightning-core up` has brought up.
+python training.py trains it without a pool, or in the pool that `lightning-core up` has started.
 """
 
 import lightning.pytorch as pl
@@ -16,7 +16,7 @@ SIDE = 16
 
 
 def shapes(count: int, seed: int) -> TensorDataset:
-    """Draw discs, rings, squares and crosses, each somewhere in a noisy picture of 16 by 16."""
+    """Draw noisy 16 x 16 images of discs, rings, squares and crosses at random positions."""
     draw = torch.Generator().manual_seed(seed)
     kind = torch.randint(4, (count,), generator=draw)
     centre = 5 + 5 * torch.rand(count, 2, 1, 1, generator=draw)
@@ -35,7 +35,7 @@ def shapes(count: int, seed: int) -> TensorDataset:
 
 
 class Shapes(pl.LightningDataModule):
-    """The pictures, made when they are first needed."""
+    """The images, drawn when they are first needed."""
 
     def __init__(self, batch_size: int = 32) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Shapes(pl.LightningDataModule):
 
 
 class Classifier(pl.LightningModule):
-    """What the models have in common."""
+    """Base class of the models."""
 
     def __init__(self, net: nn.Module, lr: float) -> None:
         super().__init__()
@@ -71,14 +71,14 @@ class Classifier(pl.LightningModule):
 
 
 class Linear(Classifier):
-    """Sees each pixel by itself: it will never tell a disc from a ring wherever they are."""
+    """A linear model, which cannot recognise a shape at an arbitrary position."""
 
     def __init__(self, lr: float = 1e-3) -> None:
         super().__init__(nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 4)), lr)
 
 
 class Mlp(Classifier):
-    """Two hidden layers."""
+    """A perceptron with two hidden layers."""
 
     def __init__(self, width: int = 128, lr: float = 1e-3) -> None:
         layers = [nn.Linear(SIDE**2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)]
@@ -86,7 +86,7 @@ class Mlp(Classifier):
 
 
 class Cnn(Classifier):
-    """Two convolutions."""
+    """A network with two convolutions."""
 
     def __init__(self, channels: int = 16, lr: float = 1e-3) -> None:
         layers = [
@@ -98,7 +98,7 @@ class Cnn(Classifier):
 
 
 def main() -> None:
-    """Train a CNN until its mean loss is 0.5; at most for ten epochs."""
+    """Train a CNN until its mean loss is 0.5, for at most ten epochs."""
     torch.set_num_threads(1)
     pl.seed_everything(1)
     core = CoreCallback("script", deadline="1m", target=LossTarget("loss", 0.5))
