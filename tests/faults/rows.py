@@ -15,44 +15,48 @@ class Row(NamedTuple):
 
 
 PROMISES = {
-    "R1": Row("What was acknowledged is on the disk: over kills of the scheduler no event is lost or counted twice"),
-    "R2": Row("A killed scheduler is back within 10 s as its journal says, without torch or Lightning"),
-    "R3": Row("Training never waits for the scheduler: 30 s without it slow it by 2 % at most"),
+    "R1": Row("An acknowledged event is on the disk: when the scheduler is killed, no event is lost or counted twice"),
+    "R2": Row(
+        "A killed scheduler is back within 10 s in the state of its journal, without importing torch or Lightning"
+    ),
+    "R3": Row("Training never waits for the scheduler: 30 s without it slow training by at most 2 %"),
     "R4": Row("No device has two owners, and none is oversold, in any prefix of any journal"),
-    "R5": Row("One life of a job at a time: what an older one reports or saves is refused, and it leaves"),
-    "R6": Row("The newest verified checkpoint always loads, whenever a save is killed or the disk is full"),
+    "R5": Row("One incarnation of a job at a time: reports and checkpoints of an older one are refused, and it leaves"),
+    "R6": Row("The newest valid checkpoint always loads, whenever a save is killed or the disk is full"),
     "R7": Row(
-        "A kill costs one interval between saves (fifty times a save's time, if that is longer) and a batch at most,"
-        " a release nothing"
+        "A kill costs at most one interval between checkpoints (fifty times the time of a save, if that is longer) and a batch;"
+        " a release costs nothing"
     ),
-    "R8": Row("Released and back, a run goes on to the bit, where its loader can say where it is"),
-    "R9": Row("No job stays in a passing state longer than its time-out"),
-    "R10": Row("Each kind of fault has its own budget: lost, taken away, raised, unusable; others are not affected"),
-    "R11": Row("A dead worker is known within 2 s, a hung or lost one within 10 s, whatever Ray believes"),
-    "R12": Row("All ranks are ready in time, or the grant rolls back with the reason and nothing is left"),
-    "R13": Row("Ranks act together; if they fall apart that is an error within the time-out, and the job comes back"),
-    "R14": Row("Ctrl-C and SIGTERM: saved, journal closed, out in time, exit code 130 or 143, nothing left"),
-    "R15": Row("Hostile numbers raise nowhere, and no NaN gets into a decision or into JSON"),
-    "R16": Row("Reports in any order, twice or not at all, come to the same"),
+    "R8": Row("A job that was released and comes back goes on bit for bit, if its loader has a state"),
+    "R9": Row("No job stays in a transitional state longer than its time-out"),
+    "R10": Row("Each kind of fault has its own retry budget: worker lost, node preempted, exception, unusable config"),
+    "R11": Row("A dead worker is detected within 2 s, a hung or lost one within 10 s, whatever Ray reports"),
+    "R12": Row("All ranks are ready in time, or the grant is rolled back with the reason and nothing is left behind"),
+    "R13": Row("Ranks act together; if they part, that is an error within the time-out, and the job comes back"),
+    "R14": Row(
+        "Ctrl-C and SIGTERM: jobs saved, journal closed, ended in time, exit code 130 or 143, nothing left behind"
+    ),
+    "R15": Row("Hostile numbers raise no exception, and no NaN reaches a decision or JSON"),
+    "R16": Row("Reports that are reordered, repeated or lost lead to the same state"),
     "R19": Row(
-        "A full disk: nothing is acknowledged that is not written, others go on, and it heals when there is room"
+        "A full disk: nothing is acknowledged before it is written, other jobs go on, and writing resumes when there is room"
     ),
-    "R20": Row("The head is lost: a clear word, the journal whole, and the run can be taken up"),
-    "R21": Row("A damaged journal is refused and named, and nobody starts empty over it"),
-    "S1": Row("No Ray of ours is without a token"),
+    "R20": Row("The head is lost: a clear message, the journal is complete, and the run can be resumed"),
+    "R21": Row("A damaged journal is refused and named, and no scheduler starts empty over it"),
+    "S1": Row("No Ray is started without a token"),
     "S2": Row("Token and state files are private, and the token is in no log, report or journal"),
-    "S3": Row("No pickle, no evaluation of what comes from a disk"),
-    "S4": Row("A checkpoint with code in it runs nothing, whatever the environment says"),
-    "S5": Row("Bundles are read strictly: no double key, tag, bomb of aliases, depth or size"),
-    "S6": Row("A class path names a class of the right kind, which is checked before anything is built"),
-    "S7": Row("Names are names: no path, control or look-alike; what is written stays inside the run's folder"),
-    "S8": Row("Nothing active in a report, no control in a terminal"),
-    "S10": Row("What is installed is locked by its hashes, and the malicious uploads are excluded"),
-    "S11": Row("Secrets are shown to nobody"),
-    "S12": Row("Bundles of monstrous size are refused at once"),
+    "S3": Row("Nothing from a disk is unpickled or evaluated"),
+    "S4": Row("A checkpoint that holds code runs nothing, whatever the environment says"),
+    "S5": Row("Bundles are read strictly: no key twice, no tags, no alias bombs, limited depth and size"),
+    "S6": Row("A class path names a class of the right kind; it is checked before anything is built"),
+    "S7": Row("Names are plain names: no path, control character or look-alike; files stay inside the run's folder"),
+    "S8": Row("No active content in a report, no control characters in a terminal"),
+    "S10": Row("Packages are locked by their hashes, and the malicious uploads are excluded"),
+    "S11": Row("Secrets are never shown"),
+    "S12": Row("Oversized bundles are refused at once"),
 }
 
-LATER = "not built: a later version's"
+LATER = "not built yet"
 FAULTS = {
     "F1": Row("scheduler killed: idle, deciding, committing, replaying; in every state of a job"),
     "F2": Row("scheduler killed 5 times in 20 s"),
@@ -62,33 +66,33 @@ FAULTS = {
     "F6": Row("killed while it writes a checkpoint"),
     "F7": Row("disk full"),
     "F8": Row("read-only folder, error or long wait on writing"),
-    "F9": Row("the wall clock jumps", "time is monotone everywhere but for the time while nobody was there"),
-    "F10": Row("losses that are no numbers, or not finite"),
-    "F11": Row("a loss that is never reported, a metric of a wrong name"),
-    "F12": Row("reports twice, late, out of order, of an older life, going back"),
-    "F13": Row("a flood of reports", "the soak is later; one call in flight a job bounds it"),
+    "F9": Row("the wall clock jumps", "time is monotonic, except for the time during which no scheduler ran"),
+    "F10": Row("losses that are not numbers, or not finite"),
+    "F11": Row("a loss that is never reported, a metric with a wrong name"),
+    "F12": Row("reports that are repeated, late, out of order, of an older incarnation, or going back"),
+    "F13": Row("a flood of reports", "no soak test yet; one call in flight per job bounds it"),
     "F14": Row("reports of an unknown or ended job"),
     "F15": Row("a deadline in the past, or that passes while the job waits"),
-    "F16": Row("two jobs of one name"),
+    "F16": Row("two jobs with one name"),
     "F17": Row("a malformed bundle"),
     "F18": Row("workers that can never be ready"),
-    "F19": Row("two jobs of two devices on a pool of three"),
-    "F20": Row("a node is taken away with notice"),
+    "F19": Row("two jobs on two devices each, in a pool of three"),
+    "F20": Row("a node is preempted with notice"),
     "F21": Row("a node vanishes"),
     "F22": Row(
-        "the node of the scheduler vanishes", "the pool comes up again where its folder is; nobody moves it elsewhere"
+        "the node of the scheduler vanishes", "the pool comes up again where its folder is; it is not moved elsewhere"
     ),
-    "F23": Row("the line between scheduler and worker is cut"),
+    "F23": Row("the connection between scheduler and worker is cut"),
     "F24": Row("Ctrl-C, SIGTERM, SIGHUP, SIGKILL of the command; twice; while it starts or saves"),
     "F25": Row("Ray's head is killed", "with Ray's own fault tolerance switched on: not tried"),
-    "F26": Row("ranks fall apart"),
+    "F26": Row("ranks part"),
     "F27": Row("a rank hangs", "a worker whose process answers while its step hangs is not given up"),
     "F28": Row("out of memory"),
-    "F29": Row("a checkpoint is cut off, flipped, missing, or another job's"),
-    "F30": Row("a journal that is damaged, locked, of another version, or wanted twice"),
+    "F29": Row("a checkpoint is truncated, corrupted, missing, or another job's"),
+    "F30": Row("a journal that is damaged, locked, of another version, or opened twice"),
     "F31": Row("user code raises, exits, crashes the process"),
     "F32": Row("a resize fails half-way"),
-    "F33": Row("an order is lost or stale"),
+    "F33": Row("a grant is lost or stale"),
     "F34": Row("workers that come and go"),
 }
 ROWS = PROMISES | FAULTS

@@ -1,4 +1,4 @@
-"""Writes docs/reliability.md of what the tests said: ``python -m tests.faults.table``."""
+"""Write docs/reliability.md from the record of the tests: ``python -m tests.faults.table``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tests.faults.rows import FAULTS, PROMISES, Row
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RECORD, TABLE = DOCS / "reliability.json", DOCS / "reliability.md"
-HEAD = """# What holds when things fail
+HEAD = """# Reliability
 
-Written by the tests (`make reliability`). A row is *held* if every test that names it passed on the day in the last
-column, *held in part* if the words say what is missing, *not tested* if no test names it. Tests marked nightly are
-among them. A promise has a mutant too: its guard removed, on which its test must fail (`tests/faults/mutants.py`).
+What holds when things fail. This page is written from the record of the tests (`make reliability`). A row is *held* if
+every test that names it passed on the day in the last column, *held in part* if the text says what is missing, and *not
+tested* if no test names it; nightly tests are among them. Every promise has a mutant as well: its guard is removed, and
+its test must then fail (`tests/faults/mutants.py`).
 """
 
 
