@@ -24,7 +24,7 @@ PROMISES = {
     "R5": Row("One incarnation of a job at a time: reports and checkpoints of an older one are refused, and it leaves"),
     "R6": Row("The newest valid checkpoint always loads, whenever a save is killed or the disk is full"),
     "R7": Row(
-        "A kill costs at most one interval between checkpoints (fifty times the time of a save, if that is longer) and a batch;"
+        "A kill costs at most one interval between checkpoints (fifty times a save, if that is longer) and a batch;"
         " a release costs nothing"
     ),
     "R8": Row("A job that was released and comes back goes on bit for bit, if its loader has a state"),
@@ -39,7 +39,7 @@ PROMISES = {
     "R15": Row("Hostile numbers raise no exception, and no NaN reaches a decision or JSON"),
     "R16": Row("Reports that are reordered, repeated or lost lead to the same state"),
     "R19": Row(
-        "A full disk: nothing is acknowledged before it is written, other jobs go on, and writing resumes when there is room"
+        "A full disk: no event is acknowledged before it is written, and writing resumes when there is room again"
     ),
     "R20": Row("The head is lost: a clear message, the journal is complete, and the run can be resumed"),
     "R21": Row("A damaged journal is refused and named, and no scheduler starts empty over it"),
