@@ -129,7 +129,7 @@ class _Watcher:
     def update(self, now: float, jobs: Sequence[JobStatus]) -> None:
         for job in jobs:
             spec = self._bundle.jobs[0].job
-            progress = job.batches / spec.target.batches  # type: ignore[union-attr]  # of batches
+            progress = job.batches / (spec.target.work or 1)
             if job.finished_at is None:
                 self.course.append(Moment(now, 100.0 * progress, job.share * len(job.devices)))
             if (used := _used()) is not None:

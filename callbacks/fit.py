@@ -14,7 +14,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_core.core.answers import End, JobForecast
 from lightning_core.core.events import Cell, ExitCause, WorkerExited
 from lightning_core.core.jobs import Capability
-from lightning_core.core.targets import BatchTarget
 from lightning_core.view.console_lines import logger, watch_bar_of
 
 from .checkpointing.best_model import BestModelSaver
@@ -84,7 +83,7 @@ class Fit:
             else:
                 self.mailbox = Mailbox(connect, self._name, hold_timeout=CLOSE_TIMEOUT / 2, asks_forecast=True)
         target, device = options.job.target, pl_module.device
-        self._last_batch = target.batches if isinstance(target, BatchTarget) else 0
+        self._last_batch = target.work or 0
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
         self._has_ranks = trainer.world_size > 1
         self._best = _best_model_saver(trainer, options, record)

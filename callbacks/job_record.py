@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 from lightning_core.core.answers import JobForecast
 from lightning_core.core.durations import format_duration
 from lightning_core.core.jobs import Job
-from lightning_core.core.targets import STEP_LOSS, LossTarget, Target, target_from_dict
+from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
 from lightning_core.view.console_lines import inform, logger
 
@@ -200,7 +200,7 @@ def _parse(entry: object) -> tuple[Entry, Target, list[Point]]:
 
 def _metric_of(target: Target) -> str:
     """Return the name of the metric that a target's curve shows."""
-    return target.metric if isinstance(target, LossTarget) else STEP_LOSS
+    return target.observed
 
 
 def _describe(job: str, deadline: str, target: Target) -> str:

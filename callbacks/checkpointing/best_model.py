@@ -21,7 +21,7 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 
-from lightning_core.core.targets import STEP_LOSS, BatchTarget, LossTarget, Target
+from lightning_core.core.targets import Target
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.generations import newest_valid
 from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, read_manifest
@@ -50,7 +50,7 @@ class BestModelSaver:
         self._file = path
         self._target = target
         self._window = Settings().window
-        self._recent: deque[float] = deque(maxlen=max(self._window, target.for_evaluations))
+        self._recent: deque[float] = deque(maxlen=max(self._window, target.evaluations))
         self._io = SafeCheckpointIO(asynchronous=True)
         self._best: float | None = None
         self._met = False
@@ -78,7 +78,7 @@ class BestModelSaver:
             return
         self._recent.append(value)
         target, recent = self._target, list(self._recent)
-        if isinstance(target, BatchTarget):
+        if target.work is not None:
             if not self._met:
                 mean = sum(recent[-self._window :]) / len(recent[-self._window :])
                 self._consider(mean, len(recent) >= self._window)
@@ -86,13 +86,15 @@ class BestModelSaver:
             self._consider(value, at_once=True)
         else:
             full = len(recent) >= self._window
-            self._consider(target.reached(recent, evaluated, self._window), full)
-            if full and not self._met and target.is_met(recent, evaluated, self._window):
-                self._met, self.wanted = True, target.reached(recent, evaluated, self._window)
+            reached = target.reached(0, recent, evaluated, self._window)
+            assert reached is not None  # there is a value
+            self._consider(reached, full)
+            if full and not self._met and target.is_met(0, recent, evaluated, self._window):
+                self._met, self.wanted = True, reached
 
     def note_batches(self, batches: int) -> None:
         """Take in the number of batches done: the model that meets a target in batches is saved."""
-        if isinstance(self._target, BatchTarget) and batches == self._target.batches and not self._met:
+        if batches == self._target.work and not self._met:
             recent = list(self._recent)[-self._window :]
             self._met, self.wanted = True, sum(recent) / len(recent) if recent else float(batches)
 
@@ -124,7 +126,7 @@ class BestModelSaver:
 
     def summary_line(self, manifest: Manifest) -> str:
         """Return the line that tells where the best model is."""
-        metric = self._target.metric if isinstance(self._target, LossTarget) else STEP_LOSS
+        metric = self._target.observed
         value = "" if manifest.value is None else f" ({metric} {manifest.value:.4g})"
         return f"{self._job}: the best model{value} after {manifest.batches} batches is in {self._file}"
 
@@ -137,5 +139,5 @@ class BestModelSaver:
     def _is_better(self, value: float) -> bool:
         if self._best is None:
             return True
-        grows = isinstance(self._target, LossTarget) and self._target.grows
+        grows = self._target.work is None and self._target.grows
         return value > self._best if grows else value < self._best

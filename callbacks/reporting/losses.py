@@ -8,7 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from lightning_core.core.events import BadLosses, Cell
-from lightning_core.core.targets import STEP_LOSS, BatchTarget, Target
+from lightning_core.core.targets import STEP_LOSS, Target
 
 from .loss_meter import LossMeter
 from .target_reader import Stage, TargetReader, read_step_loss
@@ -30,7 +30,7 @@ class Losses:
     ) -> None:
         self._meter = LossMeter(deliver, every, growth)
         # The target's metric may be finite although the losses that are trained on are not.
-        is_step_loss = isinstance(target, BatchTarget) or target.metric == STEP_LOSS
+        is_step_loss = target.observed == STEP_LOSS
         self._step_meter = self._meter if is_step_loss else LossMeter(lambda cell: None, every, growth)
         self._reader = TargetReader(target, self._meter, evaluated_in)
 

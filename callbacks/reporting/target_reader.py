@@ -14,7 +14,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 
-from lightning_core.core.targets import STEP_LOSS, LossTarget, Target
+from lightning_core.core.targets import STEP_LOSS, Target
 
 from .loss_meter import LossMeter
 
@@ -31,9 +31,9 @@ class TargetReader:
     """
 
     def __init__(self, target: Target, meter: LossMeter, evaluated_in: str = "") -> None:
-        self._has_metric = isinstance(target, LossTarget)
-        self._metric = target.metric if isinstance(target, LossTarget) else STEP_LOSS
-        self._times = target.for_evaluations
+        self._has_metric = target.work is None
+        self._metric = target.observed
+        self._times = target.evaluations
         self._meter = meter
         self._seen = False
         self._complained = False

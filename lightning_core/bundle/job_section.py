@@ -14,7 +14,6 @@ from lightning_core.bundle.job_spec import DEFAULT_CELL, SUBMITTED, JobSpec, fea
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import (
     non_negative_int,
-    positive_int,
     positive_number,
     read_bool,
     read_choice,
@@ -24,6 +23,7 @@ from lightning_core.bundle.values import (
 from lightning_core.core.durations import WallTime, parse_duration, parse_when, seconds_until
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
 from lightning_core.core.names import NAME_RULE, is_name
+from lightning_core.core.numbers import positive_int
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
          "cell", "restarts", "retries", "location", "save_every", "keep_best")  # fmt: skip

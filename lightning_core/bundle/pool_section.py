@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
-from lightning_core.bundle.values import positive_int
+from lightning_core.core.numbers import positive_int
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import Settings
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lightning_core.core.names import did_you_mean
-from lightning_core.core.targets import STEP_LOSS, BatchTarget, LossTarget, Target, parse_target
+from lightning_core.core.numbers import read_number
+from lightning_core.core.targets import TARGETS, Target, parse_target
 
 E = TypeVar("E", bound=StrEnum)
 
-TARGET_KEYS = ("loss", "metric", "at_most", "at_least", "best", "batches", "for_evaluations")
 TARGET_FORMS = "val_acc>=0.9, {loss: E}, {metric: NAME, at_most: E}, {metric: NAME, at_least: X} or {batches: N}"
 
 
@@ -34,23 +34,19 @@ def read_target(value: Any) -> Target:
         return parse_target(value)
     if not isinstance(value, Mapping):
         raise ValueError(f"expected {TARGET_FORMS}, got {value!r}")
+    keys = target_keys()
     for key in value:
-        if key not in TARGET_KEYS:
-            raise ValueError(f"unknown key {key!r}{did_you_mean(key, TARGET_KEYS)}")
-    terms = dict(value)
-    if terms.keys() == {"batches"}:
-        return BatchTarget(positive_int(terms["batches"]))
-    if terms.keys() == {"batches", "for_evaluations"}:
-        raise ValueError("for_evaluations needs a metric, and this target counts batches; remove it")
-    if "loss" in terms and not {"metric", "at_most"} & terms.keys():
-        terms |= {"metric": STEP_LOSS, "at_most": terms.pop("loss")}
-    evaluations = positive_int(terms.pop("for_evaluations", 1))
-    if not isinstance(terms.get("metric", ""), str):
-        raise ValueError(f"metric must be a name, got {terms['metric']!r}")
-    if terms.keys() not in ({"metric", "at_most"}, {"metric", "at_least"}, {"metric", "at_least", "best"}):
-        raise ValueError(f"expected {TARGET_FORMS}, got {', '.join(sorted(value)) or 'nothing'}")
-    numbers = {key: read_number(terms[key]) for key in ("at_most", "at_least", "best") if key in terms}
-    return LossTarget(terms["metric"], **numbers, for_evaluations=evaluations)
+        if key not in keys:
+            raise ValueError(f"unknown key {key!r}{did_you_mean(key, keys)}")
+    for kind in TARGETS:
+        if (target := kind.from_terms(value)) is not None:
+            return target
+    raise ValueError(f"expected {TARGET_FORMS}, got {', '.join(sorted(value)) or 'nothing'}")
+
+
+def target_keys() -> list[str]:
+    """Return all keys of targets."""
+    return [key for kind in TARGETS for key in kind.KEYS]
 
 
 def exact_duration(seconds: float) -> str:
@@ -64,18 +60,6 @@ def exact_duration(seconds: float) -> str:
     return f"{np.format_float_positional(seconds, trim='-')}s"
 
 
-def positive_int(value: Any, maximum: int | None = None) -> int:
-    """Read an integer of at least 1.
-
-    Raises:
-        ValueError: If it is no integer (a bool is none), or out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (maximum is not None and value > maximum):
-        limit = "of at least 1" if maximum is None else f"from 1 to {maximum}"
-        raise ValueError(f"must be a whole number {limit}, got {value!r}")
-    return value
-
-
 def non_negative_int(value: Any) -> int:
     """Read an integer of at least 0.
 
@@ -85,22 +69,6 @@ def non_negative_int(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"must be a whole number of at least 0, got {value!r}")
     return value
-
-
-def read_number(value: Any) -> float:
-    """Read a number.
-
-    Raises:
-        ValueError: If it is none; a bool is none.
-    """
-    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as text
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"must be a number, got {value!r}")
-    return float(value)
 
 
 def positive_number(value: Any) -> float:

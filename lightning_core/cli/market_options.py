@@ -15,7 +15,6 @@ from lightning_core.bundle.problems import BundleError, require
 from lightning_core.bundle.settings_section import market_to_dict, read_market
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
-from lightning_core.core.targets import BatchTarget
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import INTERVAL
 from lightning_core.scheduler.market_terms import MarketTerms
@@ -125,7 +124,7 @@ class MarketOptions:
             f"jobs.{spec.job.name}.target: must be in batches, because a market plan needs the work left, "
             f"got {spec.job.target}"
             for spec in bundle.jobs
-            if not isinstance(spec.job.target, BatchTarget)
+            if spec.job.target.work is None
         ]
         problems += [
             f"jobs.{spec.job.name}.location: must not be set on a market, whose nodes have none, got "

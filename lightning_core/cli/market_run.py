@@ -15,7 +15,6 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.market_options import MarketOptions
 from lightning_core.cloud.quotes import Quotes
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
 from lightning_core.market.online.interval_ledger import IntervalRecord, JobSpan, SpotRunState
 from lightning_core.market.online.node_counts import NodeCounts
@@ -111,7 +110,7 @@ def draw(spot: SpotWatcher, bundle: BundleSpec, path: Path) -> None:
     from lightning_core.report.market_plots import IntervalSeries, draw_intervals
 
     jobs = [spec.job for spec in bundle.jobs]
-    work = sum(job.target.batches for job in jobs if isinstance(job.target, BatchTarget))
+    work = sum(job.target.work or 0 for job in jobs)
     done, progress = 0, list[float]()
     for row in spot.rows:
         done += row.batches

@@ -112,4 +112,6 @@ def to_plain(job: JobStatus, folder: Path) -> dict[str, Any]:
     fault = None if job.fault is None else str(job.fault)
     alert = None if job.alert is None else str(job.alert)
     words = {"reason": str(job.reason), "why": str(job.why), "fault": fault, "alert": alert}
-    return status_to_dict(job) | words | {"finish": finish, "metric": job.target.metric} | best_model(folder, job.name)
+    return (
+        status_to_dict(job) | words | {"finish": finish, "metric": job.target.quantity} | best_model(folder, job.name)
+    )

@@ -26,7 +26,6 @@ from lightning_core.core.commands import Asker, SetDevices
 from lightning_core.core.events import Event
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.speedup import SpeedUp
-from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import PersistenceForecaster
 from lightning_core.market.observation import SpotPolicy
@@ -306,14 +305,14 @@ class SpotWatcher:
         throughputs = dict(self._run.rates(name))
         if not throughputs and self._initial_throughput is not None:
             throughputs = {size: size * self._initial_throughput for size in terms.sizes or (terms.max_devices,)}
-        if not throughputs or not isinstance(terms.target, BatchTarget):
+        if not throughputs or terms.target.work is None:
             return None
         speedup = SpeedUp(tuple(throughputs), tuple(throughputs.values()))
         min_nodes, table = throughput_table(speedup, self._market.seconds)
         seconds, lag = self._market.seconds, self._start_up.longest
         growth_fraction = min(max(1.0 - lag / seconds, MIN_FRACTION), self._kept_fraction)
         return SpotJob(
-            float(terms.target.batches), span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
+            float(terms.target.work), span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
             self._kept_fraction, value=0.0, preemption_cost=(lag + self._run.save_every(name)) / seconds,
         )  # fmt: skip
 

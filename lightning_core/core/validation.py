@@ -7,7 +7,7 @@ it is looked at before.
 from __future__ import annotations
 
 import math
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from types import UnionType
@@ -61,8 +61,9 @@ def _wrong(value: Any, kind: Any) -> str | None:
     kind = origin or kind
     if not isinstance(value, kind):
         return f"expected {kind.__name__}, got {_short(value)}"
-    if is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
-        return _first(_within(name, _wrong(getattr(value, name), hint)) for name, hint in _hints(kind).items())
+    own = type(value)  # an abstract kind has no fields of its own
+    if is_dataclass(own) or (issubclass(own, tuple) and hasattr(own, "_fields")):
+        return _first(_within(name, _wrong(getattr(value, name), _hints(own)[name])) for name in _field_names(own))
     return None
 
 
@@ -83,6 +84,10 @@ def _within(name: str, wrong: str | None) -> str | None:
 def _short(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else kind._fields
 
 
 @lru_cache

@@ -24,7 +24,6 @@ from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
-from lightning_core.core.targets import BatchTarget
 from lightning_core.history.faults import WELL, Fault, down_words, what_happened, work_since
 from lightning_core.history.moments import Belief, Forecast, Held, Point, Progress, Remark
 from lightning_core.storage.downtime import Down
@@ -105,14 +104,14 @@ class JobHistory:
     def seen(self) -> FloatArray:
         """Each observation: times and values as logged (or batches done), shape ``(n, 2)``."""
         target = self.job.target
-        if isinstance(target, BatchTarget):
+        if target.work is not None:
             return np.array([(p.time, p.batches) for p in self.progress], float).reshape(-1, 2)
         return np.array([(p.time, p.value) for p in self.points], float).reshape(-1, 2)
 
     def curve(self) -> FloatArray:
         """What counts against the target, the mean over the window: times and values, shape ``(n, 2)``."""
         seen = self.seen()
-        if self.window == 1 or self.evaluated or isinstance(self.job.target, BatchTarget):
+        if self.window == 1 or self.evaluated or self.job.target.work is not None:
             return seen
         total = np.concatenate([[0.0], np.cumsum(seen[:, 1])])
         return np.column_stack(
@@ -123,10 +122,10 @@ class JobHistory:
     def reached(self) -> float | None:
         """What counts against the target, in its own sense, as in :class:`~lightning_core.core.answers.JobStatus`."""
         target = self.job.target
-        if isinstance(target, BatchTarget):
-            return float(self.progress[-1].batches) if self.progress else None
+        if not self.progress:
+            return None
         recent = [point.value for point in self.points[-self.window :]]
-        return target.reached(recent, self.evaluated, self.window) if recent else None
+        return target.reached(self.progress[-1].batches, recent, self.evaluated, self.window)
 
     @property
     def goal(self) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.core.targets import BatchTarget, LossTarget, Target
+from lightning_core.core.targets import Target
 from lightning_core.report.svg import Scale, escape, line, number, thin
 
 WIDTH, HEIGHT = 320, 96
@@ -56,7 +56,7 @@ def card(
     verdict = None if job_forecast is None else job_forecast.verdict
     colour = COLOURS[verdict] if verdict is not None else "#708090"
     lines = [("target", str(target))]
-    if points and isinstance(target, LossTarget):
+    if points and target.work is None:
         lines.append(("best so far" if not over else "best", target.show(_best(target, points, window))))
     if points:
         lines.append(("batches", f"{points[-1][0]:.0f}"))
@@ -79,7 +79,7 @@ def card(
     )
 
 
-def _best(target: LossTarget, points: Sequence[tuple[float, float]], window: int) -> float:
+def _best(target: Target, points: Sequence[tuple[float, float]], window: int) -> float:
     values = [value for _, value in points]
     means = [float(np.mean(values[max(k - window, 0) : k])) for k in range(min(window, len(values)), len(values) + 1)]
     return max(means) if target.grows else min(means)
@@ -101,16 +101,16 @@ def _chart(target: Target, points: Sequence[tuple[float, float]]) -> str:
     if not points:
         return ""
     kept = thin(np.array(points, float), POINTS)
-    goal = target.goal if isinstance(target, LossTarget) else None
+    goal = target.goal if target.work is None else None
     values = kept[:, 1] if goal is None else np.append(kept[:, 1], goal)
     low, high = float(values.min()), float(values.max())
-    log = low > 0 and not (isinstance(target, LossTarget) and target.grows)
+    log = low > 0 and (target.work is not None or not target.grows)
     y = _vertical(low, high, log=log)
     x = Scale(float(min(kept[0, 0], 0.0)), float(max(kept[-1, 0], 1.0)), LEFT, RIGHT)
     path = line((x(at), y(value)) for at, value in (np.vstack([kept, kept]) if len(kept) == 1 else kept).tolist())
     found = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
-        f'style="display:block" aria-label="{escape(_shown(target))} over batches">',
+        f'style="display:block" aria-label="{escape(target.observed)} over batches">',
         f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="currentColor" stroke-opacity=".35"/>',
     ]
     for value in y.ticks(3):
@@ -125,7 +125,7 @@ def _chart(target: Target, points: Sequence[tuple[float, float]]) -> str:
     found.append(f'<path d="{path}" fill="none" stroke="#3b7dd8" stroke-width="1.5"/>')
     found.append(
         f'<text x="{RIGHT}" y="{HEIGHT - 6}" text-anchor="end" font-size="10" fill="currentColor" fill-opacity=".7">'
-        f"{escape(_shown(target))} over {kept[-1, 0]:.0f} batches</text></svg>"
+        f"{escape(target.observed)} over {kept[-1, 0]:.0f} batches</text></svg>"
     )
     return "".join(found)
 
@@ -136,7 +136,3 @@ def _vertical(low: float, high: float, *, log: bool) -> Scale:
         return Scale(low / room, high * room, BOTTOM, TOP, log=True)
     room = 0.1 * (high - low) or 0.1
     return Scale(low - room, high + room, BOTTOM, TOP)
-
-
-def _shown(target: Target) -> str:
-    return "loss" if isinstance(target, BatchTarget) else target.metric

@@ -8,7 +8,6 @@ import numpy as np
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Forecast
 from lightning_core.report.svg import Scale, boxes, escape, line, number, steps, thin, time_ticks, time_words
@@ -75,15 +74,15 @@ class _Chart:
 
     def _axis_title(self) -> str:
         target = self.job.job.target
-        return "batches done" if isinstance(target, BatchTarget) else escape(target.metric)
+        return escape(target.axis)
 
     def _y_scale(self) -> Scale:
         goal = self.job.goal
         values = np.append(self.curve[:, 1], goal) if len(self.curve) else np.array([goal])
         low, high = float(values.min()), float(values.max())
-        if isinstance(self.job.job.target, BatchTarget):
+        if self.job.job.target.work is not None:
             return Scale(0.0, 1.08 * high, BOTTOM, TOP)
-        if low > 0 and isinstance(self.job.job.target, LossTarget) and self.job.job.target.at_least is None:
+        if low > 0 and not self.job.job.target.grows:
             room = max(high / low, 1.2) ** 0.1
             return Scale(low / room, high * room, BOTTOM, TOP, log=True)
         room = 0.1 * (high - low) or 0.1
@@ -165,9 +164,9 @@ class _Chart:
         origin = job.progress[0].time if job.progress else self.start
         until = min(max(end, time + 1e-3), self.start + 1.05 * self.x.high)
         times = np.linspace(time, max(until, time + 1e-3), FAN_POINTS)
-        if isinstance(target, LossTarget) and end == math.inf:
+        if target.work is None and end == math.inf:
             values = np.full(len(times), value)
-        elif isinstance(target, LossTarget) and target.falling(value) > target.threshold > 0 and time > origin:
+        elif target.work is None and target.falling(value) > target.threshold > 0 and time > origin:
             here, there = target.falling(value), target.threshold
             slope = math.log(here / there) / math.log(max(end - origin, time - origin + 1e-3) / (time - origin))
             falling = np.maximum(here * ((times - origin) / (time - origin)) ** -slope, there)

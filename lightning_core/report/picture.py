@@ -12,7 +12,6 @@ import numpy as np
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.report.gantt import colour
@@ -76,8 +75,8 @@ def _held(job: JobHistory, clock: FloatArray) -> FloatArray:
 def _distance(job: JobHistory) -> FloatArray:
     """Return times, and the loss over the target loss (or all batches over the batches done), shape ``(n, 2)``."""
     target = job.job.target
-    if isinstance(target, BatchTarget):
-        distances = [(done.time, target.batches / done.batches) for done in job.progress if done.batches]
+    if target.work is not None:
+        distances = [(done.time, target.work / done.batches) for done in job.progress if done.batches]
     else:
         goal, losses = target.threshold, [target.falling(point.value) for point in job.points]
         # For a target that is not above zero, the distance is measured in units of the distance of the first loss.

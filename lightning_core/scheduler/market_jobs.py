@@ -14,7 +14,6 @@ from typing import NamedTuple
 from lightning_core.core.answers import Verdict
 from lightning_core.core.events import SelectorFeedback
 from lightning_core.core.speedup import SpeedUp
-from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.selector import normalised
@@ -63,9 +62,9 @@ def batches_left(scheduler: Scheduler, name: str) -> float:
         ValueError: If its target is a loss, so that nobody knows.
     """
     target = scheduler.job(name).target
-    if not isinstance(target, BatchTarget):
+    if target.work is None:
         raise ValueError(f"job {name!r}: its target is a loss: say how much work is left")
-    return float(max(target.batches - scheduler.last(name).batches, 1))
+    return float(max(target.work - scheduler.last(name).batches, 1))
 
 
 class ReplayableJob(NamedTuple):
@@ -133,7 +132,7 @@ class CounterfactualReplay:
         deadline = math.floor(status.deadline / interval) - start
         # The batches of a job that did not reach its loss do not tell how many it would have needed.
         met = status.batches if status.verdict is Verdict.MET else 0
-        work = given.target.batches if isinstance(given.target, BatchTarget) else met
+        work = given.target.work or met
         if deadline < 1 or start + deadline > len(self.market) or not work or not speed.known:
             return None, start
         min_nodes, table = throughput_table(speed, interval)

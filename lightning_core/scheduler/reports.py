@@ -10,7 +10,7 @@ from lightning_core.core.answers import Accepted, Alert, End, Verdict
 from lightning_core.core.events import BadLosses, Horizon, Report
 from lightning_core.core.jobs import OnNan
 from lightning_core.core.reasons import Reason
-from lightning_core.core.targets import LossTarget, is_loss
+from lightning_core.core.targets import is_loss
 from lightning_core.scheduler.alerts import look_at_losses
 from lightning_core.scheduler.retry_budgets import MAX_COUNT, is_valid, restart_delay
 from lightning_core.scheduler.state import SchedulerState
@@ -190,8 +190,13 @@ def _add_cell(table: JobTable, row: int, batches: int, value: float) -> None:
     table.last_position[row] = batches
     newest = list(recent)[-table.window :]
     table.loss[row] = target.falling(sum(newest) / len(newest))
-    if isinstance(target, LossTarget) and (table.evaluated[row] or len(newest) == table.window):
-        reached, best = target.reached(recent, bool(table.evaluated[row]), table.window), float(table.best[row])
+    if target.work is None and (table.evaluated[row] or len(newest) == table.window):
+        # There is one: the newest.
+        reached, best = (
+            target.reached(batches, recent, bool(table.evaluated[row]), table.window),
+            float(table.best[row]),
+        )
+        assert reached is not None
         table.best[row] = reached if isnan(best) else target.better(reached, best)
 
 

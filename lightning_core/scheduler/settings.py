@@ -11,7 +11,7 @@ from typing import Any
 from lightning_core.core.names import closest, did_you_mean, listed
 from lightning_core.core.protocols import Estimator, Policy
 from lightning_core.core.reasons import Reason
-from lightning_core.core.targets import LossTarget, Target
+from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.market_terms import MarketTerms
@@ -115,7 +115,7 @@ class Settings:
 
         Estimators and policies as published are of positive losses: those that can do without say so.
         """
-        if not isinstance(target, LossTarget) or target.threshold > 0:
+        if target.work is not None or target.threshold > 0:
             return None
         if getattr(POLICIES[self.policy], "positive_losses", False):
             return Reason("positive_losses", (target.threshold,), f"the policy {self.policy}")

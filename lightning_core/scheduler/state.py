@@ -7,7 +7,6 @@ import numpy as np
 from lightning_core.core.answers import Accepted, Answer, End, Verdict
 from lightning_core.core.protocols import ChoosesSizes, LooksAtCurves
 from lightning_core.core.reasons import Reason
-from lightning_core.core.targets import LossTarget
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
 from lightning_core.scheduler.settings import Settings
@@ -62,7 +61,7 @@ class SchedulerState:
 
     def set_threshold(self, row: int) -> None:
         """Tell the estimator what the loss of a job must come down to."""
-        if isinstance(target := self.table.jobs[row].target, LossTarget):
+        if (target := self.table.jobs[row].target).work is None:
             self.curves.aim(row, target.threshold)
 
     def end(self, row: int, now: float, verdict: Verdict, reason: Reason) -> None:

@@ -10,7 +10,6 @@ from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verd
 from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.durations import FARTHEST
 from lightning_core.core.reasons import STANDS_STILL, Reason
-from lightning_core.core.targets import BatchTarget
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.scheduler.forecasting import MID, between
 from lightning_core.scheduler.round import Round
@@ -118,11 +117,11 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
     """Return how far a job has come: a code in :data:`lightning_core.core.reasons.REACHED`, and its numbers."""
     rows, target, batches = np.array([row]), table.jobs[row].target, float(table.batches[row])
     throughput = float(table.throughput(rows)[0])
-    if isinstance(target, BatchTarget):
-        more = max(target.batches - batches, 1.0) / throughput
+    if target.work is not None:
+        more = max(target.work - batches, 1.0) / throughput
         if more < FARTHEST:
-            return "batches_more", (batches, float(target.batches), more)
-        return ("batches", (batches, float(target.batches))) if batches else ("", ())
+            return "batches_more", (batches, float(target.work), more)
+        return ("batches", (batches, float(target.work))) if batches else ("", ())
     if isnan(table.loss[row]):
         return ("unseen" if batches else ""), ()
     best, goal = float(table.best[row]), target.goal
@@ -205,10 +204,9 @@ def _values(table: JobTable, row: int) -> tuple[float | None, float | None, floa
     """Return the value against the target and the best one, both as logged, and the current loss."""
     target, recent = table.jobs[row].target, table.recent[row]
     loss = None if isnan(mean := float(table.loss[row])) else mean
-    if isinstance(target, BatchTarget):
-        done = float(table.batches[row])
-        return done, done, loss
-    value = target.reached(recent, bool(table.evaluated[row]), table.window) if recent else None
+    value = target.reached(int(table.batches[row]), recent, bool(table.evaluated[row]), table.window)
+    if target.work is not None:
+        return value, value, loss
     best = None if isnan(reached := float(table.best[row])) else reached
     return value, best, None if target.grows else value
 

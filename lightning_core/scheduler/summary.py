@@ -130,7 +130,7 @@ def _job(job: JobStatus) -> dict[str, Any]:
     body = {
         "verdict": job.verdict,
         "finished_at": job.finished_at,
-        "metric": job.target.metric,
+        "metric": job.target.quantity,
         "value": job.value,
         "best": job.best,
         "loss": job.loss,

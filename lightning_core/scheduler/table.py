@@ -14,7 +14,6 @@ from lightning_core.core.events import BadLosses, Checkpoint, ExitCause, Horizon
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.reasons import Reason
 from lightning_core.core.speedup import SpeedUp
-from lightning_core.core.targets import BatchTarget
 
 # What is believed of a job that has not ended, as a column.
 UNKNOWN, FEASIBLE, AT_RISK, INFEASIBLE, MISSED = range(5)
@@ -181,14 +180,14 @@ class JobTable:
     def set_terms(self, row: int, job: Job) -> None:
         """Set the terms that may change while the job runs, all but its deadline."""
         before, target = self.jobs[row].target, job.target
-        same_metric = (before.metric, before.grows) == (target.metric, target.grows)
+        same_metric = (before.quantity, before.grows) == (target.quantity, target.grows)
         if not same_metric:  # values of another metric do not count
             self.loss[row] = self.best[row] = np.nan
         seen = self.recent[row] if same_metric else ()
-        self.recent[row] = deque(seen, max(self.window, target.for_evaluations))
+        self.recent[row] = deque(seen, max(self.window, target.evaluations))
         self.jobs[row] = job
-        self.exact[row] = isinstance(job.target, BatchTarget)
-        self.goal[row] = job.target.batches if isinstance(job.target, BatchTarget) else job.target.threshold
+        self.exact[row] = target.work is not None
+        self.goal[row] = target.threshold if target.work is None else target.work
         self.begin[row] = self.submitted[row] + job.begin
         self.weight[row] = job.weight
         self.holds[row] = job.on_miss is OnMiss.HOLD
@@ -207,9 +206,7 @@ class JobTable:
     def is_met(self, row: int) -> bool:
         """Return whether the target is reached: by batches, by whole evaluations, or by the mean over the window."""
         target = self.jobs[row].target
-        if isinstance(target, BatchTarget):
-            return bool(self.batches[row] >= target.batches)
-        return target.is_met(self.recent[row], bool(self.evaluated[row]), self.window)
+        return target.is_met(int(self.batches[row]), self.recent[row], bool(self.evaluated[row]), self.window)
 
     # ------------------------------------------------------------------------------------------------ incarnations
 

@@ -33,10 +33,9 @@ from lightning_core.bundle.job_section import JOB_KEYS, TERMS, read_job
 from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError, Problems, require
 from lightning_core.bundle.settings_section import parse_policy, with_policy
-from lightning_core.bundle.values import read_number
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.jobs import Job
-from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.core.numbers import read_number
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve, load_curve, load_curves, read_recording
@@ -194,7 +193,7 @@ class _Reader:
 
     def _named(self, job: Job, path: Path, throughput: float | None) -> Played:
         curve = next((known for known in self.curves if self._is(known, path)), None)
-        if isinstance(job.target, LossTarget) and (job.target.grows or job.target.threshold <= 0):
+        if job.target.work is None and (job.target.grows or job.target.threshold <= 0):
             position, logged = read_recording(path)
             loss = np.array([job.target.falling(value) for value in logged.tolist()])
             curve = Curve(path.stem, "", "", "", position, loss, None if curve is None else curve.seconds_per_batch)
@@ -219,7 +218,7 @@ class _Reader:
             raise ValueError(f"{self.folder}: no recording there is of one run and comes down")
         curve = falling[int(draw.integers(len(falling)))]
         position, loss = curve.reports(MOST_CELLS)
-        if isinstance(job.target, LossTarget):
+        if job.target.work is None:
             part = math.exp(draw.uniform(math.log(EARLIEST), math.log(LATEST)))
             mean = _trailing(loss, self.settings.window)
             lowest = float(mean[: max(int(part * len(mean)), 1)].min())
@@ -229,7 +228,7 @@ class _Reader:
                 loss = loss + (goal - lowest - ROUNDING * (abs(goal) + lowest))
         seconds = self._expected(job)
         passage = self._passage(job, position, loss)
-        if isinstance(job.target, BatchTarget):
+        if job.target.work is not None:
             position = position * (passage / position[-1])
             position, loss = _whole(position, loss)
             throughput = throughput or passage / seconds
@@ -242,8 +241,8 @@ class _Reader:
 
     def _passage(self, job: Job, position: FloatArray, loss: FloatArray) -> float:
         """Batches after which the target is reached; inf if it is not within the recording."""
-        if isinstance(job.target, BatchTarget):
-            return float(job.target.batches)
+        if job.target.work is not None:
+            return float(job.target.work)
         mean = _trailing(loss, self.settings.window)
         reached = np.flatnonzero(mean <= job.target.threshold)
         return float(position[reached[0] + self.settings.window - 1]) if len(reached) else math.inf

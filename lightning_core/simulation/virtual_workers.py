@@ -12,7 +12,6 @@ from hashlib import sha256
 
 from lightning_core.core.events import Cell, Checkpoint, Report
 from lightning_core.core.jobs import Capability
-from lightning_core.core.targets import BatchTarget
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 
 # Sums of times end in rounding: what is as close to a cell's position has reached it.
@@ -68,7 +67,7 @@ class Worker:
         self.name = job.name
         self.launched = Capability.RELEASE in job.can and job.device is None
         self.deadline = given.submitted + job.deadline
-        self.goal = float(job.target.batches) if isinstance(job.target, BatchTarget) else math.inf
+        self.goal = math.inf if job.target.work is None else float(job.target.work)
         self.positions = [int(position) for position in given.position]
         self.values = [job.target.logged(float(loss)) for loss in given.loss]  # as its training would log them
         self.recorded = len(self.positions)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.core.targets import BatchTarget
 from lightning_core.history.faults import now_words
 from lightning_core.view.text import clean
 
@@ -85,9 +84,7 @@ def _ending(job: JobStatus) -> str:
 
 def _progress(job: JobStatus) -> str:
     """Return the progress towards the target, in the unit of the target."""
-    if isinstance(job.target, BatchTarget):
-        return f"{job.batches} / {job.target.batches} batches"
-    return f"{_value(job)} / {job.target.show(job.target.goal)}"
+    return job.target.describe_progress(job.batches, job.value)
 
 
 def _value(job: JobStatus) -> str:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Protocol
 
 from lightning_core.core.answers import Verdict
-from lightning_core.core.targets import LossTarget
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
@@ -89,9 +88,9 @@ def _writer() -> Callable[[str], Writer]:
 
 def _write_job(scalars: Writer, job: JobHistory, opened: float) -> None:
     target = job.job.target
-    if isinstance(target, LossTarget):
+    if target.work is None:
         for point in job.points:
-            scalars.add_scalar(target.metric, point.value, point.batches, opened + point.time)
+            scalars.add_scalar(target.quantity, point.value, point.batches, opened + point.time)
 
     def add(tag: str, value: float, time: float) -> None:
         scalars.add_scalar(tag, value, round(time - job.submitted), opened + time)

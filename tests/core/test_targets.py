@@ -152,7 +152,7 @@ def shown_everywhere(values: list[float], target: Target, evaluated: bool, tmp_p
     [job] = history.jobs
     reached = page(history).split('data-label="reached" class=n>')[1].split("<")[0]
     plain = [json.loads(json.dumps(to_plain(status, Path("nowhere")))), summary.to_dict()["jobs"]["a"]]
-    assert {body["metric"] for body in plain} == {target.metric}
+    assert {body["metric"] for body in plain} == {target.quantity}
     return {
         line(10.0, status)[2].split()[0],
         dict(zip(*(row.split() for row in seen.getvalue().splitlines()[:2]), strict=False))["reached"],

@@ -1,0 +1,97 @@
+"""A target for a known amount of work."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from lightning_core.core.numbers import positive_int
+from lightning_core.core.targets.base import STEP_LOSS, Target, is_whole, line_int
+
+_LINE = re.compile(r"\s*(?P<batches>\S+)\s+batch(?:es)?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTarget(Target):
+    """A number of batches.
+
+    Args:
+        batches: Number of batches from the beginning of the run.
+
+    Raises:
+        ValueError: If it is not a whole number of at least 1.
+    """
+
+    KEY: ClassVar[str] = "batches"
+    KEYS: ClassVar[tuple[str, ...]] = ("batches",)
+    FORMS: ClassVar[tuple[str, ...]] = ("2000 batches",)
+
+    batches: int
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.batches):
+            raise ValueError(f"target batches must be a whole number of at least 1, got {self.batches!r}")
+        object.__setattr__(self, "batches", int(self.batches))
+
+    @classmethod
+    def from_line(cls, text: str) -> Self | None:
+        match = _LINE.fullmatch(text)
+        return None if match is None else cls(line_int(match["batches"], "before batches"))
+
+    @classmethod
+    def from_terms(cls, terms: Mapping[str, Any]) -> Self | None:
+        if terms.keys() == {"batches", "for_evaluations"}:
+            raise ValueError("for_evaluations needs a metric, and this target counts batches; remove it")
+        return cls(positive_int(terms["batches"])) if terms.keys() == {"batches"} else None
+
+    @property
+    def work(self) -> int:
+        return self.batches
+
+    @property
+    def quantity(self) -> str:
+        return "batches"
+
+    @property
+    def observed(self) -> str:
+        """The step's loss, which is shown beside the batches."""
+        return STEP_LOSS
+
+    @property
+    def goal(self) -> float:
+        return float(self.batches)
+
+    @property
+    def grows(self) -> bool:
+        return True
+
+    @property
+    def threshold(self) -> float:
+        return math.nan
+
+    @property
+    def axis(self) -> str:
+        return "batches done"
+
+    def reached(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> float | None:
+        """Return the batches done."""
+        return float(batches)
+
+    def is_met(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> bool:
+        """Return whether all batches are done."""
+        return batches >= self.batches
+
+    def show(self, value: float) -> str:
+        return f"{value:.0f}"
+
+    def describe_progress(self, batches: int, value: float | None) -> str:
+        return f"{batches} / {self}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches}
+
+    def __str__(self) -> str:
+        return f"{self.batches} batches"
