@@ -219,7 +219,7 @@ def lived(seed: int, interval: float, intervals: int, batches: int) -> Day:
         }  # fmt: skip
         pool = {"devices": 2 * MOST}
         bundle = Bundle.from_dict({"pool": pool, "policy": "fifo", "period": "0.5s", "jobs": {"a": job}}, ROOT)
-        with Cluster(2 * MOST, devices=2 * MOST, least=1) as cluster:
+        with Cluster(2 * MOST, devices=2 * MOST, min_devices=1) as cluster:
             run = SpotWatcher(
                 cluster,
                 nodes,

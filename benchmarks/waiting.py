@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks import common
 from benchmarks.common import Figures, Size
-from lightning_core.cluster.config_checker import NAME
+from lightning_core.cluster.config_checker import SOCKET_NAME
 from lightning_core.server.client import SocketClient
 from lightning_core.server.discovery import read_head
 
@@ -105,8 +105,8 @@ class Shell:
     @contextmanager
     def without_checker(self) -> Iterator[None]:
         """Meanwhile whoever submits checks on the spot."""
-        socket = self.client().path.with_name(NAME)
-        aside = socket.rename(socket.with_name(f"{NAME}-aside"))
+        socket = self.client().path.with_name(SOCKET_NAME)
+        aside = socket.rename(socket.with_name(f"{SOCKET_NAME}-aside"))
         try:
             yield
         finally:

@@ -179,7 +179,9 @@ class Pool:
         from lightning_core.cluster import config_checker
         from lightning_core.storage import job_specs
 
-        bundle.check(local=False, check=partial(config_checker.ask, self.client.path.with_name(config_checker.NAME)))
+        bundle.check(
+            local=False, check=partial(config_checker.ask, self.client.path.with_name(config_checker.SOCKET_NAME))
+        )
         taken = {job.name for job in self.jobs() if job.state is not State.ENDED}
         job_specs.check([cast(job_specs.Spec, spec.for_worker(bundle.folder)) for spec in bundle.jobs], taken)
 

@@ -59,7 +59,7 @@ def run_on_market(
         asked = time.monotonic()
         provisioner.scale_to(NodeCounts(0, min(min_size(spec.job) for spec in bundle.jobs)))
         _wait_for_node(present)
-        with Cluster(devices, bundle.kind, devices, bundle.settings.cores, least=1) as cluster:
+        with Cluster(devices, bundle.kind, devices, bundle.settings.cores, min_devices=1) as cluster:
             spot = SpotWatcher(
                 # A policy may have state, so each job gets one of its own.
                 cluster, provisioner, present, market,

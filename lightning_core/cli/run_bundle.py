@@ -197,7 +197,7 @@ def _resume(arguments: argparse.Namespace) -> int:
                 f"{name} is a job in the pool: `lightning-core resume {name}` continues it if it is paused"
             )
         raise ValueError(f"{arguments.resume}: there is no interrupted run here: no bundle.yaml")
-    if (note := PoolReference.of(run_dir)) is not None:
+    if (note := PoolReference.read(run_dir)) is not None:
         return resume_in_pool(run_dir, note, arguments)
     before = BundleSpec.from_file(run_dir / "bundle.yaml")
     if (run_dir / "journal.db").is_file():  # else it was interrupted before anything was submitted

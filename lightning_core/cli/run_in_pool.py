@@ -17,7 +17,7 @@ from lightning_core.cli.jobs import launch
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.errors import LightningCoreError
 from lightning_core.pool import Pool
-from lightning_core.run.pool_reference import JOURNAL, PoolReference, take
+from lightning_core.run.pool_reference import JOURNAL, PoolReference, copy_results
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError, Summary
 from lightning_core.server.discovery import AUTO, home, is_address
@@ -50,7 +50,7 @@ def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -
     write_spec(bundle, run_dir)
     folder = str(pool.folder)
     note = PoolReference(_where(arguments.pool, folder), folder, tuple(spec.job.name for spec in bundle.jobs))
-    note.keep(run_dir)
+    note.write(run_dir)
     return _submit(pool, bundle, run_dir, note, arguments)
 
 
@@ -75,11 +75,11 @@ def resume_in_pool(run_dir: Path, note: PoolReference, arguments: argparse.Names
         return _after(run_dir, note, arguments, up=False)
     if note.submitted_at is None and (known := _submitted(pool, bundle)) is not None:
         note = replace(note, submitted_at=known)
-        note.keep(run_dir)
+        note.write(run_dir)
     if note.submitted_at is None:
         pool.check(bundle)
         return _submit(pool, bundle, run_dir, note, arguments)
-    if not note.mine(pool.jobs()):
+    if not note.own_jobs(pool.jobs()):
         return _after(run_dir, note, arguments, up=True)
     return _follow(pool, run_dir, note, arguments)
 
@@ -127,7 +127,7 @@ def _submit(pool: Pool, bundle: BundleSpec, run_dir: Path, note: PoolReference, 
     launch(pool, bundle)
     newest = {job.name: job for job in pool.jobs()}  # a name may have been used before
     note = replace(note, submitted_at=newest[note.jobs[0]].submitted_at)
-    note.keep(run_dir)
+    note.write(run_dir)
     return _follow(pool, run_dir, note, arguments)
 
 
@@ -144,7 +144,7 @@ def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.
 
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = pool.look()
-        return now, note.mine(jobs)
+        return now, note.own_jobs(jobs)
 
     try:
         with recorded_signals() as received:
@@ -174,10 +174,10 @@ def _after(run_dir: Path, note: PoolReference, arguments: argparse.Namespace, *,
     from lightning_core.view.progress import print_summary
 
     with suppress(JournalError):
-        if (path := find(note.part)) is not None:
+        if (path := find(note.journal_part)) is not None:
             with Journal.open(path, read_only=True) as journal:
                 again = replay(journal)
-            jobs = note.mine(status := again.scheduler.status())
+            jobs = note.own_jobs(status := again.scheduler.status())
             if all(job.state is State.ENDED for job in jobs):
                 summary = _write(run_dir, note, again.scheduler.settings, again.now, jobs, status, None)
                 print_summary(summary, sys.stdout)
@@ -199,7 +199,7 @@ def _wait_for_workers(note: PoolReference) -> None:
     """Wait until workers have saved: a job ends when its target is met, and its worker saves after that."""
     until = time.monotonic() + SAVE_GRACE
     with suppress(JournalError):  # the pool is on another machine: nothing will be copied
-        while with_workers(note.part) and time.monotonic() < until:
+        while with_workers(note.journal_part) and time.monotonic() < until:
             time.sleep(SAVE_POLL)
 
 
@@ -218,7 +218,7 @@ def _write(
     newest = {job.name: job for job in all_jobs}
     if number is None:
         _wait_for_workers(note)
-    problems = take(run_dir, note, jobs, [newest[name] for name in note.jobs])
+    problems = copy_results(run_dir, note, jobs, [newest[name] for name in note.jobs])
     down = 0.0
     if not (missing := not (run_dir / JOURNAL).exists()):
         with Journal.open(run_dir / JOURNAL, read_only=True) as journal:
@@ -230,7 +230,7 @@ def _write(
     with owner_only():
         summary.write(run_dir / "summary.json")
     if number is None and not missing:
-        replace(note, ended=True).keep(run_dir)
+        replace(note, ended=True).write(run_dir)
     for problem in problems:
         print(f"warning: {clean(problem)}", file=sys.stderr)
     what = "spec and summary" if missing else "journal, spec and summary"

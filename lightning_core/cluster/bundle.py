@@ -1,4 +1,4 @@
-"""A bundle that can be run."""
+"""Bundles that can be run on a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Bundle(BundleSpec):
-    """Jobs submitted together, which share a pool, and can be run on one."""
+    """Jobs submitted together, which share a pool and can be run on a cluster."""
 
     def run(
         self,
@@ -25,19 +25,19 @@ class Bundle(BundleSpec):
         cluster: Cluster | None = None,
         watcher: Watcher | None = None,
     ) -> Summary:
-        """Runs all jobs to their ends.
+        """Run all jobs to their ends.
 
         Args:
-            policy: instead of the bundle's, as in :meth:`with_policy`.
-            run_dir: folder for the journal, the spec, the summary and what the jobs save; made anew.
-            cluster: warm workers to use; None brings up a local Ray for this run.
-            watcher: is shown the jobs while they run.
+            policy: Policy to use in place of the bundle's, as in :meth:`with_policy`.
+            run_dir: New folder for the journal, the spec, the summary, logs and checkpoints; None for one in ``runs``.
+            cluster: Cluster to run on; None to start a local Ray for this run.
+            watcher: Object that is shown the jobs while they run.
 
         Returns:
-            What became of each job; also written to ``run_dir/summary.json``.
+            The result of each job, which is also written to ``summary.json`` in the folder.
 
         Raises:
-            BundleError: if a config is wrong, before anything has started.
+            BundleError: If a config is wrong; nothing has started then.
         """
         bundle = self if policy is None else self.with_policy(policy)
         bundle.check(local=cluster is None)

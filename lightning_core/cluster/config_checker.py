@@ -1,12 +1,12 @@
-"""A process of a pool that has torch and Lightning imported, and checks configs for those who submit.
+"""A process of a pool that has imported torch and Lightning, and checks the configs of submitted bundles.
 
 Rules
 
-1. Each request is answered by a fork: what a job's modules do while they are imported stays there, and the next request
-   sees them as they are on the disk then.
-2. The socket lies in the pool's folder for this run of it, which is its user's alone. Requests and answers are JSON, a
-   line each.
-3. The process ends with the one that started it. Whoever gets no answer checks by itself.
+1. Each request is answered by a fork: what modules do while they are imported stays there, and the next request imports
+   them again from disk.
+2. The socket is in the temporary folder of the pool's head, which only its user can read. Requests and answers are one
+   line of JSON each.
+3. The process ends with the one that started it. A client without an answer checks the configs itself.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lightning_core.bundle.config_check import ConfigProblem, ConfigsToCheck, ch
 
 log = logging.getLogger(__name__)
 
-# Beside the socket of the pool.
-NAME = "checker"
-# How long a check may take, and how long the checker may take to import what it needs, seconds.
-PATIENCE = 120.0
-LONGEST_LINE = 16 * 2**20
+# Name of the socket, beside that of the pool.
+SOCKET_NAME = "checker"
+# Seconds that a check may take, including the imports of the checker.
+CHECK_TIMEOUT = 120.0
+MAX_REQUEST_BYTES = 16 * 2**20
 
 
 class _Request(StreamRequestHandler):
@@ -40,20 +40,20 @@ class _Request(StreamRequestHandler):
 
     @override
     def handle(self) -> None:
-        signal.alarm(int(PATIENCE))  # a module may do anything while it is imported, and may never end
-        asked = json.loads(self.rfile.readline(LONGEST_LINE))
-        if (folder := Path(asked.pop("cwd"))).is_dir():
+        signal.alarm(int(CHECK_TIMEOUT))  # the import of a module may never end
+        request = json.loads(self.rfile.readline(MAX_REQUEST_BYTES))
+        if (folder := Path(request.pop("cwd"))).is_dir():
             os.chdir(folder)
-        found = check_configs(ConfigsToCheck(**asked))
+        found = check_configs(ConfigsToCheck(**request))
         self.wfile.write(json.dumps([asdict(problem) for problem in found]).encode() + b"\n")
 
 
 class ConfigChecker(ForkingMixIn, UnixStreamServer):
-    """Serves checks on a socket until its parent is gone.
+    """Serves checks on a socket until its parent process ends.
 
     Args:
-        path: of the socket, at most 107 characters; made with permissions for its user alone.
-        parent: id of the process that started this one.
+        path: Path of the socket, at most 107 characters; readable by its user only.
+        parent: Id of the process that started this one.
     """
 
     max_children = 4
@@ -78,41 +78,41 @@ def start(path: Path) -> subprocess.Popen[bytes]:
     """Start a checker as a child of this process.
 
     Args:
-        path: of its socket.
+        path: Path of its socket.
     """
     command = [sys.executable, "-m", __name__, str(path), str(os.getpid())]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
-def ask(path: Path, asked: ConfigsToCheck) -> list[ConfigProblem]:
+def ask(path: Path, configs: ConfigsToCheck) -> list[ConfigProblem]:
     """Check configs in the process that listens at a socket, or here if none answers.
 
     Args:
-        path: of the socket.
-        asked: the configs.
+        path: Path of the socket.
+        configs: Configs to check.
     """
-    request = json.dumps({**asdict(asked), "cwd": os.getcwd()}).encode() + b"\n"
+    request = json.dumps({**asdict(configs), "cwd": os.getcwd()}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(CHECK_TIMEOUT)
             connection.connect(str(path))
             connection.sendall(request)
             with connection.makefile("rb") as answers:
                 found = json.loads(answers.readline())
         return [ConfigProblem(one["job"], tuple(one["path"]), one["message"]) for one in found]
-    except (OSError, ValueError) as error:  # of another machine, say, or it ended with what it imported
+    except (OSError, ValueError) as error:  # it is on another machine, or an imported module ended it
         log.debug("%s: no checker answers: %s", path, error)
-        return check_configs(asked)
+        return check_configs(configs)
 
 
 def main() -> None:
-    """The process: listens first, so that whoever asks meanwhile waits, and then imports."""
-    os.nice(5)  # the workers come first, but whoever submits waits too
+    """Run the checker: it listens first, so that early requests wait, and then imports."""
+    os.nice(5)  # workers have priority
     with ConfigChecker(Path(sys.argv[1]), int(sys.argv[2])) as checker:
         import lightning_core.bundle.lightning_config  # noqa: F401
 
         for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
-            del os.environ[name]  # meant for the shell that started the pool
+            del os.environ[name]  # set for the shell that started the pool
         checker.serve_forever()
 
 

@@ -1,11 +1,11 @@
-"""A Ray head that outlives the shell, with one pool on it: what ``lightning-core up`` starts and ``down`` ends.
+"""A Ray head with a pool that outlives the shell: ``lightning-core up`` starts it, ``down`` ends it.
 
 Rules
 
-1. The head is a process group of its own, known by its process id and start time: ``down`` ends that, and no other Ray.
-2. Ray's token and all folders are the user's alone. Ray listens on the machine's address whatever one asks: the token
-   keeps strangers out.
-3. The pool's folder outlives the head: journal, specs and what jobs saved. Brought up again, the pool goes on.
+1. The head is a process group of its own, identified by process id and start time: ``down`` ends it, and no other Ray.
+2. Ray's token and all folders are readable by their user only. Ray listens on the machine's address in any case, so the
+   token keeps others out.
+3. The pool's folder outlives the head, with journal, specs and checkpoints. A pool that is started again resumes.
 """
 
 from __future__ import annotations
@@ -39,31 +39,34 @@ from lightning_core.server.ray_settings import NICE
 from lightning_core.storage.journal import Journal, JournalError, replay
 from lightning_core.storage.private_files import owner_only, private_folder
 
-# How long the head may take to come up, jobs to save and leave, and processes to end, seconds.
-UP, LEAVE, END = 60.0, 60.0, 15.0
-# A socket's path has 107 characters at most; Ray needs the rest for its own.
-TEMP = "lc-"
-LONGEST_TEMP = 40
+# Seconds that the head may take to start, jobs to write a checkpoint and leave, and processes to end.
+UP_TIMEOUT, LEAVE_TIMEOUT, END_TIMEOUT = 60.0, 60.0, 15.0
+# A socket's path has at most 107 characters; Ray needs the rest for its own names.
+TEMP_PREFIX = "lc-"
+MAX_TEMP_LENGTH = 40
 
 
 class HeadError(LightningCoreError, RuntimeError):
-    """The pool cannot be brought up or taken down; the message says why."""
+    """The pool cannot be started or ended; the message says why."""
 
 
 def up(
     folder: Path, settings: Settings, kind: str = "cpu", on_verdict: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Brings up a head with a pool; what it noted of itself in ``folder/head.json``.
+    """Start a head with a pool.
 
     Args:
-        folder: of the pool. If jobs in it have not ended, they go on, under the settings that they had.
-        settings: of a new pool; ``resident`` says how many workers it keeps warm.
-        kind: of the devices.
-        on_verdict: what to run when a verdict changes.
+        folder: Folder of the pool. Jobs in it that have not ended resume, under the settings that they had.
+        settings: Settings of a new pool; ``resident`` is the number of workers to keep warm.
+        kind: Kind of the devices.
+        on_verdict: What to run when a verdict changes.
+
+    Returns:
+        The content of ``head.json`` in the folder.
 
     Raises:
-        HeadError: if one is up already, or Ray does not come up.
-        SignalReceivedError: if a signal came; nothing is up then.
+        HeadError: If a pool is up already, or Ray does not start.
+        SignalReceivedError: If a signal is received; nothing is left running.
     """
     folder = folder.expanduser().resolve()
     with _alone(folder):
@@ -71,12 +74,14 @@ def up(
         if head is not None and is_alive(head):
             raise HeadError(f"{folder}: a pool is up already (process {head['pid']}); `lightning-core down` ends it")
         if head is not None:
-            _end(head)  # of one that was killed, the files are left
-        goes_on = _unfinished(folder)
-        temp = Path(tempfile.mkdtemp(prefix=TEMP))  # the user's alone; Ray opens its own folder to everybody
-        if len(str(temp)) > LONGEST_TEMP:
+            _end(head)  # files of a head that was killed
+        resumes = _unfinished(folder)
+        temp = Path(
+            tempfile.mkdtemp(prefix=TEMP_PREFIX)
+        )  # readable by its user only, unlike the folder that Ray would make
+        if len(str(temp)) > MAX_TEMP_LENGTH:
             temp.rmdir()
-            raise HeadError(f"{temp.parent} is too long a path for Ray's sockets; set TMPDIR to a shorter one")
+            raise HeadError(f"{temp.parent} is too long a path for Ray's sockets; set TMPDIR to a shorter path")
         head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "door"), "token": str(temp / "token"),
                 "devices": settings.devices, "kind": kind}  # fmt: skip
         try:
@@ -84,12 +89,12 @@ def up(
                 process = _start_ray(folder, head)
                 head |= {"pid": process.pid, "started": started(process.pid) or 0}
                 _write(folder, head)
-                import lightning_core.cluster.pool_manager  # noqa: F401  # with Ray, while the head comes up
+                import lightning_core.cluster.pool_manager  # noqa: F401  # imports Ray while the head starts
 
                 head["address"] = _address(process, temp, folder, received)
                 _write(folder, head)
-                _open_pool(folder, head, settings, on_verdict, goes_on, received)
-        except BaseException:  # Ctrl-C too: half a pool is none
+                _open_pool(folder, head, settings, on_verdict, resumes, received)
+        except BaseException:  # also for Ctrl-C: no partial pool is left
             _end(head)
             raise
         return head
@@ -99,32 +104,38 @@ def _start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]
     token = Path(head["token"])
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    _take_token(head)  # before Ray is imported here, which looks once
+    _take_token(head)  # before Ray is imported, which reads it once
     resources = {"device": head["devices"]} if head["kind"] == "cpu" else {}
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
         f"--temp-dir={Path(head['temp']) / 'ray'}", "--include-dashboard=false", "--disable-usage-stats",
-        "--no-monitor", "--include-log-monitor=false",  # an autoscaler and a reader of logs, which nobody here asks
+        "--no-monitor", "--include-log-monitor=false",  # no autoscaler and no log reader: neither is used
         "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
     ]  # fmt: skip
-    # When the head is told to end, its jobs have left: nothing is to be drained.
-    told = os.environ | NICE | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    # When the head is told to end, its jobs have left: there is nothing to drain.
+    environment = os.environ | NICE | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
     with owner_only(), (folder / "head.log").open("ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, umask=0o077, env=told
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            umask=0o077,
+            env=environment,
         )
 
 
 def down(folder: Path, *, now: bool = False) -> None:
-    """Ends the pool that :func:`up` brought up: jobs save and leave, then our actors, then the head.
+    """End the pool that :func:`up` started: jobs write a checkpoint and leave, then the actors end, then the head.
 
     Args:
-        folder: of the pool.
-        now: not to wait for jobs to leave at the end of their epoch.
+        folder: Folder of the pool.
+        now: Whether not to wait for jobs that can leave only at the end of their epoch.
 
     Raises:
-        HeadError: if there is none.
-        SignalReceivedError: if a signal came: nobody was waited for any longer, and the pool is down.
+        HeadError: If no pool is up.
+        SignalReceivedError: If a signal is received: the wait is cut short, and the pool is down.
     """
     folder = folder.expanduser().resolve()
     if not folder.is_dir():
@@ -136,8 +147,8 @@ def down(folder: Path, *, now: bool = False) -> None:
         with recorded_signals() as received:
             try:
                 _close_pool(head, now, received)
-            except Exception as error:  # whatever it is: the head must end
-                print(f"the pool did not close by itself: {type(error).__name__}: {error}", file=sys.stderr)
+            except Exception as error:  # whatever it is, the head must end
+                print(f"the pool did not close cleanly: {type(error).__name__}: {error}", file=sys.stderr)
             finally:
                 _end(head)
             if received:
@@ -146,10 +157,10 @@ def down(folder: Path, *, now: bool = False) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One at a time brings a pool up or takes it down.
+    """Hold the lock of the folder: only one process at a time starts or ends a pool.
 
     Raises:
-        HeadError: if somebody else is at it, or the folder cannot be written.
+        HeadError: If another process holds it, or the folder cannot be written to.
     """
     try:
         with owner_only():
@@ -162,32 +173,34 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise HeadError(f"{folder}: another `up` or `down` is at work here") from None
+            raise HeadError(
+                f"{folder}: another `up` or `down` is running for this folder; try again when it has ended"
+            ) from None
         yield
 
 
 def _unfinished(folder: Path) -> bool:
-    """Whether jobs of an earlier time wait in the journal; one in which none does is put away."""
+    """Return whether the journal has jobs that have not ended; a journal without any is moved to ``old``."""
     path = folder / "journal.db"
     if not path.exists():
         return False
     try:
         with Journal.open(path) as journal:
             waiting = replay(journal).scheduler.names(active=True)
-    except Exception as error:  # whatever is wrong with it, nothing is begun over it
+    except Exception as error:  # whatever is wrong with it, it must not be overwritten
         words = str(error) if isinstance(error, JournalError) else f"{path}: damaged journal: {error}"
-        raise HeadError(f"{words}; its jobs cannot go on: move it away to begin anew") from None
+        raise HeadError(f"{words}; its jobs cannot resume; move it away to start with a new one") from None
     if waiting:
         return True
-    attic = folder / "old"
-    attic.mkdir(exist_ok=True)
-    path.rename(attic / f"journal-{datetime.now():%Y%m%d-%H%M%S-%f}.db")
+    old = folder / "old"
+    old.mkdir(exist_ok=True)
+    path.rename(old / f"journal-{datetime.now():%Y%m%d-%H%M%S-%f}.db")
     return False
 
 
 def _address(process: subprocess.Popen[bytes], temp: Path, folder: Path, received: list[int]) -> str:
     note = temp / "ray" / "ray_current_cluster"
-    until = time.monotonic() + UP
+    until = time.monotonic() + UP_TIMEOUT
     while time.monotonic() < until:
         if received:
             raise SignalReceivedError(received[0])
@@ -196,7 +209,7 @@ def _address(process: subprocess.Popen[bytes], temp: Path, folder: Path, receive
         if process.poll() is not None:
             break
         time.sleep(0.1)
-    raise HeadError(f"Ray did not come up; see {folder / 'head.log'}")
+    raise HeadError(f"Ray did not start; see {folder / 'head.log'}")
 
 
 def _take_token(head: Mapping[str, Any]) -> None:
@@ -206,7 +219,7 @@ def _take_token(head: Mapping[str, Any]) -> None:
 
 @contextmanager
 def joined(head: Mapping[str, Any]) -> Iterator[Any]:
-    """This process in the Ray of a head."""
+    """Join this process to the Ray of a head."""
     _take_token(head)
     import ray
 
@@ -225,12 +238,12 @@ def _open_pool(
     head: Mapping[str, Any],
     settings: Settings,
     on_verdict: Mapping[str, Any] | None,
-    goes_on: bool,
+    resumes: bool,
     received: list[int],
 ) -> None:
     from lightning_core.cluster import config_checker
-    from lightning_core.cluster.cluster import answer
     from lightning_core.cluster.pool_manager import start_pool_manager
+    from lightning_core.cluster.ray_calls import answer
     from lightning_core.server.ray_actor import start_scheduler
 
     with joined(head) as ray:
@@ -238,41 +251,43 @@ def _open_pool(
         temp = Path(head["temp"])
         pool_manager = start_pool_manager(
             "pool", settings.devices, settings.slots_per_device or 1, head["kind"], settings.cores,
-            temp / "keeper.json",
-            checker=temp / config_checker.NAME,
+            temp / "manager.json",
+            checker=temp / config_checker.SOCKET_NAME,
         )  # fmt: skip
         try:
             answer(scheduler.pid.remote(), received)
             answer(pool_manager.open.remote(warm=False), received)
-            if goes_on:
+            if resumes:
                 answer(scheduler.event.remote(WorkersLost()), received)
             answer(pool_manager.serve.remote(POOL, str(folder), warm=False), received)
         except ray.exceptions.RayError as error:
             raise HeadError(" ".join(str(getattr(error, "cause", None) or error).split())) from None
     client = SocketClient(Path(head["socket"]))
-    until = time.monotonic() + UP
+    until = time.monotonic() + UP_TIMEOUT
     while not client.about()["devices"]:
         if received:
             raise SignalReceivedError(received[0])
         if time.monotonic() > until:
-            raise HeadError("the pool's devices did not come up")
+            raise HeadError(f"the pool's devices did not start within {UP_TIMEOUT:.0f} s; see {folder / 'head.log'}")
         time.sleep(0.1)
 
 
 def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None:
     client = SocketClient(Path(head["socket"]))
     client.event(Close("`lightning-core down`"))
-    until = time.monotonic() + (END if now else LEAVE)
+    until = time.monotonic() + (END_TIMEOUT if now else LEAVE_TIMEOUT)
     with joined(head) as ray:
         from lightning_core.server.ray_settings import NAMESPACE
 
-        pool_manager = ray.get_actor("pool-keeper", namespace=NAMESPACE)
+        pool_manager = ray.get_actor("pool-manager", namespace=NAMESPACE)
         scheduler = ray.get_actor(POOL, namespace=NAMESPACE)
         try:
-            while not received and ray.get(pool_manager.busy.remote(), timeout=END) and time.monotonic() < until:
+            while (
+                not received and ray.get(pool_manager.busy.remote(), timeout=END_TIMEOUT) and time.monotonic() < until
+            ):
                 time.sleep(0.2)
-            ray.get(pool_manager.close.remote(), timeout=END)
-            ray.get(scheduler.close.remote(), timeout=END)
+            ray.get(pool_manager.close.remote(), timeout=END_TIMEOUT)
+            ray.get(scheduler.close.remote(), timeout=END_TIMEOUT)
         except ray.exceptions.RayError as error:
             raise HeadError(str(error)) from None
         ray.kill(pool_manager)
@@ -280,15 +295,15 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
 
 
 def _end(head: Mapping[str, Any]) -> None:
-    """Ends the head's process group."""
+    """End the process group of the head, and remove its files."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not is_alive(head):
             break
         os.killpg(head["pid"], number)
-        until = time.monotonic() + END
+        until = time.monotonic() + END_TIMEOUT
         while is_alive(head) and time.monotonic() < until:
             time.sleep(0.1)
-    if Path(head["temp"]).name.startswith(TEMP):  # a note can be anything
+    if Path(head["temp"]).name.startswith(TEMP_PREFIX):  # head.json may hold anything
         shutil.rmtree(head["temp"], ignore_errors=True)
 
 

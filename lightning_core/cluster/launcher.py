@@ -1,15 +1,14 @@
-"""Who should run is a level, not an order: whatever is placed and has no workers is launched, once, all ranks or none.
+"""Launches what the scheduler has placed and what has no workers yet: once, and all ranks or none.
 
 Rules
 
-1. Each placement is admitted by itself: one that waits for its device keeps nobody else waiting.
-2. A job begins when there is a free worker on each of its devices and all of them answer; they are taken in one step,
-   so that two jobs never wait for each other's half.
-3. Workers that are at work will be free; whoever waits for them waits. Workers that are missing or silent for longer
-   than ``ready_within`` are told to the scheduler as :class:`LaunchTimedOut`, by device and reason, and nobody is kept.
-4. Before a life begins it is given, in a folder of its own, the newest checkpoint that the scheduler has accepted and
-   that is whole.
-5. What is launched is noted before and after, so that a Keeper that comes after knows whether it was done whole.
+1. Placements are levels, not orders. Each is launched independently: one that waits for its device delays no other.
+2. A job starts when there is an idle worker on each of its devices and all of them answer. They are taken in one step,
+   so that two jobs never wait for each other's workers.
+3. A job waits as long as it takes for workers that are busy. If workers are missing or silent for longer than
+   ``ready_within``, the scheduler gets :class:`LaunchTimedOut` with device and reason, and no worker is held.
+4. Before an incarnation starts, the newest complete checkpoint that the scheduler has accepted is put in its folder.
+5. Each launch is recorded before and after, so that a restarted pool manager knows whether it was complete.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.bundle.job_spec import micro_batches_of
-from lightning_core.cluster.monitor import WorkerMonitor, tell
-from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
+from lightning_core.cluster.monitor import WorkerMonitor, deliver
+from lightning_core.cluster.worker_slot import WorkerSlot
+from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
@@ -36,175 +36,183 @@ from lightning_core.storage import job_specs
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_checkpoints import adopt
 from lightning_core.storage.job_specs import home_of
+from lightning_core.worker.assignment import Assignment, Incarnation
 from lightning_core.worker.process_group import Rank
-from lightning_core.worker.worker import Assignment, Incarnation
 
 log = logging.getLogger(__name__)
 
-# How long all workers of a job may take to be ready, seconds.
+# Seconds within which all workers of a job must be ready.
 READY_WITHIN = 60.0
-# How soon a launch that had no room is tried again, if nobody says that there is some, seconds.
-AGAIN = 0.5
-# In a job's folder: the last incarnation that was launched, and whether that was begun only.
-LAUNCHED = "launched"
-HALF = "begun"
+# Seconds after which a launch is tried again, unless a worker becomes idle earlier.
+RETRY_INTERVAL = 0.5
+# File in a job's folder with the last incarnation launched, and the word for a launch that is not complete.
+LAUNCH_FILE = "launched"
+BEGUN = "begun"
 
 
 class Launcher:
     """Launches what one scheduler places.
 
     Args:
-        places: of the pool.
-        watch: over them.
-        scheduler: name of its actor.
-        folder: of the pool: the jobs' specs are there.
-        ready_within: how long all workers of a job may take to be ready, seconds.
+        slots: Worker slots of the pool.
+        monitor: Monitor of their workers.
+        scheduler: Name of the scheduler's actor.
+        folder: Folder of the pool, with the specs of the jobs.
+        ready_within: Seconds within which all workers of a job must be ready.
     """
 
     def __init__(
         self,
-        places: WorkerSlots,
-        watch: WorkerMonitor,
+        slots: WorkerSlots,
+        monitor: WorkerMonitor,
         scheduler: str,
         folder: Path,
         ready_within: float = READY_WITHIN,
     ) -> None:
-        self._places = places
-        self._watch = watch
+        self._slots = slots
+        self._monitor = monitor
         self._scheduler = scheduler
         self._folder = folder
         self._ready_within = ready_within
-        self._whole: set[Incarnation] = set()  # launched, and whole when they were
+        self._launched: set[Incarnation] = set()  # whose launch was complete
         self._admissions: dict[Placement, asyncio.Task[None]] = {}
 
     def want(self, placements: Sequence[Placement]) -> None:
-        """These jobs should have workers, and no others; returns at once."""
-        for gone in self._admissions.keys() - set(placements):
-            self._admissions[gone].cancel()
+        """Set which jobs should have workers; returns at once."""
+        for withdrawn in self._admissions.keys() - set(placements):
+            self._admissions[withdrawn].cancel()
         for placement in placements:
-            life = Incarnation(placement.job, placement.incarnation, self._scheduler)
-            if placement in self._admissions or (life in self._whole and self._places.of(life)):
+            incarnation = Incarnation(placement.job, placement.incarnation, self._scheduler)
+            if placement in self._admissions or (incarnation in self._launched and self._slots.of(incarnation)):
                 continue
-            task = asyncio.ensure_future(self._admit(placement, life))
+            task = asyncio.ensure_future(self._admit(placement, incarnation))
             self._admissions[placement] = task
             task.add_done_callback(lambda _, placement=placement: self._admissions.pop(placement))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Launches nothing any more."""
+        """Stop launching."""
         for task in self._admissions.values():
             task.cancel()
 
-    async def _admit(self, placement: Placement, life: Incarnation) -> None:
-        """Sees to it that a job gets its workers, or that the scheduler hears why not."""
-        awake = StallAwareClock(AGAIN + SILENT + STOOD_STILL)
+    async def _admit(self, placement: Placement, incarnation: Incarnation) -> None:
+        """Launch a job as soon as its workers are ready, or report to the scheduler why they are not."""
+        clock = StallAwareClock(RETRY_INTERVAL + MAX_SILENCE + STOOD_STILL)
         waited, told = 0.0, ""
         while True:
-            self._places.moved.clear()
+            self._slots.changed.clear()
             try:
-                missing = await self._try(placement, life)
-            except (RayError, ValueError):  # the scheduler is being restarted, or no more
+                missing = await self._try(placement, incarnation)
+            except (RayError, ValueError):  # the scheduler is being restarted, or no longer exists
                 missing = ""
             except Exception as error:  # a full disk, say
                 missing = " ".join(str(error).split()) or type(error).__name__
                 if missing != told:
-                    log.exception("%s could not be launched", life.job)
+                    log.exception("%s could not be launched", incarnation.job)
                 told = missing
             if missing is None:
                 return
-            gone = awake.since() or 0.0
-            waited = waited + gone if missing else 0.0
+            elapsed = clock.since() or 0.0
+            waited = waited + elapsed if missing else 0.0
             if waited > self._ready_within:
-                log.warning("%s: not all of its workers are ready: %s", life.job, missing)
-                await tell(life.scheduler, LaunchTimedOut(life.job, life.incarnation, missing))
+                log.warning("%s: not all of its workers are ready: %s", incarnation.job, missing)
+                await deliver(incarnation.scheduler, LaunchTimedOut(incarnation.job, incarnation.number, missing))
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN):  # wait_for may lose that this was cancelled
-                    await self._places.moved.wait()
+                async with asyncio.timeout(RETRY_INTERVAL):  # wait_for may lose a cancellation
+                    await self._slots.changed.wait()
 
-    async def _try(self, placement: Placement, life: Incarnation) -> str | None:
-        """Begins a life if it can; who is missing, in words, empty if all are only at work; None if nothing is left
-        to do.
+    async def _try(self, placement: Placement, incarnation: Incarnation) -> str | None:
+        """Start an incarnation if its workers are ready.
+
+        Returns:
+            None if nothing is left to do; otherwise which workers are missing, empty if all are only busy.
         """
-        home = home_of(self._folder, life.job)
-        number, half = await asyncio.to_thread(_noted, home)
-        have = self._places.of(life)
-        if have and not (number == life.incarnation and half):
-            self._whole.add(life)  # of a Keeper before this one
+        home = home_of(self._folder, incarnation.job)
+        number, incomplete = await asyncio.to_thread(_read_launch, home)
+        have = self._slots.of(incarnation)
+        if have and not (number == incarnation.number and incomplete):
+            self._launched.add(incarnation)  # by an earlier pool manager
             return None
-        if number >= life.incarnation:
-            for place in have:
-                self._places.end(place, f"{life.job} was launched by halves")
-            if half:  # a Keeper died at it: the job is none the worse for that
-                await tell(life.scheduler, WorkerExited(life.job, life.incarnation, ExitCause.RELEASED))
-            else:  # its worker has just left, and said so; or it died while there was no Keeper
-                await self._watch.report_lost(life, ExitCause.LOST, "its worker died unseen")
+        if number >= incarnation.number:
+            for slot in have:
+                self._slots.kill(slot, f"the launch of {incarnation.job} was not complete")
+            if incomplete:  # the pool manager died in between, which is no failure of the job
+                await deliver(
+                    incarnation.scheduler, WorkerExited(incarnation.job, incarnation.number, ExitCause.RELEASED)
+                )
+            else:  # its worker has just left, and reported it; or it died while no pool manager was running
+                await self._monitor.report_lost(
+                    incarnation, ExitCause.LOST, "its worker died while no pool manager was running"
+                )
             return None
         try:
             alone = await asyncio.to_thread(self._assignment, placement, home)
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             detail = f"its spec cannot be read: {type(error).__name__}: {error}"
-            await tell(life.scheduler, WorkerExited(life.job, life.incarnation, ExitCause.UNUSABLE, detail))
+            await deliver(
+                incarnation.scheduler, WorkerExited(incarnation.job, incarnation.number, ExitCause.UNUSABLE, detail)
+            )
             return None
-        found = [self._places.free(device) for device in placement.devices]
-        places = [place for place in found if isinstance(place, WorkerSlot)]
-        if len(places) < len(found):
-            return _words(zip(placement.devices, found, strict=True))
-        for place in places:
-            place.reserved = True
+        found = [self._slots.find_free(device) for device in placement.devices]
+        slots = [slot for slot in found if isinstance(slot, WorkerSlot)]
+        if len(slots) < len(found):
+            return _join(zip(placement.devices, found, strict=True))
+        for slot in slots:
+            slot.reserved = True
         try:
-            return await self._begin(places, life, alone, home)
+            return await self._begin(slots, incarnation, alone, home)
         finally:
-            for place in places:
-                place.reserved = False
+            for slot in slots:
+                slot.reserved = False
 
     async def _begin(
-        self, places: Sequence[WorkerSlot], life: Incarnation, alone: Assignment, home: Path
+        self, slots: Sequence[WorkerSlot], incarnation: Incarnation, alone: Assignment, home: Path
     ) -> str | None:
-        """As :meth:`_try`, on places that are kept for this life meanwhile."""
-        workers = [place.worker for place in places]
-        silent = await asyncio.gather(*(self._trouble(place) for place in places))
-        if any(trouble is not None for trouble in silent):
-            return _words(zip(alone.devices, silent, strict=True))
-        scheduler = ray.get_actor(life.scheduler, namespace=NAMESPACE)
-        checkpoints: Sequence[Checkpoint] = await scheduler.checkpoints.remote(life.job)
+        """Start an incarnation on slots that are reserved for it; returns as :meth:`_try` does."""
+        workers = [slot.worker for slot in slots]
+        silent = await asyncio.gather(*(self._find_problem(slot) for slot in slots))
+        if any(problem is not None for problem in silent):
+            return _join(zip(alone.devices, silent, strict=True))
+        scheduler = ray.get_actor(incarnation.scheduler, namespace=NAMESPACE)
+        checkpoints: Sequence[Checkpoint] = await scheduler.checkpoints.remote(incarnation.job)
         if checkpoints:
-            await asyncio.to_thread(adopt, home, life.incarnation, {save.sha256 for save in checkpoints})
+            await asyncio.to_thread(adopt, home, incarnation.number, {save.sha256 for save in checkpoints})
         met = ("127.0.0.1", 0)
         if len(workers) > 1:
-            async with asyncio.timeout(SILENT):
-                met = _meet(await asyncio.gather(*(worker.meeting.remote() for worker in workers)))
-        await asyncio.to_thread(_note, home, life, half=True)
-        if workers != [place.worker for place in places]:
+            async with asyncio.timeout(MAX_SILENCE):
+                met = _meeting_point(await asyncio.gather(*(worker.meeting.remote() for worker in workers)))
+        await asyncio.to_thread(_record_launch, home, incarnation, incomplete=True)
+        if workers != [slot.worker for slot in slots]:
             return "a worker died while the others were asked"
         address, port = met
-        for number, place in enumerate(places):
-            worker = place.worker
-            rank = alone.rank._replace(number=number, of=len(places), address=address, port=port)
+        for number, slot in enumerate(slots):
+            worker = slot.worker
+            rank = alone.rank._replace(number=number, of=len(slots), address=address, port=port)
             assert worker is not None  # it has just answered
-            place.take(worker, life, heard_of=True)
+            slot.assign(worker, incarnation, exit_awaited=True)
             running = worker.run.remote(replace(alone, rank=rank))
-            self._places.task(self._watch.attend(place, worker, running))
-        self._whole.add(life)
+            self._slots.spawn(self._monitor.await_exit(slot, worker, running))
+        self._launched.add(incarnation)
         try:
-            await asyncio.to_thread(_note, home, life, half=False)
-        except OSError as error:  # it trains; only a Keeper that comes after would begin it anew
-            log.warning("%s: that it was launched could not be noted: %s", life.job, error)
+            await asyncio.to_thread(_record_launch, home, incarnation, incomplete=False)
+        except OSError as error:  # it trains; only a restarted pool manager would launch it again
+            log.warning("%s: its launch could not be recorded: %s", incarnation.job, error)
         return None
 
-    async def _trouble(self, place: WorkerSlot) -> str | None:
-        """What is wrong with a worker that should be ready, in words, empty if it is at work; None if it is ready."""
-        worker = place.worker
+    async def _find_problem(self, slot: WorkerSlot) -> str | None:
+        """Return why a worker is not ready, empty if it is busy; None if it is ready."""
+        worker = slot.worker
         try:
-            async with asyncio.timeout(SILENT):
-                life = await worker.job.remote()  # type: ignore[union-attr]  # it is free
+            async with asyncio.timeout(MAX_SILENCE):
+                incarnation = await worker.job.remote()  # type: ignore[union-attr]  # the slot has a worker
         except (TimeoutError, RayError) as error:
-            if place.worker is worker:
-                words = f"has not answered for {SILENT:.0f} s" if isinstance(error, TimeoutError) else "died"
-                self._places.end(place, f"its worker {words}")
-            return place.trouble
-        if life is None:
+            if slot.worker is worker:
+                problem = f"has not answered for {MAX_SILENCE:.0f} s" if isinstance(error, TimeoutError) else "died"
+                self._slots.kill(slot, f"its worker {problem}")
+            return slot.problem
+        if incarnation is None:
             return None
-        place.take(worker, life)  # nobody here knew of it
+        slot.assign(worker, incarnation)  # this process did not know of its job
         return ""
 
     def _assignment(self, placement: Placement, home: Path) -> Assignment:
@@ -217,34 +225,34 @@ class Launcher:
             config=spec["config"],
             cell=spec["cell"],
             save_every=spec["save_every"],
-            keep_best=spec.get("keep_best", False),  # one that was kept by a version before this has none
+            keep_best=spec.get("keep_best", False),  # absent in specs of earlier versions
             scheduler=self._scheduler,
             folder=str(home),
             paths=tuple(spec["paths"]),
-            kind=self._places.kind,
+            kind=self._slots.kind,
             devices=placement.devices,
-            rank=Rank(slots=micro_batches_of(spec["config"], job.max_devices) if job.sizes else 0),
+            rank=Rank(micro_batches=micro_batches_of(spec["config"], job.max_devices) if job.sizes else 0),
         )
 
 
-def _meet(found: Sequence[tuple[str, int]]) -> tuple[str, int]:
-    """Where the ranks meet: at the first one's; by the machine's own address only where they are on several."""
+def _meeting_point(found: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """Return the address at which the ranks meet: that of rank 0, or the local host if all are on one machine."""
     address, port = found[0]
     return "127.0.0.1" if all(other == address for other, _ in found) else address, port
 
 
-def _words(found: Iterable[tuple[int, WorkerSlot | str | None]]) -> str:
-    return "; ".join(f"device {device}: {trouble}" for device, trouble in found if trouble and isinstance(trouble, str))
+def _join(found: Iterable[tuple[int, WorkerSlot | str | None]]) -> str:
+    return "; ".join(f"device {device}: {problem}" for device, problem in found if problem and isinstance(problem, str))
 
 
-def _noted(home: Path) -> tuple[int, bool]:
-    """Which incarnation was launched last, 0 for none, and whether that may have been done by halves."""
+def _read_launch(home: Path) -> tuple[int, bool]:
+    """Return the last incarnation launched, 0 for none, and whether its launch may be incomplete."""
     try:
-        number, _, half = (home / LAUNCHED).read_text().partition(" ")
-        return int(number), half == HALF
+        number, _, state = (home / LAUNCH_FILE).read_text().partition(" ")
+        return int(number), state == BEGUN
     except FileNotFoundError:
         return 0, False
 
 
-def _note(home: Path, life: Incarnation, *, half: bool) -> None:
-    write_whole(home / LAUNCHED, f"{life.incarnation} {HALF}" if half else str(life.incarnation))
+def _record_launch(home: Path, incarnation: Incarnation, *, incomplete: bool) -> None:
+    write_whole(home / LAUNCH_FILE, f"{incarnation.number} {BEGUN}" if incomplete else str(incarnation.number))

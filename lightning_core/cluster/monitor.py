@@ -1,14 +1,15 @@
-"""Whether the workers are alive: found out by asking them, and told to the scheduler for those that cannot.
+"""Monitors workers by asking them, and reports those that are dead or hang to the scheduler.
 
 Rules
 
-1. Every worker that has a job is asked about once a second, one question at a time; a thread that does not train
-   answers. A dead one is known at once, one that hangs or is cut off after ``silent`` seconds, whatever Ray believes.
-2. What does not count is the time in which the Keeper itself stood still: nobody could have answered it.
-3. A job whose rank is gone is gone: the others would wait for it in vain, so they are ended too. What the job had saved
-   in the last moment is looked for first, and told along.
-4. A worker that was given up may live on behind a broken line, and write. The job's next incarnation has a folder of
-   its own and the scheduler's word for what may be in it: that is the fence, not the kill.
+1. Each worker with a job is asked about once a second, one question at a time; a thread that does not train answers.
+   A dead worker is known at once; one that hangs or is cut off is known after ``max_silence`` seconds, whatever Ray
+   believes.
+2. Time in which the pool manager itself was stalled does not count: no answer could have reached it.
+3. A job that loses a rank is lost: its other ranks would wait in vain, so they are killed too. The report to the
+   scheduler has the last checkpoint that the job wrote.
+4. A worker that was given up may live on behind a broken connection, and write. The fence is not the kill: the job's
+   next incarnation has a folder of its own, with only those checkpoints that the scheduler has accepted.
 """
 
 from __future__ import annotations
@@ -21,162 +22,178 @@ from pathlib import Path
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
 
-from lightning_core.cluster.worker_slots import SILENT, WorkerSlot, WorkerSlots
+from lightning_core.cluster.worker_slot import WorkerSlot
+from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.server.ray_actor import Actor
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import home_of
+from lightning_core.worker.assignment import Incarnation
 from lightning_core.worker.exit_causes import OOM
-from lightning_core.worker.worker import Incarnation
 
 log = logging.getLogger(__name__)
 
-# Seconds between two questions.
-LOOK = 1.0
-# How long a worker may go on with a job that is over, seconds.
-GRACE = 30.0
-# How often, and with which pauses in seconds, a scheduler that is away is told something.
-TRIES, PAUSE = 120, 0.5
+# Seconds between two questions to a worker.
+ASK_INTERVAL = 1.0
+# Seconds for which a worker may continue with a job that is over.
+OVERDUE_GRACE = 30.0
+# Attempts to deliver an event to a scheduler that does not answer, and seconds between them.
+DELIVERY_ATTEMPTS, DELIVERY_PAUSE = 120, 0.5
 
 
 class WorkerMonitor:
-    """Looks after the workers of a pool.
+    """Monitors the workers of a pool.
 
     Args:
-        places: where they are.
-        folder: of the pool whose jobs they train, as it is now.
-        silent: how long a worker may not answer, seconds.
+        slots: Worker slots of the pool.
+        folder: Function that returns the folder of the pool whose jobs are trained at the moment.
+        max_silence: Seconds for which a worker may not answer.
     """
 
-    def __init__(self, places: WorkerSlots, folder: Callable[[], Path | None], silent: float = SILENT) -> None:
-        self._places = places
+    def __init__(self, slots: WorkerSlots, folder: Callable[[], Path | None], max_silence: float = MAX_SILENCE) -> None:
+        self._slots = slots
         self._folder = folder
-        self._silent = silent
+        self._max_silence = max_silence
         self._asked: dict[WorkerSlot, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Watches for ever."""
-        awake = StallAwareClock(LOOK + STOOD_STILL)
+        """Monitor the workers until cancelled."""
+        clock = StallAwareClock(ASK_INTERVAL + STOOD_STILL)
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(ASK_INTERVAL)
             try:
-                self.look(awake.since())
-            except Exception:  # whatever it is, nobody else would find out who hangs
-                log.exception("the workers could not be looked at")
+                self.check(clock.since())
+            except Exception:  # whatever it is: nothing else would notice a worker that hangs
+                log.exception("the workers could not be checked")
 
-    def look(self, gone: float | None) -> None:
-        """Asks everybody who has no question to answer; gives up who owes an answer for too long.
+    def check(self, elapsed: float | None) -> None:
+        """Ask each busy worker that has no open question; give up each that has been silent for too long.
 
         Args:
-            gone: seconds since the last look; None if this process stood still meanwhile.
+            elapsed: Seconds since the last check; None if this process was stalled in between.
         """
-        for place in self._places.busy():
-            if place.worker is None:
-                continue  # ended a moment ago, as a rank of a job that is given up
-            place.silent = 0.0 if gone is None else place.silent + gone
-            if place.silent > self._silent:
-                where = f"on device {place.device}"
-                cause = ExitCause.PREEMPTED if self._places.is_leaving(place.device) else ExitCause.LOST
-                self.lose(place, cause, f"its worker {where} has not answered for {place.silent:.0f} s")
-            elif place not in self._asked:
-                asked = asyncio.ensure_future(self._ask(place, place.worker))
-                self._asked[place] = asked
-                asked.add_done_callback(lambda _, place=place: self._asked.pop(place, None))  # type: ignore[misc]
+        for slot in self._slots.busy():
+            if slot.worker is None:
+                continue  # killed a moment ago, as a rank of a job that was given up
+            slot.silent_for = 0.0 if elapsed is None else slot.silent_for + elapsed
+            if slot.silent_for > self._max_silence:
+                where = f"on device {slot.device}"
+                cause = ExitCause.PREEMPTED if self._slots.is_draining(slot.device) else ExitCause.LOST
+                self.give_up(slot, cause, f"its worker {where} has not answered for {slot.silent_for:.0f} s")
+            elif slot not in self._asked:
+                asked = asyncio.ensure_future(self._ask(slot, slot.worker))
+                self._asked[slot] = asked
+                asked.add_done_callback(lambda _, slot=slot: self._asked.pop(slot, None))  # type: ignore[misc]
 
-    async def attend(self, place: WorkerSlot, worker: Actor, running: object) -> None:
-        """Waits until a worker has put its job down."""
+    async def await_exit(self, slot: WorkerSlot, worker: Actor, running: object) -> None:
+        """Wait until a worker has left its job."""
         try:
             await running  # type: ignore[misc]
         except ActorUnavailableError:  # not known to be dead
-            place.heard_of = False
+            slot.exit_awaited = False
         except RayError as error:
-            self.on_worker_exit(place, worker, error)
+            self.on_worker_exit(slot, worker, error)
         else:
-            if place.has(worker):
-                self._places.vacate(place)
+            if slot.holds(worker):
+                self._slots.release(slot)
 
-    async def reclaim(self, scheduler: Actor, name: str) -> None:
-        """A worker that goes on with a job that is over is given a while, then it is ended by force."""
+    async def kill_overdue(self, scheduler: Actor, name: str) -> None:
+        """Kill each worker that has continued for too long with a job that is over.
+
+        Args:
+            scheduler: Actor of the scheduler.
+            name: Its name.
+        """
         now = asyncio.get_running_loop().time()
-        busy = [(place, place.life) for place in self._places.busy() if place.life and place.life.scheduler == name]
-        over = await scheduler.over.remote([(life.job, life.incarnation) for _, life in busy])
-        for (place, life), is_over in zip(busy, over, strict=True):
-            if place.life != life:
+        busy = [
+            (slot, slot.incarnation)
+            for slot in self._slots.busy()
+            if slot.incarnation and slot.incarnation.scheduler == name
+        ]
+        over = await scheduler.over.remote([(incarnation.job, incarnation.number) for _, incarnation in busy])
+        for (slot, incarnation), is_over in zip(busy, over, strict=True):
+            if slot.incarnation != incarnation:
                 continue
             if not is_over:
-                place.over_since = None
-            elif place.over_since is None:
-                place.over_since = now
-            elif now - place.over_since > GRACE:
-                log.warning("%s is over and its worker goes on: ended by force", life.job)
-                self._places.end(place, "its worker went on with a job that was over")
+                slot.over_since = None
+            elif slot.over_since is None:
+                slot.over_since = now
+            elif now - slot.over_since > OVERDUE_GRACE:
+                log.warning("%s is over and its worker continues: killed", incarnation.job)
+                self._slots.kill(slot, "its worker continued with a job that was over")
 
-    def lose(self, place: WorkerSlot, cause: ExitCause, detail: str) -> None:
-        """Gives up the life that a place's worker has, with all its ranks."""
-        life = place.life
-        if life is None:
-            self._places.end(place, detail)
+    def give_up(self, slot: WorkerSlot, cause: ExitCause, detail: str) -> None:
+        """Give up the incarnation that the worker of a slot has, with all its ranks."""
+        incarnation = slot.incarnation
+        if incarnation is None:
+            self._slots.kill(slot, detail)
             return
-        for rank in self._places.of(life):
+        for rank in self._slots.of(incarnation):
             if (asked := self._asked.pop(rank, None)) is not None:
                 asked.cancel()
-            self._places.end(rank, detail if rank is place else f"it was a rank of {life.job}, which lost another")
-        self._places.task(self.report_lost(life, cause, detail))
+            self._slots.kill(
+                rank, detail if rank is slot else f"it was a rank of {incarnation.job}, which lost another rank"
+            )
+        self._slots.spawn(self.report_lost(incarnation, cause, detail))
 
-    async def _ask(self, place: WorkerSlot, worker: Actor) -> None:
+    async def _ask(self, slot: WorkerSlot, worker: Actor) -> None:
         try:
-            life = await worker.job.remote()
+            incarnation = await worker.job.remote()
         except ActorUnavailableError:
-            return  # cut off, or dying: it is asked again
+            return  # cut off or dying: ask again
         except RayError as error:
-            self.on_worker_exit(place, worker, error)
+            self.on_worker_exit(slot, worker, error)
             return
-        if place.has(worker):
-            place.silent = 0.0
-            if life is None and not place.heard_of:
-                self._places.vacate(place)
+        if slot.holds(worker):
+            slot.silent_for = 0.0
+            if incarnation is None and not slot.exit_awaited:
+                self._slots.release(slot)
 
-    def on_worker_exit(self, place: WorkerSlot, worker: Actor, error: RayError) -> None:
-        if place.has(worker):
-            self.lose(place, *classify_exit(error))
+    def on_worker_exit(self, slot: WorkerSlot, worker: Actor, error: RayError) -> None:
+        if slot.holds(worker):
+            self.give_up(slot, *classify_exit(error))
 
-    async def report_lost(self, life: Incarnation, cause: ExitCause, detail: str) -> None:
-        """Tells the scheduler of a life that is gone, and what it saved last."""
+    async def report_lost(self, incarnation: Incarnation, cause: ExitCause, detail: str) -> None:
+        """Report a lost incarnation to the scheduler, with its last checkpoint."""
         folder = self._folder()
-        saved = None if folder is None else await asyncio.to_thread(_last_save, home_of(folder, life.job), life)
-        await tell(life.scheduler, WorkerExited(life.job, life.incarnation, cause, detail, saved))
+        saved = (
+            None
+            if folder is None
+            else await asyncio.to_thread(_last_checkpoint, home_of(folder, incarnation.job), incarnation)
+        )
+        await deliver(incarnation.scheduler, WorkerExited(incarnation.job, incarnation.number, cause, detail, saved))
 
 
 def classify_exit(error: RayError) -> tuple[ExitCause, str]:
-    """Why a worker is gone, of what Ray says."""
+    """Return the cause of a worker's death, and a description, from Ray's error."""
     if isinstance(error, ActorDiedError) and error.preempted:
-        return ExitCause.PREEMPTED, "its node was taken away"
-    if isinstance(error, OutOfMemoryError):  # Ray ends who takes too much
-        return ExitCause.LOST, f"{OOM}: its node ran out of memory, and Ray ended the worker's process"
+        return ExitCause.PREEMPTED, "its node was preempted"
+    if isinstance(error, OutOfMemoryError):  # Ray kills the process that uses most memory
+        return ExitCause.LOST, f"{OOM}: its node ran out of memory, and Ray killed the worker's process"
     return ExitCause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
 
 
-def _last_save(home: Path, life: Incarnation) -> Checkpoint | None:
-    """What a life of a job had saved last, and whole."""
+def _last_checkpoint(home: Path, incarnation: Incarnation) -> Checkpoint | None:
+    """Return the last complete checkpoint that an incarnation wrote."""
     try:
-        found = find(checkpoint_folder(home, life.incarnation))
-    except (OSError, ValueError) as error:  # of a disk in trouble: what was reported before it still counts
-        log.warning("%s: what it saved cannot be looked at: %s", life.job, error)
+        found = find(checkpoint_folder(home, incarnation.number))
+    except (OSError, ValueError) as error:  # a disk error; checkpoints reported before still count
+        log.warning("%s: its last checkpoint cannot be read: %s", incarnation.job, error)
         return None
     return None if found is None else found.checkpoint
 
 
-async def tell(scheduler: str, event: WorkerExited | LaunchTimedOut) -> None:
-    """Speaks for a worker that cannot, until the scheduler has heard it or is no more."""
-    for _ in range(TRIES):
+async def deliver(scheduler: str, event: WorkerExited | LaunchTimedOut) -> None:
+    """Deliver an event on behalf of a worker, until the scheduler has it or no longer exists."""
+    for _ in range(DELIVERY_ATTEMPTS):
         try:
             actor = ray.get_actor(scheduler, namespace=NAMESPACE)
             await actor.event.remote(event)
             return
         except ValueError:
-            return  # no such scheduler any more, nobody to tell
+            return  # the scheduler no longer exists
         except RayError:
-            await asyncio.sleep(PAUSE)  # it is being restarted, or its disk is full
-    log.error("%s could not be told: %s", scheduler, event)
+            await asyncio.sleep(DELIVERY_PAUSE)  # it is being restarted, or its disk is full
+    log.error("could not be delivered to %s: %s", scheduler, event)

@@ -1,11 +1,11 @@
-"""Where workers are on nodes that come and go: a device is there while its node is.
+"""Worker slots on nodes that come and go: a device exists as long as its node does.
 
 Rules
 
-1. A device's placement group is made for a node that is there, and for no other: a group that waits for any node would
-   have an autoscaler rent one.
-2. Once nobody is at work on a node that is being taken away, or is gone, its group and all that is in it end: a node
-   with nothing on it can be given back.
+1. The placement group of a device is created for one existing node: a group that waits for any node would make an
+   autoscaler rent one.
+2. Once no worker is busy on a node that is draining or lost, its placement group ends with all that is in it: an empty
+   node can be released.
 3. A node gives one device.
 """
 
@@ -22,38 +22,43 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from lightning_core.cloud.provisioner import list_nodes
-from lightning_core.cluster.worker_slots import DEVICE, LOOK, WorkerSlot, WorkerSlots
+from lightning_core.cluster.worker_slot import WorkerSlot
+from lightning_core.cluster.worker_slots import DEVICE_TIMEOUT, POLL_INTERVAL, WorkerSlots
 
-# Of a node, set by Ray.
+# Label with the id of a node, set by Ray.
 NODE_ID = "ray.io/node-id"
-NONE_THERE = "no node is there for it"
+NO_NODE = "no node provides it"
 
 
 class NodeSlots(WorkerSlots):
-    """All places of a pool on nodes that come and go.
+    """All worker slots of a pool on nodes that come and go.
 
     Args:
-        name: of the pool; everything made here is named after it.
-        devices: the most that there may be.
-        slots: workers to keep warm on each.
-        kind: of the devices, ``"cpu"`` or ``"gpu"``.
-        cores: of each device, if they are CPUs.
-        least: devices that must be there when the pool opens.
+        name: Name of the pool, with which all names of actors and placement groups begin.
+        devices: Maximum number of devices.
+        workers_per_device: Number of workers to keep warm on each device.
+        kind: Kind of the devices, ``"cpu"`` or ``"gpu"``.
+        cores: Cores of each device, if they are CPUs.
+        min_devices: Number of devices that the pool needs to open.
     """
 
-    def __init__(self, name: str, devices: int, slots: int, kind: str, cores: int = 1, least: int = 1) -> None:
-        super().__init__(name, devices, slots, kind, cores)
-        self._least = least
+    def __init__(
+        self, name: str, devices: int, workers_per_device: int, kind: str, cores: int = 1, min_devices: int = 1
+    ) -> None:
+        super().__init__(name, devices, workers_per_device, kind, cores)
+        self._min_devices = min_devices
         self._nodes: list[str | None] = [None] * devices
         self._following = asyncio.Lock()
-        for place in self:
-            place.trouble = NONE_THERE
+        for slot in self:
+            slot.problem = NO_NODE
 
     async def open(self) -> None:
         async with self._opening:
             if self._groups:
                 return
-            groups = await asyncio.to_thread(lambda: [self._group_there(device) for device in range(len(self.names))])
+            groups = await asyncio.to_thread(
+                lambda: [self._existing_group(device) for device in range(len(self.names))]
+            )
             self._groups = groups
             try:
                 await self._wait_for_nodes()
@@ -64,39 +69,39 @@ class NodeSlots(WorkerSlots):
     async def _wait_for_nodes(self) -> None:
         for device, group in enumerate(self._groups):
             if group is not None and (node := await asyncio.to_thread(_node_of, group)) is not None:
-                self._nodes[device] = node  # of a Keeper before this one
+                self._nodes[device] = node  # of an earlier pool manager
                 self._begin(device)
             elif group is not None:
-                await asyncio.to_thread(self._give_up, device)
-            for place in self._on(device):
-                place.settled = place.settled or group is None
-        until = time.monotonic() + DEVICE
-        while sum(node is not None for node in self._nodes) < self._least:
+                await asyncio.to_thread(self._give_up_device, device)
+            for slot in self._on(device):
+                slot.settled = slot.settled or group is None
+        until = time.monotonic() + DEVICE_TIMEOUT
+        while sum(node is not None for node in self._nodes) < self._min_devices:
             if time.monotonic() > until:
-                raise RuntimeError(f"no free device: the cluster has no {self._resource} to give")
+                raise RuntimeError(f"no free device: the cluster has no free {self._resource}")
             await self._follow_nodes()
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL)
 
-    async def filled(self) -> None:
-        while len({place.device for place in self if place.worker is not None}) < self._least:
-            self.moved.clear()
-            await self.moved.wait()
+    async def wait_until_warm(self) -> None:
+        while len({slot.device for slot in self if slot.worker is not None}) < self._min_devices:
+            self.changed.clear()
+            await self.changed.wait()
 
-    async def look(self) -> None:
-        await super().look()
+    async def refresh(self) -> None:
+        await super().refresh()
         await self._follow_nodes()
 
     async def _follow_nodes(self) -> None:
-        """Gives up the devices of nodes that go, once they are left, and takes those of nodes that have come."""
+        """Give up the devices of nodes that leave, once they are idle, and add those of new nodes."""
         async with self._following:
             await self._follow(await asyncio.to_thread(list_nodes, self._resource))
 
     async def _follow(self, listed: Mapping[str, str]) -> None:
         for device, node in enumerate(self._nodes):
-            at_work = any(place.life is not None or place.reserved for place in self._on(device))
+            at_work = any(slot.incarnation is not None or slot.reserved for slot in self._on(device))
             if node is not None and node not in listed and not at_work:
                 self._nodes[device] = None
-                await asyncio.to_thread(self._give_up, device)
+                await asyncio.to_thread(self._give_up_device, device)
         for node in listed.keys() - set(self._nodes):
             if None not in self._nodes:
                 return
@@ -106,31 +111,31 @@ class NodeSlots(WorkerSlots):
             self._begin(device)
 
     def _begin(self, device: int) -> None:
-        for place in self._on(device):
-            place.trouble, place.failures, place.bare = "its worker is starting", 0, True
-            self.task(self._fill(place))
+        for slot in self._on(device):
+            slot.problem, slot.failures, slot.unavailable = "its worker is starting", 0, True
+            self.spawn(self._fill(slot))
 
-    def _give_up(self, device: int) -> None:
+    def _give_up_device(self, device: int) -> None:
         group, self._groups[device] = self._groups[device], None
-        for place in self._on(device):
-            self._end(place.name)
-            place.take(None)
-            place.trouble, place.bare, place.settled = NONE_THERE, True, True
-        self._end(f"turnstile-{device}")
+        for slot in self._on(device):
+            self._kill_actor(slot.name)
+            slot.assign(None)
+            slot.problem, slot.unavailable, slot.settled = NO_NODE, True, True
+        self._kill_actor(f"arbiter-{device}")
         self.arbiters[device] = ""
         if group is not None:
             remove_placement_group(group)
 
-    def _is_there(self, device: int) -> bool:
+    def _has_group(self, device: int) -> bool:
         return self._groups[device] is not None
 
     def _on(self, device: int) -> list[WorkerSlot]:
-        return [place for place in self if place.device == device]
+        return [slot for slot in self if slot.device == device]
 
-    def _group_there(self, device: int) -> Any | None:
+    def _existing_group(self, device: int) -> Any | None:
         try:
             return ray.util.get_placement_group(self._group_name(device))
-        except ValueError:  # there is none
+        except ValueError:  # it does not exist
             return None
 
     def _make_group(self, device: int, node: str) -> Any:
@@ -141,7 +146,7 @@ class NodeSlots(WorkerSlots):
 
     def _remove_group(self, device: int) -> None:
         with contextlib.suppress(RayError):
-            if (group := self._group_there(device)) is not None:
+            if (group := self._existing_group(device)) is not None:
                 remove_placement_group(group)
 
 

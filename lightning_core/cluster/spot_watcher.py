@@ -57,13 +57,13 @@ class Run(Protocol):
     def tell(self, event: Event) -> None:
         """Hand an event to the run's scheduler."""
 
-    def rates(self, name: str) -> Mapping[int, float]:
+    def throughputs(self, name: str) -> Mapping[int, float]:
         """Return a job's expected batches per second by number of devices; empty while unknown."""
 
     def save_every(self, name: str) -> float:
         """Return the seconds of training that a job may lose if its devices are preempted without notice."""
 
-    def warm(self) -> int:
+    def warm_devices(self) -> int:
         """Return the number of the pool's devices that a worker runs on and will stay on."""
 
 
@@ -207,7 +207,7 @@ class SpotWatcher:
             self._end_interval(jobs, number)
             self._begin_interval(number, now, jobs, present, preempted=had != had.minimum(present))
         else:
-            request = interval.settle(now, present, self._run.warm(), self._market.seconds)
+            request = interval.settle(now, present, self._run.warm_devices(), self._market.seconds)
             if request is not None:
                 self._provisioner.scale_to(request)
             self._replace_preempted(interval, now, jobs, present)
@@ -302,7 +302,7 @@ class SpotWatcher:
 
     def _spot_job(self, name: str, terms: Job, span: JobSpan) -> SpotJob | None:
         """Return a job as the market sees it; None while its throughput is unknown."""
-        throughputs = dict(self._run.rates(name))
+        throughputs = dict(self._run.throughputs(name))
         if not throughputs and self._initial_throughput is not None:
             throughputs = {size: size * self._initial_throughput for size in terms.sizes or (terms.max_devices,)}
         if not throughputs or terms.target.work is None:

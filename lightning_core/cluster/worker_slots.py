@@ -1,11 +1,11 @@
-"""Where workers are: the pool's devices, and on each of them room for some warm processes.
+"""Worker slots: the devices of a pool, each with room for some warm workers.
 
 Rules
 
-1. One permanent placement group of one device for each device of the pool; workers take a hundredth of it each, so that
-   several are warm on one device. Who trains is decided by grants and turns, not by Ray.
-2. Groups, turnstiles and workers are detached and named: whoever comes after finds them again by their names.
-3. Each place is filled by itself: a device whose node is gone keeps nobody waiting but those who want that device.
+1. Each device of the pool has one permanent placement group. Each worker takes a hundredth of the device, so that
+   several are warm on one device. Grants and the device arbiter decide which of them trains, not Ray.
+2. Placement groups, arbiters and workers are detached and named: a restarted pool manager finds them by name.
+3. Each slot is filled independently: a device whose node is lost delays only the jobs that want that device.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Coroutine, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -27,117 +23,57 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lightning_core.node.cgroups import sweep
+from lightning_core.cluster.arbiter_actor import ArbiterActor
+from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.node.core_claims import CoreClaim
-from lightning_core.node.device_arbiter import DeviceArbiter
-from lightning_core.node.device_cores import CORES, note_first_core
+from lightning_core.node.device_cores import CORES
 from lightning_core.server.ray_actor import Actor
 from lightning_core.server.ray_settings import NAMESPACE
-from lightning_core.worker.worker import Incarnation, Worker
+from lightning_core.worker.assignment import Incarnation
+from lightning_core.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
-# Which nodes are at a location says this label of theirs: `ray start --labels=lightning-core/location=NAME`.
+# Label of the nodes at a location: `ray start --labels=lightning-core/location=NAME`.
 LOCATION_LABEL = "lightning-core/location"
-# Part of a device's Ray resource that each process on it takes.
-PART = 0.01
-# How long the cluster may take to give a device to the pool, seconds.
-DEVICE = 10.0
-# How long a worker that was there before may take to say what it is at, and how soon a place that could not be filled
-# is tried again, seconds.
-SILENT = 8.0
-RETRY = 2.0
-MOST_RETRY = 30.0
-# So often a worker may fail to start before whoever opens the pool is told.
-TRIES = 2
-# How often it is looked whether devices have come, while the pool opens.
-LOOK = 0.1
-# How long a worker may take to start before its device counts as gone, seconds.
-SLOW = 60.0
-
-
-class ArbiterActor:
-    """Hosts a device's turnstile on the device's node."""
-
-    def __init__(self, first_core: int = 0) -> None:
-        # Private to the user; with a made-up machine's own, so that it goes with it.
-        own = os.environ.get("RAY_TMPDIR", "")
-        self._folder = Path(tempfile.mkdtemp(prefix="lc-", dir=own if Path(own).is_dir() and own else None))
-        self._arbiter = DeviceArbiter(self._folder / "turn")
-        note_first_core(self._arbiter.path, first_core)
-
-    def path(self) -> str:
-        """Of the socket."""
-        return str(self._arbiter.path)
-
-    def close(self) -> None:
-        """Ends the turnstile."""
-        self._arbiter.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        sweep()  # what workers that were killed have left
-
-
-class WorkerSlot:
-    """Room for one warm worker on a device."""
-
-    def __init__(self, device: int, number: int) -> None:
-        self.device = device
-        self.number = number
-        self.worker: Actor | None = None
-        self.life: Incarnation | None = None
-        """Of which job, that the worker has."""
-        self.settled = False
-        """Whether it is known what a worker that was here before the Keeper is at."""
-        self.filling = False
-        """Whether a worker for it is being looked for."""
-        self.reserved = False
-        """Whether it is kept for a job whose other places are still being asked."""
-        self.trouble = "its worker is starting"
-        """Why there is no worker, in words."""
-        self.failures = 0
-        """How often one could not be started since there was one."""
-        self.bare = True
-        """Whether nobody can say when there will be one."""
-        self.heard_of = False
-        """Whether the end of the worker's run will be heard of; if not, it is asked whether it is idle."""
-        self.silent = 0.0
-        """For how long the worker has not answered, seconds."""
-        self.over_since: float | None = None
-        """When the job was first seen to be over."""
-
-    @property
-    def name(self) -> str:
-        """Of the worker's actor, after the pool's name."""
-        return f"worker-{self.device}-{self.number}"
-
-    def has(self, worker: Actor) -> bool:
-        """Whether it still is this place's worker: it may have been ended on purpose, and another one be here."""
-        return self.worker is worker
-
-    def take(self, worker: Actor | None, life: Incarnation | None = None, *, heard_of: bool = False) -> None:
-        """The worker that is here from now on, and what it is at."""
-        self.worker, self.life, self.heard_of = worker, life, heard_of
-        self.silent, self.over_since, self.failures = 0.0, None, 0
-        self.bare = self.bare and worker is None
+# Share of a device's Ray resource that each process on it takes.
+RESOURCE_SHARE = 0.01
+# Seconds that the cluster may take to provide a device.
+DEVICE_TIMEOUT = 10.0
+# Seconds that a worker may take to answer, and seconds between two attempts to fill a slot.
+MAX_SILENCE = 8.0
+RETRY_INTERVAL = 2.0
+MAX_RETRY_INTERVAL = 30.0
+# Failed starts of a worker after which opening the pool fails.
+MAX_START_FAILURES = 2
+# Seconds between two checks for devices while the pool opens.
+POLL_INTERVAL = 0.1
+# Seconds that a worker may take to start before its device counts as unavailable.
+START_TIMEOUT = 60.0
 
 
 class WorkerSlots:
-    """All places of a pool.
+    """All worker slots of a pool.
 
     Args:
-        name: of the pool; everything made here is named after it.
-        devices: of the pool.
-        slots: workers to keep warm on each.
-        kind: of the devices, ``"cpu"`` or ``"gpu"``.
-        cores: of each device, if they are CPUs.
-        locations: where each device is: on nodes with that as their label :data:`LOCATION_LABEL`. Empty for anywhere.
+        name: Name of the pool, with which all names of actors and placement groups begin.
+        devices: Number of devices.
+        workers_per_device: Number of workers to keep warm on each device.
+        kind: Kind of the devices, ``"cpu"`` or ``"gpu"``.
+        cores: Cores of each device, if they are CPUs.
+        locations: Location of each device, the value of the label :data:`LOCATION_LABEL` of its node; empty for any.
+
+    Attributes:
+        arbiters: Path of each device arbiter's socket; empty until it is known.
+        names: Name of each device; that of a GPU is its UUID, once a worker has reported it.
+        changed: Set whenever a worker comes, goes or becomes idle.
     """
 
     def __init__(
         self,
         name: str,
         devices: int,
-        slots: int,
+        workers_per_device: int,
         kind: str,
         cores: int = 1,
         locations: Sequence[str] = (),
@@ -148,60 +84,57 @@ class WorkerSlots:
         self._claim = CoreClaim(CORES)
         self._first_core = self._claim.claim(devices * cores) if kind == "cpu" and not locations else 0
         self.arbiters = [""] * devices
-        """Path of each device's; empty until it is known."""
         self.names = [f"{kind}{device}" for device in range(devices)]
-        """Of the devices: a GPU's is its UUID, once a worker has seen it."""
-        self.moved = asyncio.Event()
-        """Set whenever a worker comes, goes, or is idle."""
-        self._all = [WorkerSlot(device, number) for device in range(devices) for number in range(slots)]
+        self.changed = asyncio.Event()
+        self._all = [WorkerSlot(device, number) for device in range(devices) for number in range(workers_per_device)]
         self._name = name
         self._resource = "GPU" if kind == "gpu" else "device"
         self._groups: list[Any] = []
-        self._leaving: dict[int, str] = {}  # devices whose nodes will be taken away, and those nodes
+        self._draining: dict[int, str] = {}  # devices whose nodes are draining, and those nodes
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[WorkerSlot]:
         return iter(self._all)
 
-    def of(self, life: Incarnation) -> list[WorkerSlot]:
-        """Those whose workers have this life of a job."""
-        return [place for place in self._all if place.life == life]
+    def of(self, incarnation: Incarnation) -> list[WorkerSlot]:
+        """Return the slots whose workers have an incarnation of a job."""
+        return [slot for slot in self._all if slot.incarnation == incarnation]
 
     def busy(self) -> list[WorkerSlot]:
-        """Those whose workers have a job."""
-        return [place for place in self._all if place.life is not None]
+        """Return the slots whose workers have a job."""
+        return [slot for slot in self._all if slot.incarnation is not None]
 
-    def free(self, device: int) -> WorkerSlot | str:
-        """A place on a device whose worker has nothing to do; in words why there is none, empty if all are at work."""
-        there = [place for place in self._all if place.device == device]
-        for place in there:
-            if place.worker is not None and place.life is None and not place.reserved:
-                return place
-        return next((place.trouble for place in there if place.worker is None), "")
+    def find_free(self, device: int) -> WorkerSlot | str:
+        """Return a slot of a device whose worker is idle; otherwise why there is none, empty if all are busy."""
+        on_device = [slot for slot in self._all if slot.device == device]
+        for slot in on_device:
+            if slot.worker is not None and slot.incarnation is None and not slot.reserved:
+                return slot
+        return next((slot.problem for slot in on_device if slot.worker is None), "")
 
-    def gone(self) -> dict[int, str]:
-        """Devices on which nobody should be launched for now, each with the reason in words."""
+    def unavailable(self) -> dict[int, str]:
+        """Return the devices on which nothing should be launched for now, each with the reason."""
         found = {}
         for device in range(len(self.names)):
-            there = [place for place in self._all if place.device == device]
-            if device in self._leaving:
-                found[device] = "its node is being taken away"
-            elif all(place.worker is None and place.bare for place in there):
-                found[device] = there[0].trouble
+            on_device = [slot for slot in self._all if slot.device == device]
+            if device in self._draining:
+                found[device] = "its node is draining"
+            elif all(slot.worker is None and slot.unavailable for slot in on_device):
+                found[device] = on_device[0].problem
         return found
 
-    def is_leaving(self, device: int) -> bool:
-        """Whether its node is being taken away."""
-        return device in self._leaving
+    def is_draining(self, device: int) -> bool:
+        """Return whether the node of a device is draining."""
+        return device in self._draining
 
-    async def look(self) -> None:
-        """Looks whether nodes will be taken away: who is on them has a moment to save and to leave."""
-        self._leaving = await asyncio.to_thread(self._look)
+    async def refresh(self) -> None:
+        """Look up which nodes are draining, so that jobs on them can write a checkpoint and leave."""
+        self._draining = await asyncio.to_thread(self._find_draining)
 
-    def _look(self) -> dict[int, str]:
+    def _find_draining(self) -> dict[int, str]:
         draining = ray_state.get_draining_nodes()
-        if not draining and not self._leaving:
+        if not draining and not self._draining:
             return {}
         found: dict[int, str] = {}
         for device, group in enumerate(self._groups):
@@ -209,8 +142,8 @@ class WorkerSlots:
                 continue
             table = placement_group_table(group)
             node = table["bundles_to_node_id"][0] if table.get("state") == "CREATED" else None
-            before = self._leaving.get(device)
-            # Once it is gone Ray lists it no more; its devices are back when they are somewhere else.
+            before = self._draining.get(device)
+            # Ray no longer lists a node that is lost; its device is back once it is placed on another node.
             if node is not None and node in draining:
                 found[device] = node
             elif before is not None and node in (before, None):
@@ -218,176 +151,176 @@ class WorkerSlots:
         return found
 
     async def open(self) -> None:
-        """Brings up, or finds again, the devices' groups, and begins to fill the places.
+        """Create or find the placement groups of the devices, and begin to fill the slots.
 
         Raises:
-            RuntimeError: if no node has a device free.
+            RuntimeError: If no node has a free device.
         """
         async with self._opening:
             if self._groups:
                 return
             groups = await asyncio.to_thread(lambda: [self._find_group(k) for k in range(len(self.names))])
-            until = time.monotonic() + DEVICE
-            while lacking := await asyncio.to_thread(_without_a_device, groups):
+            until = time.monotonic() + DEVICE_TIMEOUT
+            while lacking := await asyncio.to_thread(_unplaced, groups):
                 if time.monotonic() > until:
                     where = f" on a node with {self._selector(lacking[0])}" if self._locations else ""
-                    raise RuntimeError(f"no free device: the cluster has no {self._resource} to give{where}")
-                await asyncio.sleep(LOOK)
+                    raise RuntimeError(f"no free device: the cluster has no free {self._resource}{where}")
+                await asyncio.sleep(POLL_INTERVAL)
             self._groups = groups
-            for place in self._all:
-                self.task(self._fill(place))
+            for slot in self._all:
+                self.spawn(self._fill(slot))
 
-    async def filled(self) -> None:
-        """Waits until there is a worker in each place.
-
-        Raises:
-            RuntimeError: if one could not be started, again and again.
-        """
-        while empty := [place for place in self._all if place.worker is None]:
-            for place in empty:
-                if place.failures >= TRIES:
-                    raise RuntimeError(place.trouble)
-            self.moved.clear()
-            await self.moved.wait()
-
-    async def shared(self) -> None:
-        """Waits until scripts can share each device: a GPU has its name from the first worker on it.
+    async def wait_until_warm(self) -> None:
+        """Wait until each slot has a worker.
 
         Raises:
-            RuntimeError: if the device's first worker could not be started, again and again.
+            RuntimeError: If one has repeatedly failed to start.
         """
-        firsts = [place for place in self._all if place.number == 0]
+        while empty := [slot for slot in self._all if slot.worker is None]:
+            for slot in empty:
+                if slot.failures >= MAX_START_FAILURES:
+                    raise RuntimeError(slot.problem)
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def wait_until_shared(self) -> None:
+        """Wait until scripts can share each device; the name of a GPU comes from the first worker on it.
+
+        Raises:
+            RuntimeError: If the first worker of a device has repeatedly failed to start.
+        """
+        firsts = [slot for slot in self._all if slot.number == 0]
         while lacking := [p for p in firsts if not self.arbiters[p.device] or (self.kind == "gpu" and not p.worker)]:
-            for place in lacking:
-                if place.failures >= TRIES:
-                    raise RuntimeError(place.trouble)
-            self.moved.clear()
-            await self.moved.wait()
+            for slot in lacking:
+                if slot.failures >= MAX_START_FAILURES:
+                    raise RuntimeError(slot.problem)
+            self.changed.clear()
+            await self.changed.wait()
 
-    async def settled(self) -> None:
-        """Waits until it is known of each place what a worker that was there before is at."""
-        while not all(place.settled for place in self._all):
-            self.moved.clear()
-            await self.moved.wait()
+    async def wait_until_settled(self) -> None:
+        """Wait until it is known of each slot what a worker that was there before is doing."""
+        while not all(slot.settled for slot in self._all):
+            self.changed.clear()
+            await self.changed.wait()
 
-    def vacate(self, place: WorkerSlot) -> None:
-        """Its worker has put its job down."""
-        place.take(place.worker)
-        self.moved.set()
+    def release(self, slot: WorkerSlot) -> None:
+        """Mark a slot as idle: its worker has left its job."""
+        slot.assign(slot.worker)
+        self.changed.set()
 
-    def end(self, place: WorkerSlot, trouble: str) -> None:
-        """Ends a worker by force; another one comes when it can."""
-        if place.worker is not None:
-            ray.kill(place.worker)
-            place.take(None)
-            place.trouble = trouble
-            self.task(self._fill(place))
-        self.moved.set()
+    def kill(self, slot: WorkerSlot, problem: str) -> None:
+        """Kill the worker of a slot; another one is started."""
+        if slot.worker is not None:
+            ray.kill(slot.worker)
+            slot.assign(None)
+            slot.problem = problem
+            self.spawn(self._fill(slot))
+        self.changed.set()
 
     async def close(self) -> None:
-        """Ends workers, turnstiles and groups, also those of a Keeper before this one."""
+        """End workers, arbiters and placement groups, including those of an earlier pool manager."""
         for task in self._tasks:
             task.cancel()
-        for place in self._all:
-            self._end(place.name)
+        for slot in self._all:
+            self._kill_actor(slot.name)
         for k in range(len(self.names)):
             with contextlib.suppress(ValueError, RayError, TimeoutError):  # its process took the socket with it
-                arbiter = ray.get_actor(f"{self._name}-turnstile-{k}", namespace=NAMESPACE)
-                async with asyncio.timeout(SILENT):
+                arbiter = ray.get_actor(f"{self._name}-arbiter-{k}", namespace=NAMESPACE)
+                async with asyncio.timeout(MAX_SILENCE):
                     await arbiter.close.remote()
-            self._end(f"turnstile-{k}")
+            self._kill_actor(f"arbiter-{k}")
             await asyncio.to_thread(self._remove_group, k)
         self._claim.release()
 
-    def task(self, work: Coroutine[Any, Any, None]) -> None:
-        """The loop itself would forget a task that nobody holds."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task and keep a reference to it, which the event loop does not."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     # ------------------------------------------------------------------------------------------------ filling
 
-    async def _fill(self, place: WorkerSlot) -> None:
-        """Gives a place its worker: the one that was there before, or a new one."""
-        if place.filling:
+    async def _fill(self, slot: WorkerSlot) -> None:
+        """Give a slot its worker: the one that was there before, or a new one."""
+        if slot.filling:
             return
-        place.filling = True
+        slot.filling = True
         done = False
-        while (not done or place.worker is None) and self._is_there(place.device):
+        while (not done or slot.worker is None) and self._has_group(slot.device):
             try:
-                await self._try_to_fill(place)
+                await self._try_to_fill(slot)
                 done = True
-            except Exception as error:  # whatever Ray says: the pool is not left without this worker for good
-                place.failures += 1
-                place.bare = True
-                place.trouble = await asyncio.to_thread(self._state, place.device) or _words(error)
-                log.warning("%s: %s", place.name, place.trouble)
-                self.moved.set()
-                await asyncio.sleep(min(RETRY * place.failures, MOST_RETRY))
-        place.filling = False
-        self.moved.set()
+            except Exception as error:  # whatever Ray raises: the slot must not stay empty for good
+                slot.failures += 1
+                slot.unavailable = True
+                slot.problem = await asyncio.to_thread(self._placement_problem, slot.device) or _start_problem(error)
+                log.warning("%s: %s", slot.name, slot.problem)
+                self.changed.set()
+                await asyncio.sleep(min(RETRY_INTERVAL * slot.failures, MAX_RETRY_INTERVAL))
+        slot.filling = False
+        self.changed.set()
 
-    async def _try_to_fill(self, place: WorkerSlot) -> None:
-        if (before := self._actor(place.name)) is not None:
+    async def _try_to_fill(self, slot: WorkerSlot) -> None:
+        if (before := self._find_actor(slot.name)) is not None:
             try:
-                async with asyncio.timeout(SILENT):
-                    place.take(before, await before.job.remote())
+                async with asyncio.timeout(MAX_SILENCE):
+                    slot.assign(before, await before.job.remote())
             except (TimeoutError, RayError):
-                self._end(place.name)  # it hangs, or is dying: what it may have is lost
-        place.settled = True
-        self.moved.set()
-        arbiter = self._detached(ArbiterActor, f"turnstile-{place.device}", place.device).remote(self._first_core)
-        self.arbiters[place.device] = await self._patiently(place, arbiter.path.remote())
-        self.moved.set()
-        if place.worker is None:
-            arguments = self.arbiters[place.device], self.kind, self._cores
-            worker = self._detached(Worker, place.name, place.device, max_concurrency=2).remote(*arguments)
-            place.take(worker, await self._patiently(place, worker.job.remote()))
-        if self.kind == "gpu" and place.worker is not None:
-            async with asyncio.timeout(SILENT):
-                self.names[place.device] = await place.worker.device.remote()
+                self._kill_actor(slot.name)  # it hangs or is dying; its job is lost
+        slot.settled = True
+        self.changed.set()
+        arbiter = self._detached(ArbiterActor, f"arbiter-{slot.device}", slot.device).remote(self._first_core)
+        self.arbiters[slot.device] = await self._await_start(slot, arbiter.path.remote())
+        self.changed.set()
+        if slot.worker is None:
+            arguments = self.arbiters[slot.device], self.kind, self._cores
+            worker = self._detached(Worker, slot.name, slot.device, max_concurrency=2).remote(*arguments)
+            slot.assign(worker, await self._await_start(slot, worker.job.remote()))
+        if self.kind == "gpu" and slot.worker is not None:
+            async with asyncio.timeout(MAX_SILENCE):
+                self.names[slot.device] = await slot.worker.device.remote()
 
-    async def _patiently(self, place: WorkerSlot, answer: Any) -> Any:
-        """Waits for a process that is being started: as long as that takes, for Ray never says that it cannot be."""
+    async def _await_start(self, slot: WorkerSlot, answer: Any) -> Any:
+        """Wait for a process that is being started, for as long as that takes: Ray never reports that it cannot be."""
         asked = asyncio.ensure_future(answer)
         waited = 0.0
         try:
-            while not (await asyncio.wait({asked}, timeout=RETRY))[0]:
-                if not self._is_there(place.device):
-                    raise RuntimeError(place.trouble)
-                gone = await asyncio.to_thread(self._state, place.device)
-                waited += RETRY
-                place.bare = bool(gone) or waited > SLOW or place.failures > 0
-                place.trouble = gone or "its worker is starting"
+            while not (await asyncio.wait({asked}, timeout=RETRY_INTERVAL))[0]:
+                if not self._has_group(slot.device):
+                    raise RuntimeError(slot.problem)
+                problem = await asyncio.to_thread(self._placement_problem, slot.device)
+                waited += RETRY_INTERVAL
+                slot.unavailable = bool(problem) or waited > START_TIMEOUT or slot.failures > 0
+                slot.problem = problem or "its worker is starting"
             return await asked
         finally:
             asked.cancel()
 
-    def _state(self, device: int) -> str:
-        """What is wrong with a device, in words; empty if nobody can say."""
+    def _placement_problem(self, device: int) -> str:
+        """Return why a device has no node; empty if it has one, or if that is not known."""
         try:
             table = placement_group_table(self._groups[device])
-        except Exception:  # only words are lost
+        except Exception:  # only the explanation is lost
             return ""
         if table.get("state") == "CREATED":
             return ""
         reason = table.get("stats", {}).get("scheduling_state", "")
-        return f"its node is gone, and no other has a {self._resource} to give ({reason or table.get('state')})"
+        return f"its node is lost, and no other has a free {self._resource} ({reason or table.get('state')})"
 
     # ------------------------------------------------------------------------------------------------ Ray
 
-    def _actor(self, name: str) -> Actor | None:
+    def _find_actor(self, name: str) -> Actor | None:
         try:
             return ray.get_actor(f"{self._name}-{name}", namespace=NAMESPACE)
-        except ValueError:  # there is none
+        except ValueError:  # it does not exist
             return None
 
-    def _end(self, name: str) -> None:
-        if (actor := self._actor(name)) is not None:
+    def _kill_actor(self, name: str) -> None:
+        if (actor := self._find_actor(name)) is not None:
             ray.kill(actor)
 
-    def _is_there(self, device: int) -> bool:
-        """Whether it has a group that its workers can be in."""
+    def _has_group(self, device: int) -> bool:
+        """Return whether a device has a placement group for its workers."""
         return True
 
     def _group_name(self, device: int) -> str:
@@ -400,17 +333,19 @@ class WorkerSlots:
         name = self._group_name(device)
         try:
             return ray.util.get_placement_group(name)
-        except ValueError:  # there is none yet
+        except ValueError:  # it does not exist yet
             where = [self._selector(device)] if self._locations else None
             bundle = [{self._resource: 1}]
             return placement_group(bundle, "PACK", name, "detached", bundle_label_selector=where)
 
     def _selector(self, device: int) -> dict[str, str]:
-        """Labels of the nodes that a device may be on."""
+        """Return the labels of the nodes on which a device may be."""
         return {LOCATION_LABEL: self._locations[device]}
 
     def _detached(self, kind: type[Any], name: str, device: int, **options: Any) -> Any:
-        resources = {"num_gpus": PART} if self.kind == "gpu" else {"resources": {self._resource: PART}}
+        resources = (
+            {"num_gpus": RESOURCE_SHARE} if self.kind == "gpu" else {"resources": {self._resource: RESOURCE_SHARE}}
+        )
         return ray.remote(kind).options(
             name=f"{self._name}-{name}",
             namespace=NAMESPACE,
@@ -423,8 +358,8 @@ class WorkerSlots:
         )
 
 
-def _words(error: Exception) -> str:
-    """Why a worker could not be started; of a process that died in that, Ray knows no more than its number."""
+def _start_problem(error: Exception) -> str:
+    """Return why a worker could not be started; Ray gives no reason for a process that died."""
     if isinstance(error, ActorUnavailableError):
         return "its node does not answer"
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
@@ -432,7 +367,7 @@ def _words(error: Exception) -> str:
     return f"its worker could not be started: {' '.join(str(error).split()) or repr(error)}"
 
 
-def _without_a_device(groups: Sequence[Any]) -> list[int]:
-    """Those that are nowhere, and were nowhere before a node went."""
+def _unplaced(groups: Sequence[Any]) -> list[int]:
+    """Return the devices that have never been placed on a node."""
     states = [placement_group_table(group).get("state") for group in groups]
     return [device for device, state in enumerate(states) if state not in ("CREATED", "RESCHEDULING")]

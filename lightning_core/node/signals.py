@@ -1,7 +1,7 @@
 """Signals to exit: the first one is recorded, so that jobs can save; the second one exits at once.
 
 Handlers raise nothing while Ray is working: ``ray.get`` would turn the exception into its own exit code. A handler
-only records the signal, and the code that waits checks for it (:func:`lightning_core.cluster.cluster.answer`,
+only records the signal, and the code that waits checks for it (:func:`lightning_core.cluster.ray_calls.answer`,
 :func:`lightning_core.run.follow.follow`).
 """
 

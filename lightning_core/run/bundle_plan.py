@@ -1,4 +1,4 @@
-"""Will a bundle fit, by what its author says and by what earlier runs took?"""
+"""Estimates whether a bundle fits, from the work given for its jobs and from earlier runs."""
 
 from __future__ import annotations
 
@@ -16,33 +16,38 @@ from lightning_core.planning.feasibility import JobRequest, check_feasibility
 
 
 def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[str], bool]:
-    """What to tell a person, and whether all jobs of known work fit.
+    """Estimate whether all jobs can meet their deadlines.
 
     Args:
-        bundle: to be run.
-        history: folder below which earlier runs lie; None for none.
+        bundle: Bundle to be run.
+        history: Folder below which earlier runs are; None for none.
+
+    Returns:
+        Lines for the user, and whether all jobs of known work fit.
     """
     runs = list(earlier_runs(history)) if history is not None else []
-    wishes, lines = [], []
+    requests, lines = [], []
     for spec in bundle.jobs:
         job = spec.job
         work, origin = expected_work(spec, runs)
-        # The scheduler gives a job as many devices as the pool has, up to the most it can use.
+        # The scheduler gives a job as many devices as the pool has, up to its maximum.
         size = min(job.max_devices, bundle.settings.devices)
-        wishes.append(JobRequest(job.name, work, job.deadline, size, job.weight, job.begin))
+        requests.append(JobRequest(job.name, work, job.deadline, size, job.weight, job.begin))
         if work is not None:
             lines.append(f"{job.name}: needs {format_duration(work)} of {format_duration(job.deadline)} ({origin})")
-    answer = check_feasibility(wishes, bundle.settings.devices)
+    answer = check_feasibility(requests, bundle.settings.devices)
     first, *rest = answer.lines()
     return [first, *lines, *rest], not answer.late
 
 
 def expected_work(spec: JobSpec, runs: list[dict[str, Any]]) -> tuple[float | None, str]:
-    """Seconds alone on its devices, and who says so: the job's ``work``, else the newest run that met its target.
+    """Return the seconds that a job needs alone on its devices, and their origin.
+
+    They are the job's ``work``, or those of the newest run that met its target; None if neither is known.
 
     Args:
-        spec: of the job.
-        runs: what became of earlier ones, the newest first: their ``summary.json``, read.
+        spec: Spec of the job.
+        runs: Content of ``summary.json`` of earlier runs, the newest first.
     """
     if spec.job.work is not None:
         return spec.job.work, "its work as given"
@@ -58,7 +63,7 @@ def expected_work(spec: JobSpec, runs: list[dict[str, Any]]) -> tuple[float | No
 
 
 def earlier_runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """Every readable ``summary.json`` below a folder, the newest first."""
+    """Yield the content of every readable ``summary.json`` below a folder, the newest first."""
     for path in sorted(folder.rglob("summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             content = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What has changed between two bundles, for a person who edited one."""
+"""Differences between two bundles, for the user who edited one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ABSENT = object()
 
 
 def differences(old: BundleSpec, new: BundleSpec) -> list[str]:
-    """One line for each value that differs, such as ``jobs.a.model.init_args.lr: 0.1 -> 0.2`` or ``jobs.b: new``."""
+    """Return a line for each difference, such as ``jobs.a.model.init_args.lr: 0.1 -> 0.2`` or ``jobs.b: new``."""
     before, after = old.to_dict(), new.to_dict()
     jobs_before, jobs_after = before.pop("jobs"), after.pop("jobs")
     for job in (*jobs_before.values(), *jobs_after.values()):
-        job.pop(SUBMITTED, None)  # no word of the person's
+        job.pop(SUBMITTED, None)  # not written by the user
     lines = list(_differences(before, after, ""))
     for name in {**jobs_before, **jobs_after}:
         if name not in jobs_after:
@@ -38,7 +38,7 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
     elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
         for index, (one, other) in enumerate(zip(old, new, strict=True)):
             yield from _differences(one, other, f"{path}[{index}]")
-    elif repr(old) != repr(new):  # unlike ==, takes True for another value than 1, and NaN for the same as NaN
+    elif repr(old) != repr(new):  # unlike ==, tells True from 1, and takes NaN for equal to NaN
         secret = is_secret(re.split(r"[.\[\]]", path))
         yield f"{path}: changed (not shown here)" if secret else f"{path}: {_text(old)} -> {_text(new)}"
 

@@ -1,4 +1,4 @@
-"""Looks at jobs until they have ended, and shows them; whoever waits may be interrupted."""
+"""Follows jobs until they have ended; a signal can interrupt the wait."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from typing import Protocol
 
 from lightning_core.core.answers import JobStatus, State
 
+# Seconds between two looks at the jobs.
 POLL = 0.25
 
 
 class Watcher(Protocol):
-    """Is shown the jobs of a run."""
+    """Object that is shown the jobs of a run."""
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
-        """The jobs as of scheduler time ``now``."""
+        """Show the jobs as of scheduler time ``now``."""
 
     def close(self) -> None:
-        """The run is over."""
+        """End the display: the run is over."""
 
 
 def follow(
     look: Callable[[], tuple[float, list[JobStatus]]], stops: Callable[[], object], watcher: Watcher | None = None
 ) -> tuple[float, list[JobStatus]]:
-    """The jobs as they ended, or as they were when it was stopped.
+    """Wait until all jobs have ended.
 
     Args:
-        look: answers scheduler time and the jobs.
-        stops: answers what is true once nobody should go on waiting.
-        watcher: is shown each look.
+        look: Function that returns the scheduler time and the jobs.
+        stops: Function that returns a true value to stop waiting.
+        watcher: Object that is shown the jobs at each look.
+
+    Returns:
+        Scheduler time and jobs at the end.
     """
     while True:
         now, jobs = look()

@@ -1,11 +1,13 @@
-"""The folder of a run whose jobs run in a pool: what it notes of the pool, and what it takes from there.
+"""The folder of a run whose jobs are in a pool: a reference to the pool, and copies of the results.
 
 Rules
 
-1. The pool is the only one to write its folder, and needs nothing of this one: whoever looks on may go and come back.
-2. What is here stays when the pool's folder goes: copies, and of checkpoints, which are never written again, hard links
-   where the file system has them. No symbolic links: what is written here must stay here.
-3. The folder of a pool on another machine is not read. One here is known by the submission in its journal.
+1. Only the pool writes its folder, and it needs nothing from this one: the command that follows a run may end and start
+   again.
+2. The results outlive the pool's folder: they are copies or, for checkpoints, which are never changed, hard links where
+   the file system supports them. There are no symbolic links: what is written here must stay here.
+3. The folder of a pool on another machine is not read. One on this machine is identified by the submission in its
+   journal.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ JOURNAL = "journal.db"
 
 @dataclass(frozen=True)
 class PoolReference:
-    """What the folder of a run notes of the pool that its jobs are in.
+    """Reference from the folder of a run to the pool that its jobs are in.
 
     Args:
-        pool: where the pool is: its folder, or ``host:port`` of its Ray.
-        folder: of the pool, on its own machine.
-        jobs: names.
-        submitted_at: scheduler time of the submission, by which it is known; None before it.
-        ended: whether all of its jobs have ended, and what they left is here.
+        pool: Address of the pool: its folder, or ``host:port`` of its Ray.
+        folder: Folder of the pool, on the pool's machine.
+        jobs: Names of the jobs.
+        submitted_at: Scheduler time of the submission, which identifies it; None before the submission.
+        ended: Whether all jobs have ended and their results have been copied.
     """
 
     pool: str
@@ -51,11 +53,11 @@ class PoolReference:
     ended: bool = False
 
     @classmethod
-    def of(cls, run_dir: Path) -> Self | None:
-        """Return the note in a folder; None if its run is in no pool, or it is no folder of a run.
+    def read(cls, run_dir: Path) -> Self | None:
+        """Read the reference in a folder; None if the run is in no pool, or the folder is none of a run.
 
         Raises:
-            ValueError: if the note cannot be understood.
+            ValueError: If the reference is malformed.
         """
         try:
             body = json.loads((run_dir / FILE).read_text())
@@ -63,89 +65,91 @@ class PoolReference:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{run_dir / FILE} is no note of a pool: {error}") from None
+            raise ValueError(f"{run_dir / FILE} is no reference to a pool: {error}") from None
 
-    def keep(self, run_dir: Path) -> None:
-        """Write the note, whole or not at all."""
+    def write(self, run_dir: Path) -> None:
+        """Write the reference atomically."""
         with owner_only():
             write_whole(run_dir / FILE, json.dumps(asdict(self), indent=2))
 
     @property
-    def part(self) -> PartOf:
-        """Which part of the pool's journal is the run's.
+    def journal_part(self) -> PartOf:
+        """Part of the pool's journal that belongs to the run.
 
         Raises:
-            JournalError: if nothing has been submitted yet.
+            JournalError: If nothing has been submitted yet.
         """
         if self.submitted_at is None:
             raise JournalError("nothing has been submitted yet")
         return PartOf(self.folder, self.jobs, self.submitted_at)
 
-    def mine(self, jobs: Iterable[JobStatus]) -> list[JobStatus]:
-        """Return the jobs of this run: a name may have been used before, and since."""
+    def own_jobs(self, jobs: Iterable[JobStatus]) -> list[JobStatus]:
+        """Return the jobs of this run; other jobs may have used the same names before or after."""
         found = {job.name: job for job in jobs if job.submitted_at == self.submitted_at}
         return [found[name] for name in self.jobs if name in found]
 
 
 def journal_path(path: Path) -> Path:
-    """Return the path of the journal of a run or a pool, as new as can be had.
+    """Return the path of the journal of a run or a pool, brought up to date if possible.
 
     Args:
-        path: folder of a run or a pool, or its journal.
+        path: Folder of a run or a pool, or its journal.
 
     Raises:
-        JournalError: if the jobs of the run are in a pool whose journal is not here.
+        JournalError: If the jobs of the run are in a pool whose journal is not on this machine.
     """
     if not path.is_dir():
         return path
     journal = path / JOURNAL
-    note = PoolReference.of(path)
+    note = PoolReference.read(path)
     if note is None or note.ended:
         return journal
     try:
         with owner_only():
-            excerpt.write(note.part, journal)
+            excerpt.write(note.journal_part, journal)
     except (JournalError, OSError, sqlite3.DatabaseError) as error:
         if not journal.exists():
             raise JournalError(f"{path}: its jobs are in the pool at {note.pool}: {error}") from None
     return journal
 
 
-def take(run_dir: Path, note: PoolReference, jobs: Sequence[JobStatus], newest: Iterable[JobStatus]) -> list[str]:
-    """Take from the pool's folder what concerns the run: the journal, and what each job printed and saved.
+def copy_results(
+    run_dir: Path, note: PoolReference, jobs: Sequence[JobStatus], newest: Iterable[JobStatus]
+) -> list[str]:
+    """Copy the results of a run from the folder of its pool: journal, logs and checkpoints.
 
     Args:
-        run_dir: folder of the run.
-        note: of its pool.
-        jobs: of the run, as they are now. What one saved is taken once it has ended.
-        newest: the newest job of each name in the pool: the folder of a name is that job's.
+        run_dir: Folder of the run.
+        note: Reference to the pool.
+        jobs: Jobs of the run, as they are now. The checkpoints of a job are copied once it has ended.
+        newest: The newest job of each name in the pool, which owns the folder of that name.
 
     Returns:
-        What could not be taken, a line each.
+        A line for each thing that could not be copied.
     """
     try:
         with owner_only():
-            excerpt.write(note.part, run_dir / JOURNAL)
+            excerpt.write(note.journal_part, run_dir / JOURNAL)
     except JournalError as error:
-        return [f"no journal, logs or checkpoints are taken: {error}"]
-    again = {job.name for job in newest} - {job.name for job in note.mine(newest)}
+        return [f"no journal, logs or checkpoints can be copied: {error}"]
+    again = {job.name for job in newest} - {job.name for job in note.own_jobs(newest)}
     problems = []
     for job in jobs:
         source, target = home_of(Path(note.folder), job.name), home_of(run_dir, job.name)
         if job.name in again:
             if not target.exists():
-                problems.append(f"{job.name}: its name was used again; what it left is in {note.folder}/old")
+                problems.append(f"{job.name}: its name was used again; its results are in {note.folder}/old")
             continue
         try:
             with owner_only():
                 _copy(source, target, whole=job.state is State.ENDED)
         except (OSError, shutil.Error) as error:
-            problems.append(f"{job.name}: what it left cannot be taken from {source}: {error}")
+            problems.append(f"{job.name}: its results cannot be copied from {source}: {error}")
     return problems
 
 
 def _copy(source: Path, target: Path, *, whole: bool) -> None:
-    """Makes a job's folder again: all of it, or what it has printed and its spec alone."""
+    """Copy the folder of a job: all of it, or only its logs and its spec."""
     if target.exists():
         shutil.rmtree(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -154,12 +158,12 @@ def _copy(source: Path, target: Path, *, whole: bool) -> None:
         return
     target.mkdir()
     for path in [*source.glob("log*.txt"), source / "spec.json"]:
-        with suppress(FileNotFoundError):  # it has not begun
+        with suppress(FileNotFoundError):  # it has not started
             shutil.copy2(path, target / path.name)
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    if not source.endswith(".txt"):  # what is printed grows
+    if not source.endswith(".txt"):  # logs still grow
         with suppress(OSError):  # another file system
             os.link(source, target)
             return

@@ -1,4 +1,4 @@
-"""The folder of a run: made anew, with the spec of what is run, so that the run can be gone on with."""
+"""The folder of a run: a new one, with the spec of the bundle, so that the run can be resumed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def new_run_dir(wanted: Path | str | None) -> Path:
     """Make a folder for a run.
 
     Args:
-        wanted: The folder; None for one in ``runs`` that is named for the time, and numbered where two runs begin in
-            the same second.
+        wanted: Path of the folder; None for one in ``runs`` that is named after the time, and numbered if two runs
+            begin in the same second.
 
     Raises:
-        BundleError: If it is there and not empty: a run is never written over another.
+        BundleError: If it exists and is not empty: a run never overwrites another.
     """
     if wanted is None:
         return _dated(datetime.now())
@@ -55,34 +55,34 @@ def _dated(now: datetime) -> Path:
 
 
 def write_spec(bundle: BundleSpec, run_dir: Path) -> None:
-    """Notes what is run, whole or not at all: the folder can be gone on with from now on."""
+    """Write the spec of a bundle atomically; from then on the run can be resumed."""
     with owner_only():
         write_whole(run_dir / "bundle.yaml", yaml.dump(bundle.to_dict(), Dumper=_WithoutAliases, sort_keys=False))
 
 
 def write_origin(run_dir: Path, source: Path, policy: str | None, allow_import: Sequence[str]) -> None:
-    """Note where a run's bundle is from, and what the command line said of it."""
+    """Write where the bundle of a run comes from, and the options of the command line."""
     with owner_only():
         (run_dir / "origin").write_text(str(source.resolve()))
         if policy or allow_import:
             (run_dir / "said.json").write_text(json.dumps({"policy": policy, "allow_import": list(allow_import)}))
 
 
-def read_origin(run_dir: Path, before: BundleSpec, there: ExistingPool | None = None) -> BundleSpec:
-    """Return the bundle that a run was begun with, as its file is now; as it was if the file is gone.
+def read_origin(run_dir: Path, before: BundleSpec, existing: ExistingPool | None = None) -> BundleSpec:
+    """Return the bundle of a run as its file is now, or as it was if the file no longer exists.
 
     Args:
-        run_dir: folder of the run.
-        before: as it was.
-        there: the pool that it was read for, if it was there already.
+        run_dir: Folder of the run.
+        before: Bundle as it was.
+        existing: Pool that takes the jobs, if it was running already.
 
     Raises:
-        BundleError: with every problem found.
+        BundleError: With every problem found.
     """
     origin, said = run_dir / "origin", run_dir / "said.json"
     if not origin.exists() or not (source := Path(origin.read_text())).exists():
         return before
-    bundle = before.read_again(source, there)
+    bundle = before.read_again(source, existing)
     options = json.loads(said.read_text()) if said.exists() else {}
     if options.get("allow_import"):
         bundle = bundle.importing_only(options["allow_import"])
@@ -90,7 +90,7 @@ def read_origin(run_dir: Path, before: BundleSpec, there: ExistingPool | None = 
 
 
 class _WithoutAliases(yaml.SafeDumper):
-    """Writes what is there twice twice: our own loader takes no more than so many aliases."""
+    """Dumper that repeats values in place of aliases, of which our loader accepts only a limited number."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -186,7 +186,7 @@ class SchedulerActor:
         self._handle(Submit(jobs))
 
     async def launch(self, specs: Sequence[Spec]) -> None:
-        """Submits jobs that the Keeper launches from their specs.
+        """Submits jobs that the pool manager launches from their specs.
 
         Args:
             specs: each with the job and what a worker needs to know.
@@ -230,7 +230,7 @@ class SchedulerActor:
         await self._ready()
         return os.getpid()
 
-    # ------------------------------------------------------------------------------------------------ for the Keeper
+    # ------------------------------------------------------------------------------------------------ for the pool manager
 
     async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
         """The pool's devices: of each its name and the path of its turnstile. Told again and again: it may be new."""

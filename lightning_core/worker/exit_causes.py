@@ -1,14 +1,13 @@
-"""Why a training has ended, of what was raised in it: what becomes of the job depends on that.
+"""Causes of the end of a training, from the exception that it raised; the cause decides what happens to the job.
 
 Rules
 
-1. What was raised first counts, not who passed it on: a rank that raises breaks the others' collectives, and its own
-   too when it cleans up.
-2. What comes of the config is ``UNUSABLE``: while the job was built, and no code but ours, Lightning's and the parser's
-   was at work (a class path that does not import, an argument that does not parse). If the user's own code was, it
-   ``RAISED``, be it an ``OSError`` in a constructor: trying again may help.
-3. A process group that fell apart is ``LOST``: a peer hung up, or did not come to a collective in time. So is a process
-   without memory.
+1. The first exception counts, not those that it caused: a rank that raises breaks the others' collectives, and its own
+   when it cleans up.
+2. ``UNUSABLE`` is an error of the config: one that is raised while the job is built, with no code in the traceback but
+   ours, Lightning's and the parser's (a class path that does not import, an argument that does not parse). With the
+   user's code in the traceback it is ``RAISED``, even for an ``OSError`` in a constructor: a retry may help.
+3. ``LOST`` is a broken process group (a peer closed the connection, or missed a collective) and an out-of-memory error.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from types import ModuleType
 from lightning_core.core.events import ExitCause
 from lightning_core.storage.job_checkpoints import CheckpointUnreadableError
 
-# What somebody who looks for it searches for.
+# Word by which users search for out-of-memory errors.
 OOM = "OOM"
-# What gloo says, in errors that have no type of their own.
+# Messages of gloo, whose errors have no type of their own.
 _FROM_PEERS = re.compile(
     r"gloo/|Connection closed by peer|Connection reset by peer|Timed out waiting \d+ms for (recv|send) operation"
     r"|Application timeout caused pair closure"
@@ -32,20 +31,20 @@ _FROM_PEERS = re.compile(
 
 
 def cause_of(error: BaseException, *, building: bool) -> ExitCause:
-    """Why a job's training has ended.
+    """Return the cause of the end of a training.
 
     Args:
-        error: that it ended by.
-        building: whether Trainer, model and data were still being built.
+        error: Exception that ended it.
+        building: Whether Trainer, model and data were still being built.
     """
     first = origin(error)
-    if isinstance(first, MemoryError | CheckpointUnreadableError) or is_of_peers(first):
+    if isinstance(first, MemoryError | CheckpointUnreadableError) or is_from_peers(first):
         return ExitCause.LOST
-    return ExitCause.UNUSABLE if building and not _was_theirs(first) else ExitCause.RAISED
+    return ExitCause.UNUSABLE if building and not _involves_user_code(first) else ExitCause.RAISED
 
 
-def is_of_peers(error: BaseException) -> bool:
-    """Whether an error says that other ranks are gone, or at something else."""
+def is_from_peers(error: BaseException) -> bool:
+    """Return whether an error means that other ranks are lost, or in another collective."""
     import torch.distributed
 
     kinds: tuple[type[BaseException], ...] = (torch.distributed.DistError,)
@@ -53,7 +52,7 @@ def is_of_peers(error: BaseException) -> bool:
 
 
 def origin(error: BaseException) -> BaseException:
-    """What was raised first, not who passed it on."""
+    """Return the exception that was raised first."""
     seen = {id(error)}
     while (cause := error.__context__ if error.__cause__ is None else error.__cause__) is not None:
         if id(cause) in seen:  # `raise error from error`
@@ -64,25 +63,25 @@ def origin(error: BaseException) -> BaseException:
 
 
 def story(error: BaseException, rank: int = 0, of: int = 1) -> str:
-    """The traceback of an error; the last line is the error in one line.
+    """Return the traceback of an error; its last line is the error in one line.
 
     Args:
-        error: that a training ended by.
-        rank: of the process in which it was raised.
-        of: how many ranks there are.
+        error: Exception that ended a training.
+        rank: Rank of the process in which it was raised.
+        of: Number of ranks.
     """
     first = origin(error)
     message = " ".join(str(error).split()) or "no message"
     said = f"{type(error).__name__}: {message}"
     if isinstance(first, MemoryError):
         said = f"{OOM}: {said}"
-    elif is_of_peers(first):
-        said = f"its ranks fell apart, says rank {rank} of {of}: {said}"
+    elif is_from_peers(first):
+        said = f"its process group broke, reported by rank {rank} of {of}: {said}"
     return f"{''.join(traceback.format_exception(error))}{said}"
 
 
-def _was_theirs(error: BaseException) -> bool:
-    """Whether code was at work that is neither ours nor Lightning's nor the parser's."""
+def _involves_user_code(error: BaseException) -> bool:
+    """Return whether the traceback has code that is neither ours nor Lightning's nor the parser's."""
     return any(not _is_known(Path(frame.filename)) for frame in traceback.extract_tb(error.__traceback__))
 
 
@@ -93,7 +92,7 @@ def _is_known(file: Path) -> bool:
     import lightning_core
     import lightning_core.callbacks
 
-    if file.name.startswith("<"):  # of the interpreter, or made by it
+    if file.name.startswith("<"):  # of the interpreter, or generated
         return True
     known = [_home(module) for module in (jsonargparse, lightning, lightning_core, lightning_core.callbacks)]
     if any(file.is_relative_to(home) for home in known):

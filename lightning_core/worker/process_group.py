@@ -1,7 +1,7 @@
-"""Jobs of several devices: one worker on each, together one Trainer.
+"""The process group of a job on several devices: one worker on each, as the ranks of one Trainer.
 
-Each worker counts as a node with one device. So Lightning's own environment for processes that somebody else starts
-serves, on CPUs and on GPUs of which each worker sees one, and no strategy has to be bent.
+Each worker counts as a node with one device. Lightning's own environment for processes that it does not start itself
+then works unchanged, on CPUs and on GPUs (each worker sees one), with any strategy.
 """
 
 from __future__ import annotations
@@ -17,58 +17,58 @@ from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
 
-# How long a rank waits for the others in a collective, seconds. Ranks that have parted for good (one hangs, one waits
-# in another collective) fail after so long: torch's own default is half an hour.
-COLLECTIVE = 120.0
-# How long leaving a process group may take, seconds.
-LEAVE = 10.0
+# Seconds for which a rank waits for the others in a collective. Ranks that are stuck (one hangs, or waits in another
+# collective) fail after that; torch's default is half an hour.
+COLLECTIVE_TIMEOUT = 120.0
+# Seconds that leaving a process group may take.
+LEAVE_TIMEOUT = 10.0
 
 
 class Rank(NamedTuple):
-    """A worker's place in its job."""
+    """Rank of a worker among those of its job, and where they meet."""
 
     number: int = 0
     of: int = 1
     address: str = "127.0.0.1"
     port: int = 0
-    slots: int = 0
-    """Micro-batches of a step, which all ranks share, if the number of ranks may change; else 0."""
+    micro_batches: int = 0
+    """Micro-batches of an optimizer step, over all ranks, if the number of ranks may change; otherwise 0."""
 
 
 ALONE = Rank()
 
 
 def free_port() -> int:
-    """A port that is free now, for the ranks to meet at."""
+    """Return a port that is free now, at which the ranks can meet."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
-    """What a Trainer must be told to be one of several; nothing if it is alone."""
+    """Return the arguments of a Trainer that is one of several ranks; empty if it is alone."""
     if rank.of == 1:
         return {}
     backend = "gloo" if kind == "cpu" else "nccl"
-    arguments = {"process_group_backend": backend, "timeout": timedelta(seconds=COLLECTIVE)}
+    arguments = {"process_group_backend": backend, "timeout": timedelta(seconds=COLLECTIVE_TIMEOUT)}
     ddp = {"class_path": "lightning.pytorch.strategies.DDPStrategy", "init_args": arguments}
     return {"num_nodes": rank.of, "strategy": ddp}
 
 
 @contextmanager
 def joined_ranks(rank: Rank) -> Iterator[None]:
-    """The environment in which the ranks of a job find each other, while it trains.
+    """Set the environment in which the ranks of a job find each other, while it trains.
 
-    Those of a job that can be resized, be it one alone, also learn there of how many micro-batches a step is. The
-    process group is taken down at the end: ``fit`` leaves it, and the worker's next job may have another size.
+    If the job can be resized, the environment also has the number of micro-batches of a step, even for a single rank.
+    The process group is destroyed at the end: ``fit`` leaves it open, and the worker's next job may have another size.
     """
-    told = {}
-    if rank.slots:
+    variables = {}
+    if rank.micro_batches:
         from lightning_core.callbacks.elastic.steps import MICRO_BATCHES
 
-        told[MICRO_BATCHES] = str(rank.slots)
+        variables[MICRO_BATCHES] = str(rank.micro_batches)
     if rank.of > 1:
-        told |= {
+        variables |= {
             "MASTER_ADDR": rank.address,
             "MASTER_PORT": str(rank.port),
             "RANK": str(rank.number),
@@ -76,16 +76,16 @@ def joined_ranks(rank: Rank) -> Iterator[None]:
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
             "GROUP_RANK": str(rank.number),
-            "TORCHELASTIC_RUN_ID": str(rank.port),  # by this Lightning knows that somebody else starts the processes
+            "TORCHELASTIC_RUN_ID": str(rank.port),  # tells Lightning that it does not start the processes
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
-    os.environ.update(told)
+    os.environ.update(variables)
     store = None
     try:
         if rank.of > 1 and rank.number == 0:
             from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-            # Now, and not when the model is built: whoever finds nobody there looks again after half a second only.
+            # Now, not when the model is built: a rank that cannot connect retries only after half a second.
             store = TCPStore(rank.address, rank.port, is_master=True, wait_for_workers=False)
         yield
     finally:
@@ -95,25 +95,25 @@ def joined_ranks(rank: Rank) -> Iterator[None]:
             if torch.distributed.is_initialized():
                 _leave_group()
         del store
-        for name in told:
+        for name in variables:
             os.environ.pop(name, None)
 
 
 def is_stuck() -> bool:
-    """Whether a process group could not be left, so that this process can join no other."""
+    """Return whether this process is stuck in a process group, so that it can join no other."""
     return _leaving is not None and _leaving.is_alive()
 
 
 def _leave_group() -> None:
-    """Leaves the process group; one that fell apart may wait for its dead for ever."""
+    """Leave the process group; a broken one may block for ever."""
     global _leaving
     import torch.distributed
 
     _leaving = threading.Thread(target=torch.distributed.destroy_process_group, name="leaving", daemon=True)
     _leaving.start()
-    _leaving.join(LEAVE)
+    _leaving.join(LEAVE_TIMEOUT)
     if is_stuck():
-        log.warning("the process group could not be left within %.0f s", LEAVE)
+        log.warning("the process group could not be left within %.0f s", LEAVE_TIMEOUT)
 
 
 _leaving: threading.Thread | None = None

@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 def checker() -> Iterator[Path]:
     """The socket of a checker."""
     with tempfile.TemporaryDirectory(prefix="t") as folder:
-        path = Path(folder) / config_checker.NAME
+        path = Path(folder) / config_checker.SOCKET_NAME
         process = config_checker.start(path)
         until = time.monotonic() + 60
         while not path.exists():

@@ -384,7 +384,7 @@ class Chain:
         folder.mkdir()
         self._folder = folder
         self._gangs = [
-            [Rank(number, of, port=port, slots=self.micro_batches) for number in range(of)]
+            [Rank(number, of, port=port, micro_batches=self.micro_batches) for number in range(of)]
             for of, port in ((of, free_port()) for of, _ in self.lives)
         ]
 
@@ -657,7 +657,7 @@ def test_new_ranks_draw_what_no_other_does() -> None:
 def test_the_environment_of_one_that_is_alone_says_it_too() -> None:
     with joined_ranks(Rank()):
         assert steps.micro_batches_per_step() == 0
-    with joined_ranks(Rank(slots=6)):
+    with joined_ranks(Rank(micro_batches=6)):
         assert steps.micro_batches_per_step() == 6
         assert "WORLD_SIZE" not in os.environ
     assert steps.micro_batches_per_step() == 0

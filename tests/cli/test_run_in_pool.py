@@ -53,7 +53,7 @@ def status(pool: Pool, name: str) -> Any:
 
 
 def meet(pool: Pool, name: str) -> None:
-    """What the Keeper and a worker would do: the job meets its target, and its worker saves and leaves."""
+    """What the pool manager and a worker would do: the job meets its target, and its worker saves and leaves."""
     until(lambda: status(pool, name) is not None, 120.0)  # torch is imported before
     incarnation = status(pool, name).incarnation
     home = pool.folder / "jobs" / name
@@ -156,7 +156,7 @@ def test_without_a_folder_named_it_has_one_all_the_same(pool: Pool, capsys: pyte
 
 
 def interrupt() -> None:
-    until(lambda: (note := PoolReference.of(Path("runs/one"))) is not None and note.submitted_at is not None)
+    until(lambda: (note := PoolReference.read(Path("runs/one"))) is not None and note.submitted_at is not None)
     until(lambda: pool_run_follows.is_set(), 120.0)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -282,7 +282,7 @@ def test_a_name_that_was_used_again_is_another_job(pool: Pool, left: Said, capsy
     pool.do(pool.actor.event(Cancel("long")))
     said = Said(capsys, "run", "--resume", "runs/one")
     assert said.code == 0, said.err
-    assert "long: its name was used again; what it left is in" not in said.err  # its log was taken when it was left
+    assert "long: its name was used again; its results are in" not in said.err  # its log was taken when it was left
     assert json.loads(Path("runs/one/summary.json").read_text())["jobs"]["long"]["verdict"] == "met"
 
 
@@ -312,7 +312,7 @@ def test_a_note_of_a_pool_that_is_garbage(text: str, tmp_path: Path, capsys: pyt
     for command in (["run", "--resume"], ["report"], ["replay"]):
         said = Said(capsys, *command, str(tmp_path))
         assert said.code == 2
-        assert "pool.json is no note of a pool" in said.err
+        assert "pool.json is no reference to a pool" in said.err
 
 
 def test_a_script_says_which_pool_it_joined_if_nobody_named_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def test_the_scheduler_killed_in_the_middle_comes_back_and_nobody_notices(cluste
         assert again.scheduler.names(active=True) == []
 
 
-def test_the_keeper_killed_in_the_middle_finds_its_workers_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_pool_manager_killed_in_the_middle_finds_its_workers_again(cluster: Cluster, tmp_path: Path) -> None:
     import ray
 
     def kill(now: float, jobs: list[JobStatus]) -> bool:

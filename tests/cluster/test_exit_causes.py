@@ -97,14 +97,14 @@ def raised(error: BaseException, context: BaseException | None = None) -> BaseEx
         (KeyboardInterrupt(), None, ExitCause.RAISED, "KeyboardInterrupt: no message"),
         (RuntimeError("a shape is wrong"), None, ExitCause.RAISED, "RuntimeError: a shape is wrong"),
         (MemoryError(), None, ExitCause.LOST, "OOM: MemoryError: no message"),
-        (RuntimeError(CLOSED), None, ExitCause.LOST, f"its ranks fell apart, says rank 1 of 2: RuntimeError: {CLOSED}"),
+        (RuntimeError(CLOSED), None, ExitCause.LOST, f"its process group broke, reported by rank 1 of 2: RuntimeError: {CLOSED}"),
         (torch.distributed.DistBackendError("x"), None, ExitCause.LOST,
-         "its ranks fell apart, says rank 1 of 2: DistBackendError: x"),
+         "its process group broke, reported by rank 1 of 2: DistBackendError: x"),
         # Its own error broke the collective in which it then cleaned up.
         (RuntimeError(CLOSED), ValueError("bad"), ExitCause.RAISED, f"RuntimeError: {CLOSED}"),
         # The others left it, and its code called that something else.
         (ValueError("sync failed"), RuntimeError(CLOSED), ExitCause.LOST,
-         "its ranks fell apart, says rank 1 of 2: ValueError: sync failed"),
+         "its process group broke, reported by rank 1 of 2: ValueError: sync failed"),
     ],
 )  # fmt: skip
 def test_why_a_training_ended(error: BaseException, context: BaseException | None, cause: ExitCause, last: str) -> None:

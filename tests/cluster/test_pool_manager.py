@@ -1,4 +1,4 @@
-"""What the Keeper does when a worker, a spec, a disk or it itself fails; what Ray does is in test_cluster.py."""
+"""What the pool manager does when a worker, a spec, a disk or it itself fails; what Ray does is in test_cluster.py."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
 
-from lightning_core.cluster import launcher, monitor, worker_slots
-from lightning_core.cluster import pool_manager as keepers
+from lightning_core.cluster import launcher, monitor, pool_manager, worker_slots
 from lightning_core.cluster.launcher import Launcher
 from lightning_core.cluster.monitor import classify_exit
 from lightning_core.cluster.pool_manager import PoolManager
-from lightning_core.cluster.worker_slots import WorkerSlot
+from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
@@ -31,7 +30,8 @@ from lightning_core.server import stall_aware_clock
 from lightning_core.storage import atomic_files
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
-from lightning_core.worker.worker import Assignment, Incarnation, modules_from
+from lightning_core.worker.assignment import Assignment, Incarnation
+from lightning_core.worker.worker import modules_from
 
 SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0,
         "keep_best": False, "paths": []}  # fmt: skip
@@ -58,19 +58,21 @@ async def _after(answer: Any) -> Any:
 
 
 class Stage:
-    """A Keeper whose workers and scheduler are stand-ins for Ray's handles."""
+    """A pool manager whose workers and scheduler are stand-ins for Ray's handles."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int = 1, slots: int = 1) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int = 1, workers_per_device: int = 1
+    ) -> None:
         self.folder = folder
-        self.pool_manager = PoolManager("pool", devices, slots, "cpu", 1, str(folder / "keeper.json"))
-        self.places, self.watch = self.pool_manager._places, self.pool_manager._watch
+        self.pool_manager = PoolManager("pool", devices, workers_per_device, "cpu", 1, str(folder / "manager.json"))
+        self.slots, self.watch = self.pool_manager._slots, self.pool_manager._monitor
         self.pool_manager._folder = folder
         self.runs: list[asyncio.Future[None]] = []
         self.assignments: list[Assignment] = []
         self.killed: list[Any] = []
         self.refilled: list[WorkerSlot] = []
         self.told = Method(lambda left: None)
-        self.over = Method(lambda lives: [False] * len(lives))
+        self.over = Method(lambda incarnations: [False] * len(incarnations))
         self.checkpoints = Method(lambda job: ())
         self.met: list[tuple[str, int]] = []
         self.scheduler = SimpleNamespace(
@@ -84,16 +86,16 @@ class Stage:
         self.launcher = self.new_launcher()
         monkeypatch.setattr(ray, "get_actor", lambda name, namespace: self.scheduler)
         monkeypatch.setattr(ray, "kill", self.killed.append)
-        monkeypatch.setattr(launcher, "AGAIN", 0.01)
-        monkeypatch.setattr(self.places, "_fill", self._fill)
-        for place in self.places:
-            place.take(self.worker())
+        monkeypatch.setattr(launcher, "RETRY_INTERVAL", 0.01)
+        monkeypatch.setattr(self.slots, "_fill", self._fill)
+        for slot in self.slots:
+            slot.assign(self.worker())
 
     def new_launcher(self, ready_within: float = 60.0) -> Launcher:
-        return Launcher(self.places, self.watch, "scheduler", self.folder, ready_within)
+        return Launcher(self.slots, self.watch, "scheduler", self.folder, ready_within)
 
-    async def _fill(self, place: WorkerSlot) -> None:
-        self.refilled.append(place)
+    async def _fill(self, slot: WorkerSlot) -> None:
+        self.refilled.append(slot)
 
     def worker(self) -> SimpleNamespace:
         meeting = Method(lambda: self.met.pop(0) if self.met else ("10.0.0.1", 12345))
@@ -134,8 +136,8 @@ class Stage:
         return [left for (left,) in self.told.calls]
 
 
-def place_of(stage: Stage, number: int = 0) -> WorkerSlot:
-    return list(stage.places)[number]
+def slot_of(stage: Stage, number: int = 0) -> WorkerSlot:
+    return list(stage.slots)[number]
 
 
 def dead() -> RayActorError:
@@ -170,10 +172,10 @@ def test_a_job_is_launched_once_and_its_place_is_free_when_it_is_done(stage: Sta
         stage.spec()
         await stage.launch()
         await stage.launch(within=0.05)
-        assert (len(stage.runs), place_of(stage).life) == (1, X1)
+        assert (len(stage.runs), slot_of(stage).incarnation) == (1, X1)
         stage.runs[0].set_result(None)
         await asyncio.sleep(0.01)
-        assert stage.places.busy() == []
+        assert stage.slots.busy() == []
         assert stage.heard == []
 
     asyncio.run(story())
@@ -205,16 +207,16 @@ def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: st
 
 @pytest.mark.parametrize("note", ["1", "1 begun"])
 def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage, note: str) -> None:
-    """A Keeper was killed between its note and its word to the worker: that is no fault of the job's.
+    """A pool manager was killed between its note and its word to the worker: that is no fault of the job's.
 
-    Or the worker died while there was no Keeper: that is told as any other death.
+    Or the worker died while there was no pool manager: that is told as any other death.
     """
 
     async def story() -> None:
         (stage.spec() / "launched").write_text(note)
         newest = saved(stage.folder / "jobs" / "x", 1, "unseen", 30)
         await stage.launch(1)
-        unseen = WorkerExited("x", 1, ExitCause.LOST, "its worker died unseen", newest)
+        unseen = WorkerExited("x", 1, ExitCause.LOST, "its worker died while no pool manager was running", newest)
         assert stage.heard == [unseen if note == "1" else WorkerExited("x", 1, ExitCause.RELEASED)]
         assert not stage.runs
         await stage.launch(2)
@@ -225,24 +227,24 @@ def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage, no
 
 
 @pytest.mark.promise("R12")
-def test_a_job_that_a_killed_keeper_launched_by_halves_is_launched_anew(three: Stage) -> None:
+def test_a_job_that_a_killed_pool_manager_launched_by_halves_is_launched_anew(three: Stage) -> None:
     """One rank would wait for the other in vain."""
 
     async def story() -> None:
         (three.spec() / "launched").write_text("1 begun")
-        first = place_of(three).worker
-        place_of(three).take(first, X1)
+        first = slot_of(three).worker
+        slot_of(three).assign(first, X1)
         await three.launch(devices=(0, 1))
         assert (three.killed, three.heard) == ([first], [WorkerExited("x", 1, ExitCause.RELEASED)])
 
     asyncio.run(story())
 
 
-def test_a_job_that_a_killed_keeper_launched_is_left_alone(three: Stage) -> None:
+def test_a_job_that_a_killed_pool_manager_launched_is_left_alone(three: Stage) -> None:
     async def story() -> None:
         (three.spec() / "launched").write_text("1")
         for number in (0, 1):
-            place_of(three, number).take(three.worker(), X1)
+            slot_of(three, number).assign(three.worker(), X1)
         await three.launch(devices=(0, 1), within=0.05)
         assert (three.killed, three.heard, three.runs) == ([], [], [])
 
@@ -256,10 +258,10 @@ def test_workers_that_are_at_work_are_waited_for(stage: Stage) -> None:
     async def story() -> None:
         stage.launcher = stage.new_launcher(ready_within=0.05)
         stage.spec()
-        place_of(stage).take(place_of(stage).worker, Incarnation("other", 1, "scheduler"))
+        slot_of(stage).assign(slot_of(stage).worker, Incarnation("other", 1, "scheduler"))
         await stage.launch(within=0.2)
         assert (stage.runs, stage.heard, stage.noted()) == ([], [], "")
-        stage.places.vacate(place_of(stage))
+        stage.slots.release(slot_of(stage))
         await asyncio.sleep(0.05)
         assert len(stage.runs) == 1
 
@@ -270,22 +272,22 @@ def test_workers_that_are_at_work_are_waited_for(stage: Stage) -> None:
 def test_all_ranks_or_none(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device without a worker, or one whose worker does not answer: the scheduler hears which and why, and whoever
     wants the devices that were there has them."""
-    monkeypatch.setattr(launcher, "SILENT", 0.05)
+    monkeypatch.setattr(launcher, "MAX_SILENCE", 0.05)
 
     async def story() -> None:
         three.launcher = three.new_launcher(ready_within=0.15)
         three.spec()
-        place_of(three, 1).take(None)
-        place_of(three, 1).trouble = "its node is gone"
+        slot_of(three, 1).assign(None)
+        slot_of(three, 1).problem = "its node is gone"
         await three.launch(devices=(0, 1), within=1.0)
         assert three.heard == [LaunchTimedOut("x", 1, "device 1: its node is gone")]
-        hanging = place_of(three, 2).worker
+        hanging = slot_of(three, 2).worker
         hanging.job.answer = lambda: asyncio.get_running_loop().create_future()  # type: ignore[union-attr]
         three.launcher.want([])
         await three.launch(devices=(0, 2), within=1.0)
         assert three.heard[1] == LaunchTimedOut("x", 1, "device 2: its worker has not answered for 0 s")
-        assert (three.killed, three.refilled) == ([hanging], [place_of(three, 2)])
-        assert (three.runs, place_of(three).reserved, three.noted()) == ([], False, "")
+        assert (three.killed, three.refilled) == ([hanging], [slot_of(three, 2)])
+        assert (three.runs, slot_of(three).reserved, three.noted()) == ([], False, "")
 
     asyncio.run(story())
 
@@ -333,10 +335,10 @@ def test_ranks_meet_at_the_first_one_s_by_an_address_that_the_others_can_reach(
 def test_what_is_no_longer_placed_is_not_launched(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
-        place_of(stage).take(place_of(stage).worker, Incarnation("other", 1, "scheduler"))
+        slot_of(stage).assign(slot_of(stage).worker, Incarnation("other", 1, "scheduler"))
         await stage.launch(within=0.03)
         stage.launcher.want([])
-        stage.places.vacate(place_of(stage))
+        stage.slots.release(slot_of(stage))
         await asyncio.sleep(0.05)
         assert not stage.runs
 
@@ -347,18 +349,18 @@ def test_nor_if_its_place_is_free_at_the_same_moment(stage: Stage) -> None:
     """It begins to wait for news, is cancelled, and there are news, in one step."""
     tried = stage.launcher._try
 
-    async def tried_and_over(placement: Placement, life: Incarnation) -> str | None:
-        answer = await tried(placement, life)
+    async def tried_and_over(placement: Placement, incarnation: Incarnation) -> str | None:
+        answer = await tried(placement, incarnation)
         asyncio.get_running_loop().call_soon(over)
         return answer
 
     def over() -> None:
         stage.launcher.want([])
-        stage.places.vacate(place_of(stage))
+        stage.slots.release(slot_of(stage))
 
     async def story() -> None:
         stage.spec()
-        place_of(stage).take(place_of(stage).worker, Incarnation("other", 1, "scheduler"))
+        slot_of(stage).assign(slot_of(stage).worker, Incarnation("other", 1, "scheduler"))
         stage.launcher._try = tried_and_over  # type: ignore[method-assign]
         await stage.launch()
         assert not stage.runs
@@ -426,22 +428,22 @@ def test_a_full_disk_keeps_one_job_waiting_and_nobody_else(three: Stage, monkeyp
 def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) -> None:
     async def story() -> None:
         home = three.spec()
-        other = place_of(three, 2)
-        other.take(other.worker, Incarnation("other", 1, "scheduler"))
-        workers = [place.worker for place in three.places]
+        other = slot_of(three, 2)
+        other.assign(other.worker, Incarnation("other", 1, "scheduler"))
+        workers = [slot.worker for slot in three.slots]
         await three.launch(devices=(0, 1))
         newest = saved(home, 1, "in the last moment", 70)
         three.runs[0].set_exception(dead())
         await asyncio.sleep(0.1)
         assert three.killed == workers[:2]
-        assert three.refilled == [place_of(three), place_of(three, 1)]
+        assert three.refilled == [slot_of(three), slot_of(three, 1)]
         # The place is another worker's by the time that the one which was ended is heard of.
         heir, theirs = three.worker(), Incarnation("y", 1, "scheduler")
-        place_of(three, 1).take(heir, theirs)
+        slot_of(three, 1).assign(heir, theirs)
         three.runs[1].set_exception(dead())
         await asyncio.sleep(0.01)
-        assert (place_of(three, 1).worker, place_of(three, 1).life) == (heir, theirs)
-        assert (other.worker, other.life) == (workers[2], Incarnation("other", 1, "scheduler"))
+        assert (slot_of(three, 1).worker, slot_of(three, 1).incarnation) == (heir, theirs)
+        assert (other.worker, other.incarnation) == (workers[2], Incarnation("other", 1, "scheduler"))
         assert three.heard == [WorkerExited("x", 1, ExitCause.LOST, "the worker's process died", newest)]
 
     asyncio.run(story())
@@ -466,12 +468,12 @@ def test_why_a_worker_is_gone(error: RayError, cause: ExitCause, words: str) -> 
 @pytest.mark.promise("R10", "F20")
 def test_a_node_that_was_taken_away_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ActorDiedError, "preempted", True)
-    assert classify_exit(ActorDiedError()) == (ExitCause.PREEMPTED, "its node was taken away")
+    assert classify_exit(ActorDiedError()) == (ExitCause.PREEMPTED, "its node was preempted")
 
 
 async def looked(stage: Stage, times: int, gone: float | None = 1.0) -> None:
     for _ in range(times):
-        stage.watch.look(gone)
+        stage.watch.check(gone)
         await asyncio.sleep(0.01)
 
 
@@ -480,7 +482,7 @@ def test_a_worker_that_hangs_is_given_up_before_ten_seconds(stage: Stage) -> Non
     async def story() -> None:
         stage.spec()
         await stage.launch()
-        worker = place_of(stage).worker
+        worker = slot_of(stage).worker
         assert worker is not None
         worker.job.answer = lambda: X1
         await looked(stage, 30)
@@ -505,18 +507,18 @@ def test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on
     async def story() -> None:
         three.spec()
         await three.launch(devices=(0, 1))
-        workers = [place.worker for place in three.places]
-        other = place_of(three, 2)
-        other.take(other.worker, Incarnation("other", 1, "scheduler"))
+        workers = [slot.worker for slot in three.slots]
+        other = slot_of(three, 2)
+        other.assign(other.worker, Incarnation("other", 1, "scheduler"))
         for worker in workers:
             assert worker is not None
             worker.job.answer = lambda: asyncio.get_running_loop().create_future()
         await looked(three, 8)
-        other.silent = 0.0
+        other.silent_for = 0.0
         await looked(three, 2)
         assert three.killed == workers[:2]
         assert [left.job for left in three.heard] == ["x"]
-        monkeypatch.setattr(three.places, "is_leaving", lambda device: True)
+        monkeypatch.setattr(three.slots, "is_draining", lambda device: True)
         await looked(three, 8)
         assert three.killed == workers
         assert [(left.job, left.cause) for left in three.heard[1:]] == [("other", ExitCause.PREEMPTED)]
@@ -531,7 +533,7 @@ def test_a_worker_behind_a_broken_line_is_given_up_too(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
         await stage.launch()
-        worker = place_of(stage).worker
+        worker = slot_of(stage).worker
         assert worker is not None
         worker.job.answer = lambda: ActorUnavailableError("cut off", None)
         await looked(stage, 10)
@@ -541,11 +543,11 @@ def test_a_worker_behind_a_broken_line_is_given_up_too(stage: Stage) -> None:
 
 
 @pytest.mark.promise("F3", "R11")
-def test_a_keeper_that_stood_still_gives_nobody_up_for_that(stage: Stage) -> None:
+def test_a_pool_manager_that_stood_still_gives_nobody_up_for_that(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
         await stage.launch()
-        worker = place_of(stage).worker
+        worker = slot_of(stage).worker
         assert worker is not None
         worker.job.answer = lambda: asyncio.get_running_loop().create_future()
         await looked(stage, 8)
@@ -571,19 +573,19 @@ def test_a_clock_that_stands_still_with_its_process(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.promise("R11", "F5")
-def test_a_worker_that_another_keeper_launched_is_watched_by_asking(stage: Stage) -> None:
+def test_a_worker_that_another_pool_manager_launched_is_watched_by_asking(stage: Stage) -> None:
     async def story() -> None:
-        place = place_of(stage)
-        worker: Any = place.worker
+        slot = slot_of(stage)
+        worker: Any = slot.worker
         worker.job.answer = lambda: X1
-        place.take(worker, X1)
+        slot.assign(worker, X1)
         await looked(stage, 2)
-        assert place.life == X1
+        assert slot.incarnation == X1
         worker.job.answer = lambda: None
         await looked(stage, 1)
-        assert place.has(worker)
-        assert place.life is None
-        place.take(worker, X1)
+        assert slot.holds(worker)
+        assert slot.incarnation is None
+        slot.assign(worker, X1)
         worker.job.answer = dead
         await looked(stage, 1)
         await asyncio.sleep(0.05)
@@ -597,34 +599,34 @@ def test_a_worker_that_another_keeper_launched_is_watched_by_asking(stage: Stage
 
 def test_a_job_that_is_over_and_goes_on_is_ended_in_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        stage.over.answer = lambda lives: [True] * len(lives)
+        stage.over.answer = lambda incarnations: [True] * len(incarnations)
         stage.spec()
         await stage.launch()
-        worker = place_of(stage).worker
-        await stage.watch.reclaim(stage.scheduler, "scheduler")
+        worker = slot_of(stage).worker
+        await stage.watch.kill_overdue(stage.scheduler, "scheduler")
         assert stage.killed == []
-        monkeypatch.setattr(monitor, "GRACE", -1.0)
-        await stage.watch.reclaim(stage.scheduler, "scheduler")
+        monkeypatch.setattr(monitor, "OVERDUE_GRACE", -1.0)
+        await stage.watch.kill_overdue(stage.scheduler, "scheduler")
         await asyncio.sleep(0.01)
-        assert (stage.killed, stage.refilled) == ([worker], [place_of(stage)])
+        assert (stage.killed, stage.refilled) == ([worker], [slot_of(stage)])
 
     asyncio.run(story())
 
 
-# ---------------------------------------------------------------------------------------------------- the Keeper
+# ---------------------------------------------------------------------------------------------------- the pool manager
 
 
 def test_what_nobody_foresaw_does_not_end_its_watch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keepers, "RETRY", 0.01)
-    monkeypatch.setattr(keepers, "AWAY", 0.01)
+    monkeypatch.setattr(pool_manager, "ERROR_PAUSE", 0.01)
+    monkeypatch.setattr(pool_manager, "AWAY_PAUSE", 0.01)
     failures = iter([KeyError("nobody foresaw it"), RayError("away"), TimeoutError()])
     stage.scheduler.shares.answer = lambda devices: next(failures, None)
 
     async def story() -> None:
         stage.spec()
-        following = asyncio.create_task(stage.pool_manager._look_after("scheduler", stage.launcher))
+        following = asyncio.create_task(stage.pool_manager._keep_launched("scheduler", stage.launcher))
         for _ in range(200):
             await asyncio.sleep(0.01)
             if stage.runs:
@@ -639,25 +641,25 @@ def test_what_nobody_foresaw_does_not_end_its_watch(
 def test_a_worker_that_cannot_be_started_is_tried_again_and_keeps_nobody_else_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_slots, "RETRY", 0.01)
+    monkeypatch.setattr(worker_slots, "RETRY_INTERVAL", 0.01)
     made = worker_slots.WorkerSlots("pool", 2, 1, "cpu")
     first, second = made
     failures = iter([RayError("no"), RuntimeError("no")])
 
-    async def tries(place: WorkerSlot) -> None:
-        if place is first:
+    async def tries(slot: WorkerSlot) -> None:
+        if slot is first:
             await asyncio.get_running_loop().create_future()  # its node is gone: Ray never says so
         for error in failures:
             raise error
-        place.take(SimpleNamespace())
+        slot.assign(SimpleNamespace())
 
     monkeypatch.setattr(made, "_try_to_fill", tries)
 
     async def story() -> None:
-        filling = [asyncio.create_task(made._fill(place)) for place in made]
+        filling = [asyncio.create_task(made._fill(slot)) for slot in made]
         await asyncio.sleep(0.1)
         assert (first.worker is None, second.worker is None) == (True, False)
-        assert (made.free(0), made.free(1)) == ("its worker is starting", second)
+        assert (made.find_free(0), made.find_free(1)) == ("its worker is starting", second)
         filling[0].cancel()
 
     asyncio.run(story())
@@ -671,33 +673,33 @@ def test_a_device_can_be_shared_before_its_workers_have_imported_what_they_need(
     made = worker_slots.WorkerSlots("pool", 2, 2, kind)
 
     async def story() -> None:
-        shared = asyncio.create_task(made.shared())
+        wait_until_shared = asyncio.create_task(made.wait_until_shared())
         for device in (0, 1):
             await asyncio.sleep(0.01)
-            assert not shared.done()
+            assert not wait_until_shared.done()
             made.arbiters[device] = f"/turn{device}"
-            made.moved.set()
+            made.changed.set()
         await asyncio.sleep(0.01)
-        assert shared.done() is not needs_worker
-        for place in made:
-            if place.number == 0:
-                place.take(SimpleNamespace())
-        made.moved.set()
-        await asyncio.wait_for(shared, 5)
-        filled = asyncio.create_task(made.filled())
+        assert wait_until_shared.done() is not needs_worker
+        for slot in made:
+            if slot.number == 0:
+                slot.assign(SimpleNamespace())
+        made.changed.set()
+        await asyncio.wait_for(wait_until_shared, 5)
+        wait_until_warm = asyncio.create_task(made.wait_until_warm())
         await asyncio.sleep(0.01)
-        assert not filled.done()
-        filled.cancel()
+        assert not wait_until_warm.done()
+        wait_until_warm.cancel()
 
     asyncio.run(story())
 
 
 def test_a_device_that_can_never_be_shared_is_told() -> None:
     made = worker_slots.WorkerSlots("pool", 1, 1, "cpu")
-    [place] = made
-    place.failures, place.trouble = worker_slots.TRIES, "its worker could not be started: no"
+    [slot] = made
+    slot.failures, slot.problem = worker_slots.MAX_START_FAILURES, "its worker could not be started: no"
     with pytest.raises(RuntimeError, match="could not be started: no"):
-        asyncio.run(made.shared())
+        asyncio.run(made.wait_until_shared())
 
 
 @pytest.mark.promise("F21", "R12")
@@ -705,53 +707,55 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not while one is being started, nor while another place there has one."""
-    monkeypatch.setattr(worker_slots, "RETRY", 0.01)
+    monkeypatch.setattr(worker_slots, "RETRY_INTERVAL", 0.01)
     made = worker_slots.WorkerSlots("pool", 2, 2, "cpu")
     states = {0: "", 1: ""}
-    monkeypatch.setattr(made, "_state", states.get)
+    monkeypatch.setattr(made, "_placement_problem", states.get)
     there: list[asyncio.Future[Any]] = []
 
-    async def tries(place: WorkerSlot) -> None:
+    async def tries(slot: WorkerSlot) -> None:
         there.append(asyncio.get_running_loop().create_future())
-        place.take(await made._patiently(place, there[-1]))
+        slot.assign(await made._await_start(slot, there[-1]))
 
     monkeypatch.setattr(made, "_try_to_fill", tries)
 
     async def story() -> None:
-        [filling] = [asyncio.create_task(made._fill(place)) for place in list(made)[2:3]]
-        list(made)[3].bare = True
+        [filling] = [asyncio.create_task(made._fill(slot)) for slot in list(made)[2:3]]
+        list(made)[3].unavailable = True
         await asyncio.sleep(0.05)
-        assert made.gone() == {0: "its worker is starting"}  # where nothing is known yet
-        for place in list(made)[:2]:
-            place.bare = False
+        assert made.unavailable() == {0: "its worker is starting"}  # where nothing is known yet
+        for slot in list(made)[:2]:
+            slot.unavailable = False
         states[1] = "its node is gone"
         await asyncio.sleep(0.05)
-        assert made.gone() == {1: "its node is gone"}
+        assert made.unavailable() == {1: "its node is gone"}
         states[1] = ""
         await asyncio.sleep(0.03)
-        assert made.gone() == {}
-        monkeypatch.setattr(worker_slots, "SLOW", 0.0)
+        assert made.unavailable() == {}
+        monkeypatch.setattr(worker_slots, "START_TIMEOUT", 0.0)
         await asyncio.sleep(0.05)
-        assert made.gone() == {1: "its worker is starting"}
+        assert made.unavailable() == {1: "its worker is starting"}
         # One that has failed is not believed to be back before it is.
         list(made)[2].failures = 1
-        monkeypatch.setattr(worker_slots, "SLOW", 1e9)
+        monkeypatch.setattr(worker_slots, "START_TIMEOUT", 1e9)
         await asyncio.sleep(0.05)
-        assert made.gone() == {1: "its worker is starting"}
+        assert made.unavailable() == {1: "its worker is starting"}
         there[0].set_result(SimpleNamespace())
         await filling
-        assert made.gone() == {}
+        assert made.unavailable() == {}
 
     asyncio.run(story())
 
 
-def test_a_keeper_that_could_not_take_up_its_work_tries_it_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_manager_that_could_not_take_up_its_work_tries_it_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def at_once() -> None:
         pass
 
-    monkeypatch.setattr(stage.places, "open", at_once)
-    monkeypatch.setattr(stage.places, "settled", at_once)
-    memory = stage.folder / "keeper.json"
+    monkeypatch.setattr(stage.slots, "open", at_once)
+    monkeypatch.setattr(stage.slots, "wait_until_settled", at_once)
+    memory = stage.folder / "manager.json"
     memory.write_text("")
 
     async def story() -> None:
@@ -763,7 +767,7 @@ def test_a_keeper_that_could_not_take_up_its_work_tries_it_again(stage: Stage, m
         assert following
         await stage.pool_manager.busy()
         assert stage.pool_manager._following is following  # once
-        for task in [*following, stage.pool_manager._watching]:
+        for task in [*following, stage.pool_manager._monitoring]:
             assert task is not None
             task.cancel()
 
@@ -775,12 +779,12 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told once for each change, also to a scheduler that could not be told at first."""
-    monkeypatch.setattr(keepers, "LOOK", 0.01)
+    monkeypatch.setattr(pool_manager, "ASK_INTERVAL", 0.01)
     draining: dict[str, int] = {}
     table: dict[str, Any] = {"state": "CREATED", "bundles_to_node_id": {0: "old"}}
     monkeypatch.setattr("lightning_core.cluster.worker_slots.ray_state.get_draining_nodes", lambda: draining)
     monkeypatch.setattr(worker_slots, "placement_group_table", lambda group: table)
-    stage.places._groups = [object()]
+    stage.slots._groups = [object()]
     failures = iter([RayError("away")])
 
     def answer(devices: object) -> None:
@@ -790,7 +794,7 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
     stage.scheduler.gone.answer = answer
 
     async def story() -> None:
-        looking = asyncio.create_task(stage.pool_manager._look_at_devices("scheduler"))
+        looking = asyncio.create_task(stage.pool_manager._report_devices("scheduler"))
         changes: tuple[Callable[[], None], ...] = (
             lambda: None,
             lambda: draining.update(old=1),
@@ -805,7 +809,7 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
 
     asyncio.run(story())
     none: list[Any] = []
-    away = [(0, "its node is being taken away")]
+    away = [(0, "its node is draining")]
     assert [devices for (devices,) in stage.scheduler.gone.calls] == [none, none, away, none]
 
 

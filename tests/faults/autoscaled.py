@@ -105,14 +105,14 @@ def main(folder: Path) -> None:
         cloud = AutoscalerProvisioner("device", leave=20.0)
         cloud.scale_to(NodeCounts(0, 1))
         found["came"] = wait_for(lambda: count_nodes() == NodeCounts(0, 1))
-        with Cluster(4, devices=4, least=1) as pool:
+        with Cluster(4, devices=4, min_devices=1) as pool:
             # The pool has room for four, and waits for none of them.
             time.sleep(8)
             found["with room for four"] = alive()
             cloud.scale_to(NodeCounts(2, 1))
-            found["more"] = wait_for(lambda: count_nodes() == NodeCounts(2, 1) and pool.warm() == 3)
+            found["more"] = wait_for(lambda: count_nodes() == NodeCounts(2, 1) and pool.warm_devices() == 3)
             cloud.scale_to(NodeCounts(1, 0))
-            found["fewer"] = wait_for(lambda: count_nodes() == NodeCounts(1, 0) and pool.warm() == 1)
+            found["fewer"] = wait_for(lambda: count_nodes() == NodeCounts(1, 0) and pool.warm_devices() == 1)
             found["given back"] = wait_for(lambda: alive() == 1)
             time.sleep(8)
             found["at last"] = list(count_nodes())

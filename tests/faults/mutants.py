@@ -100,13 +100,13 @@ MUTANTS = (
     ),
     Mutant(
         "R11", "lightning_core/cluster/monitor.py",
-        "if place.silent > self._silent:", "if False:",
+        "if slot.silent_for > self._max_silence:", "if False:",
         "tests/cluster/test_pool_manager.py::test_a_worker_that_hangs_is_given_up_before_ten_seconds",
     ),
     Mutant(
         "R11", "lightning_core/cluster/monitor.py",
-        "            if place.worker is None:\n                continue",
-        "            assert place.worker is not None\n            if False:\n                continue",
+        "            if slot.worker is None:\n                continue",
+        "            assert slot.worker is not None\n            if False:\n                continue",
         "tests/cluster/test_pool_manager.py::test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on",
     ),
     Mutant(
@@ -121,7 +121,7 @@ MUTANTS = (
     ),
     Mutant(
         "R12", "lightning_core/cluster/launcher.py",
-        "if len(places) < len(found):", "if not places:",
+        "if len(slots) < len(found):", "if not slots:",
         "tests/cluster/test_pool_manager.py::test_all_ranks_or_none",
     ),
     Mutant(

@@ -15,8 +15,9 @@ from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.worker import process_group as gang
+from lightning_core.worker.assignment import Assignment
 from lightning_core.worker.process_group import Rank, joined_ranks
-from lightning_core.worker.worker import Assignment, fit
+from lightning_core.worker.training import fit
 from tests.callbacks.test_callback import Script
 from tests.tiny import Batch, Line
 
@@ -49,7 +50,7 @@ class Parted(Line):
 
 
 def main(folder: Path, number: int) -> None:
-    gang.COLLECTIVE = TIMEOUT
+    gang.COLLECTIVE_TIMEOUT = TIMEOUT
     torch.set_num_threads(1)
     found = {}
     for way, port in json.loads((folder / "ways").read_text()).items():

@@ -37,7 +37,7 @@ class History(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How long a job may be in a passing state, seconds. Only who is looked after by a Keeper keeps them."""
+    """How long a job may be in a passing state, seconds. Only who is looked after by a pool manager keeps them."""
 
     ready: float = 90.0
     """From a placement to the first report of its life, or the word that its workers are not there."""

@@ -92,7 +92,7 @@ def main(folder: Path) -> None:
         nodes = SimulatedProvisioner(machines, NOTICE)
         asked = time.monotonic()
         nodes.scale_to(NodeCounts(0, 1))
-        with Cluster(2 * MOST, devices=2 * MOST, least=1) as pool:
+        with Cluster(2 * MOST, devices=2 * MOST, min_devices=1) as pool:
             setup = time.monotonic() - asked
             spot = SpotWatcher(
                 pool,

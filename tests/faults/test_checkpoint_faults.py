@@ -284,7 +284,7 @@ def test_fifty_kills_at_random_moments(
 
 @pytest.mark.promise("R5", "R6")
 def test_killed_before_every_call_of_an_adoption(quick: Path) -> None:
-    """The next Keeper finishes what one that was killed had begun."""
+    """The next pool manager finishes what one that was killed had begun."""
     call, died = 0, True
     while died:
         job = quick / str(call)

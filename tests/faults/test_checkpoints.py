@@ -686,7 +686,7 @@ def test_what_a_stale_incarnation_writes_later_is_never_seen(tmp_path: Path) -> 
     path = adopt(tmp_path, 2, accepted)
     later = life(tmp_path, 1, 20, 30)
     assert begins_with(path) == begins_with(adopt(tmp_path, 2, {*accepted, *later})) == 10
-    saved(checkpoint_folder(tmp_path, 2) / FILE, 11)  # its own, not accepted yet: the Keeper was killed
+    saved(checkpoint_folder(tmp_path, 2) / FILE, 11)  # its own, not accepted yet: the pool manager was killed
     assert begins_with(adopt(tmp_path, 2, accepted)) == 11
     assert begins_with(adopt(tmp_path, 3, {*accepted, *life(tmp_path, 1, 40)[1:]})) == 10
 

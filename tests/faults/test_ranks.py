@@ -129,7 +129,7 @@ def test_ranks_that_part_say_so_soon_and_the_first_to_know_why_says_that(
         match way:
             case "hangs" | "elsewhere":
                 assert causes == (ExitCause.LOST, ExitCause.LOST)
-                assert first[way]["words"].startswith("its ranks fell apart, says rank 0 of 2: ")
+                assert first[way]["words"].startswith("its process group broke, reported by rank 0 of 2: ")
                 assert seconds < parted.TIMEOUT + 5
                 record_property("figure", f"time-out {parted.TIMEOUT:.0f} s; rank 1 {way}: told after {seconds:.1f} s")
             case "raises":

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cluster.cluster import GRACE
+from lightning_core.cluster.cluster import SHUTDOWN_GRACE
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Event, ExitCause, Report, WorkerExited
 from lightning_core.node.processes import started
@@ -171,7 +171,7 @@ def goes_on(start: Start, at_least: int) -> None:
     again.until(lambda: any(isinstance(e, Report) and e.incarnation > life and e.batches > 20 for e in events(run_dir)))
     assert began(run_dir) >= at_least
     again.send(signal.SIGINT)
-    assert again.ends(GRACE + ALL_ENDED)[0] == 130, again.said()
+    assert again.ends(SHUTDOWN_GRACE + ALL_ENDED)[0] == 130, again.said()
 
 
 @pytest.mark.cluster
@@ -182,9 +182,9 @@ def test_sigterm_saves_the_jobs_closes_the_journal_and_leaves_nobody(
     run = start("run", "b.yaml", "--run-dir", "run", "--own")
     run_dir = training(run)
     run.send(signal.SIGTERM)
-    code, seconds = run.ends(GRACE + ALL_ENDED)
+    code, seconds = run.ends(SHUTDOWN_GRACE + ALL_ENDED)
     assert code == 143, run.said()
-    assert seconds < GRACE + ALL_ENDED
+    assert seconds < SHUTDOWN_GRACE + ALL_ENDED
     gone = run.nobody_left()
     assert whole(run_dir)
     assert saved(run_dir) == batches(run_dir) >= 50
@@ -269,7 +269,7 @@ def test_whoever_signals_the_whole_group_gets_the_jobs_saved_and_the_run_goes_on
     run = start("run", "b.yaml", "--run-dir", "run", "--own")
     run_dir = training(run)
     run.send(number, group=True)
-    assert run.ends(GRACE + ALL_ENDED)[0] == 128 + number, run.said()
+    assert run.ends(SHUTDOWN_GRACE + ALL_ENDED)[0] == 128 + number, run.said()
     run.nobody_left()
     assert whole(run_dir)
     done = batches(run_dir)
@@ -299,9 +299,9 @@ def test_a_signal_during_the_start_is_heeded_and_the_run_can_be_gone_on_with(
     run.until(lambda: "starting Ray" in run.said())
     time.sleep(moment)
     run.send(number)
-    code, seconds = run.ends(GRACE + ALL_ENDED)
+    code, seconds = run.ends(SHUTDOWN_GRACE + ALL_ENDED)
     assert code == (-9 if number == signal.SIGKILL else 128 + number), run.said()
-    assert seconds < GRACE
+    assert seconds < SHUTDOWN_GRACE
     # Ray's own agents end with their raylet, or a minute after it was killed.
     run.nobody_left(but="agent" if number == signal.SIGKILL else NOBODY)
     if number == signal.SIGKILL:
@@ -337,7 +337,7 @@ def test_the_second_signal_leaves_at_once_also_while_jobs_save(start: Start, slo
     run.until(lambda: "jobs save and leave" in run.said())
     time.sleep(DEBOUNCE if slow else 0.0)
     run.send(signal.SIGTERM)
-    code, seconds = run.ends(GRACE)
+    code, seconds = run.ends(SHUTDOWN_GRACE)
     assert (code, seconds < 2.0) == (143, True) if slow else code in (130, 143), run.said()
     run.nobody_left()
     assert events(run_dir)
@@ -352,9 +352,9 @@ def test_a_job_that_does_not_leave_holds_nobody_longer_than_the_grace(
     run = start("run", "slow.yaml", "--run-dir", "run", "--own")
     run_dir = training(run, 1)
     run.send(signal.SIGTERM)
-    code, seconds = run.ends(GRACE + ALL_ENDED)
+    code, seconds = run.ends(SHUTDOWN_GRACE + ALL_ENDED)
     assert code == 143, run.said()
-    assert GRACE - 1 < seconds < GRACE + ALL_ENDED
+    assert SHUTDOWN_GRACE - 1 < seconds < SHUTDOWN_GRACE + ALL_ENDED
     assert "ended by force: line" in run.said()
     run.nobody_left()
     assert whole(run_dir)
@@ -371,7 +371,7 @@ def test_a_dead_control_process_of_ray_is_told_and_nothing_is_lost(
     run_dir = training(run)
     [gcs] = [pid for pid, line in run.left().items() if "gcs_server" in line.split(" ")[0]]
     os.kill(gcs, signal.SIGKILL)
-    code, seconds = run.ends(GRACE + 2 * ALL_ENDED)
+    code, seconds = run.ends(SHUTDOWN_GRACE + 2 * ALL_ENDED)
     assert code == 70, run.said()
     assert "error: Ray's control process has died" in run.said()
     run.nobody_left()
@@ -391,6 +391,6 @@ def test_half_a_pool_is_none(start: Start, number: int, moment: float) -> None:
     up.until(lambda: "bringing up" in up.said())
     time.sleep(moment)
     up.send(number)
-    assert up.ends(GRACE)[0] == 128 + number, up.said()
+    assert up.ends(SHUTDOWN_GRACE)[0] == 128 + number, up.said()
     up.nobody_left()
-    assert start("status").ends(GRACE)[0] == 2
+    assert start("status").ends(SHUTDOWN_GRACE)[0] == 2

@@ -119,13 +119,13 @@ class World:
     def tell(self, event: Event) -> None:
         self.told.append(event)
 
-    def rates(self, name: str) -> Mapping[int, float]:
+    def throughputs(self, name: str) -> Mapping[int, float]:
         return {size: float(size) for size in (1, 2, 4)} if self.batches.get(name) else {}
 
     def save_every(self, name: str) -> float:
         return self.saves
 
-    def warm(self) -> int:
+    def warm_devices(self) -> int:
         return self.nodes.all
 
     def scale_to(self, wanted: NodeCounts) -> None:

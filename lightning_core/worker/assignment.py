@@ -1,0 +1,55 @@
+"""What a worker is given: an incarnation of a job, and all that it needs to train it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from lightning_core.core.targets import Target
+from lightning_core.storage.job_specs import SAVE_EVERY
+from lightning_core.worker.process_group import ALONE, Rank
+
+
+class Incarnation(NamedTuple):
+    """One incarnation of a job."""
+
+    job: str
+    number: int
+    scheduler: str
+    """Name of the scheduler whose job it is."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker needs to train a job.
+
+    Args:
+        job: Name of the job.
+        incarnation: Number of the job's incarnation.
+        target: Target of the job.
+        config: LightningCLI config.
+        cell: Minimum number of batches in a loss cell.
+        scheduler: Name of the scheduler's actor.
+        folder: Folder of the job, for its checkpoints and logs.
+        paths: Folders in which class paths are looked up.
+        kind: Kind of the devices.
+        devices: Devices of the job, in the order of its ranks.
+        rank: Rank of this worker.
+        save_every: Minimum seconds between periodic checkpoints.
+        keep_best: Whether the best model is kept in the job's folder.
+    """
+
+    job: str
+    incarnation: int
+    target: Target
+    config: Mapping[str, Any]
+    cell: int
+    scheduler: str
+    folder: str
+    paths: tuple[str, ...]
+    kind: str
+    devices: tuple[int, ...] = (0,)
+    rank: Rank = ALONE
+    save_every: float = SAVE_EVERY
+    keep_best: bool = False
