@@ -105,7 +105,7 @@ def _why(arguments: argparse.Namespace) -> int:
         raise UnknownJobError(f"no job {arguments.job!r}{did_you_mean(arguments.job, names)}")
     print("\n".join(why(history, arguments.job)))
     for status in jobs:
-        if status.name == arguments.job and status.incarnation == history.of(arguments.job).life:
+        if status.name == arguments.job and status.incarnation == history.of(arguments.job).run_number:
             print(f"spot policy: {clean(str(status.spot))}")
     return EXIT_MET
 

@@ -1,4 +1,4 @@
-"""What befell a job, or the pool, in words: what happened, what was lost, what was done."""
+"""Faults of jobs and of the pool, in words: what happened, what was lost, what was done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.reasons import Reason
 from lightning_core.storage.downtime import Down
 
-# Why a worker may leave without there being a fault.
+# Causes of an exit that are not faults.
 WELL = (ExitCause.DONE, ExitCause.INTERRUPTED, ExitCause.RELEASED)
 
 
@@ -22,15 +22,15 @@ class Fault:
     """One fault of a job.
 
     Attributes:
-        time: when it was known, scheduler time.
-        what: happened.
-        batches: that have to be done again.
-        work: busy seconds that they had taken.
-        start: batches that are done when it goes on; None if it had not begun.
-        restart: how often it had to come back, this time among them; None if it does not.
-        pause: seconds until it is tried again; None if nothing was said of it.
-        back: when the next worker said that it is there.
-        over: why it does not come back.
+        time: Scheduler time at which it was detected.
+        what: What happened.
+        batches: Batches to repeat.
+        work: Busy seconds that they had taken.
+        start: Batches from which the job restarts; None if it had not begun.
+        restart: Number of this restart; None if the job does not restart.
+        pause: Seconds until the restart; None if unknown.
+        back: Scheduler time at which the next worker began.
+        over: Why the job does not restart.
     """
 
     time: float
@@ -45,7 +45,7 @@ class Fault:
 
     @property
     def lost(self) -> str:
-        """In words.
+        """What was lost, in words.
 
         Example::
 
@@ -54,11 +54,11 @@ class Fault:
         """
         if self.over is not None:
             return "the job"
-        return f"{lost_words(self.batches, self.work)}, to be done again" if self.batches else "nothing"
+        return f"{repeated_words(self.batches, self.work)}, to be done again" if self.batches else "nothing"
 
     @property
     def done(self) -> str:
-        """In words.
+        """What was done about it, in words.
 
         Example::
 
@@ -80,8 +80,8 @@ class Fault:
         return f"{self.what}{lost}; {self.done}"
 
 
-class Away(NamedTuple):
-    """The pool decided nothing for a while: though it should have, or because it was left in order."""
+class Gap(NamedTuple):
+    """A time in which the pool made no decisions: because of a fault, or because it was stopped in order."""
 
     since: float
     until: float
@@ -89,7 +89,7 @@ class Away(NamedTuple):
 
 
 def down_words(down: Down) -> str:
-    """What ended the scheduler before.
+    """Return what ended the scheduler before.
 
     Example::
 
@@ -100,14 +100,14 @@ def down_words(down: Down) -> str:
 
 
 @dataclass
-class Gone:
-    """A device of the pool on which no worker could be had.
+class DeviceOutage:
+    """A time in which a device of the pool had no worker.
 
     Attributes:
-        device: its number.
-        since: scheduler time.
-        what: why.
-        until: when there was one again; None if there is none yet.
+        device: Number of the device.
+        since: Scheduler time at which it began.
+        what: Cause in words.
+        until: Scheduler time at which it ended; None if it has not.
     """
 
     device: int
@@ -117,15 +117,15 @@ class Gone:
 
     def __str__(self) -> str:
         until = "not yet back" if self.until is None else f"back after {format_duration(self.until - self.since)}"
-        return f"no worker can be had ({self.what}); {until}"
+        return f"no worker available ({self.what}); {until}"
 
 
-def what_happened(event: WorkerExited) -> str:
-    """To a worker that left by a fault.
+def exit_words(event: WorkerExited) -> str:
+    """Return what happened to a worker that exited with a fault.
 
     Example::
 
-        >>> what_happened(WorkerExited("a", 1, ExitCause.RAISED, "Traceback\\nValueError: no"))
+        >>> exit_words(WorkerExited("a", 1, ExitCause.RAISED, "Traceback\\nValueError: no"))
         'its code raised ValueError: no'
     """
     last = event.detail.strip().rsplit("\n", 1)[-1]
@@ -140,27 +140,27 @@ def what_happened(event: WorkerExited) -> str:
             return last or "its worker died"
 
 
-def in_all(faults: Sequence[Fault]) -> str:
-    """What they have cost together.
+def total_words(faults: Sequence[Fault]) -> str:
+    """Return the number of faults and what they cost together.
 
     Example::
 
-        >>> in_all([Fault(9.0, "its worker died", 38, 12.0, start=4200), Fault(20.0, "its node was taken away")])
+        >>> total_words([Fault(9.0, "its worker died", 38, 12.0, start=4200), Fault(20.0, "its node was taken away")])
         '2 faults, 38 batches, 12.0s of work done again'
     """
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
     batches = sum(fault.batches for fault in faults)
-    return f"{count}, {lost_words(batches, sum(f.work for f in faults))} done again" if batches else count
+    return f"{count}, {repeated_words(batches, sum(f.work for f in faults))} done again" if batches else count
 
 
-def lost_words(batches: int, seconds: float | None) -> str:
-    """So many batches, and what work that was."""
+def repeated_words(batches: int, seconds: float | None) -> str:
+    """Return a number of batches and the seconds of work in them, in words."""
     count = "1 batch" if batches == 1 else f"{batches} batches"
     return count if seconds is None else f"{count}, {format_duration(seconds)} of work"
 
 
-def now_words(job: JobStatus) -> list[str]:
-    """What befell a job, as far as whoever looks at it now should know."""
+def fault_words(job: JobStatus) -> list[str]:
+    """Return what a person who looks at a job should know of its faults now."""
     waits = [] if job.alert is None else [str(job.alert)]
     waits += [str(job.why)] if job.why.code == "device_gone" and job.state is not State.ENDED else []
     if job.fault is None:
@@ -177,23 +177,23 @@ def now_words(job: JobStatus) -> list[str]:
 
 
 def came_back(job: JobStatus) -> str:
-    """How often a job had to come back, and what that cost."""
+    """Return how often a job restarted, and what that cost."""
     times = "once" if job.restarts == 1 else f"{job.restarts} times"
     seconds = job.lost / job.throughput if job.throughput else None
-    return f"came back {times}" + (f", {lost_words(job.lost, seconds)} done again" if job.lost else "")
+    return f"came back {times}" + (f", {repeated_words(job.lost, seconds)} done again" if job.lost else "")
 
 
 def _when(why: Reason) -> str:
-    # Said when the pause began, and not again while it lasts.
+    # The pause as it was when it began.
     return f" after a pause of {format_duration(why.numbers[0])}" if why.code == "recovering" else ""
 
 
 def work_since(progress: Sequence[tuple[float, int, float]], start: int) -> float:
-    """Busy seconds since the newest life of a job was at so many batches.
+    """Return the busy seconds since a job was last at a number of batches.
 
     Args:
-        progress: times, batches done and busy seconds, one a report.
-        start: batches.
+        progress: Times, batches done and busy seconds, one entry for each report.
+        start: Number of batches.
 
     Example::
 
@@ -201,6 +201,6 @@ def work_since(progress: Sequence[tuple[float, int, float]], start: int) -> floa
         1.5
     """
     for (_, before, then), (_, after, busy) in reversed(list(pairwise(progress))):
-        if before <= start:  # a life begins with a report of what it began with
+        if before <= start:  # an incarnation begins with a report of its first batch
             return progress[-1][2] - then - (start - before) / max(after - before, 1) * (busy - then)
     return progress[-1][2] if progress else 0.0

@@ -1,4 +1,4 @@
-"""What the scheduler had forecast: its events handled again, and asked on the way."""
+"""What the scheduler forecast: a scheduler that handles its events again is asked on the way."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.excerpt import open_whole
 from lightning_core.storage.journal import Journal, JournalError
 
-# Forecasts that are shown of a job, evenly over its training.
-MOMENTS = 8
-# Of a run in a pool, the pool's journal is handled again; with more events than this it would take minutes.
-LONGEST = 200_000
+# Number of forecasts of a job, evenly spaced over its training.
+FORECASTS = 8
+# For a run in a pool, the journal of the pool is handled again; with more events than this it would take minutes.
+MAX_EVENTS = 200_000
 
 
-def fill_in(journal: Journal, history: History, moments: int = MOMENTS) -> None:
-    """Fills in what the scheduler forecast at some moments of each job's training, by handling its events again.
+def fill_in(journal: Journal, history: History, count: int = FORECASTS) -> None:
+    """Fill in what the scheduler forecast during the training of each job, by handling its events again.
 
     Args:
-        journal: that the history was read from.
-        history: to fill in.
-        moments: for each job.
+        journal: Journal from which the history was read.
+        history: History to fill in.
+        count: Number of forecasts for each job.
     """
     asked: list[tuple[float, JobHistory]] = []
     for job in history.jobs:
         job.forecasts.clear()
         if job.progress:
             end = history.last if job.ended is None else job.ended
-            # Neither at the first word, of which nothing follows, nor at the end, when nothing is left to forecast.
-            times = np.linspace(job.progress[0].time, end, moments + 2)[1:-1].tolist()
+            # Neither at the first report, which says too little, nor at the end, when nothing is left to forecast.
+            times = np.linspace(job.progress[0].time, end, count + 2)[1:-1].tolist()
             asked += [(time, job) for time in times]
     asked.sort(key=lambda pair: pair[0])
     if (part := history.part_of) is None:
         _ask(journal, asked, 0.0)
         return
-    with suppress(JournalError), open_whole(part) as whole:  # else nobody knows any more what was forecast
-        if whole.last <= LONGEST:
+    with suppress(JournalError), open_whole(part) as whole:  # without that journal, the forecasts are lost
+        if whole.last <= MAX_EVENTS:
             _ask(whole, asked, part.submitted_at)
 
 
 def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) -> None:
-    """Asks a scheduler that handles a journal's events again; times count from ``start``."""
+    """Ask a scheduler that handles the events of a journal again; times count from ``start``."""
     scheduler, at = Scheduler(journal.settings()), 0
     for entry in journal.entries():
         while at < len(asked) and asked[at][0] < entry.now - start:

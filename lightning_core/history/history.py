@@ -1,8 +1,8 @@
-"""A journal read as series, one set a job: what pictures, reports and answers to "why" are made from.
+"""A journal read as series, one set a job, for pictures, reports and ``why``.
 
 Rules
 
-1. One reader: whoever shows a journal takes it from here.
+1. One reader: everything that shows a journal takes it from here.
 2. It shows what the scheduler says it accepted (:class:`~lightning_core.core.answers.Accepted`), and has no rules of
    its own for what is stale, repeated or of an older incarnation.
 3. Times are seconds of scheduler time.
@@ -25,46 +25,46 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Job
-from lightning_core.history.faults import Away, Gone, down_words
+from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.downtime import Down, Downtime
 from lightning_core.storage.journal import Journal, PartOf
 
-# How late the scheduler may wake without anybody's being told, seconds: machines are busy.
-LATE = 1.5
+# Seconds that the scheduler may be late, on a busy machine, before that is shown as a gap.
+MAX_LATENESS = 1.5
 
 
 class History:
     """All jobs of a journal.
 
     Attributes:
-        settings: of the scheduler.
-        jobs: every life of every job, in the order of submission.
-        last: time of the last event.
-        away: when the pool decided nothing though it should have.
-        left: when the run was left, or the pool taken down, in order.
-        part_of: the pool that its jobs ran in, beside others; None if the journal has all jobs.
-        gone: devices on which no worker could be had, and when.
+        settings: Settings of the scheduler.
+        jobs: All jobs in the order of submission; a name that was used again has several.
+        last: Time of the last event.
+        gaps: Times in which the pool should have made decisions and did not.
+        stops: Times between an orderly stop of the run or pool and its resumption.
+        part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
+        outages: Times in which devices had no worker.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.jobs: list[JobHistory] = []
         self.last = 0.0
-        self.away: list[Away] = []
-        self.left: list[Away] = []
-        self.gone: list[Gone] = []
+        self.gaps: list[Gap] = []
+        self.stops: list[Gap] = []
+        self.outages: list[DeviceOutage] = []
         self.part_of: PartOf | None = None
         self._newest: dict[str, JobHistory] = {}
         self._downtime = Downtime()
 
     @classmethod
     def read(cls, journal: Journal) -> History:
-        """Reads a journal from its beginning to its end."""
+        """Read a journal from its beginning to its end."""
         history = cls(journal.settings())
         history.part_of = journal.part_of
-        # Of a part of a pool's journal, times count from the submission of its jobs.
+        # In a part of the journal of a pool, times count from the submission of its jobs.
         start = 0.0 if history.part_of is None else history.part_of.submitted_at
         for entry in journal.entries():
             history.take(
@@ -86,7 +86,7 @@ class History:
                 if job.name in added:
                     self._submit(job, now)
         elif isinstance(event, DevicesUnavailable):
-            self._gone(event, now)
+            self._note_outages(event, now)
         else:
             for one in accepted:
                 if (job_history := self._newest.get(one.job)) is not None and job_history.ended is None:
@@ -96,41 +96,41 @@ class History:
                 job_history.answer(answer, now)
 
     def of(self, name: str) -> JobHistory:
-        """The newest life of a job.
+        """Return the newest job of a name.
 
         Raises:
-            KeyError: if there is no job of that name; the message names those that there are.
+            KeyError: If there is no job of that name; the message names the jobs that there are.
         """
         if name not in self._newest:
             raise KeyError(f"no job {name!r}; there are {', '.join(self._newest) or 'none'}")
         return self._newest[name]
 
     def label(self, job: JobHistory) -> str:
-        """Its name; an earlier life of a name that was used again is told apart."""
-        return job.name if self._newest[job.name] is job else f"{job.name} (run {job.life})"
+        """Return the name of a job, with a number if the name was used again later."""
+        return job.name if self._newest[job.name] is job else f"{job.name} (run {job.run_number})"
 
     @property
     def wall(self) -> float:
-        """Until the last job ended; until the last event while one has not."""
+        """Time at which the last job ended; of the last event while a job has not ended."""
         ends = [job.ended for job in self.jobs]
         return max((end for end in ends if end is not None), default=self.last) if None not in ends else self.last
 
-    def _gone(self, event: DevicesUnavailable, now: float) -> None:
-        lasting = {gone.device: gone for gone in self.gone if gone.until is None}
+    def _note_outages(self, event: DevicesUnavailable, now: float) -> None:
+        lasting = {outages.device: outages for outages in self.outages if outages.until is None}
         for device in lasting.keys() - set(event.devices):
             lasting[device].until = now
-        self.gone += [Gone(device, now, event.detail) for device in event.devices if device not in lasting]
+        self.outages += [DeviceOutage(device, now, event.detail) for device in event.devices if device not in lasting]
 
     def _look_for_gap(self, event: Event, now: float) -> Down | None:
-        """While a job trains, the scheduler wakes itself each period."""
-        due = self.last + self.settings.period + LATE
+        """Return the downtime that ends with an event; note a gap if the scheduler woke too late."""
+        due = self.last + self.settings.period + MAX_LATENESS
         down = self._downtime.take(event, now)
         if down is not None:
-            # Before it heard that its workers were lost, it seemed to have been silent.
-            self.away = [away for away in self.away if away.since < down.since]
-            (self.left if down.by else self.away).append(Away(down.since, down.until, down_words(down)))
+            # Until it learned that its workers were lost, it seemed to have been silent.
+            self.gaps = [gaps for gaps in self.gaps if gaps.since < down.since]
+            (self.stops if down.by else self.gaps).append(Gap(down.since, down.until, down_words(down)))
         elif now > due and any(job.ended is None and job.grants and job.grants[-1].share for job in self.jobs):
-            self.away.append(Away(self.last, now, "the scheduler did not answer"))
+            self.gaps.append(Gap(self.last, now, "the scheduler did not answer"))
         return down
 
     def _submit(self, job: Job, now: float) -> None:

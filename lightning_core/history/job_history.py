@@ -1,4 +1,4 @@
-"""One life of a job as series: read off events and answers, one after the other."""
+"""One job as series: made from what the scheduler accepted and answered, event by event."""
 
 from __future__ import annotations
 
@@ -24,44 +24,45 @@ from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
-from lightning_core.history.faults import WELL, Fault, down_words, what_happened, work_since
-from lightning_core.history.moments import Belief, Forecast, Held, Point, Progress, Remark
+from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
+from lightning_core.history.moments import Belief, Forecast, Holding, Point, Progress, Remark
 from lightning_core.storage.downtime import Down
 
 
 @dataclass
 class JobHistory:
-    """One life of a job, from its submission to its end.
+    """One job, from its submission to its end. Times are seconds of scheduler time.
 
     Attributes:
-        job: as it was last amended.
-        terms: as it was submitted.
-        life: 1, or more for a name that was submitted again after its job had ended.
-        submitted: when.
-        window: observations whose mean counts against the target.
-        deadlines: from when on which deadline held.
-        points: its loss observations, oldest first; none for a target in batches.
-        progress: one a report.
-        grants: steps.
-        beliefs: changes of its verdict; the end is the last one.
-        remarks: what persons and workers did.
-        faults: what befell its workers.
-        forecasts: some, over its training; see :func:`lightning_core.history.forecasts.fill_in`.
-        ended: when, if it has.
-        detail: the traceback of a job that crashed.
-        evaluated: whether each point is a whole evaluation.
-        rejected: losses that were kept out.
+        job: Job with its terms as they are now.
+        terms: Job as submitted.
+        run_number: 1, or more for a name that was submitted again after its job had ended.
+        submitted: Time of the submission.
+        window: Number of observations whose mean counts against the target.
+        deadlines: Each deadline with the time from which it held.
+        points: Loss observations, the oldest first; empty for a target in batches.
+        progress: One entry for each report.
+        grants: What it held, from each time on.
+        beliefs: Changes of its verdict; the last one is its end.
+        remarks: Commands, and what workers did.
+        faults: Faults of its workers.
+        forecasts: Some forecasts over its training; see :func:`lightning_core.history.forecasts.fill_in`.
+        ended: Time of its end; None if it has not ended.
+        detail: Traceback of a job that crashed.
+        evaluated: Whether each point is a whole evaluation.
+        rejected: Number of losses that were NaN or infinite.
+        version: Version of the newest directive.
     """
 
     job: Job
     terms: Job
-    life: int
+    run_number: int
     submitted: float
     window: int
     deadlines: list[tuple[float, float]]
     points: list[Point] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
-    grants: list[Held] = field(default_factory=list)
+    grants: list[Holding] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -77,7 +78,7 @@ class JobHistory:
         """Return the history of a job that was submitted now; ``before`` is the last one of its name, if any."""
         new = cls(job, job, 1, now, window, [(now, now + job.deadline)])
         if before is not None:  # versions of a name only grow
-            new.life, new.version = before.life + 1, before.version
+            new.run_number, new.version = before.run_number + 1, before.version
         return new
 
     @property
@@ -86,30 +87,30 @@ class JobHistory:
 
     @property
     def deadline(self) -> float:
-        """The last one that held."""
+        """The newest deadline."""
         return self.deadlines[-1][1]
 
     @property
     def verdict(self) -> Verdict | None:
-        """The last one; None if there was none yet."""
+        """The newest verdict; None before the first."""
         return self.beliefs[-1].verdict if self.beliefs else None
 
     @property
     def reason(self) -> Reason:
-        """Of the verdict; of the grant while there is none."""
+        """Reason of the verdict; of the grant while there is no verdict."""
         if self.beliefs:
             return self.beliefs[-1].reason
         return self.grants[-1].reason if self.grants else Reason("submitted")
 
     def seen(self) -> FloatArray:
-        """Each observation: times and values as logged (or batches done), shape ``(n, 2)``."""
+        """Return times and values as logged (or batches done) of all observations, shape ``(n, 2)``."""
         target = self.job.target
         if target.work is not None:
             return np.array([(p.time, p.batches) for p in self.progress], float).reshape(-1, 2)
         return np.array([(p.time, p.value) for p in self.points], float).reshape(-1, 2)
 
     def curve(self) -> FloatArray:
-        """What counts against the target, the mean over the window: times and values, shape ``(n, 2)``."""
+        """Return times and values of what counts against the target, the mean over the window, shape ``(n, 2)``."""
         seen = self.seen()
         if self.window == 1 or self.evaluated or self.job.target.work is not None:
             return seen
@@ -120,7 +121,7 @@ class JobHistory:
 
     @property
     def reached(self) -> float | None:
-        """What counts against the target, in its own sense, as in :class:`~lightning_core.core.answers.JobStatus`."""
+        """The value that counts against the target, as in :class:`~lightning_core.core.answers.JobStatus`."""
         target = self.job.target
         if not self.progress:
             return None
@@ -134,12 +135,12 @@ class JobHistory:
 
     @property
     def size(self) -> int:
-        """Devices that it trained on, at most."""
+        """Largest number of devices that it trained on."""
         return max((len(held.devices) for held in self.grants if held.share), default=1)
 
     @property
     def device_seconds(self) -> float:
-        """Busy seconds on all its devices."""
+        """Busy seconds times devices."""
         return self.size * self.progress[-1].busy if self.progress else 0.0
 
     # ------------------------------------------------------------------------------------------------ reading
@@ -186,7 +187,7 @@ class JobHistory:
             return
         if fault is not None and answer.reason.code == "recovering":
             fault.pause = answer.reason.numbers[0]
-        self.grants.append(Held(now, answer.share, answer.devices, answer.reason))
+        self.grants.append(Holding(now, answer.share, answer.devices, answer.reason))
 
     def change(self, event: Change, now: float) -> None:
         """Take in a command that changes one thing of the job."""
@@ -223,7 +224,7 @@ class JobHistory:
             self.remarks.append(Remark(now, "worker", _farewell(event)))
             return
         self.detail = event.detail
-        self.lost_worker(what_happened(event), accepted, now)
+        self.lost_worker(exit_words(event), accepted, now)
 
     def launch_timed_out(self, event: LaunchTimedOut, now: float) -> None:
         """Take in that workers were not ready in time."""

@@ -1,4 +1,4 @@
-"""What the series of a job are made of: what was so at a time, or from then on. Times are scheduler time."""
+"""Entries of the series of a job. Times are seconds of scheduler time."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Point(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a worker had done."""
+    """Batches and busy seconds of a job, over all its incarnations."""
 
     time: float
     batches: int
     busy: float
 
 
-class Held(NamedTuple):
-    """What a job might hold from this time on."""
+class Holding(NamedTuple):
+    """Share and devices that a job holds from this time on."""
 
     time: float
     share: float
@@ -35,7 +35,7 @@ class Held(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """What was believed of a job from this time on; in the end, what was known."""
+    """Verdict of a job from this time on; the last one is its end."""
 
     time: float
     verdict: Verdict
@@ -43,7 +43,7 @@ class Belief(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """What a person or a plan wanted of the job, or what befell its worker."""
+    """A command, or something that a worker or the pool did."""
 
     time: float
     by: str
@@ -51,7 +51,7 @@ class Remark(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """Made at a time, of the time at which the target would be reached; inf where it would not."""
+    """Forecast, made at a time, of when the target will be reached; inf for never."""
 
     time: float
     early: float

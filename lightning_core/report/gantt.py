@@ -125,15 +125,15 @@ def _faults(history: History, device: int, end: float) -> str:
     away = (
         f'<i class="away" style="left:{since / end:.2%};width:{(min(until, end) - since) / end:.2%}" '
         f'title="{escape(what)} for {format_duration(until - since)}"></i>'
-        for since, until, what in [*history.away, *history.left]
+        for since, until, what in [*history.gaps, *history.stops]
         if since < end
     )
-    gone = (
-        f'<i class="away" style="left:{gone.since / end:.2%};'
-        f'width:{((end if gone.until is None else min(gone.until, end)) - gone.since) / end:.2%}" '
-        f'title="{escape(str(gone))}"></i>'
-        for gone in history.gone
-        if gone.device == device and gone.since < end
+    outages = (
+        f'<i class="away" style="left:{outage.since / end:.2%};'
+        f'width:{((end if outage.until is None else min(outage.until, end)) - outage.since) / end:.2%}" '
+        f'title="{escape(str(outage))}"></i>'
+        for outage in history.outages
+        if outage.device == device and outage.since < end
     )
     lost = (
         f'<i class="fault" style="left:{min(fault.time / end, 0.995):.2%}" '
@@ -142,7 +142,7 @@ def _faults(history: History, device: int, end: float) -> str:
         for fault in job.faults
         if device in _home(job, fault.time)
     )
-    return "".join([*away, *gone, *lost])
+    return "".join([*away, *outages, *lost])
 
 
 def _home(job: JobHistory, time: float) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.history.faults import in_all
+from lightning_core.history.faults import total_words
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
@@ -96,7 +96,7 @@ def _intro(history: History) -> str:
     start = min((job.submitted for job in history.jobs), default=0.0)
     left = (
         f"{'S' + what[1:]} after {format_duration(since - start)}, resumed {format_duration(until - since)} later."
-        for since, until, what in history.left
+        for since, until, what in history.stops
     )
     pool = [] if history.part_of is None else [f"What else ran in the pool at {history.part_of.folder} is not shown."]
     return " ".join([first, *map(escape, [*left, *pool])])
@@ -141,7 +141,7 @@ _NUMBERS = ("outcome", "reached", "finished", "deadline")
 
 
 def _ending(job: JobHistory) -> str:
-    return "; ".join([str(job.reason), *([in_all(job.faults)] if job.faults else [])])
+    return "; ".join([str(job.reason), *([total_words(job.faults)] if job.faults else [])])
 
 
 def _badge(verdict: Verdict | None) -> str:
@@ -165,13 +165,13 @@ def _faults(history: History) -> str:
     for key, job in enumerate(history.jobs):
         name = f'<span>{swatch(history, job)}<a href="#job{key}">{escape(history.label(job))}</a></span>'
         found += [(f.time, name, escape(f.what), escape(f.lost), escape(f.done)) for f in job.faults]
-    for since, until, what in history.away:
+    for since, until, what in history.gaps:
         lost = "no decision for " + format_duration(until - since)
         found.append((since, "<span>the pool</span>", escape(what), lost, "it continued where its journal ended"))
-    for gone in history.gone:
-        lost = "the device" + ("" if gone.until is None else f" for {format_duration(gone.until - gone.since)}")
-        done = "its jobs go on elsewhere" + ("" if gone.until is None else ", and there again")
-        found.append((gone.since, "<span>the pool</span>", escape(gone.what), lost, done))
+    for outage in history.outages:
+        lost = "the device" + ("" if outage.until is None else f" for {format_duration(outage.until - outage.since)}")
+        done = "its jobs go on elsewhere" + ("" if outage.until is None else ", and there again")
+        found.append((outage.since, "<span>the pool</span>", escape(outage.what), lost, done))
     if not found:
         return ""
     names = ("after", "job", "fault", "lost", "done")

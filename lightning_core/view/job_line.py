@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.history.faults import now_words
+from lightning_core.history.faults import fault_words
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
 
 def _reason(job: JobStatus) -> str:
     """Return the reasons of the verdict and of the grant, and the fault that the job is recovering from."""
-    faults = now_words(job)
+    faults = fault_words(job)
     if job.state is State.RECOVERING:
         return clean("; ".join(faults or [str(job.why)]))
     parts = [str(job.reason)] if job.verdict is not None else []
@@ -79,7 +79,7 @@ def _reason(job: JobStatus) -> str:
 
 
 def _ending(job: JobStatus) -> str:
-    return clean("; ".join([str(job.reason), *now_words(job)]))
+    return clean("; ".join([str(job.reason), *fault_words(job)]))
 
 
 def _progress(job: JobStatus) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lightning_core.core.durations import format_duration
-from lightning_core.history.faults import in_all
+from lightning_core.history.faults import total_words
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.view.text import clean
@@ -54,10 +54,10 @@ def why(history: History, name: str) -> list[str]:
         table.append((format_duration(row.time), row.what, share, devices, row.reason))
     widths = [max(len(cells[column]) for cells in table) for column in range(4)]
     verdict = "nothing can be said of it yet" if job.verdict is None else str(job.verdict)
-    life = f", submitted under this name for the {job.life}. time" if job.life > 1 else ""
-    lines = [f"{clean(job.name)}{life}: {clean(str(job.reason))} ({verdict})"]
+    run_number = f", submitted under this name for the {job.run_number}. time" if job.run_number > 1 else ""
+    lines = [f"{clean(job.name)}{run_number}: {clean(str(job.reason))} ({verdict})"]
     if job.faults:
-        lines.append(in_all(job.faults))
+        lines.append(total_words(job.faults))
     for after, what, share, device, reason in table:
         line = f"{after:>{widths[0]}}  {what:<{widths[1]}}  {share:>{widths[2]}}  {device:<{widths[3]}}  {reason}"
         lines.append(line.rstrip())
@@ -69,12 +69,12 @@ def _away(history: History, job: JobHistory) -> list[Row]:
     end = history.last if job.ended is None else job.ended
     return [
         Row(since - job.submitted, "pool", None, None, f"{what} for {format_duration(until - since)}")
-        for since, until, what in history.away
+        for since, until, what in history.gaps
         if job.submitted <= since < end
     ] + [
-        Row(gone.since - job.submitted, "pool", None, (gone.device,), clean(str(gone)))
-        for gone in history.gone
-        if job.submitted <= gone.since <= end
+        Row(outage.since - job.submitted, "pool", None, (outage.device,), clean(str(outage)))
+        for outage in history.outages
+        if job.submitted <= outage.since <= end
     ]
 
 

@@ -396,7 +396,7 @@ def test_the_part_of_a_journal_tells_of_its_jobs_all_that_the_journal_tells(tmp_
         assert [(b.time + 10.0, b.verdict, b.reason) for b in mine.beliefs] == list(theirs.beliefs)
         assert mine.ended is not None
         assert theirs.ended == mine.ended + 10.0
-    assert told.away == []
+    assert told.gaps == []
     with Journal.open(tmp_path / "pool" / "journal.db", read_only=True) as whole:
         assert again.digest == whole.digest
     assert with_workers(part) == {"b"}  # the worker of the first a is another job's business now

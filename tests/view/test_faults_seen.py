@@ -179,8 +179,8 @@ def test_a_run_that_was_left_in_order_had_no_fault() -> None:
     told.take(Tick(), 4.2)
     told.take(Tick(), 184.2)  # the scheduler that goes on wakes itself, before it is told
     told.take(WorkersLost(), 184.3)
-    assert (told.history.away, told.history.of("a").faults) == ([], [])
-    assert [(since, until) for since, until, _ in told.history.left] == [(4.2, 184.2)]
+    assert (told.history.gaps, told.history.of("a").faults) == ([], [])
+    assert [(since, until) for since, until, _ in told.history.stops] == [(4.2, 184.2)]
     words = "stopped by Ctrl-C, resumed after 3m"
     assert words in told.why()
     assert words in told.report()
@@ -202,16 +202,16 @@ def test_a_pool_that_was_killed_is_told_once_however_it_wakes() -> None:
     told.take(Tick(), 100.0)
     told.take(Tick(), 101.0)
     told.take(WorkersLost(), 101.5)
-    assert len(told.history.away) == 1
+    assert len(told.history.gaps) == 1
     assert "no decision for 97.0s" in told.report()
 
 
 def test_a_scheduler_that_did_not_answer_is_told() -> None:
     told = Told(job())
     told.take(Tick(), 4.0)
-    assert told.history.away == []
+    assert told.history.gaps == []
     told.take(Report("a", 1, 4, 1, 150, 15.0), 12.0)
-    assert [(since, until) for since, until, _ in told.history.away] == [(4.0, 12.0)]
+    assert [(since, until) for since, until, _ in told.history.gaps] == [(4.0, 12.0)]
     assert "no decision for 8.0s" in told.report()
     assert "the scheduler did not answer for 8.0s" in told.why()
 

@@ -43,7 +43,7 @@ def history(run: Path) -> History:
 def test_every_job_has_its_series(run: Path, history: History) -> None:
     with Journal.open(run) as journal:
         events = [decode_event(entry.event) for entry in journal.entries()]
-    assert [(job.name, job.life) for job in history.jobs] == [
+    assert [(job.name, job.run_number) for job in history.jobs] == [
         ("cnn", 1), ("acc", 1), ("known", 1), ("bad", 1), ("steered", 1), ("cnn", 2),
     ]  # fmt: skip
     first, acc, known, bad, steered, second = history.jobs
