@@ -1,4 +1,4 @@
-"""What a plan of the day is held against: one task after the other, with or without a plan of the busiest period."""
+"""Baselines of the planner: one task after the other, with or without a plan of the busiest period."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lightning_core.placement.planner import plan
 def incremental(
     demands: Demands, weights: Weights | None, ranges: ObjectiveRanges, accuracy: float | None = None
 ) -> Placement:
-    """Each task as it comes, period by period, takes what is best for itself alone where there is room.
+    """Serve tasks in order of arrival, period by period, each with the best choice for itself that has room.
 
     Args:
-        demands: what there is and what is wanted.
-        weights: what counts.
-        ranges: between which the parts of the objective lie.
-        accuracy: that the mean must reach at least: each task takes the cheapest choice that keeps the mean there.
+        demands: What there is and what is wanted.
+        weights: Weights of the objective.
+        ranges: Ranges of its parts.
+        accuracy: Lower bound of the mean accuracy: each task takes the cheapest choice that respects it.
     """
     return Greedy(demands, weights or Weights(), ranges, accuracy).placement({})
 
@@ -27,16 +27,16 @@ def incremental(
 def one_period(
     demands: Demands, weights: Weights | None, ranges: ObjectiveRanges, accuracy: float | None = None
 ) -> Placement:
-    """The busiest period is planned; in the others each task takes what is best for itself.
+    """Plan the busiest period; in the others each task takes the best choice for itself.
 
     Args:
-        demands: what there is and what is wanted.
-        weights: what counts.
-        ranges: between which the parts of the objective lie.
-        accuracy: that the mean must reach at least.
+        demands: What there is and what is wanted.
+        weights: Weights of the objective.
+        ranges: Ranges of its parts.
+        accuracy: Lower bound of the mean accuracy.
 
     Raises:
-        InfeasibleError: if not all tasks of the busiest period can be served.
+        InfeasibleError: If not all tasks of the busiest period can be served.
     """
     loads = [
         sum(job.rate * job.tasks[period] for job in demands.jobs.values()) for period in range(len(demands.periods))
@@ -48,7 +48,7 @@ def one_period(
 
 
 def only(demands: Demands, period: int) -> Demands:
-    """One period of the day."""
+    """Return the demands of one period."""
     jobs = {name: replace(job, tasks=(job.tasks[period],)) for name, job in demands.jobs.items() if job.tasks[period]}
     return replace(demands, periods=(demands.periods[period],), jobs=jobs)
 
@@ -57,10 +57,10 @@ class Greedy:
     """Serves tasks one by one.
 
     Args:
-        demands: what there is and what is wanted.
-        weights: what counts.
-        ranges: between which the parts of the objective lie.
-        accuracy: that the mean must reach at least.
+        demands: What there is and what is wanted.
+        weights: Weights of the objective.
+        ranges: Ranges of its parts.
+        accuracy: Lower bound of the mean accuracy.
     """
 
     def __init__(self, demands: Demands, weights: Weights, ranges: ObjectiveRanges, accuracy: float | None) -> None:
@@ -72,7 +72,7 @@ class Greedy:
         self._sum = self._count = 0.0
 
     def placement(self, given: Mapping[tuple[Task, int], Choice]) -> Placement:
-        """All tasks, those that are given first; a task that there is no room for goes without."""
+        """Serve all tasks, the given ones first; a task for which there is no room goes unserved."""
         demands, periods = self.demands, range(len(self.demands.periods))
         for name, job in demands.jobs.items():
             for number in range(max(job.tasks)):
@@ -96,7 +96,7 @@ class Greedy:
         if self.accuracy is not None:
             wanted = self.accuracy * (self._count + 1) - self._sum - EXACT
             good = [one for one in allowed if one.accuracy >= wanted]
-            # Where none keeps the mean, the most accurate comes nearest.
+            # If none keeps the mean, take the most accurate.
             return min(good or allowed, key=lambda one: one.cost if good else -one.accuracy, default=None)
         before = self._before(task, period)
         return min(allowed, key=lambda one: self._worth(one, before), default=None)

@@ -1,8 +1,8 @@
-"""A day as it comes: what was planned, what was foreseen of it step by step, and what could be served.
+"""Simulates a day: what was planned, what was forecast step by step, and what could be served.
 
-A step is a quarter of an hour or so; each period of the plan has as many. Before a step the demand in it is foreseen
-from the steps before, and the plan is changed where more is foreseen than was planned. What comes in beyond what a
-task's GPUs can train on is not served.
+A step is a quarter of an hour or so, and each period has the same number. Before a step its demand is forecast from the
+steps before, and the plan is changed where the forecast exceeds it. Samples beyond what a task's GPUs can train on are
+not served.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lightning_core.planning.time_series import Forecaster
 
 
 class DayResult(NamedTuple):
-    """What became of a day.
+    """Result of a day.
 
-    Args:
-        served: part of the samples that came in.
-        cost: of a window, all periods together, each the mean over its steps.
-        moves: of tasks within periods.
-        left: how often a task wanted more than there was room for.
-        loads: GPUs that each place gives, by step: shape ``(steps,)``, by place.
+    Attributes:
+        served: Fraction of the arrived samples that were served.
+        cost: Cost of a window, summed over periods, each the mean over its steps.
+        moves: Moves of tasks within periods.
+        left: Number of times that a task needed more than there was room for.
+        loads: GPUs used at each location by step, shape ``(steps,)``.
     """
 
     served: float
@@ -40,15 +40,15 @@ class DayResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Surges:
-    """A demand that is as planned but for noise and, now and then, an event that brings more.
+    """A demand as planned, with noise and occasional surges.
 
     Args:
-        size: of an event, in the demand that was planned.
-        events: for each job in each period, on average.
-        lasts: steps of an event at its height.
-        ramp: steps in which it grows, and in which it is over.
-        noise: standard deviation, in the demand that was planned.
-        seed: of what is drawn.
+        size: Size of a surge, relative to the planned demand.
+        events: Mean number of surges of each job in each period.
+        lasts: Steps of a surge at its height.
+        ramp: Steps in which it grows, and in which it ends.
+        noise: Standard deviation, relative to the planned demand.
+        seed: Seed of the draws.
     """
 
     size: float = 0.2
@@ -64,7 +64,7 @@ class Surges:
                 raise ValueError(f"{rule} must be at least 0 and finite, got {getattr(self, rule)}")
 
     def draw(self, demands: Demands, steps: int) -> dict[str, FloatArray]:
-        """By job, what comes in for a task in each step, in what was planned: shape ``(periods * steps,)``."""
+        """Return what arrives for a task of each job in each step, relative to plan, shape ``(periods * steps,)``."""
         draw = np.random.default_rng(self.seed)
         total = steps * len(demands.periods)
         slope = np.arange(1, self.ramp + 1) / (self.ramp + 1)
@@ -84,16 +84,16 @@ def simulate_day(
     forecaster: Forecaster | None,
     limits: ReconfigurationLimits | None = None,
 ) -> DayResult:
-    """Lives through a day.
+    """Simulate a day.
 
     Args:
-        placement: the plan.
-        arrivals: by job, what comes in for a task in each step, in what was planned; as many steps for each period.
-        forecaster: foresees it; None: the plan stays as it is.
-        limits: what a change may cost.
+        placement: The plan.
+        arrivals: By job, what arrives for a task in each step, relative to plan; the same number of steps per period.
+        forecaster: Forecaster of the arrivals; None to keep the plan as it is.
+        limits: Limits of a change.
 
     Raises:
-        ValueError: if the arrivals are not of these jobs, or not as many for each period.
+        ValueError: If the arrivals are of other jobs, or their number is not the same for each period.
     """
     demands = placement.demands
     if strangers := set(demands.jobs) ^ set(arrivals):
@@ -116,7 +116,7 @@ def simulate_day(
         now = Reconfigurer(placement, period, limits)
         for step in range(period * steps, (period + 1) * steps):
             if foreseen:
-                # No less than was planned: that is kept for it.
+                # At least the planned demand, whose GPUs are reserved.
                 wanted = {name: demands.jobs[name].rate * max(float(foreseen[name][step]), 1.0) for name in arrivals}
                 changes = now.meet(wanted)
                 moves += sum(change.kind == "moved" for change in changes)
@@ -135,5 +135,5 @@ def simulate_day(
 
 
 def capacity(demands: Demands, choice: Choice) -> float:
-    """Samples a second that what a task has can train on."""
+    """Return the samples a second that a choice can train on."""
     return choice.gpu_count * demands.levels[choice.level].speed[choice.gpu] / demands.epochs

@@ -1,12 +1,12 @@
-"""Tasks that train where their data is made, or in the cloud: what there is, what is wanted, what a choice costs.
+"""Demands of a day: tasks that train where their data is produced, or in the cloud, and what each choice costs.
 
-A job's data comes in at ``rate`` samples a second, in each of its tasks. What comes in within a window is trained on
-for so many epochs within the next, so a task needs ``rate * epochs / speed`` GPUs of a type for as long as its period
-lasts. The faster kind of arithmetic needs fewer and is less accurate. Nodes at the edge have few of everything; the
-cloud has all, but is far away (Sartzetakis et al., "Dynamic Edge/Cloud Resource Allocation for Distributed Computation
-under Semi-Static Demands"). Its formulas have slips; what is meant is told in :mod:`.planner`.
+A job's data arrives at ``rate`` samples a second in each of its tasks. What arrives within a window is trained on for
+so many epochs within the next one, so a task needs ``rate * epochs / throughput`` GPUs of a type as long as its period
+lasts. Faster arithmetic needs fewer GPUs and is less accurate. Nodes at the edge have few of everything; the cloud has
+all, but is far away (Sartzetakis et al., "Dynamic Edge/Cloud Resource Allocation for Distributed Computation under
+Semi-Static Demands"). Its formulas have slips; :mod:`.planner` says what they mean.
 
-All costs are of one window.
+All costs are for one window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import product
 from typing import NamedTuple
 
 CLOUD = "cloud"
-# Counts that differ by less are one.
+# Tolerance of counts and amounts.
 EXACT = 1e-9
 
 
@@ -27,7 +27,7 @@ class Gpu:
     """A type of GPU.
 
     Args:
-        price: of one for an hour in the cloud.
+        price: Price of one for an hour in the cloud.
     """
 
     price: float
@@ -41,8 +41,8 @@ class Level:
     """A kind of arithmetic.
 
     Args:
-        accuracy: that is reached with it, 0 to 1.
-        speed: samples a second on one GPU, by type.
+        accuracy: Accuracy reached with it, 0 to 1.
+        speed: Samples a second on one GPU, by type.
     """
 
     accuracy: float
@@ -58,12 +58,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place at the edge.
+    """A node at the edge.
 
     Args:
-        gpus: that it has, by type.
-        bandwidth: megabytes a second that can come in.
-        aggregation: of its processors, in the unit of the jobs' ``aggregation``.
+        gpus: Its GPUs, by type.
+        bandwidth: Incoming bandwidth, in megabytes a second.
+        aggregation: Capacity of its processors, in the unit of the jobs' ``aggregation``.
     """
 
     gpus: Mapping[str, float]
@@ -78,11 +78,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """Far away, and without end.
+    """The cloud, far away and without limits.
 
     Args:
-        delay: milliseconds to it.
-        gigabyte: price of one that goes there.
+        delay: Delay to it, in milliseconds.
+        gigabyte: Price of sending a gigabyte there.
     """
 
     delay: float = 0.0
@@ -94,11 +94,11 @@ class Cloud:
 
 @dataclass(frozen=True, slots=True)
 class EdgePrices:
-    """What the edge costs.
+    """Prices at the edge.
 
     Args:
-        gpu: a GPU, in what it costs in the cloud.
-        gigabyte: price of one that goes to a node.
+        gpu: Price of a GPU, relative to its price in the cloud.
+        gigabyte: Price of sending a gigabyte to a node.
     """
 
     gpu: float = 1.5
@@ -113,13 +113,13 @@ class PlacedJob:
     """A job: tasks that are alike.
 
     Args:
-        tasks: how many in each period. Those of a period with fewer are the first of those of one with more.
-        rate: samples a second that come in for each task.
-        sample: megabytes of one.
-        aggregation: that each task needs of a node's processors.
-        delay: milliseconds that its data may be under way; how far away the cloud may be.
-        accuracy: that each task must reach at least.
-        moves: whether a task may train elsewhere in the next period.
+        tasks: Number of tasks in each period. Those of a period with fewer are the first of those of one with more.
+        rate: Samples a second that arrive for each task.
+        sample: Megabytes of a sample.
+        aggregation: Capacity of a node's processors that each task needs.
+        delay: Delay that its data tolerates, in milliseconds: how far away the cloud may be.
+        accuracy: Accuracy that each task must reach.
+        moves: Whether a task may train elsewhere in the next period.
     """
 
     tasks: tuple[int, ...]
@@ -147,20 +147,20 @@ class Demands:
     """What there is and what is wanted over the day.
 
     Args:
-        periods: their names, in their order.
-        gpus: types, by name.
-        levels: kinds of arithmetic, by name.
-        nodes: at the edge, by name.
-        jobs: by name.
-        cloud: how far away it is, and what goes there costs.
-        edge: what the edge costs.
-        window: seconds of one.
-        epochs: that a window's samples are trained on.
-        whole: whether a task has whole GPUs.
-        cycle: whether the last period goes over into the first.
+        periods: Names of the periods, in order.
+        gpus: Types of GPU, by name.
+        levels: Kinds of arithmetic, by name.
+        nodes: Nodes at the edge, by name.
+        jobs: Jobs, by name.
+        cloud: Distance and prices of the cloud.
+        edge: Prices at the edge.
+        window: Seconds of a window.
+        epochs: Epochs that a window's samples are trained for.
+        whole: Whether a task gets whole GPUs.
+        cycle: Whether the first period follows the last.
 
     Raises:
-        ValueError: if a part does not fit to the others.
+        ValueError: If a part does not fit the others.
     """
 
     periods: tuple[str, ...]
@@ -178,10 +178,10 @@ class Demands:
     def __post_init__(self) -> None:
         object.__setattr__(self, "periods", tuple(self.periods))
         if not self.periods or len(set(self.periods)) < len(self.periods):
-            raise ValueError(f"periods must be at least one, each of another name, got {self.periods}")
+            raise ValueError(f"periods must have distinct names, at least one, got {self.periods}")
         for rule, some in (("gpus", self.gpus), ("levels", self.levels), ("jobs", self.jobs)):
             if not some:
-                raise ValueError(f"{rule} must be at least one, got none")
+                raise ValueError(f"{rule} must have at least one entry, got none")
         if CLOUD in self.nodes:
             raise ValueError(f"a node must not be called {CLOUD!r}")
         _positive(window=self.window, epochs=self.epochs)
@@ -209,14 +209,14 @@ class Demands:
 
     @property
     def steps(self) -> list[tuple[int, int]]:
-        """Periods that follow each other."""
+        """Pairs of consecutive periods."""
         steps = [(period, period + 1) for period in range(len(self.periods) - 1)]
         return [*steps, (len(self.periods) - 1, 0)] if self.cycle and len(self.periods) > 2 else steps
 
     def choices(self, job: PlacedJob) -> list[Choice]:
-        """How a task of a job may best be served, at each place.
+        """Return the best choices for a task of a job at each location.
 
-        The cloud has enough of everything: of each level there only the cheapest type can be the best.
+        The cloud has enough of everything, so for each level only its cheapest type of GPU can be the best.
         """
         found = self.every(job)
         cheapest: dict[str, Choice] = {}
@@ -226,7 +226,7 @@ class Demands:
         return [one for one in found if one.location != CLOUD or cheapest[one.level] is one]
 
     def every(self, job: PlacedJob) -> list[Choice]:
-        """How a task of a job may be served at all."""
+        """Return all choices for a task of a job."""
         found = []
         for location, (level_name, level) in product(self.locations, self.levels.items()):
             if level.accuracy < job.accuracy - EXACT or (location == CLOUD and self.cloud.delay > job.delay):
@@ -244,7 +244,7 @@ class Demands:
         return found
 
     def _cost(self, job: PlacedJob, location: str, gpu: str, gpu_count: float) -> float:
-        """Of a task for a window (eq. 2; there both places are charged what processing costs in the cloud)."""
+        """Return the cost of a task for a window (eq. 2, which charges the cloud's price of processing everywhere)."""
         hours, gigabytes = self.window / 3600, job.rate * self.window * job.sample / 1000
         processing = gpu_count * hours * self.gpus[gpu].price
         if location == CLOUD:
@@ -253,15 +253,15 @@ class Demands:
 
 
 class Choice(NamedTuple):
-    """How a task may be served.
+    """A way to serve a task.
 
-    Args:
-        location: a node, or the cloud.
-        gpu: type.
-        level: of accuracy.
+    Attributes:
+        location: A node, or the cloud.
+        gpu: Type of GPU.
+        level: Kind of arithmetic.
         gpu_count: GPUs that it takes.
-        accuracy: that it reaches.
-        cost: for a window.
+        accuracy: Accuracy that it reaches.
+        cost: Cost for a window.
     """
 
     location: str

@@ -1,7 +1,7 @@
-"""A plan acts: each of its tasks is a job of a pool, and is told where it trains, and on how many devices.
+"""Executes a plan on a pool: each of its tasks is a job, which is told where to train, and on how many devices.
 
-The pool's devices are at the places of the plan; a unit is a device. A task that is not there in a period is paused and
-its memory freed. What moves saves, leaves and comes back, as with any other change of devices.
+The pool's devices are at the plan's locations, and a GPU is a device. A task that is not present in a period is paused
+and its memory released. A task that moves saves, leaves and resumes, as with any other change of devices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lightning_core.placement.reconfigurer import Change, ReconfigurationLimits,
 
 
 def job_name(demands: Demands, task: Task) -> str:
-    """Of the pool's job that a task is: its job's, with a number if that has several tasks.
+    """Return the name of the pool's job for a task: its job's name, numbered if that has several tasks.
 
     Example::
 
@@ -30,12 +30,12 @@ def job_name(demands: Demands, task: Task) -> str:
 
 
 class PlanExecutor:
-    """Holds the jobs of a pool to a plan, period after period, and moves them where more comes in than was planned.
+    """Holds the jobs of a pool to a plan, period by period, and moves them where demand exceeds the plan.
 
     Args:
-        placement: the plan.
-        tell: hands an event to the pool's scheduler.
-        limits: what a change within a period may cost.
+        placement: The plan.
+        tell: Hands an event to the pool's scheduler.
+        limits: Limits of a change within a period.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class PlanExecutor:
     ) -> None:
         self.placement = placement
         self.now: Reconfigurer | None = None
-        """The period that has begun, as it is changed."""
+        """The present period, as it is changed; None before the first."""
         self._tell, self._limits = tell, limits
         self._told: dict[Task, Choice] = {}
 
     def begin(self, period: int) -> None:
-        """A period begins: everybody goes where the plan has it."""
+        """Begin a period: send every job where the plan has it."""
         self.now = Reconfigurer(self.placement, period, self._limits)
         for task in self.placement.served:
             choice, before = self.now.now.get(task), self._told.pop(task, None)
@@ -64,13 +64,13 @@ class PlanExecutor:
                 self._tell(Resume(name, Asker.PLAN))
 
     def meet(self, rates: Mapping[str, float]) -> list[Change]:
-        """Serves what is expected now, as :meth:`Reconfigurer.meet`, and moves the jobs.
+        """Serve the expected demand, as :meth:`Reconfigurer.meet`, and move the jobs.
 
         Raises:
-            ValueError: if no period has begun, there is no such job, or a rate is not positive.
+            ValueError: If no period has begun, there is no such job, or a rate is not positive.
         """
         if self.now is None:
-            raise ValueError("a period must have begun, got none")
+            raise ValueError("no period has begun: call begin first")
         changes = self.now.meet(rates)
         for change in changes:
             if change.after != change.before:

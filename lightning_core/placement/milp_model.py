@@ -1,4 +1,4 @@
-"""TODO."""
+"""The mixed-integer programme behind the planner: variables, constraints, objective and its solution."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
 from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, range_width, usage
 
-NODES = 100_000
+MAX_SEARCH_NODES = 100_000
 
 
-# A task that is not served costs more than all that could be said of it.
+# Price of an unserved task, above all other parts of the objective.
 UNSERVED = 1e3
 
 
 class TaskGroup(NamedTuple):
-    """Tasks that are alike.
+    """Tasks with equal needs that are present in the same periods.
 
-    Args:
-        job: one of theirs.
-        periods: in which they are there.
-        tasks: all of them.
-        choices: how each may be served.
+    Attributes:
+        job: Job of one of them.
+        periods: Periods in which they are present.
+        tasks: The tasks.
+        choices: Choices for each of them.
     """
 
     job: PlacedJob
@@ -40,7 +40,7 @@ class TaskGroup(NamedTuple):
 
 @dataclass
 class ConstraintRows:
-    """Rows of a sparse matrix, as they are made."""
+    """Rows of a sparse constraint matrix under construction."""
 
     data: list[float] = field(default_factory=list)
     row: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class ConstraintRows:
     high: list[float] = field(default_factory=list)
 
     def add(self, entries: Sequence[tuple[int, float]], low: float, high: float) -> None:
-        """One row: columns with what they count for, and between which limits their sum lies."""
+        """Add a row: columns with coefficients, and the bounds of their sum."""
         self.row += [len(self.low)] * len(entries)
         self.column += [column for column, _ in entries]
         self.data += [value for _, value in entries]
@@ -57,32 +57,32 @@ class ConstraintRows:
         self.high.append(high)
 
     def constraint(self, columns: int) -> LinearConstraint:
-        """For a solver."""
+        """Return the rows for a solver."""
         matrix = csr_array((self.data, (self.row, self.column)), shape=(len(self.low), columns))
         return LinearConstraint(matrix, self.low, self.high)
 
 
 class MilpModel:
-    """The integer programme: how many of each group are served how in each period.
+    """The programme: how many tasks of each group are served by which choice in each period.
 
     Args:
-        demands: what there is and what is wanted.
-        groups: the tasks.
-        moves: whether moves count.
-        partly: whether tasks may go without, at a price above all others.
+        demands: What there is and what is wanted.
+        groups: The tasks.
+        moves: Whether moves count.
+        partly: Whether tasks may go unserved, at a prohibitive price.
     """
 
     def __init__(self, demands: Demands, groups: Sequence[TaskGroup], *, moves: bool, partly: bool = False) -> None:
         self.demands, self.groups = demands, groups
         self.offset = 0.0
-        """Of the objective, which the solver does not see."""
+        """Constant part of the objective, which the solver does not see."""
         self.cost: list[float] = []
         self.accurate: list[float] = []
         self.high: list[float] = []
         self.pairs = sum(len(group.tasks) * len(group.periods) for group in groups)
-        """Tasks and periods in which they are there."""
+        """Number of pairs of a task and a period in which it is present."""
         self.steps = 0
-        """Of tasks from one period to the next."""
+        """Number of steps of tasks from one period to the next."""
         self._first: dict[tuple[int, int], int] = {}  # column of the first choice, by group and period
         self._without: dict[tuple[int, int], int] = {}
         self._stays: list[int] = []
@@ -102,7 +102,7 @@ class MilpModel:
         return len(self.cost) - 1
 
     def _serve(self, number: int, group: TaskGroup, period: int, partly: bool) -> None:
-        """Each task once (4)."""
+        """Serve each task once (4)."""
         count = float(len(group.tasks))
         self._first[number, period] = len(self.cost)
         columns = [self._column(choice.cost, choice.accuracy, count) for choice in group.choices]
@@ -112,7 +112,7 @@ class MilpModel:
         self._rows.add([(column, 1.0) for column in columns], count, count)
 
     def _room(self) -> None:
-        """Of each node in each period (5 to 7)."""
+        """Respect each node's capacity in each period (5 to 7)."""
         for period in range(len(self.demands.periods)):
             used: dict[tuple[str, str], list[tuple[int, float]]] = {}
             for (number, when), first in self._first.items():
@@ -127,7 +127,7 @@ class MilpModel:
                     self._rows.add(entries, 0.0, room)
 
     def _stay(self, number: int, group: TaskGroup, moves: bool) -> None:
-        """Who may not move is where he was; else it is counted who stays (10, 11)."""
+        """Keep tasks that must not move in place; count how many of the others stay (10, 11)."""
         if not group.job.moves:
             for one, two in zip(group.periods, group.periods[1:], strict=False):
                 for location in self.demands.locations:
@@ -151,14 +151,14 @@ class MilpModel:
                         self._rows.add([(stays, 1.0), *((column, -1.0) for column, _ in there)], -math.inf, 0.0)
 
     def _at(self, number: int, period: int, location: str) -> list[tuple[int, float]]:
-        """The columns of a group that is at a place in a period."""
+        """Return the columns of a group at a location in a period."""
         first = self._first[number, period]
         return [(first + k, 1.0) for k, choice in enumerate(self.groups[number].choices) if choice.location == location]
 
     # -------------------------------------------------------------------------------------------- what is wanted
 
     def weigh(self, weights: Weights, ranges: ObjectiveRanges) -> None:
-        """Sets the objective (1)."""
+        """Set the objective (1)."""
         cost, accurate = np.array(self.cost), np.array(self.accurate)
         by_cost = weights.cost / range_width(ranges.cost)
         by_accuracy = weights.accuracy / range_width(ranges.accuracy) / max(self.pairs, 1)
@@ -171,18 +171,18 @@ class MilpModel:
         )  # fmt: skip
 
     def at_least(self, accuracy: float) -> None:
-        """The mean accuracy must be so much."""
+        """Bound the mean accuracy from below."""
         entries = [(column, value) for column, value in enumerate(self.accurate) if value]
         self._rows.add(entries, accuracy * self.pairs - EXACT, math.inf)
 
     def ranges(self) -> ObjectiveRanges:
-        """From the cheapest plan to the most accurate one that is cheapest, without asking for whole tasks."""
+        """Return the ranges from the cheapest plan to the cheapest of the most accurate ones, with tasks divisible."""
         cost, accurate = np.array(self.cost), np.array(self.accurate)
         cheapest = self._solved(cost, whole=False)
         best = self._solved(-accurate, whole=False)
-        if cheapest.x is None or best.x is None:  # whoever solves it explains
+        if cheapest.x is None or best.x is None:  # solving it will explain why
             return ObjectiveRanges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0))
-        # In two steps: a price too small to matter for accuracy is too small for a solver as well.
+        # In two steps: a cost weight too small to affect accuracy is too small for a solver as well.
         reached = float(accurate @ best.x)
         as_good = self._solved(cost, whole=False, least=LinearConstraint(accurate[None], reached * (1 - 1e-7)))
         best = best if as_good.x is None else as_good
@@ -191,11 +191,11 @@ class MilpModel:
         return ObjectiveRanges((costs[0], costs[1]), (means[0], means[1]), (0.0, float(self.steps)))
 
     def relaxed(self) -> OptimizeResult:
-        """Whether it could be done, if tasks could be parted."""
+        """Solve the relaxation in which tasks are divisible."""
         return self._solved(np.array(self.cost), whole=False)
 
     def solve(self, gap: float, nodes: int, seconds: float | None) -> OptimizeResult:
-        """By HiGHS."""
+        """Solve the programme with HiGHS."""
         return self._solved(self._objective, whole=True, gap=gap, nodes=nodes, seconds=seconds)
 
     def _solved(
@@ -204,13 +204,13 @@ class MilpModel:
         *,
         whole: bool,
         gap: float = 0.0,
-        nodes: int = NODES,
+        nodes: int = MAX_SEARCH_NODES,
         seconds: float | None = None,
         least: LinearConstraint | None = None,
     ) -> OptimizeResult:
         columns = len(self.cost)
         integral = np.full(columns, 1 if whole else 0)
-        integral[self._stays] = 0  # they are whole where the others are
+        integral[self._stays] = 0  # integral where the others are
         options = {"mip_rel_gap": gap, "node_limit": nodes} | ({} if seconds is None else {"time_limit": seconds})
         objective = np.concatenate([objective, np.zeros(columns - len(objective))])
         return milp(objective, integrality=integral, bounds=Bounds(np.zeros(columns), self.high),
@@ -220,7 +220,7 @@ class MilpModel:
     # ------------------------------------------------------------------------------------------------- who is where
 
     def assign(self, found: FloatArray) -> Placement:
-        """The tasks themselves: as many as can stay where they were."""
+        """Return the placement of a solution, with as many tasks staying where they were as possible."""
         served: dict[Task, list[Choice | None]] = {
             task: [None] * len(self.demands.periods) for group in self.groups for task in group.tasks
         }
@@ -228,12 +228,12 @@ class MilpModel:
             before: dict[Task, str] = {}
             for period in group.periods:
                 first = self._first[number, period]
-                slots: list[Choice] = []
+                available: list[Choice] = []
                 for column, choice in enumerate(group.choices, first):
-                    slots += [choice] * round(float(found[column]))
+                    available += [choice] * round(float(found[column]))
                 if before and not any(step[1] == period and step[0] in group.periods for step in self.demands.steps):
                     before = before if not group.job.moves else {}
-                before = _assign_tasks(group.tasks, slots, before, served, period)
+                before = _assign_tasks(group.tasks, available, before, served, period)
         order = {
             task: None
             for name, job in self.demands.jobs.items()
@@ -244,14 +244,14 @@ class MilpModel:
 
 def _assign_tasks(
     tasks: Sequence[Task],
-    slots: list[Choice],
+    available: list[Choice],
     before: dict[Task, str],
     served: dict[Task, list[Choice | None]],
     period: int,
 ) -> dict[Task, str]:
-    """Gives each task a slot, first those that can stay; where they are now."""
+    """Assign the tasks of a group to its choices in a period, first those that can stay; return their locations."""
     free: dict[str, list[Choice]] = {}
-    for choice in slots:
+    for choice in available:
         free.setdefault(choice.location, []).append(choice)
     left = []
     for task in tasks:
@@ -260,6 +260,6 @@ def _assign_tasks(
         else:
             left.append(task)
     rest = [choice for some in free.values() for choice in some]
-    for task, choice in zip(left, rest, strict=False):  # where not all are served, the last go without
+    for task, choice in zip(left, rest, strict=False):  # where not all are served, the last tasks go unserved
         served[task][period] = choice
     return {task: now.location for task in tasks if (now := served[task][period]) is not None}

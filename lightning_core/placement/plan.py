@@ -1,4 +1,4 @@
-"""Where each task trains in each period, and what that is worth."""
+"""A plan: where each task trains in each period, and what that is worth."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Task(NamedTuple):
 
     job: str
     number: int
-    """From 0; it is there in the periods in which its job has more tasks than that."""
+    """Number from 0; the task is present in the periods in which its job has more tasks than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What counts (eq. 1). Each part is taken in its own range, from the cheapest plan to the most accurate one.
+    """Weights of the objective (eq. 1); each part is scaled to its range, from the cheapest to the most accurate plan.
 
     Args:
-        cost: of money.
-        accuracy: of the mean accuracy.
-        moves: of tasks that train elsewhere than in the period before.
+        cost: Weight of the cost.
+        accuracy: Weight of the mean accuracy.
+        moves: Weight of tasks that train elsewhere than in the period before.
     """
 
     cost: float = 0.5
@@ -37,18 +37,18 @@ class Weights:
             if not getattr(self, rule) >= 0:
                 raise ValueError(f"{rule} must be at least 0, got {getattr(self, rule)}")
         if not self.cost + self.accuracy + self.moves > 0:
-            raise ValueError("of the weights at least one must be above 0, got 0, 0 and 0")
+            raise ValueError("at least one weight must be above 0, got 0, 0 and 0")
 
 
 class ObjectiveRanges(NamedTuple):
-    """Between which the parts of the objective lie: money, mean accuracy, moves."""
+    """Ranges of the objective's parts: cost, mean accuracy, moves."""
 
     cost: tuple[float, float]
     accuracy: tuple[float, float]
     moves: tuple[float, float]
 
     def objective(self, weights: Weights, cost: float, accuracy: float, moves: float) -> float:
-        """The weighted sum of the parts, each in its range; less is better."""
+        """Return the weighted sum of the scaled parts; less is better."""
         parts = (_part(cost, self.cost), -_part(accuracy, self.accuracy), _part(moves, self.moves))
         return weights.cost * parts[0] + weights.accuracy * parts[1] + weights.moves * parts[2]
 
@@ -58,17 +58,17 @@ def _part(value: float, within: tuple[float, float]) -> float:
 
 
 def range_width(within: tuple[float, float]) -> float:
-    """Of a range; 1 where nothing can be chosen."""
+    """Return the width of a range; 1 where there is no choice."""
     return within[1] - within[0] if within[1] - within[0] > EXACT else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """All tasks, where they are.
+    """All tasks and their choices.
 
     Args:
-        demands: what was wanted.
-        served: by task, a choice for each period; None where it is not there, or not served.
+        demands: Demands that it serves.
+        served: Choice of each task by period; None where it is not present, or not served.
     """
 
     demands: Demands
@@ -76,18 +76,18 @@ class Placement:
 
     @property
     def cost(self) -> float:
-        """Of a window, all periods together (eq. 2)."""
+        """Cost of a window, summed over periods (eq. 2)."""
         return sum(choice.cost for choice in self.choices())
 
     @property
     def accuracy(self) -> float:
-        """Mean over all tasks and periods that are served (eq. 3, divided by their number); 0 if none are."""
+        """Mean accuracy over all served tasks and periods (eq. 3, divided by their number); 0 if there are none."""
         found = [choice.accuracy for choice in self.choices()]
         return sum(found) / len(found) if found else 0.0
 
     @property
     def gpu_count(self) -> float:
-        """GPUs, all periods together."""
+        """GPUs, summed over periods."""
         return sum(choice.gpu_count for choice in self.choices())
 
     @property
@@ -101,7 +101,7 @@ class Placement:
 
     @property
     def unserved(self) -> list[tuple[Task, int]]:
-        """Tasks that are there in a period and not served in it."""
+        """Tasks and periods in which they are present but not served."""
         return [
             (task, period)
             for task, choices in self.served.items()
@@ -110,11 +110,11 @@ class Placement:
         ]
 
     def choices(self) -> Iterator[Choice]:
-        """Of all tasks that are served in all periods."""
+        """Return the choices of all served tasks in all periods."""
         return (choice for choices in self.served.values() for choice in choices if choice is not None)
 
     def held(self, location: str, period: int) -> dict[str, float]:
-        """What a place gives in a period: GPUs by type, ``bandwidth`` and ``aggregation``."""
+        """Return what is used of a location in a period: GPUs by type, ``bandwidth`` and ``aggregation``."""
         held = dict.fromkeys([*self.demands.gpus, "bandwidth", "aggregation"], 0.0)
         for task, choices in self.served.items():
             if (choice := choices[period]) is not None and choice.location == location:
@@ -123,7 +123,7 @@ class Placement:
         return held
 
     def check(self) -> None:
-        """Raises AssertionError if a rule is broken: of room, of the cloud's delay, of accuracy, of moving."""
+        """Raise AssertionError if a constraint is violated: capacity, delay, accuracy, or a forbidden move."""
         demands = self.demands
         for location, node in demands.nodes.items():
             for period, name in enumerate(demands.periods):
@@ -137,8 +137,8 @@ class Placement:
             job = demands.jobs[task.job]
             allowed = demands.choices(job)
             for period, choice in enumerate(choices):
-                assert choice is None or task.number < job.tasks[period], f"{task} is not there in period {period}"
-                assert choice is None or choice in allowed, f"{task}: {choice} is none that it may have"
+                assert choice is None or task.number < job.tasks[period], f"{task} is not present in period {period}"
+                assert choice is None or choice in allowed, f"{task}: {choice} is not allowed"
             locations = {choice.location for choice in choices if choice is not None}
             assert job.moves or len(locations) <= 1, (
                 f"{task} must not move, and trains in {', '.join(sorted(locations))}"
@@ -146,12 +146,12 @@ class Placement:
 
 
 def usage(job: PlacedJob, choice: Choice) -> dict[str, float]:
-    """What a task takes of its place."""
+    """Return what a task uses of its location."""
     return {choice.gpu: choice.gpu_count, "bandwidth": job.rate * job.sample, "aggregation": job.aggregation}
 
 
 def capacity_of(demands: Demands, location: str, resource: str) -> float:
-    """What a place has: GPUs of a type, ``bandwidth`` or ``aggregation``."""
+    """Return what a location has: GPUs of a type, ``bandwidth`` or ``aggregation``."""
     if location not in demands.nodes:
         return math.inf
     node = demands.nodes[location]

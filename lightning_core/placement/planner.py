@@ -1,12 +1,12 @@
-"""The plan of the day, as an integer programme (Sartzetakis et al., eqs. 1 to 11), solved by HiGHS.
+"""Plans a day as an integer programme (Sartzetakis et al., eqs. 1 to 11), solved by HiGHS.
 
-What its formulas mean: the edge charges its own price of processing (2); the accuracy is the mean over tasks and
-periods (3); each node has room in each period (5 to 7); a task may go to the cloud if that is no further than its data
-may travel (8); a task has moved if its place differs, whatever its accuracy, and one that must not move stays (10, 11).
+What the formulas mean: the edge charges its own price of processing (2); accuracy is the mean over tasks and periods
+(3); each node has its capacity in each period (5 to 7); a task may go to the cloud if that is no farther than its data
+may travel (8); a task moves if its location differs, whatever its accuracy, and one that must not move stays (10, 11).
 
-Tasks that are alike are counted, not listed: alike in what they need and in which periods they are there. How many are
-where in each period is decided, and how many stay from one period to the next: at most as many as are there in both. On
-an open chain of periods that is exact, for each step can be dealt out on its own; around a cycle it is not, and tasks
+Tasks with equal needs that are present in the same periods are counted, not listed. The variables are how many of them
+are where in each period, and how many stay from one period to the next: at most as many as are there in both. On an
+open chain of periods that is exact, because each step can be assigned on its own. Around a cycle it is not, so tasks
 whose moves count are listed one by one.
 """
 
@@ -16,19 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_core.placement.demands import Demands, PlacedJob
-from lightning_core.placement.milp_model import NODES, MilpModel, TaskGroup
+from lightning_core.placement.milp_model import MAX_SEARCH_NODES, MilpModel, TaskGroup
 from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, usage
 
-# What is left when a solution counts as the best, and how many nodes of the search are looked at, at most.
+# Relative gap at which a solution counts as optimal.
 GAP = 1e-3
 
 
 class InfeasibleError(ValueError):
-    """Not all that is wanted can be served; the words say what is missing where.
+    """Not all tasks can be served; the message says what is missing where.
 
     Attributes:
-        largest: the plan that serves the most.
-        missing: by period and what is short, how much of it those that are not served would take at least.
+        largest: Placement that serves the most tasks.
+        missing: By period and resource, how much of it the unserved tasks would need at least.
     """
 
     def __init__(self, words: str, largest: Placement, missing: dict[tuple[str, str], float]) -> None:
@@ -38,14 +38,14 @@ class InfeasibleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A plan, and how good it is.
+    """A plan and its quality.
 
-    Args:
-        placement: the plan.
-        ranges: between which its parts lie.
-        objective: weighted, each part in its range; less is better.
-        bound: no plan has less.
-        variables: of the programme.
+    Attributes:
+        placement: The plan.
+        ranges: Ranges of the objective's parts.
+        objective: Weighted sum of the scaled parts; less is better.
+        bound: Lower bound of the objective of any plan.
+        variables: Number of variables of the programme.
     """
 
     placement: Placement
@@ -63,24 +63,24 @@ def plan(
     ranges: ObjectiveRanges | None = None,
     listed: bool = False,
     gap: float = GAP,
-    nodes: int = NODES,
+    nodes: int = MAX_SEARCH_NODES,
     seconds: float | None = None,
 ) -> Solution:
-    """The best plan.
+    """Return the best plan.
 
     Args:
-        demands: what there is and what is wanted.
-        weights: what counts.
-        accuracy: that the mean must reach at least; None: what the weights make of it.
-        ranges: between which the parts of the objective lie, if they are known.
-        listed: whether each task is a variable of its own; it is slower, and the same.
-        gap: that may be left to the bound.
-        nodes: of the search, at most.
-        seconds: that it may take at most; with a limit the answer depends on the machine.
+        demands: What there is and what is wanted.
+        weights: Weights of the objective.
+        accuracy: Lower bound of the mean accuracy; None for what the weights give.
+        ranges: Ranges of the objective's parts, if they are known.
+        listed: Whether each task is a variable of its own, which is slower and gives the same.
+        gap: Relative gap to the bound that may be left.
+        nodes: Most nodes of the search.
+        seconds: Most seconds; with a limit the plan depends on the machine.
 
     Raises:
-        InfeasibleError: if not all tasks can be served.
-        ValueError: if the mean accuracy cannot be reached, or the limits were too low for any plan.
+        InfeasibleError: If not all tasks can be served.
+        ValueError: If the mean accuracy cannot be reached, or the limits were too low to find a plan.
 
     Example::
 
@@ -117,7 +117,7 @@ def plan(
 
 
 def group_tasks(demands: Demands, *, listed: bool = False) -> list[TaskGroup]:
-    """The tasks by what they are like; ``listed``: each on its own."""
+    """Return the tasks grouped by needs and periods; ``listed``: each on its own."""
     alike: dict[tuple[object, ...], list[Task]] = {}
     of: dict[tuple[object, ...], tuple[PlacedJob, tuple[int, ...]]] = {}
     for name, job in demands.jobs.items():
@@ -147,7 +147,7 @@ def _servable(demands: Demands, groups: Sequence[TaskGroup]) -> None:
 def _explained(demands: Demands, groups: Sequence[TaskGroup]) -> InfeasibleError:
     """What is missing, and the largest part that fits."""
     programme = MilpModel(demands, groups, moves=False, partly=True)
-    found = programme.solve(GAP, NODES, None)
+    found = programme.solve(GAP, MAX_SEARCH_NODES, None)
     largest = programme.assign(found.x)
     missing: dict[tuple[str, str], float] = {}
     count: dict[int, int] = {}

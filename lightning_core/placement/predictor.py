@@ -1,6 +1,6 @@
-"""How much will come in within the next steps of a quarter of an hour: from three or four of them, two or three ahead.
+"""Predictors of arrivals within the next steps of a quarter of an hour.
 
-Each is told beside persistence, which is the one to beat (:func:`~lightning_core.planning.time_series.errors`).
+Errors are relative to persistence, the predictor to beat (:func:`~lightning_core.planning.time_series.errors`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lightning_core.planning.time_series import Autoregressive, Forecaster, Last
 PREDICTORS: Mapping[str, Forecaster] = MappingProxyType(
     {"persistence": LastValue(), "autoregression": Autoregressive(order=4, window=192), "trend": Trend(4)}
 )
-"""By name: all goes on as it is; a linear function of the last four steps, fitted to two days; a line through them."""
+"""By name: persistence; a linear function of the last four steps, fitted to two days; a line through the last four."""
 
 
 def relative_errors(series: Sequence[FloatArray], horizon: int = 3) -> dict[str, FloatArray]:
-    """Mean absolute errors of each, in those of persistence, by steps ahead: shape ``(horizon,)``; 1 if it has none.
+    """Return mean absolute errors relative to persistence by steps ahead, shape ``(horizon,)``; 1 if it has none.
 
     Args:
-        series: shape ``(T,)`` each.
-        horizon: steps ahead.
+        series: Series to predict, shape ``(T,)`` each.
+        horizon: Steps ahead.
     """
     wrong: dict[str, FloatArray] = {
         name: np.mean([errors(one.table(values, horizon), values) for values in series], axis=0)

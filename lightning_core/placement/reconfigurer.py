@@ -1,11 +1,11 @@
-"""What is done when more comes in than was planned, and afterwards.
+"""Changes a plan within a period when more arrives than was planned, and back afterwards.
 
-One task after the other, the one that lacks the most first: it gets more where it is, if there is room; else it
-moves, if it may and that does not cost too much; else it stays, and that is told. When all is as planned again, what
-was added is given back; who has moved stays where he is (Sartzetakis et al., section IV-C).
+One task after the other, the one that lacks most first: it grows where it is, if there is room; else it moves, if it
+may and the cost is within the limits; else it stays, and that is reported. When demand is as planned again, what was
+added is given back, and a task that has moved stays where it is (Sartzetakis et al., section IV-C).
 
-Three things are ours. Another type of GPU will do at the same place. Who cannot go elsewhere asks whether somebody
-beside it can, the one whom that costs least. And who stays for want of room takes what room there is.
+Three rules are additions. Another type of GPU at the same location will do. If a task cannot move, another one beside
+it may move instead, the one whose move costs least. A task that stays for lack of room takes the room there is.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ What = Literal["grown", "moved", "partly", "left", "released"]
 
 
 class Change(NamedTuple):
-    """What became of one task.
+    """What happened to one task.
 
-    Args:
-        task: which.
-        kind: ``"grown"`` where it is, ``"moved"``, ``"partly"`` grown though it lacks more, ``"left"`` as it was
-            though it lacks something, ``"released"``.
-        before: what it had.
-        after: what it has.
-        reason: in words.
+    Attributes:
+        task: The task.
+        kind: ``"grown"`` where it is, ``"moved"``, ``"partly"`` grown though it lacks more, ``"left"`` as it was though
+            it lacks something, or ``"released"``.
+        before: Choice before.
+        after: Choice after.
+        reason: Explanation in words.
     """
 
     task: Task
@@ -42,11 +42,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReconfigurationLimits:
-    """What a reconfiguration may cost.
+    """Limits of a reconfiguration.
 
     Args:
-        cost: more that a task may cost in a window, in what it costs as planned.
-        moves: tasks that may move in one reconfiguration.
+        cost: Largest additional cost of a task, relative to its planned cost.
+        moves: Most tasks that may move in one reconfiguration.
     """
 
     cost: float = 1.0
@@ -63,9 +63,9 @@ class Reconfigurer:
     """One period of a plan, as it is changed.
 
     Args:
-        placement: the plan.
-        period: number of the period.
-        limits: what a change may cost.
+        placement: The plan.
+        period: Number of the period.
+        limits: Limits of a change.
     """
 
     def __init__(self, placement: Placement, period: int, limits: ReconfigurationLimits | None = None) -> None:
@@ -74,25 +74,25 @@ class Reconfigurer:
         self.now: dict[Task, Choice] = {
             task: choice for task, choices in placement.served.items() if (choice := choices[period]) is not None
         }
-        """What each task has."""
+        """Present choice of each task."""
         self._planned = {task: choice.cost for task, choice in self.now.items()}
-        # Of each task what it is served for: of one job some may have grown, and others not.
+        # Demand served by task: some tasks of a job may have grown and others not.
         self._rates = {task: self.demands.jobs[task.job].rate for task in self.now}
         self._used: dict[tuple[str, str], float] = {}
         self._known: dict[PlacedJob, list[Choice]] = {}
-        # Who could go elsewhere so that others have room, by place; None until somebody asks.
+        # Tasks that could make room by moving, by location; None until computed.
         self._guests: dict[str, list[tuple[float, Task]]] | None = None
         for task, choice in self.now.items():
             self._count(task, choice, 1.0)
 
     def meet(self, rates: Mapping[str, float]) -> list[Change]:
-        """Serves what is expected now.
+        """Serve the expected demand.
 
         Args:
-            rates: samples a second for each task, by job; as it was for those that are not named.
+            rates: Samples a second for each task, by job; unchanged for jobs that are not named.
 
         Raises:
-            ValueError: if there is no such job, or a rate is not positive.
+            ValueError: If there is no such job, or a rate is not positive.
         """
         for name, rate in rates.items():
             if name not in self.demands.jobs:
@@ -119,11 +119,11 @@ class Reconfigurer:
         return (
             None
             if after == before
-            else Change(task, "released", before, after, "less comes in: gives back what it had more")
+            else Change(task, "released", before, after, "demand is lower: the additional GPUs are given back")
         )
 
     def _grown(self, task: Task, rate: float, moves: int) -> list[Change]:
-        """It gets what it lacks: last in the list what became of the task itself."""
+        """Give a task what it lacks; its own change is the last in the list."""
         before, job, bigger = self.now[task], self._job(task), self._job(task, rate)
         self._count(task, before, -1.0, job)
         after = self._as_it_is(task, bigger)
@@ -143,7 +143,7 @@ class Reconfigurer:
             self._take(task, bigger, after)
             return [
                 change,
-                Change(task, "grown", before, after, f"{_name(change.task)} has made way in {before.location}"),
+                Change(task, "grown", before, after, f"{_name(change.task)} made room in {before.location}"),
             ]
         part = self._part(job, bigger, before)
         some = self._as_it_is(task, part)
@@ -154,20 +154,20 @@ class Reconfigurer:
         return [Change(task, "left", before, before, f"{lacks}, and {why}")]
 
     def _elsewhere(self, task: Task, job: PlacedJob, moves: int) -> tuple[Choice | None, str]:
-        """Where a task costs least, is no less accurate and has room; None with why there is no such place."""
+        """Return the cheapest choice elsewhere that is no less accurate and has room; else None with the reason."""
         if not job.moves:
             return None, "it must not move"
         if moves >= self.limits.moves:
-            return None, f"{moves} have moved already"
+            return None, f"{moves} tasks have moved already, the limit"
         best = next(self._fitting(job, self.now[task], there=False), None)
         if best is None:
-            return None, "no other place has room"
+            return None, "no other location has room"
         if not self._affordable(task, best):
             return None, f"{best.location} would cost {best.cost / self._planned[task]:.2f} times what was planned"
         return best, ""
 
     def _fitting(self, job: PlacedJob, has: Choice, *, there: bool) -> Iterator[Choice]:
-        """What has room at its place, or anywhere else, and is no less accurate; the cheapest first."""
+        """Yield choices with room, at the same location or elsewhere, that are no less accurate, the cheapest first."""
         for one in self._choices(job):
             if (
                 (one.location == has.location) == there
@@ -181,7 +181,7 @@ class Reconfigurer:
         return choice.cost - planned <= self.limits.cost * planned + EXACT
 
     def _makes_way(self, task: Task, bigger: PlacedJob, wanted: Choice, moves: int) -> Change | None:
-        """Another one moves so that a task has room where it is: the one that this costs the least."""
+        """Move another task, the one whose move costs least, so that a task has room where it is."""
         if moves >= self.limits.moves:
             return None
         lacks = {
@@ -202,11 +202,11 @@ class Reconfigurer:
             if best is not None:
                 self._count(other, had, -1.0, job)
                 self._take(other, job, best)
-                return Change(other, "moved", had, best, f"makes way for {_name(task)} in {had.location}")
+                return Change(other, "moved", had, best, f"makes room for {_name(task)} in {had.location}")
         return None
 
     def _who_could_go(self) -> dict[str, list[tuple[float, Task]]]:
-        """By place, whose move costs how much, the cheapest first."""
+        """Return the tasks that could move, by location, with the cost of the move, the cheapest first."""
         found: dict[str, list[tuple[float, Task]]] = {}
         for task, has in self.now.items():
             best, _ = self._elsewhere(task, self._job(task), 0)
@@ -215,7 +215,7 @@ class Reconfigurer:
         return {location: sorted(some) for location, some in found.items()}
 
     def _part(self, job: PlacedJob, bigger: PlacedJob, has: Choice) -> PlacedJob:
-        """As much of what is wanted as there is room for."""
+        """Return as much of the demand as there is room for."""
         speed = self.demands.levels[has.level].speed[has.gpu]
         free = self._free(has.location, has.gpu)
         gpu_count = math.floor(free + EXACT) if self.demands.whole else free
@@ -225,7 +225,7 @@ class Reconfigurer:
         return replace(job, rate=max(most, job.rate))
 
     def _short(self, job: PlacedJob, choice: Choice) -> str:
-        """What is short at a place, in words."""
+        """Describe what is short at a location."""
         for resource, amount in usage(job, choice).items():
             free = self._free(choice.location, resource)
             if amount > free + EXACT:
@@ -233,7 +233,7 @@ class Reconfigurer:
         return "none"
 
     def _as_it_is(self, task: Task, job: PlacedJob) -> Choice:
-        """The same place, type and level with as much as it needs now."""
+        """Return the choice of the same location, type and level for the present demand."""
         kept = self.now[task]
         return next(
             one
@@ -254,7 +254,7 @@ class Reconfigurer:
         return capacity_of(self.demands, location, resource) - self._used.get((location, resource), 0.0)
 
     def _choices(self, job: PlacedJob) -> list[Choice]:
-        """The cheapest first; asked for again and again."""
+        """Return the choices, the cheapest first; cached."""
         if job not in self._known:
             self._known[job] = sorted(self.demands.choices(job), key=lambda one: (one.cost, one.location))
         return self._known[job]

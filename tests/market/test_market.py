@@ -119,7 +119,7 @@ def test_jobs_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(
     ("price", "available", "words"),
-    [([0.1], [1, 2], "have the same length"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
+    [([0.1], [1, 2], "length"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
      ([], [], "must have the same length"), ([math.inf], [1], "price must be at least 0 and finite")],
 )  # fmt: skip
 def test_markets_that_cannot_be(price: Any, available: Any, words: str) -> None:

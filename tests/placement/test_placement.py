@@ -86,7 +86,7 @@ def test_the_cloud_may_be_too_far_and_a_level_too_rough() -> None:
         (lambda: job(1, accuracy=2.0), "accuracy must be 0 to 1, got 2.0"),
         (lambda: job(1, delay=math.nan), "delay must be at least 0, got nan"),
         (lambda: Weights(-1.0), "cost must be at least 0, got -1.0"),
-        (lambda: Weights(0.0, 0.0, 0.0), "at least one must be above 0"),
+        (lambda: Weights(0.0, 0.0, 0.0), "at least one weight must be above 0"),
         (
             lambda: demands({"a": job(1), "b": job(1, 2)}),
             "job b: tasks must be 1 numbers, one a period, got \\(1, 2\\)",
@@ -98,8 +98,8 @@ def test_the_cloud_may_be_too_far_and_a_level_too_rough() -> None:
         (lambda: demands({"a": job(1)}, {CLOUD: Node({})}), "a node must not be called 'cloud'"),
         (lambda: demands({"a": job(1)}, {"n": Node({"h100": 1})}), "node n: must have GPUs of v100, got 'h100'"),
         (lambda: demands({"a": job(1)}, window=0.0), "window must be positive and finite, got 0.0"),
-        (lambda: Demands((), GPUS, LEVELS, {}, {"a": job(1)}), "periods must be at least one"),
-        (lambda: Demands(("a",), GPUS, LEVELS, {}, {}), "jobs must be at least one, got none"),
+        (lambda: Demands((), GPUS, LEVELS, {}, {"a": job(1)}), "periods must have distinct names"),
+        (lambda: Demands(("a",), GPUS, LEVELS, {}, {}), "jobs must have at least one entry, got none"),
     ],
 )
 def test_what_cannot_be(make: Any, words: str) -> None:
@@ -158,7 +158,7 @@ def small(draw: st.DrawFn) -> Demands:
 def test_no_plan_is_better(wanted: Demands, weights: Weights) -> None:
     plans = every(wanted) if all(wanted.choices(one) for one in wanted.jobs.values()) else []
     if not plans:
-        with pytest.raises(ValueError, match=r"cannot be served|must be servable"):
+        with pytest.raises(ValueError, match=r"cannot be served|no location can serve"):
             plan(wanted, weights)
         return
     solution = plan(wanted, weights, gap=0.0)
@@ -247,7 +247,7 @@ def test_what_is_missing_is_told_and_the_largest_part_is_offered() -> None:
 
 
 def test_a_job_that_can_be_served_nowhere() -> None:
-    with pytest.raises(ValueError, match="job a: must be servable somewhere: its data may travel 20 ms"):
+    with pytest.raises(ValueError, match="job a: no location can serve it: its data may travel 20 ms"):
         plan(demands({"a": job(1, delay=20.0)}, {}, cloud=Cloud(delay=40.0)))
 
 

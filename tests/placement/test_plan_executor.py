@@ -60,7 +60,7 @@ def test_every_period_sends_everybody_where_the_plan_has_it() -> None:
     assert names == ["cars-0", "cars-1", "bus"]
     pool = Pool(names)
     acting = PlanExecutor(placement, pool.tell, ReconfigurationLimits(cost=5.0))
-    with pytest.raises(ValueError, match="a period must have begun, got none"):
+    with pytest.raises(ValueError, match="no period has begun: call begin first"):
         acting.meet({"cars": 18.0})
     acting.begin(0)
     night = {job_name(DEMANDS, task): now[0] for task, now in placement.served.items() if now[0] is not None}

@@ -72,7 +72,7 @@ def test_where_there_is_none_it_moves_and_stays_where_it_is_then() -> None:
     assert (back.kind, back.after.location) == ("released", "m")
     small = Reconfigurer(standing("n", {"n": 11.0, "m": 11.0}, a=near()), 0)
     [left] = small.meet({"a": 18.0})
-    assert left.reason == "11 of 12 v100 are free in n, and no other place has room"
+    assert left.reason == "11 of 12 v100 are free in n, and no other location has room"
 
 
 def test_of_one_job_some_may_grow_and_others_not() -> None:
@@ -95,7 +95,10 @@ def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
     [moved] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(cost=5.0)).meet({"a": 18.0})
     assert (moved.kind, moved.after.location) == ("moved", CLOUD)
     [none] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(5.0, moves=0)).meet({"a": 18.0})
-    assert (none.kind, none.reason) == ("left", "10 of 12 v100 are free in n, and 0 have moved already")
+    assert (none.kind, none.reason) == (
+        "left",
+        "10 of 12 v100 are free in n, and 0 tasks have moved already, the limit",
+    )
 
 
 def test_another_type_will_do_where_it_is_not_too_dear() -> None:
@@ -119,8 +122,8 @@ def test_who_may_go_makes_way_for_who_may_not() -> None:
     assert left.kind == "left"
     moved, grown = now.meet({"a": 18.0})
     assert (moved.task.job, moved.kind, moved.after.location) == ("b", "moved", CLOUD)
-    assert moved.reason == "makes way for a, task 0 in n"
-    assert (grown.task.job, grown.kind, grown.reason) == ("a", "grown", "b, task 0 has made way in n")
+    assert moved.reason == "makes room for a, task 0 in n"
+    assert (grown.task.job, grown.kind, grown.reason) == ("a", "grown", "b, task 0 made room in n")
     assert [change.kind for change in now.meet({"a": 15.0})] == ["released"]
     assert now.now[Task("b", 0)].location == CLOUD
     still = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(2.0, moves=0))
