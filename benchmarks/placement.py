@@ -252,7 +252,7 @@ def foreseen(traces: Path) -> None:
         series = {name: values * np.tile(pattern, days) for name, values in drawn.items()}
         told(f"{len(series)} made series, surges of {SURGE - 1:.0%}, noise {noise:.0%}: what comes in for a job",
              list(series.values()))  # fmt: skip
-        told("... beside kind was planned", list(drawn.values()))
+        told("... beside what was planned", list(drawn.values()))
     try:
         arrivals, wanted = real(find(traces)[0])
     except FileNotFoundError as error:
