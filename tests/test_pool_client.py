@@ -14,14 +14,14 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.pool import JobEndedError, NoPoolError, NotOnThisMachineError, Pool, UnknownJobError
 from lightning_core.server.client import SocketClient
-from tests import doors
+from tests import socket_servers
 from tests.cli.test_cli import SCRIPT, _home, pool  # noqa: F401
 
 ONE = "jobs: {new: {model: tests.tiny.Line, data: tests.tiny.Points, deadline: 9m, target: {batches: 9}}}\n"
 
 
 @pytest.fixture
-def client(pool: doors.Pool) -> Pool:  # noqa: F811
+def client(pool: socket_servers.Pool) -> Pool:  # noqa: F811
     return Pool.connect()
 
 
@@ -100,7 +100,7 @@ def test_logs(client: Pool) -> None:
     assert list(followed) == ["four"]
 
 
-def test_what_changes_is_told_once(client: Pool, pool: doors.Pool) -> None:  # noqa: F811
+def test_what_changes_is_told_once(client: Pool, pool: socket_servers.Pool) -> None:  # noqa: F811
     changes = client.changes(poll=0.02)
     first = next(changes)
     assert (first.before, first.now.name) == (None, "train")

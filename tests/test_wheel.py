@@ -21,7 +21,7 @@ from lightning_core.core.answers import State, Verdict
 from lightning_core.node.processes import started
 from lightning_core.variables import KNOWN, PREFIX, unknown
 from tests.conftest import ROOT
-from tests.doors import Pool
+from tests.socket_servers import Pool
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,8 @@ from lightning_core.run.resumption import changes, seconds_down
 from lightning_core.run.run_folder import write_spec
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import PoolLostError, Summary
-from lightning_core.server.ray_actor import Actor, start_scheduler
+from lightning_core.server.ray_settings import Actor
+from lightning_core.server.start_scheduler import start_scheduler
 from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.storage.private_files import owner_only
 

@@ -244,7 +244,7 @@ def _open_pool(
     from lightning_core.cluster import config_checker
     from lightning_core.cluster.pool_manager import start_pool_manager
     from lightning_core.cluster.ray_calls import answer
-    from lightning_core.server.ray_actor import start_scheduler
+    from lightning_core.server.start_scheduler import start_scheduler
 
     with joined(head) as ray:
         scheduler = start_scheduler(POOL, settings, folder, head["socket"], on_verdict)

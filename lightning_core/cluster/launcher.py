@@ -31,7 +31,7 @@ from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.server.ray_settings import NAMESPACE
-from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
+from lightning_core.server.stall_aware_clock import MAX_WAKEUP_DELAY, StallAwareClock
 from lightning_core.storage import job_specs
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_checkpoints import adopt
@@ -96,7 +96,7 @@ class Launcher:
 
     async def _admit(self, placement: Placement, incarnation: Incarnation) -> None:
         """Launch a job as soon as its workers are ready, or report to the scheduler why they are not."""
-        clock = StallAwareClock(RETRY_INTERVAL + MAX_SILENCE + STOOD_STILL)
+        clock = StallAwareClock(RETRY_INTERVAL + MAX_SILENCE + MAX_WAKEUP_DELAY)
         waited, told = 0.0, ""
         while True:
             self._slots.changed.clear()

@@ -25,9 +25,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
-from lightning_core.server.ray_actor import Actor
-from lightning_core.server.ray_settings import NAMESPACE
-from lightning_core.server.stall_aware_clock import STOOD_STILL, StallAwareClock
+from lightning_core.server.ray_settings import NAMESPACE, Actor
+from lightning_core.server.stall_aware_clock import MAX_WAKEUP_DELAY, StallAwareClock
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import home_of
 from lightning_core.worker.assignment import Incarnation
@@ -60,7 +59,7 @@ class WorkerMonitor:
 
     async def run(self) -> None:
         """Monitor the workers until cancelled."""
-        clock = StallAwareClock(ASK_INTERVAL + STOOD_STILL)
+        clock = StallAwareClock(ASK_INTERVAL + MAX_WAKEUP_DELAY)
         while True:
             await asyncio.sleep(ASK_INTERVAL)
             try:

@@ -29,8 +29,8 @@ from lightning_core.cluster.monitor import ASK_INTERVAL, WorkerMonitor
 from lightning_core.cluster.node_slots import NodeSlots
 from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.answers import Placement
-from lightning_core.server.ray_actor import Actor, here
-from lightning_core.server.ray_settings import NAMESPACE
+from lightning_core.server.ray_settings import NAMESPACE, Actor
+from lightning_core.server.start_scheduler import here
 from lightning_core.storage.atomic_files import write_whole
 
 log = logging.getLogger(__name__)

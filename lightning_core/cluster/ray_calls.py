@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from lightning_core.node.signals import SignalReceivedError
 from lightning_core.run.follow import POLL
-from lightning_core.server.ray_actor import Actor
+from lightning_core.server.ray_settings import Actor
 
 # Seconds for which the scheduler may not answer; it restarts in seconds.
 CALL_TIMEOUT = 60.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_core.server.ray_actor import Actor
+from lightning_core.server.ray_settings import Actor
 from lightning_core.worker.assignment import Incarnation
 
 

@@ -27,8 +27,7 @@ from lightning_core.cluster.arbiter_actor import ArbiterActor
 from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.node.core_claims import CoreClaim
 from lightning_core.node.device_cores import CORES
-from lightning_core.server.ray_actor import Actor
-from lightning_core.server.ray_settings import NAMESPACE
+from lightning_core.server.ray_settings import NAMESPACE, Actor
 from lightning_core.worker.assignment import Incarnation
 from lightning_core.worker.worker import Worker
 

@@ -1,7 +1,7 @@
-"""Brings the door of a pool on another machine here: ``python -m lightning_core.server.proxy HOST:PORT SOCKET``.
+"""Serves a pool on another machine on a local socket: ``python -m lightning_core.server.proxy HOST:PORT SOCKET``.
 
-A process of its own, because Ray ends whatever has joined a cluster whose head is lost. It ends when the process that
-started it does.
+It is a separate process, because Ray ends every process that has joined a cluster whose head is lost. It ends when the
+process that started it does.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ POOL = "pool-scheduler"
 
 
 class Remote:
-    """A pool whose scheduler is an actor that this process can call; each call is passed on as it is.
+    """A pool whose scheduler is an actor of a remote Ray; every call is forwarded unchanged.
 
-    Connections are counted here, and there: those of this process begin at a number of its own.
+    This process and the pool both number connections, so those of this process begin at a random number.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -33,46 +33,46 @@ class Remote:
         self._first = (1 + secrets.randbits(32)) << 32
 
     def __getattr__(self, method: str) -> Any:
-        return partial(self._pass_on, method)
+        return partial(self._forward, method)
 
     async def join(self, job: Any, device: str, incarnation: int | None, line: int) -> Any:
-        welcome = await self._pass_on("join", job, device, incarnation, self._first + line)
+        welcome = await self._forward("join", job, device, incarnation, self._first + line)
         return welcome._replace(arbiters=tuple(path if Path(path).exists() else "" for path in welcome.arbiters))
 
     async def event(self, event: Any, line: int) -> Any:
-        return await self._pass_on("event", event, self._first + line)
+        return await self._forward("event", event, self._first + line)
 
     async def hung_up(self, line: int) -> None:
         from ray.exceptions import RayError
 
-        with contextlib.suppress(RayError):  # it is gone: there is nobody to tell
-            await self._pass_on("hung_up", self._first + line)
+        with contextlib.suppress(RayError):  # the pool is down
+            await self._forward("hung_up", self._first + line)
 
-    async def say_that_it_lives(self, every: float) -> None:
-        """Else a bridge that is killed would leave its jobs with their shares for ever."""
+    async def send_heartbeats(self, every: float) -> None:
+        """Send signs of heartbeats, so that the jobs of a killed proxy do not keep their shares for ever."""
         while True:
-            with contextlib.suppress(Exception):  # it is being restarted
-                await self._pass_on("here", self._first)
+            with contextlib.suppress(Exception):  # the actor is being restarted
+                await self._forward("here", self._first)
             await asyncio.sleep(every)
 
-    async def _pass_on(self, method: str, *args: Any) -> Any:
+    async def _forward(self, method: str, *args: Any) -> Any:
         from ray.exceptions import RayTaskError
 
         try:
             return await getattr(self._actor, method).remote(*args)
-        except RayTaskError as error:  # its words, not the way that they came
+        except RayTaskError as error:  # raise the original error without Ray's wrapping
             raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
 def main(address: str, path: str) -> int:
-    """Joins the Ray at ``address`` and serves its pool until standard input closes."""
+    """Join the Ray at ``address`` and serve its pool until standard input closes."""
     if not os.environ.get("RAY_AUTH_MODE"):
-        os.environ["RAY_AUTH_MODE"] = "token"  # Ray looks once, when it is imported
+        os.environ["RAY_AUTH_MODE"] = "token"  # Ray reads it once, on import
     import ray
     from ray.exceptions import RayError
 
     from lightning_core.server.ray_settings import NAMESPACE
-    from lightning_core.server.sessions import BRIDGE_EVERY
+    from lightning_core.server.sessions import PROXY_HEARTBEAT
 
     try:
         ask(address)
@@ -89,12 +89,12 @@ def main(address: str, path: str) -> int:
 
     async def serve() -> None:
         remote = Remote(actor)
-        door = SocketServer(remote, Path(path))
-        await door.open()
-        life = asyncio.create_task(remote.say_that_it_lives(BRIDGE_EVERY))
-        await asyncio.to_thread(sys.stdin.read)  # until whoever started it is gone
-        life.cancel()
-        await door.close()
+        server = SocketServer(remote, Path(path))
+        await server.open()
+        heartbeats = asyncio.create_task(remote.send_heartbeats(PROXY_HEARTBEAT))
+        await asyncio.to_thread(sys.stdin.read)  # until the parent exits
+        heartbeats.cancel()
+        await server.close()
 
     asyncio.run(serve())
     return 0

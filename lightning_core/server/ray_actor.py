@@ -1,30 +1,26 @@
-"""The scheduler in a Ray actor, and the client that speaks with it.
+"""The scheduler in a Ray actor.
 
 Rules
 
 1. A plain async actor without concurrency groups: one event loop, so one call at a time touches the scheduler.
-2. Its process imports neither torch nor lightning: after a kill it answers again in seconds.
-3. ``__init__`` does not raise, or Ray would never start the actor again: a journal that cannot be read, or that
-   somebody else writes, is told to whoever asks. It is the only one to write its journal: it holds a lock.
-4. Whoever calls may call again: a report is known by (job, incarnation, number), a submission by its names.
-5. The actor owns nothing: no placement group, no worker. If it dies, the training does not.
+2. Its process imports neither torch nor lightning, so that it answers again within seconds after a kill.
+3. ``__init__`` does not raise, or Ray would never restart the actor: if the journal cannot be read, or another
+   scheduler writes it, every call fails with the reason. A lock keeps the actor the only writer of its journal.
+4. Calls can be repeated: a report is identified by (job, incarnation, number), a submission by its names.
+5. The actor owns no placement group and no worker: if it dies, training goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lightning_core.core.answers import (
     Alert,
@@ -42,7 +38,6 @@ from lightning_core.core.events import (
     DevicesUnavailable,
     Event,
     Report,
-    SelectorFeedback,
     Submit,
     WorkerExited,
     WorkersLost,
@@ -50,11 +45,11 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import JoinRefusedError
-from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.host import EventNotPersistedError, Host
+from lightning_core.server.feedback_task import FeedbackTask
+from lightning_core.server.host import Host
+from lightning_core.server.journal_lock import lock_journal
 from lightning_core.server.notifications import Notifier
-from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.server.server import SocketServer
 from lightning_core.server.sessions import Sessions
 from lightning_core.storage.job_specs import Spec, store
@@ -62,23 +57,18 @@ from lightning_core.storage.journal import JournalError
 
 log = logging.getLogger(__name__)
 
-# Ray makes the methods of a handle when it runs: no checker knows them.
-Actor = Any
-# A call that takes longer than this is given up and repeated; the actor is back from a kill well within it.
-CALL_TIMEOUT = 10.0
-# How long the actor before this one may take to die and let go of the journal, and a pause after trouble, seconds.
-LET_GO = 10.0
-PAUSE = 1.0
+# Seconds between two attempts to wake the scheduler after an error.
+RETRY_INTERVAL = 1.0
 
 
 class SchedulerActor:
-    """Hosts the scheduler. Create it with :func:`start_scheduler`.
+    """Hosts the scheduler; created by :func:`~lightning_core.server.start_scheduler.start_scheduler`.
 
     Args:
-        settings: of the scheduler, as a dictionary.
-        folder: of the pool: holds the journal (if there is one, the actor goes on where it ends) and the jobs' specs.
-        socket: path of the door for scripts and people; empty for none.
-        on_verdict: what to run when a verdict changes.
+        settings: Settings of the scheduler, as a dictionary.
+        folder: Folder of the pool, with the journal, from which the actor resumes if it exists, and the jobs' specs.
+        socket: Path of the socket for scripts and commands; empty for none.
+        on_verdict: Command or webhook to notify when a verdict changes.
     """
 
     def __init__(
@@ -86,44 +76,39 @@ class SchedulerActor:
     ) -> None:
         self._folder = Path(folder)
         self._trouble: str | None = None
-        self._news: dict[str, asyncio.Event] = {}
-        self._moves = asyncio.Event()
+        self._new_directives: dict[str, asyncio.Event] = {}
+        self._placements_changed = asyncio.Event()
         self._woken = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
-        self._door = SocketServer(self, Path(socket)) if socket else None
+        self._server = SocketServer(self, Path(socket)) if socket else None
         self._notifier = Notifier(on_verdict or {})
         self._launching = asyncio.Lock()
-        self._lessons: CounterfactualReplay | None = None
-        self._teaching: asyncio.Task[None] | None = None
-        self._scripts = Sessions(lambda: self._host.scheduler, self._handle)
+        self._sessions = Sessions(lambda: self._host.scheduler, self._handle)
         try:
-            self._lock = _lock(self._folder / "journal.lock")
+            self._lock = lock_journal(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db")
         except JournalError as error:
             self._trouble = str(error)
         except Exception as error:
             self._trouble = f"{type(error).__name__}: {error}"
         if self._trouble is None:
-            try:
-                self._lessons = CounterfactualReplay.of(self._host.scheduler.settings)
-            except (OSError, ValueError) as error:  # its recording is gone: jobs get policies, and nobody learns
-                log.warning("no job will teach which spot policy is best: %s", error)
-        # Ray starts it again without a word, and scripts can speak only to a door that is open.
+            self._feedback = FeedbackTask(self._host, self._handle, self._woken.set)
+        # Ray restarts the actor silently, and scripts can connect only once the socket server is open.
         if ray.is_initialized():
-            with contextlib.suppress(RuntimeError):  # no actor: whoever made it asks it
+            with contextlib.suppress(RuntimeError):  # not an actor: its creator calls it
                 ray.get_runtime_context().current_actor.pid.remote()
 
     # ------------------------------------------------------------------------------------------------ for workers
 
     async def event(self, event: Event, line: int | None = None) -> Directive | None:
-        """Takes in an event; the newest directive of its job if that is news to it."""
+        """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
         await self._ready()
         if line is not None and isinstance(event, Report | WorkerExited):
-            self._scripts.speak(event, line)
+            self._sessions.speak(event, line)
         if isinstance(event, Report):
             answer = self._handle(event)
-            # A job that is not known, or an incarnation that is over, is answered and not remembered.
+            # An unknown job or an ended incarnation gets an answer that is not stored.
             unknown = [d for d in answer if isinstance(d, Directive) and d.job == event.job and d.version == 0]
             return unknown[0] if unknown else self._host.newer(event.job, event.version)
         if isinstance(event, Command):
@@ -136,7 +121,7 @@ class SchedulerActor:
         await self._ready()
         if self._host.scheduler.directive(job) is None:
             raise RuntimeError(f"no job {job!r}")  # it may join again
-        news = self._news.setdefault(job, asyncio.Event())
+        news = self._new_directives.setdefault(job, asyncio.Event())
         directive = self._host.newer(job, version)
         if directive is None:
             news.clear()
@@ -155,58 +140,58 @@ class SchedulerActor:
     # ------------------------------------------------------------------------------------------------ for scripts
 
     async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
-        """Adds the job of a script, or knows it again.
+        """Add the job of a script, or recognise it when the script reconnects.
 
         Args:
-            job: as it is submitted.
+            job: Job to submit.
             device: ``"cpu"``, or the UUID of the GPU that the script trains on.
-            incarnation: that the script was given before, if it comes back.
-            line: the connection that speaks for it from now on.
+            incarnation: Incarnation that the script was given before, if it reconnects.
+            line: Number of the connection that reports for the job from now on.
 
         Raises:
-            JoinRefusedError: if its name is taken, or its device is not one of the pool's.
+            JoinRefusedError: If its name is taken, or its device is not one of the pool's.
         """
         await self._ready()
-        return self._scripts.join(job, device, incarnation, line)
+        return self._sessions.join(job, device, incarnation, line)
 
     async def hung_up(self, line: int) -> None:
-        """A connection has closed."""
-        self._scripts.hung_up(line)
+        """Take note that a connection has closed."""
+        self._sessions.hung_up(line)
 
     async def here(self, first: int) -> None:
-        """A bridge lives, whose lines begin at ``first``."""
+        """Take note that a proxy is alive whose connections are numbered from ``first``."""
         await self._ready()
-        self._scripts.here(first)
+        self._sessions.here(first)
 
-    # ------------------------------------------------------------------------------------------------ for people
+    # ------------------------------------------------------------------------------------------------ for users
 
     async def submit(self, jobs: tuple[Job, ...]) -> None:
-        """Adds jobs."""
+        """Add jobs."""
         await self._ready()
         self._handle(Submit(jobs))
 
     async def launch(self, specs: Sequence[Spec]) -> None:
-        """Submits jobs that the pool manager launches from their specs.
+        """Submit jobs that the pool manager launches from their specs.
 
         Args:
-            specs: each with the job and what a worker needs to know.
+            specs: Specs, each with the job and what a worker needs to know.
 
         Raises:
-            ValueError: if a name is taken or a spec is none; then none of them is submitted.
-            OSError: if the specs cannot be written; nor then.
+            ValueError: If a name is taken or a spec is invalid; then no job is submitted.
+            OSError: If the specs cannot be written; then no job is submitted.
         """
         await self._ready()
-        async with self._launching:  # a disk may be slow: not on the loop
+        async with self._launching:  # a slow disk must not block the event loop
             taken = set(self._host.scheduler.names(active=True))
             self._handle(Submit(await asyncio.to_thread(store, specs, self._folder, taken)))
 
     async def status(self) -> tuple[float, list[JobStatus]]:
-        """Scheduler time, and every job as of the last event."""
+        """Return the scheduler time, and the status of every job as of the last event."""
         await self._ready()
         return self._host.now(), self._host.scheduler.status()
 
     async def job(self, name: str) -> Job:
-        """A job with its terms as they are now."""
+        """Return a job with its current terms."""
         await self._ready()
         self._known(name)
         return self._host.scheduler.job(name)
@@ -219,26 +204,26 @@ class SchedulerActor:
         return {size: speed.rate(size) for size in speed.sizes} if speed.known else {}
 
     async def about(self) -> dict[str, Any]:
-        """The pool, for those who look at it."""
+        """Return a description of the pool: process id, folder, devices and settings."""
         await self._ready()
         settings = self._host.scheduler.settings
-        return {"pid": os.getpid(), "folder": str(self._folder), "devices": [name for name, _ in self._scripts.devices],
+        return {"pid": os.getpid(), "folder": str(self._folder), "devices": [name for name, _ in self._sessions.devices],
                 "settings": settings.to_dict()}  # fmt: skip
 
     async def pid(self) -> int:
-        """Of the actor's process. By this it wakes itself: whatever is asked first opens the door."""
+        """Return the id of the actor's process; like every call, this opens the socket server first."""
         await self._ready()
         return os.getpid()
 
     # ------------------------------------------------------------------------------------------------ for the pool manager
 
     async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
-        """The pool's devices: of each its name and the path of its turnstile. Told again and again: it may be new."""
+        """Set the name and arbiter path of each device; called repeatedly, since the actor may have been restarted."""
         await self._ready()
-        self._scripts.devices = list(devices)
+        self._sessions.devices = list(devices)
 
     async def gone(self, devices: Sequence[tuple[int, str]]) -> None:
-        """On which devices no worker can be had, by their numbers, and why."""
+        """Set the numbers of the devices on which no worker can run, each with the reason."""
         await self._ready()
         scheduler = self._host.scheduler
         ours = {number: words for number, words in devices if number < scheduler.settings.devices}
@@ -248,37 +233,37 @@ class SchedulerActor:
             )
 
     async def over(self, lives: Sequence[tuple[str, int]]) -> list[bool]:
-        """Of each job and incarnation, whether nobody should train it any more."""
+        """Return for each job and incarnation whether it is over and must not train any more."""
         await self._ready()
         scheduler = self._host.scheduler
         active = set(scheduler.names(active=True))
         return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in lives]
 
     async def checkpoints(self, job: str) -> tuple[Checkpoint, ...]:
-        """What a job may go on from, the newest first."""
+        """Return the accepted checkpoints of a job, the newest first."""
         await self._ready()
         return self._host.scheduler.checkpoints(job)
 
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
-        """Which job should have workers where; returns when that is not what is ``known``, or after ``timeout``."""
+        """Return the placements as soon as they differ from ``known``, or after ``timeout`` seconds."""
         await self._ready()
         until = self._host.now() + timeout
         while (now := self._host.scheduler.placements()) == known and (left := until - self._host.now()) > 0:
-            self._moves.clear()
+            self._placements_changed.clear()
             try:
                 async with asyncio.timeout(left):
-                    await self._moves.wait()
+                    await self._placements_changed.wait()
             except TimeoutError:
                 break
         return now
 
     async def close(self) -> None:
-        """Ends the timer and closes the journal; the actor is of no use afterwards."""
+        """Stop the timer and close the journal; every later call fails."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._door is not None:
-            await self._door.close()
-        self._scripts.close()
+        if self._server is not None:
+            await self._server.close()
+        self._sessions.close()
         if self._trouble is None:
             self._trouble = "the scheduler is closed"
             self._host.close()
@@ -290,19 +275,19 @@ class SchedulerActor:
         if self._trouble is None:
             if self._opening is None:
                 self._opening = asyncio.get_running_loop().create_task(self._open())
-            await asyncio.shield(self._opening)  # whoever asked may hang up
+            await asyncio.shield(self._opening)  # the caller may disconnect
         if self._trouble is not None:
             raise RuntimeError(self._trouble)
 
     async def _open(self) -> None:
         try:
-            if self._door is not None:
-                await self._door.open()
+            if self._server is not None:
+                await self._server.open()
         except OSError as error:
-            self._trouble = f"the door cannot be opened: {error}"
+            self._trouble = f"the socket server cannot be opened: {error}"
             return
         self._timer = asyncio.get_running_loop().create_task(self._keep_time())
-        self._scripts.expect_all()
+        self._sessions.expect_all()
 
     def _known(self, job: str) -> None:
         names = self._host.scheduler.names()
@@ -316,7 +301,7 @@ class SchedulerActor:
         self._tell(answers)
         self._woken.set()
         if isinstance(event, WorkerExited | WorkersLost):
-            self._moves.set()
+            self._placements_changed.set()
         return answers
 
     def _tell(self, answers: list[Answer]) -> None:
@@ -324,135 +309,24 @@ class SchedulerActor:
         for answer in answers:
             if isinstance(answer, VerdictChanged | Alert):
                 continue
-            self._moves.set()
-            if (news := self._news.get(answer.job)) is not None:
+            self._placements_changed.set()
+            if (news := self._new_directives.get(answer.job)) is not None:
                 news.set()
 
     async def _keep_time(self) -> None:
-        """Wakes the scheduler when it wants to be woken."""
+        """Wake the scheduler when it asked to be woken."""
         while True:
             try:
                 self._tell(self._host.catch_up())
-                self._teach()
-            except Exception:  # a full disk, say; time goes on
-                log.exception("the scheduler could not be woken")
-                await asyncio.sleep(PAUSE)
+                self._feedback.start_if_due()
+            except Exception:  # a full disk, for example: try again
+                log.exception("cannot wake the scheduler")
+                await asyncio.sleep(RETRY_INTERVAL)
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_to_wakeup()):
                     await self._woken.wait()
 
     def _seconds_to_wakeup(self) -> float | None:
-        times = [self._host.seconds_to_wakeup()]
-        if self._lessons is not None and self._teaching is None:
-            lesson = self._lessons.next(self._host.scheduler)
-            times.append(None if lesson is None else max(lesson - self._host.now(), 0.0))
+        times = (self._host.seconds_to_wakeup(), self._feedback.seconds_to_next())
         return min((seconds for seconds in times if seconds is not None), default=None)
-
-    def _teach(self) -> None:
-        """Has jobs that are over teach, apart: nobody waits for what might have been."""
-        if self._lessons is None or self._teaching is not None:
-            return
-        if lectures := self._lessons.due(self._host.scheduler, self._host.now()):
-            self._teaching = asyncio.get_running_loop().create_task(self._hear(self._lessons, lectures))
-
-    async def _hear(self, lessons: CounterfactualReplay, lectures: Sequence[ReplayableJob]) -> None:
-        try:
-            for replayable in lectures:
-                try:
-                    lesson = await asyncio.to_thread(lessons.feedback, replayable)
-                except Exception:  # it is not asked again
-                    log.exception("job %s cannot teach", replayable.name)
-                    lesson = SelectorFeedback(replayable.name, ())
-                await self._keep(lesson)
-        finally:
-            self._teaching = None
-            self._woken.set()
-
-    async def _keep(self, lesson: SelectorFeedback) -> None:
-        """As often as it takes: the journal may be full."""
-        while True:
-            try:
-                self._handle(lesson)
-                return
-            except EventNotPersistedError:
-                await asyncio.sleep(PAUSE)
-
-
-def _lock(path: Path) -> int:
-    """Two writers would ruin a journal: a head's actor may outlive it, and people start things twice."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + LET_GO
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            if time.monotonic() > until:
-                os.close(lock)
-                raise JournalError(f"{path.parent}: another scheduler writes the journal here") from None
-            time.sleep(0.1)
-
-
-def here() -> NodeAffinitySchedulingStrategy:
-    """On this node and no other: the pool's folder is here, and nodes that come and go must not take them along."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-
-
-def start_scheduler(
-    name: str, settings: Settings, folder: Path, socket: str = "", on_verdict: Mapping[str, Any] | None = None
-) -> Actor:
-    """A named, detached scheduler that Ray starts again whenever it dies; the one of that name if there is one."""
-    actor: Any = ray.remote(SchedulerActor)
-    return actor.options(
-        name=name,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        max_restarts=-1,
-        max_task_retries=0,
-        num_cpus=0,
-        scheduling_strategy=here(),
-    ).remote(settings.to_dict(), str(folder), socket, on_verdict)
-
-
-class RayClient:
-    """Speaks with a scheduler in a Ray actor, from a worker inside the cluster.
-
-    Args:
-        name: of the actor.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._actor: Actor | None = None
-
-    def join(self, job: Job, device: str) -> JoinReply:
-        raise JoinRefusedError(f"{job.name}: a launched job is in its pool already")
-
-    def report(self, report: Report) -> Directive | None:
-        answer: Directive | None = self._call("event", report)
-        return answer
-
-    def wait(self, job: str, version: int, timeout: float) -> Directive | None:
-        answer: Directive | None = self._call("wait", job, version, timeout, patience=timeout + CALL_TIMEOUT)
-        return answer
-
-    def job_forecast(self, job: str) -> JobForecast | None:
-        answer: JobForecast | None = self._call("job_forecast", job)
-        return answer
-
-    def left(self, event: WorkerExited) -> None:
-        self._call("event", event)
-
-    def close(self) -> None:
-        """The worker stays in the cluster."""
-
-    def _call(self, method: str, *args: Any, patience: float = CALL_TIMEOUT) -> Any:
-        try:
-            if self._actor is None:
-                self._actor = ray.get_actor(self._name, namespace=NAMESPACE)
-            return ray.get(getattr(self._actor, method).remote(*args), timeout=patience)
-        except (RayError, GetTimeoutError, ValueError) as error:
-            raise ConnectionError(f"scheduler {self._name}: {type(error).__name__}: {error}") from error

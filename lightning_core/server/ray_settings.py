@@ -1,8 +1,14 @@
-"""What we say to Ray, for those who must say it before Ray is imported."""
+"""Settings of Ray that are needed before Ray is imported."""
 
 from __future__ import annotations
 
-# Of our actors.
+from typing import Any
+
+# Namespace of the actors.
 NAMESPACE = "lightning_core"
-# Ray gives its workers the lowest priority; a script beside them would win every core from them. For a Ray of our own.
+# Ray gives its workers the lowest priority, so that a script beside them would take every core. For a private Ray only.
 NICE = {"RAY_worker_niceness": "0"}
+
+
+# Handle of an actor: Ray creates its methods at run time, unknown to type checkers.
+Actor = Any

@@ -1,10 +1,10 @@
-"""Jobs of scripts: who joins, who speaks for them, and when nobody does any more.
+"""Sessions of scripts: which connection reports for which job, and when a job is declared lost.
 
 Rules
 
-1. A script speaks for its job as long as its connection is open, and nobody else does.
-2. When the process is gone, so is the job's claim. It is given a moment first, to come back on another connection.
-3. Moments count while the scheduler's own process was awake: nobody is given up for its having stood still.
+1. A script reports for its job while its connection is open; no other connection may.
+2. When the connection closes, the script has a grace period to reconnect; after it the job's worker counts as lost.
+3. Grace periods count only while the scheduler's process runs: no script is declared lost because the scheduler stalled.
 """
 
 from __future__ import annotations
@@ -23,37 +23,39 @@ from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.server import stall_aware_clock
 
-# How long a script whose connection is lost may take to come back: by itself, and after the scheduler was away.
-BACK_WITHIN = 1.0
-BACK_AFTER_RESTART = 15.0
-# A bridge says that it lives, and how long it may be silent, seconds.
-BRIDGE_EVERY, BRIDGE_SILENT = 5.0, 30.0
-PROCESS_GONE = "its process is gone"
+# Seconds that a script has to reconnect: after its connection has closed, and after the scheduler has restarted.
+RECONNECT_GRACE = 1.0
+RESTART_GRACE = 15.0
+# Seconds between two signs of life of a proxy, and of silence after which it counts as lost.
+PROXY_HEARTBEAT, PROXY_TIMEOUT = 5.0, 30.0
+PROCESS_EXITED = "its process has exited"
 
 
 class Sessions:
-    """Speaks with a scheduler for the scripts that have joined it.
+    """The sessions of the scripts that have joined a scheduler.
 
     Args:
-        scheduler: as it is now; another object after trouble with the journal.
-        handle: takes in an event.
+        scheduler: Function that returns the current scheduler, a new object after an error of the journal.
+        handle: Function that hands an event to the scheduler.
     """
 
     def __init__(self, scheduler: Callable[[], Scheduler], handle: Callable[[Event], object]) -> None:
         self.devices: Sequence[tuple[str, str]] = ()
-        """The pool's: of each its name and the path of its turnstile."""
+        """Name and arbiter path of each device of the pool."""
         self.speakers: dict[str, int] = {}
-        """Job: the connection that speaks for it."""
+        """For each job, the number of the connection that reports for it."""
         self._scheduler = scheduler
         self._handle = handle
-        self._bridges: dict[int, float] = {}  # first line of each, and when it was last heard of
+        self._proxies: dict[
+            int, float
+        ] = {}  # number of the first connection of each, and time of its last sign of life
         self._tasks: set[asyncio.Task[None]] = set()
 
     def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
-        """Adds the job of a script, or knows it again.
+        """Add the job of a script, or recognise it when the script reconnects.
 
         Raises:
-            JoinRefusedError: if its name is taken, or its device is not one of the pool's.
+            JoinRefusedError: If its name is taken, or its device is not one of the pool's.
         """
         scheduler = self._scheduler()
         check_name(job.name)
@@ -68,7 +70,7 @@ class Sessions:
             if Capability.RELEASE in scheduler.job(job.name).can or self.speakers.get(job.name, line) != line:
                 raise NameTakenError(f"the name {job.name!r} is taken by a job that has not ended; choose another")
             again = incarnation == scheduler.incarnation(job.name)
-            if not again:  # another process had the name, and is gone
+            if not again:  # another process had the name and has exited
                 self._part(job.name, scheduler.incarnation(job.name))
         self.speakers[job.name] = line
         self._handle(Submit((job,)))
@@ -76,80 +78,80 @@ class Sessions:
         return JoinReply(self._scheduler().incarnation(job.name), paths, again, cores)
 
     def speak(self, event: Report | WorkerExited, line: int) -> None:
-        """Who reports for a job, or says that it leaves, is the one who speaks for it: nobody else may.
+        """Check that the connection of an event may report for its job.
 
         Raises:
-            RuntimeError: if another connection does. Whoever has just lost one tries again.
+            RuntimeError: If another connection reports for it; a script that has just reconnected should retry.
         """
         scheduler, job = self._scheduler(), event.job
         if not isinstance(scheduler.directive(job), Grant) or event.incarnation != scheduler.incarnation(job):
-            return  # it changes nothing, and is told so
+            return  # the event changes nothing, and the answer says so
         if Capability.RELEASE in scheduler.job(job).can or self.speakers.get(job, line) != line:
-            raise RuntimeError(f"another process speaks for {job}")
+            raise RuntimeError(f"another process reports for {job}")
         self.speakers[job] = line
         if isinstance(event, WorkerExited):
             del self.speakers[job]
 
     def hung_up(self, line: int) -> None:
-        """A connection has closed: the jobs that it spoke for are given a moment to come back on another."""
+        """Give the jobs of a closed connection a grace period to reconnect."""
         for job in [job for job, speaker in self.speakers.items() if speaker == line]:
             del self.speakers[job]
-            self._expect(job, BACK_WITHIN)
+            self._expect(job, RECONNECT_GRACE)
 
     def here(self, first: int) -> None:
-        """A bridge lives, whose lines begin at ``first``; if it falls silent, its lines have hung up with it."""
-        known = first in self._bridges
-        self._bridges[first] = time.monotonic()
+        """Note a sign of life of a proxy whose connections are numbered from ``first``; silence closes all of them."""
+        known = first in self._proxies
+        self._proxies[first] = time.monotonic()
         if not known:
             self._keep(self._listen_for(first))
 
     def expect_all(self) -> None:
-        """The scheduler was away: whoever does not come back soon is gone."""
+        """Give all scripts a grace period to reconnect after a restart of the scheduler."""
         scheduler = self._scheduler()
         for job in scheduler.names(active=True):
             if Capability.RELEASE not in scheduler.job(job).can:
-                self._expect(job, BACK_AFTER_RESTART)
+                self._expect(job, RESTART_GRACE)
 
     def close(self) -> None:
-        """Nobody is waited for any more."""
+        """Cancel all grace periods."""
         for task in self._tasks:
             task.cancel()
 
     def _place(self, device: str) -> int | None:
         known = [name for name, _ in self.devices]
         if not known:
-            raise RuntimeError("the pool is coming up")
+            raise RuntimeError("the pool is starting up; try again in some seconds")
         if device in known:
             return known.index(device)
         if device == "cpu" and all(name.startswith("cpu") for name in known):
-            return None  # any core will do
-        raise DeviceNotSharedError(f"this process trains on {device}, the pool shares {', '.join(known)}")
+            return None  # any core
+        raise DeviceNotSharedError(f"this process trains on {device}, but the pool manages {', '.join(known)}")
 
     def _expect(self, job: str, within: float) -> None:
-        """The life that a job has now is over if nobody speaks for it soon."""
+        """Declare the current incarnation of a job lost unless a connection reports for it in time."""
         incarnation = self._scheduler().incarnation(job)
 
-        async def say_farewell() -> None:
+        async def declare_lost_after_grace() -> None:
             await stall_aware_clock.sleep(within)
             if job not in self.speakers:
                 self._part(job, incarnation)
 
-        self._keep(say_farewell())
+        self._keep(declare_lost_after_grace())
 
     def _part(self, job: str, incarnation: int) -> None:
-        self._handle(WorkerExited(job, incarnation, ExitCause.LOST, PROCESS_GONE))
+        self._handle(WorkerExited(job, incarnation, ExitCause.LOST, PROCESS_EXITED))
 
     async def _listen_for(self, first: int) -> None:
         heard = None
-        while heard != self._bridges[first]:
-            heard = self._bridges[first]
-            await stall_aware_clock.sleep(heard + BRIDGE_SILENT - time.monotonic())
-        del self._bridges[first]
+        while heard != self._proxies[first]:
+            heard = self._proxies[first]
+            await stall_aware_clock.sleep(heard + PROXY_TIMEOUT - time.monotonic())
+        del self._proxies[first]
         for line in {line for line in self.speakers.values() if line >> 32 == first >> 32}:
             self.hung_up(line)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """The loop itself would forget a task that nobody holds."""
+        """Start a task and hold a reference to it, since the event loop holds only a weak one."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

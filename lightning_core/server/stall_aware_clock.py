@@ -1,42 +1,41 @@
-"""Patience with others, counted in the time in which this process could have heard them."""
+"""Time-outs that count only while this process runs, so that others are not blamed for its own stalls."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
-# How much later than asked a process may be woken before it counts as having been stopped, seconds.
-STOOD_STILL = 2.0
+# Delay of a wake-up beyond which the process counts as stalled, seconds.
+MAX_WAKEUP_DELAY = 2.0
 STEP = 0.5
 
 
 class StallAwareClock:
-    """Tells how long this process has been awake since it was last asked: a time in which it was stopped is none.
+    """Measures the time between calls, unless this process stalled in between.
 
-    Whoever waits for an answer with a clock alone gives everybody up when it was stopped itself: their answers wait
-    in sockets that it has not read.
+    After a stall, a plain clock would time out on peers whose answers are waiting in sockets that have not been read.
 
     Args:
-        most: longest time between two questions that is no standstill, seconds.
+        max_gap: Seconds between two calls beyond which the process counts as stalled.
     """
 
-    def __init__(self, most: float) -> None:
-        self._most = most
+    def __init__(self, max_gap: float) -> None:
+        self._max_gap = max_gap
         self._asked = time.monotonic()
 
     def since(self) -> float | None:
-        """Seconds since the last question; None if it stood still in between."""
+        """Return the seconds since the last call, None if the process stalled in between."""
         now = time.monotonic()
-        gone, self._asked = now - self._asked, now
-        return gone if gone <= self._most else None
+        gap, self._asked = now - self._asked, now
+        return gap if gap <= self._max_gap else None
 
 
 async def sleep(seconds: float) -> None:
-    """Sleeps until this process was awake for so many seconds; a step in which it stood still does not count."""
+    """Sleep until this process has run for that many seconds; steps in which it stalled do not count."""
     left = seconds
     while left > 0:
         step = min(STEP, left)
-        awake = StallAwareClock(step + STOOD_STILL)
+        awake = StallAwareClock(step + MAX_WAKEUP_DELAY)
         await asyncio.sleep(step)
         if awake.since() is not None:
             left -= step

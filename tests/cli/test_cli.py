@@ -29,7 +29,7 @@ from lightning_core.server import server
 from lightning_core.server.client import PROTOCOL, SocketClient
 from lightning_core.server.host import Host
 from tests.conftest import ROOT
-from tests.doors import Pool
+from tests.socket_servers import Pool
 
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 

@@ -19,7 +19,7 @@ from lightning_core.cluster import cluster, head
 from lightning_core.pool import NoPoolError
 from lightning_core.server.client import SocketClient
 from tests.cli.test_cli import Said, _home, pool, run_dir  # noqa: F401
-from tests.doors import Pool
+from tests.socket_servers import Pool
 
 ONE = "jobs: {a: {model: tests.tiny.Line, data: tests.tiny.Points, deadline: 9s, target: {batches: 5}}}"
 DURATION = r"must be a duration such as '90s', '1h30m' or '02:30:00', or a time such as '18:00' or '2026-11-23T18:00'"

@@ -34,7 +34,7 @@ from lightning_core.run.run_folder import read_origin, write_origin
 from lightning_core.storage.excerpt import compare, find, with_workers, write
 from lightning_core.storage.journal import Journal, JournalError, PartOf, replay
 from tests.cli.test_cli import SCRIPT, Said, note
-from tests.doors import Pool, until
+from tests.socket_servers import Pool, until
 
 JOB = {
     "model": {"class_path": "tests.tiny.Line"},

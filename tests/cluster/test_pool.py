@@ -134,7 +134,7 @@ def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: 
     until(lambda: shell.jobs()["two"].share == pytest.approx(0.25), 10)
     assert time.monotonic() - gone < 2
     assert shell.jobs()["one"].verdict is Verdict.CRASHED
-    assert "its process is gone" in shell.command("why", "one")
+    assert "its process has exited" in shell.command("why", "one")
 
     two.send_signal(signal.SIGINT)  # Ctrl-C: it leaves
     gone = time.monotonic()

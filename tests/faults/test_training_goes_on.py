@@ -79,7 +79,8 @@ def beside(tmp_path: Path, seconds: float, alternations: int) -> tuple[float, fl
     """
     import ray
 
-    from lightning_core.server.ray_actor import RayClient, start_scheduler
+    from lightning_core.server.ray_client import RayClient
+    from lightning_core.server.start_scheduler import start_scheduler
 
     name = f"silent-{secrets.token_hex(4)}"
     scheduler = start_scheduler(name, Settings("edf"), tmp_path)

@@ -26,12 +26,12 @@ from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, T
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.server import ray_actor, server, sessions
+from lightning_core.server import journal_lock, server, sessions
 from lightning_core.server.client import PROTOCOL, SocketClient
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
-from tests.doors import Pool, until
+from tests.socket_servers import Pool, until
 
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 JOB = Job("job", 600.0, BatchTarget(1000), can=SCRIPT)
@@ -197,7 +197,7 @@ GARBAGE = {
     "a script as a path": (
         request("join", job=spec("../x")["job"], device="cpu", incarnation=None), "invalid job name '../x'"),
     "a script of another machine": (
-        request("join", job=spec()["job"], device="GPU-1", incarnation=None), "trains on GPU-1, the pool shares cpu0"),
+        request("join", job=spec()["job"], device="GPU-1", incarnation=None), "trains on GPU-1, but the pool manages cpu0"),
 }  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketCl
     client.join(JOB, "cpu")
     stranger = SocketClient(pool.path)
     for said in (report(7), WorkerExited("job", 1), WorkerExited("job", 1, ExitCause.RAISED)):
-        with pytest.raises(ConnectionError, match="another process speaks for job"):
+        with pytest.raises(ConnectionError, match="another process reports for job"):
             stranger.event(said)
     with pytest.raises(NameTakenError, match="the name 'job' is taken"):
         stranger.join(JOB, "cpu")
@@ -253,7 +253,7 @@ def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketCl
 
 
 def test_a_device_that_the_pool_does_not_share_is_told_as_such(pool: Pool, client: SocketClient) -> None:
-    with pytest.raises(DeviceNotSharedError, match="trains on GPU-7, the pool shares cpu0"):
+    with pytest.raises(DeviceNotSharedError, match="trains on GPU-7, but the pool manages cpu0"):
         client.join(JOB, "GPU-7")
     with pytest.raises(JoinRefusedError, match="trains on 9 devices, the pool has 1"):
         client.join(replace(JOB, min_devices=9, max_devices=9), "cpu")
@@ -261,7 +261,7 @@ def test_a_device_that_the_pool_does_not_share_is_told_as_such(pool: Pool, clien
 
 def test_nobody_speaks_for_a_launched_job(pool: Pool, client: SocketClient) -> None:
     client.launch([spec()])
-    with pytest.raises(ConnectionError, match="another process speaks for x"):
+    with pytest.raises(ConnectionError, match="another process reports for x"):
         client.report(report(job="x"))
     with pytest.raises(NameTakenError, match="the name 'x' is taken"):
         client.join(replace(JOB, name="x"), "cpu")
@@ -315,7 +315,7 @@ def test_a_half_line_is_no_request(pool: Pool, client: SocketClient) -> None:
 
 
 def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "BACK_WITHIN", 0.3)
+    monkeypatch.setattr(sessions, "RECONNECT_GRACE", 0.3)
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
     client.report(report())
@@ -334,11 +334,11 @@ def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatc
 
 
 def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "BACK_WITHIN", 0.3)
+    monkeypatch.setattr(sessions, "RECONNECT_GRACE", 0.3)
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
     client.close()
-    until(lambda: not pool.actor._scripts.speakers)
+    until(lambda: not pool.actor._sessions.speakers)
     pool.do(pool.actor.event(Cancel("job")))
     client.launch([spec("job")])
     time.sleep(0.6)
@@ -347,7 +347,7 @@ def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch:
 
 
 def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "BACK_AFTER_RESTART", 1.0)
+    monkeypatch.setattr(sessions, "RESTART_GRACE", 1.0)
     back, gone = SocketClient(pool.path), SocketClient(pool.path)
     back.join(JOB, "cpu")
     gone.join(replace(JOB, name="gone"), "cpu")
@@ -356,7 +356,7 @@ def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: py
         back.report(report())  # of the connection that broke
     assert isinstance(back.report(report()), Grant)
     stranger = SocketClient(pool.path)
-    with pytest.raises(ConnectionError, match="another process speaks for job"):
+    with pytest.raises(ConnectionError, match="another process reports for job"):
         stranger.report(report(2))  # speakers are known again
     until(lambda: pool.crashed("gone"))
     assert pool.lives("job")
@@ -398,8 +398,8 @@ def test_a_killed_script_is_gone_though_its_child_keeps_the_connection(pool: Poo
 
 
 def test_a_bridge_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "BRIDGE_SILENT", 0.5)
-    monkeypatch.setattr(sessions, "BACK_WITHIN", 0.1)
+    monkeypatch.setattr(sessions, "PROXY_TIMEOUT", 0.5)
+    monkeypatch.setattr(sessions, "RECONNECT_GRACE", 0.1)
     first = 7 << 32
     pool.do(pool.actor.here(first))
     pool.do(pool.actor.join(JOB, "cpu", None, first + 1))
@@ -457,9 +457,9 @@ def test_connections_leave_nothing_open(pool: Pool) -> None:
 
 
 def test_two_schedulers_never_write_one_journal(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_actor, "LET_GO", 0.1)
+    monkeypatch.setattr(journal_lock, "RELEASE_TIMEOUT", 0.1)
     second = SchedulerActor({}, str(pool.folder), str(tmp_path / "door"))
-    with pytest.raises(RuntimeError, match="another scheduler writes the journal here"):
+    with pytest.raises(RuntimeError, match="another scheduler is writing the journal here"):
         pool.do(second.about())
     assert not (tmp_path / "door").exists()
 
@@ -493,7 +493,7 @@ async def fill(folder: Path) -> None:
 def test_a_door_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
     actor = SchedulerActor({}, str(tmp_path), str(tmp_path / ("d" * 120)))
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="the door cannot be opened: AF_UNIX path too long"):
+        with pytest.raises(RuntimeError, match="the socket server cannot be opened: AF_UNIX path too long"):
             asyncio.run(actor.pid())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning_core.core.answers import State, Verdict
 from lightning_core.server.ray_actor import SchedulerActor
-from lightning_core.server.sessions import PROCESS_GONE
+from lightning_core.server.sessions import PROCESS_EXITED
 
 
 class Pool:
@@ -50,7 +50,7 @@ class Pool:
         """Whether its process is known to be gone."""
         _, jobs = self.do(self.actor.status())
         job = [job for job in jobs if job.name == name][-1]
-        return bool(job.verdict is Verdict.CRASHED and job.detail == PROCESS_GONE)
+        return bool(job.verdict is Verdict.CRASHED and job.detail == PROCESS_EXITED)
 
     def close(self) -> None:
         self.do(self.actor.close())

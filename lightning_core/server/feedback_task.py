@@ -1,0 +1,75 @@
+"""Feeds the spot policy selector: computes feedback from finished jobs in a thread and hands it to the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from lightning_core.core.events import Event, SelectorFeedback
+from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
+from lightning_core.server.host import EventNotPersistedError, Host
+
+log = logging.getLogger(__name__)
+
+# Seconds between two attempts to write feedback to a full journal.
+RETRY_INTERVAL = 1.0
+
+
+class FeedbackTask:
+    """Runs beside the scheduler, which never waits for it.
+
+    Args:
+        host: The scheduler's host.
+        handle: Function that hands an event to the scheduler.
+        on_done: Function that is called when a computation has ended.
+    """
+
+    def __init__(self, host: Host, handle: Callable[[Event], object], on_done: Callable[[], object]) -> None:
+        self._host = host
+        self._handle = handle
+        self._on_done = on_done
+        self._task: asyncio.Task[None] | None = None
+        self._replay: CounterfactualReplay | None = None
+        try:
+            self._replay = CounterfactualReplay.of(host.scheduler.settings)
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # the market's recording is gone: jobs run, but the selector gets nothing
+            log.warning("the selector of spot policies gets no feedback: %s", error)
+
+    def start_if_due(self) -> None:
+        """Start computing the feedback that is due, unless a computation is running."""
+        if self._replay is None or self._task is not None:
+            return
+        if jobs := self._replay.due(self._host.scheduler, self._host.now()):
+            self._task = asyncio.get_running_loop().create_task(self._compute(self._replay, jobs))
+
+    def seconds_to_next(self) -> float | None:
+        """Return the seconds until feedback is due; None if none is, or a computation is running."""
+        if self._replay is None or self._task is not None:
+            return None
+        due = self._replay.next(self._host.scheduler)
+        return None if due is None else max(due - self._host.now(), 0.0)
+
+    async def _compute(self, replay: CounterfactualReplay, jobs: Sequence[ReplayableJob]) -> None:
+        try:
+            for job in jobs:
+                try:
+                    feedback = await asyncio.to_thread(replay.feedback, job)
+                except Exception:  # empty feedback, so that the job is not tried again
+                    log.exception("cannot compute the selector's feedback from job %s", job.name)
+                    feedback = SelectorFeedback(job.name, ())
+                await self._deliver(feedback)
+        finally:
+            self._task = None
+            self._on_done()
+
+    async def _deliver(self, feedback: SelectorFeedback) -> None:
+        while True:
+            try:
+                self._handle(feedback)
+                return
+            except EventNotPersistedError:
+                await asyncio.sleep(RETRY_INTERVAL)

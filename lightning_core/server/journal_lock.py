@@ -1,0 +1,36 @@
+"""The lock that keeps a second scheduler from writing a pool's journal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from lightning_core.storage.journal import JournalError
+
+# Seconds that the previous scheduler has to exit and release the lock.
+RELEASE_TIMEOUT = 10.0
+POLL_INTERVAL = 0.1
+
+
+def lock_journal(path: Path) -> int:
+    """Lock a file and return its descriptor; closing it releases the lock.
+
+    A scheduler's actor may outlive its head, and people start a pool twice.
+
+    Raises:
+        JournalError: If another scheduler holds the lock.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + RELEASE_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(lock)
+                raise JournalError(f"{path.parent}: another scheduler is writing the journal here") from None
+            time.sleep(POLL_INTERVAL)
