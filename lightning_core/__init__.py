@@ -1,14 +1,46 @@
-"""Many trainings with deadlines on few devices: every loss curve forecast, the devices shared, targets met in time.
+"""Deadline-aware scheduling of many training jobs on few devices.
 
-What is imported here needs NumPy only. The callback is in :mod:`lightning_core.callbacks`, bundles are in
-:mod:`lightning_core.bundle.bundle_file`.
+Each name below is imported when it is first used: ``import lightning_core`` imports neither NumPy, Ray, torch nor
+Lightning. The callback and its companions are in :mod:`lightning_core.callbacks`.
 """
 
-from lightning_core.core.answers import Verdict
-from lightning_core.core.jobs import Job
-from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.scheduler.settings import Settings
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning_core.cluster.bundle import Bundle
+    from lightning_core.core.answers import Verdict
+    from lightning_core.core.jobs import Job
+    from lightning_core.core.targets import BatchTarget, LossTarget
+    from lightning_core.errors import LightningCoreError
+    from lightning_core.pool import Pool
 
 __version__ = "0.1.0"
-__all__ = ["BatchTarget", "Job", "LossTarget", "Scheduler", "Settings", "Verdict", "__version__"]
+__all__ = ["BatchTarget", "Bundle", "Job", "LightningCoreError", "LossTarget", "Pool", "Verdict", "__version__"]
+
+# Where each public name is defined; the imports above say the same to type checkers.
+_MODULES = {
+    "BatchTarget": "lightning_core.core.targets",
+    "Bundle": "lightning_core.cluster.bundle",
+    "Job": "lightning_core.core.jobs",
+    "LightningCoreError": "lightning_core.errors",
+    "LossTarget": "lightning_core.core.targets",
+    "Pool": "lightning_core.pool",
+    "Verdict": "lightning_core.core.answers",
+}
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
