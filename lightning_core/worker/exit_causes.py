@@ -89,7 +89,6 @@ def _is_known(file: Path) -> bool:
     import jsonargparse
     import lightning
 
-    import lightning_core
     import lightning_core.callbacks
 
     if file.name.startswith("<"):  # of the interpreter, or generated
