@@ -1,4 +1,4 @@
-"""Where is this loss curve going? One estimator a file, each a bank of rows."""
+"""Estimators: where a loss curve is going. One file each; an estimator is a bank with one row per job."""
 
 from __future__ import annotations
 

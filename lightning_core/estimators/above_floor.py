@@ -1,12 +1,12 @@
-"""Loss curves that may cross zero, shown to an estimator as what lies above a floor.
+"""Loss curves that may cross zero, presented to an estimator as their distance from a floor.
 
-Power laws are of positive losses. A likelihood or a bound of one (NLL, ELBO) has no zero to fall to: of a job whose
-target is not above zero the estimator is shown how far the loss lies above a floor. The floor lies below all that was
-seen and below the target, as far as the loss was above them when a small part of the run was done. As the run goes on
-that distance shrinks, and the floor comes nearer: the curve is then shown anew.
+Power laws are positive. A likelihood or its bound (NLL, ELBO) has no zero to fall to: if the target of a job is not
+above zero, the estimator sees how far the loss lies above a floor. The floor lies below all losses seen and below the
+target, by as much as the loss was above them when a small part of the run was done. As the run goes on that distance
+shrinks and the floor rises: the curve is then presented anew.
 
-Of a job with a target above zero the estimator is shown every loss above zero as it is. A loss at or below zero has
-reached such a target, and counts as that, but there is no power law through it.
+For a target above zero the estimator sees every loss above zero as it is. A loss at or below zero has reached such a
+target and counts as that, but no power law passes through it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ import numpy as np
 from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
 from lightning_core.core.protocols import Estimator
 
-# The part of the run so far after which its height counts: an untrained network's first losses may be spikes.
+# Part of the run so far after which its height is measured: the first losses of an untrained network may be spikes.
 EARLY_FRACTION = 1 / 32
-# Cells over which that height is taken.
+# Cells over which that height is averaged.
 EARLY_CELLS = 3
-# A loss must not come nearer to the floor than this part of the distance: noise is taken in proportion to what is left.
+# Minimum distance of a loss from the floor, as a part of the floor's distance: noise scales with the rest.
 MIN_CLEARANCE = 0.25
-# Cells that are kept of one curve; of more, every two neighbours of the older half become one.
+# Maximum number of cells kept of a curve; beyond it, pairs of neighbours in the older half are merged.
 MAX_CELLS = 512
-# Losses beyond are taken as these.
+# Larger losses are clipped to this.
 MAX_ABS_LOSS = 1e50
 
 
 class AboveFloor:
-    """An estimator's bank for losses of any sign: rows are the bank's.
+    """A bank of an estimator for losses of any sign, with the rows of that bank.
 
     Args:
-        make: Makes the bank.
+        make: Function that creates the bank.
 
     Example:
-
         The curve ``2 s^-0.5 - 3.1`` comes down to -3.0 after 400 batches::
 
             >>> from lightning_core.estimators import Posterior
@@ -55,7 +54,7 @@ class AboveFloor:
         self.bank = make()
         self._make = make
         self._raised: dict[int, _Raised] = {}
-        # Of rows with a floor: a curve that is shown anew has another row of it.
+        # The bank of curves with a floor: a curve presented anew gets a new row of it.
         self._other: Estimator | None = None
         self._used = 0
 
@@ -64,16 +63,16 @@ class AboveFloor:
         self.bank.grow(rows)
 
     def aim(self, row: int, threshold: float) -> None:
-        """Say what a row's loss must come down to, before its first cell or from now on."""
+        """Set the threshold that the loss of a row must reach, before its first cell or from now on."""
         raised = self._raised.get(row)
         if raised is not None and threshold != raised.threshold:
             raised.threshold = threshold
             self._follow(raised)
-        elif raised is None and threshold <= 0:  # of what it saw without a floor, nothing can be used
+        elif raised is None and threshold <= 0:  # nothing seen without a floor can be used
             self._raised[row] = _Raised(threshold)
 
     def observe(self, row: int, position: float, loss: float) -> None:
-        """Take in a cell: at ``position`` batches the loss was ``loss``."""
+        """Take in a cell: the loss at ``position`` batches."""
         raised = self._raised.get(row)
         if raised is not None:
             raised.add(position, min(max(loss, -MAX_ABS_LOSS), MAX_ABS_LOSS))
@@ -82,7 +81,7 @@ class AboveFloor:
             self.bank.observe(np.array([row]), np.array([position]), np.array([loss]))
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        """As :meth:`lightning_core.core.protocols.Estimator.first_passage`, of the thresholds that the rows aim at."""
+        """Return the forecast of :meth:`~lightning_core.core.protocols.Estimator.first_passage` for these rows."""
         if not self._raised:
             return self.bank.first_passage(rows, threshold)
         raised = [self._raised.get(row) for row in rows.tolist()]
@@ -98,7 +97,7 @@ class AboveFloor:
         return found
 
     def _follow(self, raised: _Raised) -> None:
-        """Show the newest cell above the floor, or all of them above another one."""
+        """Present the newest cell above the floor, or all cells above a new floor."""
         if not raised.positions:
             return
         other = self._other = self._other or self._make()
@@ -119,7 +118,7 @@ class AboveFloor:
 
 
 class _Raised:
-    """A curve above a floor: what was seen of it, and where the floor is."""
+    """A curve above a floor: its cells and its floor."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -128,8 +127,8 @@ class _Raised:
         self.lowest = np.inf
         self.floor = np.nan
         self.distance = np.nan  # from the floor to the lowest loss, or to the target
-        self.row: int | None = None  # of the bank
-        self.shown = 0  # cells that this row has taken in
+        self.row: int | None = None  # row of the bank
+        self.shown = 0  # cells that this row has seen
 
     def add(self, position: float, loss: float) -> None:
         self.positions.append(position)
@@ -143,16 +142,16 @@ class _Raised:
             self.shown -= half - half // 2
 
     def is_misplaced(self) -> bool:
-        """Whether the floor is too near, or twice as far as it should be."""
+        """Return whether the floor is too near, or twice as far as it should be."""
         too_near = min(self.lowest, self.threshold) < self.floor + MIN_CLEARANCE * self.distance
-        return too_near or self._wanted() < self.distance / 2
+        return too_near or self._distance() < self.distance / 2
 
     def place(self) -> None:
-        self.distance = self._wanted()
+        self.distance = self._distance()
         self.floor = min(self.lowest, self.threshold) - self.distance
 
-    def _wanted(self) -> float:
-        """How far below all else the floor should be: as far as the loss was above it early in the run."""
+    def _distance(self) -> float:
+        """Return how far below the lowest value the floor should be: as far as the early losses were above it."""
         first = bisect_left(self.positions, EARLY_FRACTION * self.positions[-1])
         high = float(np.mean(self.losses[first : first + EARLY_CELLS]))
         low = min(self.lowest, self.threshold)

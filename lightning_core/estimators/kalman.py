@@ -1,13 +1,13 @@
-"""Power law whose exponent and scale drift: Kalman filters of ln l = -b ln s + ln a, one filter step a cell.
+"""Power laws whose exponent and scale drift: Kalman filters of ln l = -b ln s + ln a, one filter step per cell.
 
 ``order`` 0 is the plain filter, a random walk of (-b, ln a): 2 states. ``order`` 2 is the dynamic Kalman filter of
 LaiRA (eqs. 3 to 7), value, velocity and acceleration of both: 6 states. filterpy builds its transition and noise, and
 row by row the bank equals ``filterpy.kalman.KalmanFilter``.
 
-The filter is the paper's, the coordinates it is kept in are not. In place of ln a, the height of the line at ln s = 0,
-a row keeps its level at the newest cell. In a long run ln s hardly moves; -b and ln a are then known only together,
-and their covariance grows until the small variance of what is seen is lost in its digits (it came out negative after
-some 1e4 to 1e6 cells). From the newest cell, what is seen is a coordinate of its own.
+The filter is the paper's, its coordinates are not. Instead of ln a, the height of the line at ln s = 0, a row keeps its
+level at the newest cell. In a long run ln s hardly moves; -b and ln a are then known only jointly, and their covariance
+grows until the small variance of the observed level is lost to rounding (it became negative after 1e4 to 1e6 cells).
+Relative to the newest cell, the observed level is a coordinate of its own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 
 from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
 
-# Beyond e^40 batches a curve does not get there in anybody's life; losses themselves stay within e^+-50.
+# A position beyond e^40 batches counts as never reached; losses stay within e^+-50.
 MAX_LOG_POSITION = 40.0
 MAX_LOG_LOSS = 50.0
-# Rows worked on together: many enough that the calls cost little, few enough that their numbers stay in the caches
-# (42 a row when it is stepped, some 500 when it is asked). No power of 2: such rows would fight for the same lines.
+# Rows processed together: enough to amortise the calls, few enough to stay in the caches (42 numbers per row in a
+# step, about 500 in a forecast). Not powers of 2, which would compete for the same cache lines.
 UPDATE_BLOCK = 5000
 FORECAST_BLOCK = 250
-# Where a forecast curve is looked at: parts of the way to FARTHEST in ln s, dense near the newest cell.
+# Points at which a forecast is evaluated: parts of the way to MAX_LOG_POSITION in ln s, dense near the newest cell.
 KNOTS: FloatArray = np.linspace(0.0, 1.0, 48) ** 3
 FACTORIAL = (1.0, 1.0, 2.0)
 
@@ -34,19 +34,20 @@ class Kalman:
     """A bank of Kalman filters over power laws.
 
     Args:
-        order: derivatives that the state holds: 0 a random walk, 1 velocity, 2 velocity and acceleration.
-        delta: step size of the dynamics, Delta of eq. 4; 0 holds the derivatives apart.
-        damping: how far ahead a drift is believed to go on, as a part of the cells seen; None (or inf) believes it
-            for ever, as printed (eq. 8).
-        process: variance q of the noise of each state and step.
-        measurement: variance R of a cell's ln l.
-        prior: variance of each state before the first cell. The state begins at 0, ln a at the first cell's ln l.
+        order: Derivatives in the state: 0 for a random walk, 1 for velocity, 2 for velocity and acceleration.
+        delta: Step size of the dynamics, Delta of eq. 4; 0 decouples the derivatives.
+        damping: How far ahead a drift is extrapolated, as a part of the cells seen; None (or inf) extrapolates it for
+            ever, as printed (eq. 8).
+        process: Variance q of the noise of each state and step.
+        measurement: Variance R of a cell's ln l.
+        prior: Variance of each state before the first cell. The state starts at 0, ln a at the first cell's ln l.
         noise: ``"independent"``, Q = q I; ``"white"``, q is the variance of the highest derivative and reaches the
             others through ``filterpy.common.Q_discrete_white_noise``.
-        min_cells: cells needed before anything is said.
+        min_cells: Minimum number of cells before the bank forecasts anything.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
+        ModuleNotFoundError: If filterpy is not installed.
 
     Example::
 
@@ -87,7 +88,7 @@ class Kalman:
             raise ValueError("noise must be 'independent' with order 0: there is no derivative for it to come through")
         if min_cells < 3:
             raise ValueError(f"min_cells must be at least 3 cells, got {min_cells}")
-        # Here, because the import takes a second: only who asks for this estimator waits for it.
+        # Imported here because it takes a second, which only users of this estimator should wait for.
         try:
             from filterpy.common import Q_discrete_white_noise, kinematic_state_transition
         except ModuleNotFoundError:
@@ -103,22 +104,22 @@ class Kalman:
         self.measurement = measurement
         self.min_cells = min_cells
         self.delta = delta
-        # Both are the same for -b and for ln a, which come second: F and Q of the papers are these, times I_2.
+        # Both are the same for -b and ln a: F and Q of the papers are the Kronecker products with I_2.
         self.transition: FloatArray = kinematic_state_transition(order, delta)
         self.noise: FloatArray = process * np.eye(orders)
         if noise == "white":
             self.noise = Q_discrete_white_noise(orders, delta, process)
-        # One column a row of the bank: [P | state], its rows and the columns of P by (derivative, -b or level).
+        # One column per row of the bank: [P | state], its rows and the columns of P by (derivative, -b or level).
         self._shape = (orders, 2, 2 * orders + 1, -1)
         self._fresh = np.hstack([prior * np.eye(2 * orders), np.zeros((2 * orders, 1))]).reshape(-1, 1)
         self._belief = self._fresh[:, :0]
-        # Of the newest cell: its number, ln s, s, and how far s is from that of the cell before.
+        # The newest cell: its number, ln s, s, and the distance of s from the cell before.
         self._newest = np.zeros((4, 0))
 
     def grow(self, rows: int) -> None:
         extra = rows - self._newest.shape[1]
         if extra > 0:
-            extra = max(extra, rows - extra)  # as a list does: growing one by one is not quadratic
+            extra = max(extra, rows - extra)  # amortised like a list, so that growing one by one is not quadratic
             self._belief = np.hstack([self._belief, np.repeat(self._fresh, extra, axis=1)])
             self._newest = np.hstack([self._newest, np.zeros((4, extra))])
 
@@ -126,7 +127,7 @@ class Kalman:
         for start in range(0, len(rows), UPDATE_BLOCK):
             some = rows[start : start + UPDATE_BLOCK]
             cell = position[start : start + UPDATE_BLOCK], np.log(loss[start : start + UPDATE_BLOCK])
-            if len(some) == 1 or (np.diff(some) == 1).all():  # neighbours are stepped where they are
+            if len(some) == 1 or (np.diff(some) == 1).all():  # neighbours are updated in place
                 at = slice(some[0], some[-1] + 1)
                 self._step(self._belief[:, at], self._newest[:, at], *cell)
             else:
@@ -135,7 +136,7 @@ class Kalman:
                 self._belief[:, some], self._newest[:, some] = belief, newest
 
     def _step(self, belief: FloatArray, newest: FloatArray, position: FloatArray, log_loss: FloatArray) -> None:
-        """Predict, then update (eqs. 5 to 7), in place; both of one column a row."""
+        """Predict, then update (eqs. 5 to 7), in place; both arguments have one column per row."""
         orders = self.order + 1
         both = belief.reshape(self._shape)
         covariance = both[:, :, :-1]
@@ -158,7 +159,7 @@ class Kalman:
         p[:, 0, :, 1] += qx
         p[:, 1, :, 0] += qx
         p[:, 1, :, 1] += qx * x + q
-        # What is seen is the level alone. [P | state - seen] less its own level's row, by the gain.
+        # Only the level is observed. Subtract from [P | state - observed] its own level's row, by the gain.
         level = both[0, 1].copy()
         level[-1] -= log_loss
         level /= np.sqrt(np.maximum(level[1], 0.0) + self.measurement)
@@ -172,7 +173,7 @@ class Kalman:
         newest[2] = position
 
     def belief(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        """State and covariance in the paper's coordinates: (-b, ln a, their velocities, their accelerations).
+        """Return state and covariance in the paper's coordinates: (-b, ln a, their velocities, their accelerations).
 
         Returns:
             Arrays of shape ``(n, d)`` and ``(n, d, d)``, d = 2, 4 or 6.
@@ -188,10 +189,11 @@ class Kalman:
         return np.where(self._known(rows), np.exp(np.clip(mean[:, 0], -MAX_LOG_LOSS, MAX_LOG_LOSS)), np.nan)
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        """As the protocol says. The quantile at level p is where mean + z_p * error of ln l first comes down.
+        """Return the quantiles of the first passage; at level p it is where mean + z_p * error of ln l first falls to
+        the goal.
 
-        The error is that of the filter's own covariance, carried ahead as the state is. Noise yet to come is left out:
-        with it the forecasts of real curves say nothing any more.
+        The error is that of the filter's own covariance, extrapolated like the state. Future process noise is left
+        out: with it the forecasts of real curves carry no information.
         """
         goal = np.log(threshold)
         reached = np.empty((len(rows), len(NORMAL)))
@@ -204,16 +206,16 @@ class Kalman:
         newest = self._newest[1, rows, None]
         x = newest + np.maximum(MAX_LOG_POSITION - newest, 0.0) * KNOTS
         mean, variance = self._forecast(rows, x)
-        # How many errors the goal lies below the curve, where it has come nearest so far.
+        # Distance of the goal below the curve in standard errors, at its closest approach so far.
         below = np.minimum.accumulate((mean - goal) / np.sqrt(np.maximum(variance, 1e-12)), axis=1)
         there = below[:, None, :] <= -NORMAL[:, None]
         after = there.argmax(axis=2)
         before = np.maximum(after - 1, 0)
         row = np.arange(len(rows))[:, None]
-        # Between two knots the curve is taken as straight.
+        # Between two knots the curve is interpolated linearly.
         still, fell = below[row, before] + NORMAL, below[row, before] - below[row, after]
-        part = still / np.where(fell > 0, fell, np.inf)
-        reached: FloatArray = np.exp(x[row, before] + part * (x[row, after] - x[row, before]))
+        fraction = still / np.where(fell > 0, fell, np.inf)
+        reached: FloatArray = np.exp(x[row, before] + fraction * (x[row, after] - x[row, before]))
         reached[~there[:, :, -1]] = np.inf
         reached[~self._known(rows)] = np.nan
         return reached
@@ -223,10 +225,10 @@ class Kalman:
         return known
 
     def _forecast(self, rows: IntArray, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of ln l at ln s = ``x`` (eq. 8, damped); all of shape ``(n, k)``."""
+        """Return mean and variance of ln l at ln s = ``x`` (eq. 8, damped); all of shape ``(n, k)``."""
         count, newest, s, spacing = self._newest[:, rows, None]
         ahead = x - newest
-        # A step is a cell, those to come as far apart as the newest two.
+        # A step is a cell; future cells are as far apart as the newest two.
         steps = np.expm1(np.maximum(ahead, 0.0)) * s / np.where(spacing > 0, spacing, 1.0)
         t = self.delta * np.minimum(steps, self.damping * np.maximum(count, 1.0))
         # The first rows of F^D are 1, t, t^2 / 2: state and covariance are polynomials in t.

@@ -1,12 +1,12 @@
-"""Power law by discounted least squares: ln l = ln a - b ln s (LARA, eqs. 3.1 to 3.6).
+"""Power laws by discounted least squares: ln l = ln a - b ln s (LARA, eqs. 3.1 to 3.6).
 
-Two ways to forget. ``gamma`` weighs a cell by gamma^(age in cells), as printed (eq. 3.4); over a long run ln s hardly
-moves within that window and the slope becomes noise. ``power`` weighs it by (s_i / s_n)^power, so that the window is a
-constant part of the run (log-time forgetting).
+There are two ways to forget. ``gamma`` weighs a cell by gamma^(age in cells), as printed (eq. 3.4); over a long run ln
+s hardly moves within that window and the slope becomes noise. ``power`` weighs it by (s_i / s_n)^power, so that the
+window is a constant part of the run (log-time forgetting).
 
-The state of a row is five moments of (ln s, ln l), centred: means, variances and covariance under the weights, with ln
-s measured from the newest cell. Sums that are not centred lose the slope (0.333 for 0.3 after 1e7 cells), and the
-recursive covariance of eq. 3.5 winds up under forgetting.
+The state of a row is five centred moments of (ln s, ln l): means, variances and covariance under the weights, with ln s
+relative to the newest cell. Sums that are not centred lose the slope (0.333 for 0.3 after 1e7 cells), and the recursive
+covariance of eq. 3.5 winds up under forgetting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from lightning_core.core.arrays import NORMAL, FloatArray, IntArray
 
-# Beyond e^40 batches from now a curve does not get there in anybody's life: no overflow, no false hope.
+# A position beyond e^40 batches counts as never reached, which also avoids overflow.
 MAX_LOG_POSITION = 40.0
 
 
@@ -23,12 +23,12 @@ class LeastSquares:
     """A bank of power laws fitted by discounted least squares.
 
     Args:
-        power: log-time forgetting; the weight of cell i is (s_i / s_n)^power.
-        gamma: if given, forgetting by cells instead, as LARA prints it; 1 forgets nothing.
-        min_cells: cells needed before anything is said.
+        power: Log-time forgetting; the weight of cell i is (s_i / s_n)^power.
+        gamma: Forgetting factor per cell instead, as LARA prints it; 1 forgets nothing.
+        min_cells: Minimum number of cells before the bank forecasts anything.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     Example::
 
@@ -75,7 +75,7 @@ class LeastSquares:
         keep = np.exp(-self.power * step) if self.gamma is None else self.gamma
         old = keep * self._weight[rows]
         weight = old + 1.0
-        # Seen from the new cell (x = 0), the old ones lie one step further back.
+        # Relative to the new cell (x = 0), the old ones lie one step further back.
         from_mean_x = step - self._mean_x[rows]
         from_mean_y = np.where(first, 0.0, y - self._mean_y[rows])
         gain = old / weight
@@ -90,23 +90,23 @@ class LeastSquares:
         self._count[rows] += 1
 
     def slope(self, rows: IntArray) -> FloatArray:
-        """The exponent b of l = a s^-b, shape ``(n,)``; NaN while too little has been seen."""
+        """Return the exponent b of l = a s^-b, shape ``(n,)``; NaN with too few cells."""
         xx = self._xx[rows]
         known = (self._count[rows] >= self.min_cells) & (xx > 0)
         return np.where(known, -self._xy[rows] / np.where(known, xx, 1.0), np.nan)
 
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
         ahead = np.log(position) - self._newest[rows] - self._mean_x[rows]
-        # Losses themselves stay within e^+-50; a fit that says otherwise is clipped, not overflowed.
+        # Losses stay within e^+-50; a fit beyond is clipped and does not overflow.
         return np.exp(np.clip(self._mean_y[rows] - self.slope(rows) * ahead, -50.0, 50.0))
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
         b = self.slope(rows)
         falling = b > 0
         b_safe = np.where(falling, b, 1.0)
-        below = self._mean_y[rows] - np.log(threshold)  # how far ln l must still come down from its mean
-        reach = below / b_safe  # ... and how far ln s must go for it, from its mean
-        # Standard error of `reach`, cells taken as independent: of the slope over that distance, and of the mean.
+        below = self._mean_y[rows] - np.log(threshold)  # required fall of ln l from its mean
+        reach = below / b_safe  # ... and the distance in ln s that it takes
+        # Standard error of `reach` with independent cells: of the slope over that distance, and of the mean.
         weight = np.maximum(self._weight[rows], 1e-300)
         effective = np.maximum(weight * weight / np.maximum(self._weight2[rows], 1e-300), 3.0)
         xx = np.where(falling, self._xx[rows], 1.0)

@@ -1,12 +1,12 @@
 """A posterior over power laws with a shift and a floor: l(s) = a (s + s0)^-b + c.
 
 A power law through the origin (LARA, eq. 3.1) has no warm-up and no floor; real curves have both, and a point estimate
-does not say how wrong it may be. So many candidates are kept: a grid over the exponent b and the shift s0, each with
-and without a floor, a and c in closed form from running sums. They are weighed by how well they fit, but with the
-evidence of a few cells at most: cells err together, and all candidates are wrong in the end.
+does not tell its error. So many candidates are kept: a grid over the exponent b and the shift s0, each with and without
+a floor, with a and c in closed form from running sums. They are weighed by their fit, but with the evidence of a few
+cells at most: the errors of cells are correlated, and no candidate is exactly right.
 
 Cells are weighed by (s_i / s)^power (log-time forgetting) and by l_i^-2 (noise in proportion to the loss). A long
-memory is calm, a short one notices the bend: the candidates of both have equal say.
+memory is stable, a short one notices a bend: the candidates of both count equally.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 
 from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray, IntArray
 
-# Beyond e^40 times the first cell a curve does not get there in anybody's life: no overflow, no false hope.
+# A position beyond e^40 times the first cell counts as never reached, which also avoids overflow.
 MAX_LOG_POSITION = 40.0
 POWERS = (4.0, 16.0)
 EXPONENTS = np.geomspace(0.05, 2.0, 9)
-# In units of the first cell.
+# Shifts in units of the first cell.
 SHIFTS = np.array([0.0, 2.0, 8.0, 32.0, 128.0])
-# Misfit that is noise in any case, relative and squared: a perfect fit is no proof.
+# Minimum relative squared misfit: a perfect fit is no proof.
 MIN_MISFIT = 1e-8
 # Four quantiles of the widening, in place of the whole distribution.
 _WIDE = NORMAL[2::5]
-# Losses beyond are taken as these: their squares and inverse squares still multiply.
+# Losses are clipped to these, whose squares and inverse squares do not overflow.
 MIN_LOSS, MAX_LOSS = 1e-50, 1e50
-# Rows that are worked on at once: their candidates stay in the cache.
+# Rows processed together, so that their candidates stay in the cache.
 BLOCK = 256
 
 
@@ -37,14 +37,14 @@ class Posterior:
     """A bank of posteriors over shifted power laws with a floor.
 
     Args:
-        powers: of log-time forgetting, each with candidates of its own; the weight of cell i is (s_i / s_n)^power.
-        evidence: cells that speak at most, however many were seen.
-        floor: how likely a curve is believed to have a floor before it is seen.
-        widening: what a fitted curve does not know of itself: spread of the logarithm of the work left.
-        min_cells: cells needed before anything is said.
+        powers: Powers of log-time forgetting, each with its own candidates; the weight of cell i is (s_i / s_n)^power.
+        evidence: Maximum number of cells that count as evidence.
+        floor: Prior probability that a curve has a floor.
+        widening: Standard deviation of the logarithm of the work left that the fit itself does not show.
+        min_cells: Minimum number of cells before the bank forecasts anything.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     Example::
 
@@ -57,7 +57,7 @@ class Posterior:
         array([1470., 1560., 1760.])
     """
 
-    # It can be shown curves above a floor (above_floor.py): a floor of its own is among its candidates.
+    # It accepts curves above a floor (above_floor.py): its candidates include a floor of their own.
     any_loss = True
 
     def __init__(
@@ -84,14 +84,14 @@ class Posterior:
         self._b = np.repeat(EXPONENTS, len(SHIFTS))
         self._shift = np.tile(SHIFTS, len(EXPONENTS))
         self._count = np.zeros(0, np.int64)
-        # unit: position of the first cell, the unit of the shifts. For each power, weight: sum of the weights in time,
-        # weight2 of their squares; precision: sum of the weights over l^2. The moments are under these, of l and of
-        # x = (s + s0)^-b for each pair of an exponent and a shift.
+        # unit: position of the first cell, the unit of the shifts. Per power, weight: sum of the weights in time,
+        # weight2: sum of their squares, precision: sum of the weights over l^2. The moments under these weights are of
+        # l and of x = (s + s0)^-b for each pair of an exponent and a shift.
         memories = len(self.powers)
         self._unit, self._newest = np.zeros((2, 0))
         self._weight, self._weight2, self._precision, self._mean_l, self._ll = np.zeros((5, 0, memories))
         self._mean_x, self._xx, self._xl = np.zeros((3, 0, memories, len(self._b)))
-        # Forecasts last until the row's next cell, or until somebody asks for another threshold.
+        # Forecasts are cached until the row's next cell or a request for another threshold.
         self._asked = np.zeros(0)
         self._passage = np.zeros((0, len(LEVELS)))
 
@@ -101,14 +101,14 @@ class Posterior:
     def grow(self, rows: int) -> None:
         extra = rows - len(self._count)
         if extra > 0:
-            extra = max(extra, len(self._count))  # as a list does: growing one by one is not quadratic
+            extra = max(extra, len(self._count))  # amortised like a list, so that growing one by one is not quadratic
             for name in self._COLUMNS:
                 column = getattr(self, name)
                 more = np.zeros((extra, *column.shape[1:]), column.dtype)
                 setattr(self, name, np.concatenate([column, more]))
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
-        at = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows  # no copies where they can be spared
+        at = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows  # avoids copies for a single row
         loss = np.clip(loss, MIN_LOSS, MAX_LOSS)[:, None]
         first = self._count[at] == 0
         self._unit[at] = unit = np.where(first, position, self._unit[at])
@@ -154,12 +154,12 @@ class Posterior:
         return np.where((self._count[rows] >= self.min_cells)[:, None], self._passage[rows], np.nan)
 
     def _shape(self, position: FloatArray) -> FloatArray:
-        """The candidates' x, positions in units of the first cell: shape ``(n, grid)``."""
+        """Return the candidates' x at positions in units of the first cell, shape ``(n, grid)``."""
         shape: FloatArray = np.exp(-self._b * np.log(position[:, None] + self._shift))
         return shape
 
     def _candidates(self, rows: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Scale, floor and belief of each: shape ``(n, powers, 2, grid)``, those without a floor and those with."""
+        """Return scale, floor and belief of each, shape ``(n, powers, 2, grid)``: without a floor, then with one."""
         weight, weight2 = self._weight[rows, :, None], self._weight2[rows, :, None]
         precision, mean_l, ll = self._precision[rows, :, None], self._mean_l[rows, :, None], self._ll[rows, :, None]
         mean_x, xx, xl = self._mean_x[rows], self._xx[rows], self._xl[rows]
@@ -193,13 +193,13 @@ class Posterior:
         order = np.argsort(left, axis=1)
         left = np.take_along_axis(left, order, axis=1)
         up_to = np.cumsum(np.take_along_axis(belief.reshape(left.shape), order, axis=1), axis=1)
-        # All rows in one search: each row's beliefs run from its number to the next one.
+        # One search for all rows: each row's beliefs run from its number to the next one.
         row = np.arange(len(rows))[:, None]
         at = np.searchsorted((up_to / up_to[:, -1:] + row).ravel(), (LEVELS + row).ravel())
         return (here + self._widened(left.ravel()[at].reshape(-1, len(LEVELS)))) * self._unit[rows, None]
 
     def _widened(self, left: FloatArray) -> FloatArray:
-        """Each quantile spread out by the widening, and the quantiles of that."""
+        """Spread each quantile by the widening, and return the quantiles of the result."""
         with np.errstate(divide="ignore"):
             spread = np.log(left)[:, :, None] + self.widening * _WIDE
         spread = np.sort(spread.reshape(len(left), -1), axis=1).reshape(len(left), len(LEVELS), -1)

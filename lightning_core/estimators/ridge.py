@@ -1,12 +1,12 @@
-"""Power law by discounted least squares with a ridge, and how far its line can be trusted (LaiRA, eq. 9, Theorem 1).
+"""Power laws by discounted least squares with a ridge, and a confidence bound on the line (LaiRA, eq. 9, Theorem 1).
 
 theta = (-b, ln a) minimises lambda |theta|^2 + sum of gamma^(n - i) (X_i theta - ln l_i)^2 over the n cells, with
-X_i = (ln s_i, 1). Unlike a fit without one, the ridge depends on the unit of s, for it draws ln a, the line's height at
-s = 1, towards 0. Here s is counted in batches, the paper's unit of data.
+X_i = (ln s_i, 1). Unlike a fit without one, the ridge depends on the unit of s, because it pulls ln a, the line's
+height at s = 1, towards 0. Here s counts batches, the paper's unit of data.
 
 An online form by the inverse of V would forget its lambda as gamma^n. So the moments are kept, and lambda is added when
-the line is wanted. The 2 x 2 system is solved for -b and the line's height at the weighted mean of ln s: a change of
-coordinates of determinant 1, in which every sum that matters is one of positive terms, so that nothing cancels.
+the line is needed. The 2 x 2 system is solved for -b and the line's height at the weighted mean of ln s: a change of
+coordinates of determinant 1, in which every critical sum has positive terms only, so that nothing cancels.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Ridge(LeastSquares):
     """A bank of power laws fitted by discounted least squares with a ridge.
 
     Args:
-        gamma: forgetting by cells; 1 forgets nothing.
-        ridge: lambda, weight of the penalty on the exponent and on ln a.
-        min_cells: cells needed before anything is said.
+        gamma: Forgetting factor per cell; 1 forgets nothing.
+        ridge: Weight lambda of the penalty on the exponent and on ln a.
+        min_cells: Minimum number of cells before the bank forecasts anything.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     Example::
 
@@ -49,22 +49,22 @@ class Ridge(LeastSquares):
         return np.where(self._known(rows), -self._line(rows)[0], np.nan)
 
     def log_loss(self, rows: IntArray, position: FloatArray) -> FloatArray:
-        """ln l forecast at ``position`` batches, shape ``(n,)``; NaN where too little has been seen."""
+        """Return the forecast of ln l at ``position`` batches, shape ``(n,)``; NaN with too few cells."""
         rising, level = self._line(rows)
         return np.where(self._known(rows), level + rising * (np.log(position) - self._mean(rows)), np.nan)
 
     def width(self, rows: IntArray, position: FloatArray) -> FloatArray:
-        """|X| in the norm of V^-1 at ``position`` batches, shape ``(n,)``: times beta_n, how far the line may err."""
+        """Return |X| in the norm of V^-1 at ``position`` batches, shape ``(n,)``; times beta_n it bounds the error."""
         return self._width(rows, np.log(position))
 
     def radius(self, rows: IntArray, bound: float, noise: float, delta: float) -> FloatArray:
-        """beta_n of Theorem 1, shape ``(n,)``.
+        """Return beta_n of Theorem 1, shape ``(n,)``.
 
         Args:
-            rows: of the bank, shape ``(n,)``.
-            bound: S, of the norm of theta.
-            noise: R, sub-Gaussian scale of a cell's ln l.
-            delta: chance that the bound does not hold.
+            rows: Rows of the bank, shape ``(n,)``.
+            bound: Bound S on the norm of theta.
+            noise: Sub-Gaussian scale R of a cell's ln l.
+            delta: Probability that the bound fails.
         """
         norm2 = self._newest[rows] ** 2 + 1.0
         # (1 - gamma^2n) / (1 - gamma^2) is the sum of the squared weights.
@@ -73,11 +73,11 @@ class Ridge(LeastSquares):
         return radius
 
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
-        # Losses themselves stay within e^+-50; a fit that says otherwise is clipped, not overflowed.
+        # Losses stay within e^+-50; a fit beyond is clipped and does not overflow.
         return np.exp(np.clip(self.log_loss(rows, position), -50.0, 50.0))
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        """As the protocol says; the spread is the delta method with V^-1 and the cells' own scatter about the line."""
+        """Return the quantiles of the first passage (delta method with V^-1 and the scatter about the line)."""
         rising, level = self._line(rows)
         falling = rising < 0
         b = np.where(falling, np.maximum(-rising, 1e-12), 1.0)
@@ -98,16 +98,16 @@ class Ridge(LeastSquares):
         return known
 
     def _mean(self, rows: IntArray) -> FloatArray:
-        """Weighted mean of ln s."""
+        """Return the weighted mean of ln s."""
         return self._newest[rows] + self._mean_x[rows]
 
     def _determinant(self, rows: IntArray) -> FloatArray:
-        """Of V."""
+        """Return the determinant of V."""
         weight, ridge = self._weight[rows], self.ridge
         return (self._xx[rows] + ridge) * (weight + ridge) + ridge * weight * self._mean(rows) ** 2
 
     def _line(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        """-b, and the line's height at the mean of ln s."""
+        """Return -b and the line's height at the mean of ln s."""
         weight, ridge, mean = self._weight[rows], self.ridge, self._mean(rows)
         xy, total = self._xy[rows], weight * self._mean_y[rows]
         determinant = self._determinant(rows)

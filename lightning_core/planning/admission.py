@@ -62,7 +62,7 @@ class _Admission:
         todo = sorted(self.demands, key=lambda row: (self.demands[row].end, row))
         if keep_current:
             todo = [row for row in todo if not self._keep_devices(row)]
-            todo.sort(key=lambda row: not self.demands[row].holds)
+            todo.sort(key=lambda row: not self.demands[row].held)
         for row in todo:
             self._block(row, 1.0, keep_current)
         for row in todo:
@@ -78,10 +78,10 @@ class _Admission:
     def _keep_devices(self, row: int) -> bool:
         """Reserve its current devices, or fewer, if it is in time on them; return whether it is."""
         need = self.demands[row]
-        if not need.holds or need.part:
+        if not need.held or need.share:
             return False
         on = reserve_fewest(need, self.free)
-        if on is None or on.stretches[0].devices > need.holds:
+        if on is None or on.segments[0].devices > need.held:
             return False
         self._put(row, on)
         return True
@@ -89,9 +89,9 @@ class _Admission:
     def _block(self, row: int, times: float, whole_protection: bool) -> None:
         """Block the devices that a job holds until it is planned: no other job can train on them before."""
         need, now = self.demands[row], self._empty.times[0]
-        seconds = need.stint if whole_protection else need.lag
-        if need.holds and seconds > 0 and not need.part:
-            self.free.take(now, now + seconds, times * need.holds)
+        seconds = need.protected_seconds if whole_protection else need.arrival_delay
+        if need.held and seconds > 0 and not need.share:
+            self.free.take(now, now + seconds, times * need.held)
 
     def _add(self, row: int) -> bool:
         on = reserve_fewest(self.demands[row], self.free)
@@ -101,7 +101,7 @@ class _Admission:
         return True
 
     def _put(self, row: int, on: Reservation, times: float = 1.0) -> None:
-        for begin, end, devices in on.stretches:
+        for begin, end, devices in on.segments:
             self.free.take(begin, end, times * devices)
         if times > 0:
             self.reservations[row] = on
@@ -113,8 +113,8 @@ class _Admission:
         if row in self._hopeless or (alone := reserve_fewest(self.demands[row], self._empty)) is None:
             return
         self.dropped.add(row)
-        cost = alone.area / self.demands[row].weight
-        costs = ((on.area / self.demands[other].weight, other) for other, on in self.reservations.items())
+        cost = alone.device_seconds / self.demands[row].weight
+        costs = ((on.device_seconds / self.demands[other].weight, other) for other, on in self.reservations.items())
         for _, other in sorted((pair for pair in costs if pair[0] > cost), reverse=True)[:MAX_CANDIDATES]:
             on = self.reservations[other]
             self._put(other, on, -1.0)

@@ -37,7 +37,7 @@ def backfill(
     """
     now = free.times[0]
     present = {row: need for row, need in enumerate(demands) if need is not None}
-    sizes = [0 if on is None else int(on.at_once(now) + EPSILON) for on in reservations]
+    sizes = [0 if on is None else int(on.devices_at(now) + EPSILON) for on in reservations]
     left = math.floor(free.devices[0] + EPSILON)
 
     def give(row: int, devices: int) -> None:
@@ -53,9 +53,9 @@ def backfill(
         give(row, _catch_up_size(present[row], left, now))
     if not grow:
         return sizes
-    kept = [row for row, need in present.items() if reservations[row] is not None and not need.part]
+    kept = [row for row, need in present.items() if reservations[row] is not None and not need.share]
     for row in kept:
-        holds = int(present[row].holds)
+        holds = int(present[row].held)
         if sizes[row] < holds <= sizes[row] + left and holds in present[row].sizes:
             give(row, holds)
     while left and kept:
@@ -69,19 +69,19 @@ def backfill(
 
 def end_time(need: Demand, size: int, now: float) -> float:
     """Return when a job ends if it has ``size`` devices from now on."""
-    return now + startup_delay(need, size) + need.work / need.rates[need.sizes.index(size)]
+    return now + startup_delay(need, size) + need.work / need.throughputs[need.sizes.index(size)]
 
 
 def _catch_up_size(need: Demand, left: int, now: float) -> int:
     """Return the fewest devices on which a job is in time, or as many of them as are left; 0 if none suffice."""
     latest = max(need.end, need.latest)
-    if need.holds in need.sizes and need.holds <= left and end_time(need, int(need.holds), now) <= latest:
-        return int(need.holds)
+    if need.held in need.sizes and need.held <= left and end_time(need, int(need.held), now) <= latest:
+        return int(need.held)
     in_time = [size for size in need.sizes if end_time(need, size, now) <= latest]
     if not in_time:
         return 0
-    if need.holds in need.sizes and in_time[0] > left and need.holds <= left:
-        return int(need.holds)
+    if need.held in need.sizes and in_time[0] > left and need.held <= left:
+        return int(need.held)
     return max((size for size in need.sizes if size <= min(in_time[0], left)), default=0)
 
 
@@ -95,7 +95,7 @@ def _gain(need: Demand, size: int, left: int, min_payback: float, now: float) ->
     for more in need.sizes:
         if size < more <= size + left:
             sooner = end_time(need, more, now)
-            cost = need.resize if more != need.holds else 0.0
+            cost = need.resize_seconds if more != need.held else 0.0
             if done - sooner <= min_payback * cost:
                 continue
             saved = (size * (done - now) - more * (sooner - now)) / (more - size)

@@ -52,6 +52,7 @@ def job_rows(jobs: JobView, level: float) -> list[JobRow]:
     left = np.where(jobs.exact, jobs.remaining, forecast)
     columns = (
         jobs.row, jobs.speedup, jobs.deadline, jobs.submitted, jobs.batches, left, jobs.exact, jobs.reported_at,
-        jobs.held_devices, jobs.trained_since, jobs.resize_seconds, jobs.fixed_size, jobs.acknowledged, jobs.continues_late, jobs.weight,
+        jobs.held_devices, jobs.trained_since, jobs.resize_seconds, jobs.fixed_size, jobs.acknowledged,
+        jobs.continues_late, jobs.weight,
     )  # fmt: skip
     return [JobRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

@@ -1,7 +1,7 @@
-"""A job laid into what is free of a pool from now on: when it has how many devices, at whatever speed-up it has.
+"""Reservations: when a job has how many devices of those that are free from now on, with any speed-up.
 
-It takes the fewest devices that bring it home in time; where fewer are free for a while it does with those. What it
-loses whenever their number changes is counted in.
+A job reserves the fewest devices on which it ends in time; where fewer are free for a while it uses those. What it
+loses whenever their number changes is included.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from lightning_core.core.speedup import SpeedUp
 
-# A job that is a little late on what it has waits with growing, if it need grow only for such a part of its time.
+# A job that is slightly late postpones growing if it needs more devices only for this part of its time.
 MAX_GROWTH_FRACTION = 0.25
-# How much more than the forecast is hoped for of a number of devices until it was seen for so many seconds.
+# Factor on the forecast throughput of a number of devices until it was measured for ``TRIED_AFTER`` seconds.
 OPTIMISM, TRIED_AFTER = 1.2, 1.0
 EPSILON = 1e-9
 
@@ -25,8 +25,8 @@ class FreeDevices:
     """Devices that are free from now on: a step function of time.
 
     Args:
-        now: scheduler time.
-        devices: of the pool.
+        now: Scheduler time.
+        devices: Devices of the pool.
     """
 
     __slots__ = ("devices", "times")
@@ -36,26 +36,26 @@ class FreeDevices:
         self.devices = [float(devices)]
 
     def copy(self) -> FreeDevices:
-        """One that can be filled by itself."""
+        """Return an independent copy."""
         other = FreeDevices.__new__(FreeDevices)
         other.times, other.devices = self.times.copy(), self.devices.copy()
         return other
 
     def take(self, begin: float, end: float, devices: float) -> None:
-        """Somebody has so many devices from ``begin`` to ``end``."""
+        """Reserve devices from ``begin`` to ``end``."""
         first, last = self._cut(begin), self._cut(end)
         for at in range(first, last):
             self.devices[at] -= devices
-        for at in (last, first):  # where nothing changes there is no step
+        for at in (last, first):  # remove steps where nothing changes
             if at and abs(self.devices[at] - self.devices[at - 1]) < EPSILON:
                 del self.times[at], self.devices[at]
 
-    def least(self, end: float) -> float:
-        """Devices that are free all the time until then."""
-        return self.least_between(self.times[0], end)
+    def min_until(self, end: float) -> float:
+        """Return the devices that are free all the time until ``end``."""
+        return self.min_between(self.times[0], end)
 
-    def least_between(self, begin: float, end: float) -> float:
-        """Devices that are free all the time from one point in time to another."""
+    def min_between(self, begin: float, end: float) -> float:
+        """Return the devices that are free all the time between two moments."""
         first = max(bisect_right(self.times, begin) - 1, 0)
         return min(self.devices[first : max(bisect_right(self.times, end - EPSILON), first + 1)])
 
@@ -68,8 +68,8 @@ class FreeDevices:
         return at + 1
 
 
-class Stretch(NamedTuple):
-    """So many devices for a while."""
+class Segment(NamedTuple):
+    """A number of devices for a span of time."""
 
     begin: float
     end: float
@@ -80,79 +80,79 @@ class Stretch(NamedTuple):
 class Demand:
     """What a job needs.
 
-    Args:
-        work: batches to do.
-        end: when it should be done, scheduler time.
-        sizes: numbers of devices that it may have, growing.
-        rates: batches a second on each of them, growing too.
-        latest: when it must be done, if ``end`` cannot be kept; not before ``end``.
-        weight: how many jobs of weight 1 it counts for.
-        part: of one device, with which its controller brings it home; 0 if it is to be planned here.
-        holds: devices that it has now, 0 if none.
-        lag: seconds until it trains there, if it is on its way.
-        start: seconds that it loses when it begins, if it has no devices.
-        resize: seconds that it loses when their number changes.
-        stint: seconds for which nobody who is planned with it takes what it has.
-        min_dwell: seconds that it keeps a number of devices before it may have fewer.
-        patience: seconds that it may be late by forecast before it gets more devices than it has.
-        margin: seconds by which it must be early by forecast before it gets fewer.
-        may_shrink: whether it may have fewer devices than it has, if those bring it home.
-        min_saving: part of its device-seconds that fewer must save, or it stays on what it has; 0: it does not.
+    Attributes:
+        work: Batches left.
+        end: Scheduler time by which it should be done.
+        sizes: Numbers of devices that it may have, increasing.
+        throughputs: Batches per second on each of them, increasing.
+        latest: Scheduler time by which it must be done if ``end`` cannot be kept; not before ``end``.
+        weight: Number of jobs of weight 1 that it counts for.
+        share: Share of one device at which its controller ends it in time; 0 if it is to be planned here.
+        held: Devices that it has now, 0 if none.
+        arrival_delay: Seconds until it trains on them, if it is on its way.
+        start_seconds: Seconds lost when it starts, if it has no devices.
+        resize_seconds: Seconds lost when their number changes.
+        protected_seconds: Seconds for which no job planned with it takes its devices.
+        min_dwell: Minimum seconds on a number of devices before it may have fewer.
+        max_lateness: Seconds that it may be late by forecast before it gets more devices.
+        shrink_margin: Seconds that it must be early by forecast before it gets fewer.
+        may_shrink: Whether it may have fewer devices if it ends in time on those.
+        min_saving: Minimum part of its device-seconds that fewer devices must save; 0 for any.
     """
 
     work: float
     end: float
     sizes: tuple[int, ...]
-    rates: tuple[float, ...]
+    throughputs: tuple[float, ...]
     latest: float = -math.inf
     weight: float = 1.0
-    part: float = 0.0
-    holds: float = 0.0
-    lag: float = 0.0
-    start: float = 0.0
-    resize: float = 0.0
-    stint: float = 0.0
+    share: float = 0.0
+    held: float = 0.0
+    arrival_delay: float = 0.0
+    start_seconds: float = 0.0
+    resize_seconds: float = 0.0
+    protected_seconds: float = 0.0
     min_dwell: float = 0.0
-    patience: float = 0.0
-    margin: float = 0.0
+    max_lateness: float = 0.0
+    shrink_margin: float = 0.0
     may_shrink: bool = True
     min_saving: float = 0.0
 
 
 class Reservation(NamedTuple):
-    """A job that is planned.
+    """The devices of one job over time.
 
-    Args:
-        stretches: one after the other, maybe with gaps.
-        done: when it ends, scheduler time.
-        area: device-seconds that it takes.
+    Attributes:
+        segments: Segments in order, possibly with gaps.
+        end: Scheduler time at which the job ends.
+        device_seconds: Device-seconds that it takes.
     """
 
-    stretches: tuple[Stretch, ...]
-    done: float
-    area: float
+    segments: tuple[Segment, ...]
+    end: float
+    device_seconds: float
 
-    def at_once(self, now: float) -> float:
-        """Devices that it should have now."""
-        begin, _, devices = self.stretches[0]
+    def devices_at(self, now: float) -> float:
+        """Return the devices that it has at ``now``."""
+        begin, _, devices = self.segments[0]
         return devices if begin <= now else 0.0
 
 
-def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: bool = False) -> Reservation | None:
-    """The job on its size number ``top``, or what is left of it; None if it would not be done by ``latest``.
+def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: bool = False) -> Reservation | None:  # noqa: C901 - one pass over the steps; it is the inner loop of every plan
+    """Return the reservation of a job at size number ``top`` or what is free of it; None if it ends after ``latest``.
 
     Args:
-        need: of the job.
-        free: what it is laid into.
-        top: which of its sizes.
-        latest: scheduler time.
-        whole: whether it rather waits until all of it is free.
+        need: Demand of the job.
+        free: Devices to reserve from.
+        top: Index of the size.
+        latest: Scheduler time.
+        whole: Whether the job waits until all of its devices are free.
     """
-    sizes, rates, times, devices = need.sizes, need.rates, free.times, free.devices
+    sizes, throughputs, times, devices = need.sizes, need.throughputs, free.times, free.devices
     most, last = sizes[top] - EPSILON, len(times) - 1
-    left, area, before, wait, change = need.work, 0.0, need.holds, need.lag, need.start
-    stretches: list[Stretch] = []
-    since = math.nan  # when it began on what it has
+    left, area, before, wait, change = need.work, 0.0, need.held, need.arrival_delay, need.start_seconds
+    segments: list[Segment] = []
+    since = math.nan  # start of the current segment
     for at, begin in enumerate(times):
         if begin >= latest:
             return None
@@ -164,33 +164,33 @@ def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: 
         if k < 0:
             if before:
                 if since == since:
-                    stretches.append(Stretch(since, begin, before))
-                since, before, wait, change = math.nan, 0.0, 0.0, need.resize
+                    segments.append(Segment(since, begin, before))
+                since, before, wait, change = math.nan, 0.0, 0.0, need.resize_seconds
             continue
         size = sizes[k]
         if size != before:
             if before:
-                change = wait + need.resize
+                change = wait + need.resize_seconds
             if before < size and before in sizes:
                 held, seconds = sizes.index(int(before)), stop - begin
-                as_is = (seconds - wait) * rates[held]
-                if as_is >= left or as_is >= (seconds - change) * rates[k]:
-                    k, size = held, sizes[held]  # a change would not pay for itself
+                as_is = (seconds - wait) * throughputs[held]
+                if as_is >= left or as_is >= (seconds - change) * throughputs[k]:
+                    k, size = held, sizes[held]  # a change would not pay off
             if size != before:
                 if since == since:
-                    stretches.append(Stretch(since, begin, before))
-                since, before, wait, change = begin, size, change, need.resize
+                    segments.append(Segment(since, begin, before))
+                since, before, wait, change = begin, size, change, need.resize_seconds
         if since != since:
             since = begin
-        rate = rates[k]
-        done = begin + wait + left / rate
+        throughput = throughputs[k]
+        done = begin + wait + left / throughput
         if done <= stop + EPSILON:
-            stretches.append(Stretch(since, done, size))
-            return Reservation(tuple(stretches), done, area + size * (done - begin))
+            segments.append(Segment(since, done, size))
+            return Reservation(tuple(segments), done, area + size * (done - begin))
         area += size * (stop - begin)
         trained = stop - begin - wait
         if trained > 0:
-            left -= trained * rate
+            left -= trained * throughput
             wait = 0.0
         else:
             wait = -trained
@@ -198,11 +198,11 @@ def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: 
 
 
 def reserve_fewest(need: Demand, free: FreeDevices) -> Reservation | None:
-    """The job on as few devices as bring it home in time, or else by its latest end; None if none do."""
-    if need.part:
+    """Return the reservation on the fewest devices that suffice, if need be by the latest end; None if none do."""
+    if need.share:
         now = free.times[0]
-        if free.least(need.end) >= need.part - EPSILON:
-            return Reservation((Stretch(now, need.end, need.part),), need.end, need.part * (need.end - now))
+        if free.min_until(need.end) >= need.share - EPSILON:
+            return Reservation((Segment(now, need.end, need.share),), need.end, need.share * (need.end - now))
     laid = _reserve_fewest(need, free, need.end)
     if laid is None and need.latest > need.end:
         laid = _reserve_fewest(need, free, need.latest)
@@ -211,89 +211,97 @@ def reserve_fewest(need: Demand, free: FreeDevices) -> Reservation | None:
 
 def _reserve_fewest(need: Demand, free: FreeDevices, end: float) -> Reservation | None:
     held, sizes, changed = None, range(len(need.sizes)), end
-    if need.holds in need.sizes:
-        at = need.sizes.index(int(need.holds))
+    if need.held in need.sizes:
+        at = need.sizes.index(int(need.held))
         held = _reserve_current(need, free, at, end)
         if held is not None:
-            if need.lag or not need.may_shrink or len(held.stretches) > 1:
+            if need.arrival_delay or not need.may_shrink or len(held.segments) > 1:
                 return held
-            sizes, changed = range(at), end - need.margin
+            sizes, changed = range(at), end - need.shrink_margin
     now = free.times[0]
     low, high = 0, len(sizes) - 1
-    while low <= high and now + need.work / need.rates[low] > changed + EPSILON:
+    while low <= high and now + need.work / need.throughputs[low] > changed + EPSILON:
         low += 1
     if low > high:
         return held
     best = reserve(need, free, high, changed)
     if best is None:
-        return held  # on the most it has all that there is
+        return held  # at the maximum it has all there is
     top = high
-    while low < high:  # where more bring it home, and fewer do not, the fewest that do are between them
+    while low < high:  # bisect for the fewest devices that suffice
         middle = (low + high) // 2
         laid = reserve(need, free, middle, changed)
         if laid is None:
             low = middle + 1
         else:
             best, top, high = laid, middle, middle
-    if len(best.stretches) > 1 and not need.holds:
-        # It need not begin on less than it should have, only to be changed again.
+    if len(best.segments) > 1 and not need.held:
+        # Starting on fewer devices only to be resized again may not pay off.
         whole = reserve(need, free, top, changed, whole=True)
-        best = whole if whole is not None and whole.area < best.area else best
-    if held is not None and need.min_saving and best.area >= held.area * (1 - need.min_saving):
+        best = whole if whole is not None and whole.device_seconds < best.device_seconds else best
+    if held is not None and need.min_saving and best.device_seconds >= held.device_seconds * (1 - need.min_saving):
         return held
     return best
 
 
 def _reserve_current(need: Demand, free: FreeDevices, at: int, end: float) -> Reservation | None:
-    """The job on what it has all the time; or, if that is a little too few, on more in the end."""
+    """Return the reservation on the current devices; or, if those are slightly too few, on more in the end."""
     now, size = free.times[0], need.sizes[at]
-    latest = end + need.patience
-    if now + need.lag + need.work / need.rates[at] <= latest + EPSILON:
+    latest = end + need.max_lateness
+    if now + need.arrival_delay + need.work / need.throughputs[at] <= latest + EPSILON:
         laid = reserve(need, free, at, latest)
-        return laid if laid is not None and laid.stretches[0] == (now, laid.done, size) else None
-    for more, rate in zip(need.sizes[at + 1 :], need.rates[at + 1 :], strict=True):
-        # So long on what it has, that the rest is done in time on more.
-        seconds = (rate * (end - now - need.resize) - need.work - need.lag * need.rates[at]) / (rate - need.rates[at])
+        return laid if laid is not None and laid.segments[0] == (now, laid.end, size) else None
+    for more, rate in zip(need.sizes[at + 1 :], need.throughputs[at + 1 :], strict=True):
+        # Stay on the current devices for as long as the rest can be done in time on more.
+        seconds = (rate * (end - now - need.resize_seconds) - need.work - need.arrival_delay * need.throughputs[at]) / (
+            rate - need.throughputs[at]
+        )
         change = now + seconds
-        # If it grew now it would have more for a stint, which may be too long.
-        little = max(MAX_GROWTH_FRACTION * (end - now), need.resize + need.min_dwell)
-        if end - change > little or change <= now + need.lag:
+        # Growing now would commit it to more devices for the minimum dwell time, which may be too long.
+        threshold = max(MAX_GROWTH_FRACTION * (end - now), need.resize_seconds + need.min_dwell)
+        if end - change > threshold or change <= now + need.arrival_delay:
             continue
-        if free.least_between(now, change) >= size - EPSILON and free.least_between(change, end) >= more - EPSILON:
+        if free.min_between(now, change) >= size - EPSILON and free.min_between(change, end) >= more - EPSILON:
             area = size * seconds + more * (end - change)
-            return Reservation((Stretch(now, change, size), Stretch(change, end, more)), end, area)
+            return Reservation((Segment(now, change, size), Segment(change, end, more)), end, area)
     return None
 
 
 def startup_delay(need: Demand, size: int) -> float:
-    """Seconds until a job trains that has so many devices from now on."""
-    if size == need.holds:
-        return need.lag
-    return need.lag + need.resize if need.holds else need.start
+    """Return the seconds until a job trains if it has ``size`` devices from now on."""
+    if size == need.held:
+        return need.arrival_delay
+    return need.arrival_delay + need.resize_seconds if need.held else need.start_seconds
 
 
 def next_change(need: Demand, laid: Reservation, now: float) -> float:
-    """When the job may want another number of devices than now, if nothing is learned; inf if it does not."""
-    first = laid.stretches[0]
+    """Return when a job may want another number of devices, if nothing new is learned; inf if never."""
+    first = laid.segments[0]
     if first.begin > now:
         return first.begin
-    if len(laid.stretches) > 1:
+    if len(laid.segments) > 1:
         return first.end
     size = int(first.devices)
-    if size <= need.sizes[0]:  # or on a part of one
+    if size <= need.sizes[0]:  # or on a share of one
         return math.inf
-    # By then so much is done on what it has that fewer bring it home.
+    # By then enough is done on the current devices that fewer suffice.
     at = need.sizes.index(size)
-    more, fewer = need.rates[at], need.rates[at - 1]
-    late = now + need.resize + (need.work + more * startup_delay(need, size)) / fewer - (need.end - need.margin)
+    more, fewer = need.throughputs[at], need.throughputs[at - 1]
+    late = (
+        now
+        + need.resize_seconds
+        + (need.work + more * startup_delay(need, size)) / fewer
+        - (need.end - need.shrink_margin)
+    )
     return now + late / (more / fewer - 1.0) if late > 0 else math.inf
 
 
-def optimistic_throughputs(speed: SpeedUp, sizes: Sequence[int], rates: Sequence[float]) -> tuple[float, ...]:
-    """Of a number of devices that was not tried yet rather too much is hoped: an error can then be mended."""
+def optimistic_throughputs(speed: SpeedUp, sizes: Sequence[int], throughputs: Sequence[float]) -> tuple[float, ...]:
+    """Return the throughputs, raised for untried numbers of devices: they are tried while an error can be mended."""
     more = [
-        rate if speed.seen(size) >= TRIED_AFTER else OPTIMISM * rate for size, rate in zip(sizes, rates, strict=True)
+        rate if speed.seen(size) >= TRIED_AFTER else OPTIMISM * rate
+        for size, rate in zip(sizes, throughputs, strict=True)
     ]
-    for at in range(len(more) - 2, -1, -1):  # but not as much as of more devices
-        more[at] = min(more[at], max(rates[at], 0.98 * more[at + 1]))
+    for at in range(len(more) - 2, -1, -1):  # but below that of more devices
+        more[at] = min(more[at], max(throughputs[at], 0.98 * more[at + 1]))
     return tuple(more)

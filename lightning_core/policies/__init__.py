@@ -1,4 +1,4 @@
-"""Who gets what share? One file a policy (the classic ones together). A new policy is one file and one line here."""
+"""Policies: which job gets what share. One file each (the classic ones together); a new one is listed here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 
 
 def summaries() -> dict[str, str]:
-    """What each policy does, in one line: the first of its documentation.
+    """Return one line about each policy, the first of its documentation.
 
     Example::
 

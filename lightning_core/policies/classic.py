@@ -1,4 +1,4 @@
-"""The policies that everybody knows, and that need no forecast to decide: LARA's and LaiRA's baselines."""
+"""The classic policies, which need no forecast: the baselines of LARA and LaiRA."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class Edf:
 class Uniform:
     """Equal shares for all (LARA's Uniform Allocation).
 
-    A job of several devices cannot have a part of them; while there is one, equal shares are taken in time, by round
-    robin.
+    A job of several devices cannot have a share of them; while there is one, round robin gives equal shares over time.
     """
 
     def __init__(self) -> None:
@@ -43,15 +42,14 @@ class Uniform:
 
 
 class Fixed:
-    """The shares that a person has set, whatever happens; what a job leaves unused when it ends stays unused.
+    """Fixed shares, whatever happens; what a job leaves when it ends stays unused.
 
     Args:
-        shares: of the jobs in the order of submission, each the part of its device that the job shall have, above 0
-            and at most 1. If they are more than the devices hold, the last ones get less. A job of several devices has
-            them whole.
+        shares: Share of its device that each job gets, in the order of submission, above 0 and at most 1. If they
+            exceed the devices, the last jobs get less. A job of several devices has them whole.
 
     Raises:
-        ValueError: if a share is out of its range.
+        ValueError: If a share is out of its range.
     """
 
     def __init__(self, shares: Sequence[float]) -> None:

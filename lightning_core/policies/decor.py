@@ -1,22 +1,23 @@
-"""DECOR: each job ends at its deadline on as few devices as possible, and the pool goes to the most that can.
+"""DECOR: each job ends at its deadline on as few devices as possible, and the pool serves as many jobs as it can.
 
-Two layers. What a job needs from here says its own controller (:mod:`.ramp`), or, where devices are given whole, the
-fewest that still bring it home. One arbiter for the pool lays these needs beside each other (:mod:`.filling`): jobs are
-kept by Moore and Hodgson's rule, the others are told, and what nobody needs stays unspent (:mod:`.spending`).
+Two layers. A job's own controller (:mod:`lightning_core.planning.ramp`) says what it demands from here; where devices
+are given whole, it demands the fewest that still end it in time. One arbiter plans these demands side by side
+(:mod:`lightning_core.planning.admission`): it admits jobs by Moore and Hodgson's rule, tells the others, and leaves
+devices that no job demands unused (:mod:`lightning_core.planning.backfill`).
 
-Whole devices are not dithered around a ramp: a change of their number costs time. A job has the larger number until the
-smaller one suffices, and changes back only when it must. Of a number that it has not tried yet it hopes for rather too
-much, so that it is tried while an error can be mended. It does not get fewer
+Whole devices are not dithered around a ramp, because a resize costs time. A job keeps the larger number until the
+smaller one suffices, and changes back only when it must. The throughput on an untried number is estimated high, so that
+it is tried while an error can be mended. A job does not get fewer devices
 
-- within ``min_dwell`` seconds of the last change, nor if fewer would not last ``min_payback`` times as long as the change
-  costs (measured);
-- for a while after a change that failed (the scheduler says so).
+- within ``min_dwell`` seconds of the last resize, nor if the smaller number would not last ``min_payback`` times as
+  long as the resize costs (measured);
+- for a while after a resize that failed (the scheduler says so).
 
-A job that has shown nothing is tried at once, on what the others do not hold. A target by loss is forecast work with
-its doubt: the job is planned with a quantile of it, without a ramp.
+A job of unknown throughput is tried at once, on devices that no other job holds. The work to a target loss is an
+uncertain forecast: the job is planned with a quantile of it, without a ramp.
 
-A plan of n jobs takes O(n) steps for each of them, in a crowded pool a few times that: 195 jobs with known speeds on 64
-devices about 15 ms (``benchmarks.cluster``).
+A plan of n jobs takes O(n) steps per job, and a few times that in a crowded pool: 195 jobs of known throughput on 64
+devices take about 15 ms (``benchmarks.cluster``).
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ from lightning_core.planning.job_rows import JobRow, job_rows
 from lightning_core.planning.ramp import ControllerInput, Mode, RampController, RampKind, RampSettings
 from lightning_core.planning.reservations import EPSILON, Demand, Reservation, next_change, optimistic_throughputs
 
-# Part of a job's time that it may end late, where a change of devices would cost more.
+# Part of a job's time by which it may end late where a resize would cost more.
 MAX_LATENESS = 0.002
-# It is hoped as long as there is so many times the time that a try takes.
+# Untried sizes are estimated high as long as the time left allows for this many tries.
 MIN_TRIES = 5.0
-# Seconds for which a job is tried of which nothing is known, and the part of its time in which that should be done.
+# Seconds for which a job of unknown throughput is tried, and the part of its time within which that should happen.
 TRIAL, TRIAL_WITHIN = 2.0, 0.2
 
 
 @dataclass(slots=True)
 class _PlanRow:
-    """What a row of the plan becomes."""
+    """A row of the plan."""
 
-    rank: int  # 0: served now, 1: planned for later, or behind, 2: gets what is left
+    rank: int  # 0: served now, 1: planned for later or behind, 2: gets what is left
     share: float
     size: int
     finish: float
@@ -59,24 +60,24 @@ class _PlanRow:
 
 
 class Decor:
-    """As few devices as end each job at its deadline; the most jobs where not all can.
+    """As few devices as end each job at its deadline; as many jobs as possible where not all can.
 
     Args:
-        alpha: part of the time to its deadline in which a job should end, above 0 to 1.
-        period: seconds between two steps of a controller.
-        mode: ``"default"``, or ``"paper"``: one PI controller a job as DECOR-NN prints it, also for whole devices.
-        gain: of the paper's mode: devices for each point of error.
-        eta: of the paper's mode: part of an error that the integral takes in.
-        ramp: ``"rebased"`` or ``"origin"``: where the ramp begins when a deadline is changed.
-        level: quantile of forecast work that a job with a target loss is planned with.
-        min_dwell: seconds that a job trains on a number of devices before it may have fewer.
-        min_payback: a change to fewer devices must last so many times as long as it costs.
-        min_saving: part of a job's device-seconds that fewer devices must save, or it keeps what it has.
-        idle: what nobody needs is kept unspent (``"keep"``), or makes jobs end before their time (``"spend"``), so that
+        alpha: Part of the time to its deadline in which a job should end, above 0 to 1.
+        period: Seconds between two steps of a controller.
+        mode: ``"default"``, or ``"paper"``: one PI controller per job as DECOR-NN prints it, also for whole devices.
+        gain: Devices per percent of error, in the paper's mode.
+        eta: Part of an error that the integral takes in, in the paper's mode.
+        ramp: ``"rebased"`` or ``"origin"``, the start of the ramp when a deadline changes.
+        level: Quantile of forecast work that a job with a target loss is planned with.
+        min_dwell: Minimum seconds on a number of devices before the job may have fewer.
+        min_payback: Minimum ratio of the time that a change to fewer devices lasts to the time that it costs.
+        min_saving: Minimum part of a job's device-seconds that fewer devices must save.
+        idle: Use of the devices that no job demands: ``"keep"`` leaves them free, ``"spend"`` ends jobs early, so that
             later ones find more room.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     chooses_sizes = True
@@ -95,7 +96,7 @@ class Decor:
         min_saving: float = 0.0,
         idle: Literal["keep", "spend"] = "keep",
     ) -> None:
-        self.rule = RampSettings(alpha, period, mode, gain, eta, ramp)
+        self.settings = RampSettings(alpha, period, mode, gain, eta, ramp)
         if not 0 < level < 1:
             raise ValueError(f"level must be above 0 and below 1, got {level}")
         for name, value in (("min_dwell", min_dwell), ("min_payback", min_payback)):
@@ -110,98 +111,104 @@ class Decor:
         self.min_payback = min_payback
         self.min_saving = min_saving
         self.idle = idle
-        self._controllers: dict[int, RampController] = {}  # by place
-        self._left_out_before: set[int] = set()  # places
+        self._controllers: dict[int, RampController] = {}  # by row
+        self._not_admitted_before: set[int] = set()  # rows
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         rows = job_rows(jobs, self.level)
         self._controllers = {
-            job.row: self._controllers.get(job.row) or RampController(self.rule, job.submitted) for job in rows
+            job.row: self._controllers.get(job.row) or RampController(self.settings, job.submitted) for job in rows
         }
-        needs = [self._need(job, jobs.devices, jobs.quantum, now) for job in rows]
-        hopeless = {row for row, job in enumerate(rows) if job.row in self._left_out_before}
-        laid, free = admit(needs, jobs.devices, now, hopeless)
-        self._left_out_before = {job.row for job, on in zip(rows, laid, strict=True) if on is None}
+        demands = [self._demand(job, jobs.devices, jobs.quantum, now) for job in rows]
+        hopeless = {row for row, job in enumerate(rows) if job.row in self._not_admitted_before}
+        reservations, free = admit(demands, jobs.devices, now, hopeless)
+        self._not_admitted_before = {job.row for job, on in zip(rows, reservations, strict=True) if on is None}
         untried = {row for row, job in enumerate(rows) if not job.tried}
-        sizes = backfill(needs, laid, free, untried, grow=self.idle == "spend", min_payback=self.min_payback)
-        each = zip(rows, needs, laid, sizes, strict=True)
-        wishes = [self._plan_row(*one, jobs.quantum, now) for one in each]
-        served = ((need, on) for need, on in zip(needs, laid, strict=True) if need is not None and on is not None)
+        sizes = backfill(demands, reservations, free, untried, grow=self.idle == "spend", min_payback=self.min_payback)
+        each = zip(rows, demands, reservations, sizes, strict=True)
+        plan_rows = [self._plan_row(*one, jobs.quantum, now) for one in each]
+        served = (
+            (need, on) for need, on in zip(demands, reservations, strict=True) if need is not None and on is not None
+        )
         again = min((next_change(need, on, now) for need, on in served), default=math.inf)
-        return self._plan(jobs, rows, needs, wishes, again)
+        return self._plan(jobs, rows, demands, plan_rows, again)
 
     @staticmethod
     def _plan(
-        jobs: JobView, rows: Sequence[JobRow], needs: Sequence[Demand | None], wishes: Sequence[_PlanRow], again: float
+        jobs: JobView,
+        rows: Sequence[JobRow],
+        demands: Sequence[Demand | None],
+        plan_rows: Sequence[_PlanRow],
+        again: float,
     ) -> Plan:
-        def turn(row: int) -> tuple[int, int, float, int]:
-            """Who keeps its devices is dealt them first, and who gets more last: so nobody moves for others' sake."""
-            job, need, wish = rows[row], needs[row], wishes[row]
-            more = wish.share * wish.size - job.held_devices
+        def rank(row: int) -> tuple[int, int, float, int]:
+            """Serve jobs that keep their devices first and jobs that grow last, so that no job moves for another."""
+            job, need, planned = rows[row], demands[row], plan_rows[row]
+            more = planned.share * planned.size - job.held_devices
             end = job.deadline if need is None else need.end
-            return wish.rank, 0 if jobs.quantum < 1.0 or not more else 1 if more < 0 else 2, end, row
+            return planned.rank, 0 if jobs.quantum < 1.0 or not more else 1 if more < 0 else 2, end, row
 
-        served = np.array([wish.rank == 0 for wish in wishes])
-        codes = np.array([index(wish.code) for wish in wishes])
-        share = np.array([wish.share for wish in wishes])
+        served = np.array([planned.rank == 0 for planned in plan_rows])
+        codes = np.array([index(planned.code) for planned in plan_rows])
+        share = np.array([planned.share for planned in plan_rows])
         return Plan(
-            order=np.array(sorted(range(len(rows)), key=turn)),
+            order=np.array(sorted(range(len(rows)), key=rank)),
             share=share,
-            finish=np.array([wish.finish for wish in wishes]),
+            finish=np.array([planned.finish for planned in plan_rows]),
             codes=codes,
             waiting=np.where(served, index("no_room"), codes),
-            numbers=np.array([wish.numbers for wish in wishes]),
+            numbers=np.array([planned.numbers for planned in plan_rows]),
             work_conserving=False,
-            size=np.array([wish.size for wish in wishes], np.int64),
+            size=np.array([planned.size for planned in plan_rows], np.int64),
             capped=(share < 1.0) & served,
             replan_at=again,
         )
 
-    # ------------------------------------------------------------------------------------------------ one job
+    # ------------------------------------------------------------------------------------------ demand of a job
 
-    def _need(self, job: JobRow, devices: int, quantum: float, now: float) -> Demand | None:
-        """What a job needs from here; None if its loss does not come down, or no number of devices is there for it."""
+    def _demand(self, job: JobRow, devices: int, quantum: float, now: float) -> Demand | None:
+        """Return the demand of a job; None if its loss does not fall or it can use no number of devices."""
         end = self._controllers[job.row].end(job.deadline, now)
-        sizes, rates = self._usable(job, devices, end - now)
+        sizes, throughputs = self._usable(job, devices, end - now)
         if not sizes or job.left == math.inf:
             return None
-        if not job.tried or math.isnan(job.left):  # on the fewest devices, or on those that it has
+        if not job.tried or math.isnan(job.left):  # try it on the fewest devices, or on those that it has
             soon = now + max(TRIAL_WITHIN * (end - now), 1.1 * TRIAL)
             return Demand(TRIAL, soon, sizes, tuple(1 + EPSILON * size for size in sizes), weight=job.weight,
-                        holds=job.held_devices, may_shrink=False, stint=TRIAL)  # fmt: skip
+                        held=job.held_devices, may_shrink=False, protected_seconds=TRIAL)  # fmt: skip
         work = self._work(job, now)
-        if _in_parts(job, quantum):
-            part = self._part(job, work, end, quantum, now)
-            part = part if part < 1.0 - EPSILON else 0.0
-            if 0 < part <= quantum:  # it may be early, but not on less
-                end = min(end, now + work / job.speed.rate(part))
-            return Demand(work, end, sizes, rates, latest=job.deadline, weight=job.weight, part=part)
+        if _shares_device(job, quantum):
+            share = self._share(job, work, end, quantum, now)
+            share = share if share < 1.0 - EPSILON else 0.0
+            if 0 < share <= quantum:  # it may be early, but not on a smaller share
+                end = min(end, now + work / job.speed.rate(share))
+            return Demand(work, end, sizes, throughputs, latest=job.deadline, weight=job.weight, share=share)
         lag = (
             max(min(job.trained_since, now) + job.resize_seconds - now, 0.0) if job.on_its_way else 0.0
-        )  # inf: it has not left yet
+        )  # inf: it has not left its old devices yet
         reserve = 0.5 * (job.deadline - end) + MAX_LATENESS * (job.deadline - job.submitted)
         return Demand(
             work,
             end,
             sizes,
-            rates,
+            throughputs,
             latest=job.deadline,
             weight=job.weight,
-            holds=job.held_devices,
-            lag=lag,
-            start=job.resize_seconds if job.batches else 0.0,
-            resize=job.resize_seconds,
-            stint=self.min_payback * job.resize_seconds,
+            held=job.held_devices,
+            arrival_delay=lag,
+            start_seconds=job.resize_seconds if job.batches else 0.0,
+            resize_seconds=job.resize_seconds,
+            protected_seconds=self.min_payback * job.resize_seconds,
             min_dwell=self.min_dwell,
-            patience=min(0.5 * job.resize_seconds, reserve) if job.held_devices else 0.0,
-            margin=0.25 * job.resize_seconds + 0.005 * max(end - now, 0.0),
+            max_lateness=min(0.5 * job.resize_seconds, reserve) if job.held_devices else 0.0,
+            shrink_margin=0.25 * job.resize_seconds + 0.005 * max(end - now, 0.0),
             may_shrink=self._may_shrink(job, end, now),
             min_saving=self.min_saving,
         )
 
     def _may_shrink(self, job: JobRow, end: float, now: float) -> bool:
-        """Not if it would not last, nor while the job uses up what is kept for bad luck."""
-        in_reserve = self.rule.alpha < 1 and end >= job.deadline
+        """Return whether fewer devices would last, and the job is not using up its reserve."""
+        in_reserve = self.settings.alpha < 1 and end >= job.deadline
         return (
             now - job.trained_since >= self.min_dwell
             and end - now >= self.min_payback * job.resize_seconds
@@ -209,71 +216,71 @@ class Decor:
         )
 
     def _usable(self, job: JobRow, devices: int, left: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Numbers of devices that the job may have, and how fast it should be on them, with so many seconds left."""
+        """Return the numbers of devices that the job may have, and its throughput on each of them."""
         if not job.tried:
             sizes = tuple(size for size in job.speed.sizes if size <= devices)
             return sizes, (1.0,) * len(sizes)
         if job.fixed_size in job.speed.sizes:
             return (job.fixed_size,), (job.speed.rate(job.fixed_size),)
-        sizes, rates = job.speed.useful()
+        sizes, throughputs = job.speed.useful()
         if job.speed.seconds < math.inf and left >= MIN_TRIES * (2 * job.resize_seconds + self.min_dwell):
-            rates = optimistic_throughputs(job.speed, sizes, rates)
+            throughputs = optimistic_throughputs(job.speed, sizes, throughputs)
         there = bisect_right(sizes, devices)
-        return sizes[:there], rates[:there]
+        return sizes[:there], throughputs[:there]
 
     def _work(self, job: JobRow, now: float) -> float:
-        """Batches left: what was done since it was last heard of is reckoned with."""
+        """Return the batches left, less those estimated since the last report."""
         if not job.exact or not job.reported_at or not job.held_devices or job.on_its_way:
             return max(job.left, 1.0)
         since = max(now - job.reported_at, 0.0)
         if job.speed.seconds < math.inf:
-            since = min(since, self.rule.period)
+            since = min(since, self.settings.period)
         return max(job.left - job.speed.rate(job.held_devices) * since, 1.0)
 
-    def _part(self, job: JobRow, work: float, end: float, quantum: float, now: float) -> float:
-        """The part of a device that its controller wants; of a target by loss, the part that its forecast needs."""
+    def _share(self, job: JobRow, work: float, end: float, quantum: float, now: float) -> float:
+        """Return the share of a device that its controller asks for, or that the forecast of a target loss demands."""
         if not job.exact:
             wanted = job.speed.devices_for(work / max(end - now, 1e-9))
             return min(max(quantum * math.ceil(wanted / quantum - EPSILON), quantum), 1.0) if wanted < 1.0 else 1.0
         state = _state(job, work, quantum, 1.0, quantum, now)
         return self._controllers[job.row].step(state, job.speed)
 
-    # ------------------------------------------------------------------------------------------------ its answer
+    # --------------------------------------------------------------------------------------------- row of a plan
 
     def _plan_row(
-        self, job: JobRow, need: Demand | None, laid: Reservation | None, whole: int, quantum: float, now: float
+        self, job: JobRow, need: Demand | None, reservation: Reservation | None, whole: int, quantum: float, now: float
     ) -> _PlanRow:
         if need is None:
             return _PlanRow(2, 1.0, job.speed.sizes[0], math.inf, "out_of_reach")
-        if laid is None:
+        if reservation is None:
             return self._left_out(job, need, whole, now)
-        size, done = laid.at_once(now), laid.done
+        size, done = reservation.devices_at(now), reservation.end
         if whole > size:
             size, done = float(whole), end_time(need, whole, now)
         if not size:
-            first = laid.stretches[0]
+            first = reservation.segments[0]
             numbers = first.devices, min(first.begin - now, FARTHEST)
             return _PlanRow(1, 0.0, max(int(first.devices), 1), done, "planned_later", numbers)
         if not job.tried or math.isnan(job.left):
             return _PlanRow(0, 1.0, int(size), math.nan, "full_speed")
         code, left = "on_ramp", job.deadline - now
-        least = quantum if _in_parts(job, quantum) else need.sizes[0]
-        if self.rule.mode == "paper" and not _in_parts(job, quantum):
-            most = float(need.sizes[-1])
+        smallest = quantum if _shares_device(job, quantum) else need.sizes[0]
+        if self.settings.mode == "paper" and not _shares_device(job, quantum):
+            largest = float(need.sizes[-1])
             wanted = self._controllers[job.row].step(
-                _state(job, need.work, float(need.sizes[0]), most, 1.0, now), job.speed
+                _state(job, need.work, float(need.sizes[0]), largest, 1.0, now), job.speed
             )
-            size = float(min((n for n in need.sizes if n >= wanted), default=most))
-        elif not need.may_shrink and size == need.holds > need.sizes[0]:
-            code, left = "not_resized", need.resize
-        elif size <= least and self._controllers[job.row].end(job.deadline, now) - done > self.rule.period:
+            size = float(min((n for n in need.sizes if n >= wanted), default=largest))
+        elif not need.may_shrink and size == need.held > need.sizes[0]:
+            code, left = "not_resized", need.resize_seconds
+        elif size <= smallest and self._controllers[job.row].end(job.deadline, now) - done > self.settings.period:
             code, left = "early", job.deadline - done
         if job.fixed_size:
             code = "back_to_size"
         return _PlanRow(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, FARTHEST)))
 
     def _left_out(self, job: JobRow, need: Demand, whole: int, now: float) -> _PlanRow:
-        """What becomes of a job that is not kept: it gets what nobody needs, if it can make it or goes on when late."""
+        """Return the row of a job that is not admitted: spare devices, or what its lateness allows."""
         if math.isnan(job.left) or not job.tried:
             return _PlanRow(1, 1.0, need.sizes[0], math.nan, "full_speed")
         best = min(need.sizes, key=lambda size: (end_time(need, size, now), size))
@@ -283,18 +290,22 @@ class Decor:
         if late > 0:
             numbers = float(best), min(late, FARTHEST)
             return _PlanRow(2, float(job.continues_late), best, job.deadline + late, "beyond_reach", numbers)
-        seconds = need.work / need.rates[need.sizes.index(best)]
+        seconds = need.work / need.throughputs[need.sizes.index(best)]
         numbers = min(seconds * best, FARTHEST), 0.0
         if whole:
             return _PlanRow(1, 1.0, whole, end_time(need, whole, now), "outbid", numbers)
         return _PlanRow(2, float(job.continues_late), best, math.inf, "outbid", numbers)
 
 
-def _in_parts(job: JobRow, quantum: float) -> bool:
-    """Whether it may have a part of a device."""
+def _shares_device(job: JobRow, quantum: float) -> bool:
+    """Return whether the job may have a share of a device."""
     return quantum < 1.0 and job.speed.sizes == (1,)
 
 
-def _state(job: JobRow, work: float, least: float, most: float, quantum: float, now: float) -> ControllerInput:
+def _state(
+    job: JobRow, work: float, min_devices: float, max_devices: float, quantum: float, now: float
+) -> ControllerInput:
     total = job.batches + job.left
-    return ControllerInput(now, total - work, total, job.deadline, least, most, quantum, not job.acknowledged)
+    return ControllerInput(
+        now, total - work, total, job.deadline, min_devices, max_devices, quantum, not job.acknowledged
+    )

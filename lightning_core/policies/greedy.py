@@ -1,7 +1,7 @@
-"""LARA's greedy baselines: after its exploration, whoever is nearest to the target first.
+"""LARA's greedy baselines: after exploration, the job closest to its target first.
 
 Liu et al., "Learning with Adaptive Resource Allocation", ICML 2024, section 5: Least Resources First and Easiest Thread
-First. Both compare the work S_k that is still needed. As printed S_k is counted in data; a batch of one job is not a
+First. Both compare the work S_k that is still needed. The paper counts S_k in data; but a batch of one job is not a
 batch of another, so seconds are the default.
 """
 
@@ -24,11 +24,11 @@ class LeastResourcesFirst:
     """Least work left first (LARA's Least Resources First), after an exploration.
 
     Args:
-        explore: loss cells that a job must have shown before it is judged.
-        count: of the work: ``"seconds"`` times devices, or ``"data"``, batches, as printed.
+        explore: Loss cells that a job must show before it is judged.
+        count: Unit of the work: ``"seconds"`` times devices, or ``"data"``, batches, as printed.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     estimator = "weighted"
@@ -40,20 +40,20 @@ class LeastResourcesFirst:
     def plan(self, jobs: JobView, now: float) -> Plan:
         needs = jobs.work * jobs.size
         key = needs if self.count == "seconds" else jobs.remaining
-        return self._exploration.plan(jobs, now) or _least_first(jobs, key, needs, now, "least_work", "more_work")
+        return self._exploration.plan(jobs, now) or _smallest_first(jobs, key, needs, now, "least_work", "more_work")
 
 
 class EasiestFirst:
-    """Least work for its whole time first (LARA's Easiest Thread First), after an exploration.
+    """Least work relative to its total time first (LARA's Easiest Thread First), after an exploration.
 
-    That time, d_k - b_k, is counted from the first plan that the job was in to its deadline.
+    That time, d_k - b_k, runs from the job's first plan to its deadline.
 
     Args:
-        explore: loss cells that a job must have shown before it is judged.
-        count: of the work: ``"seconds"``, or ``"data"``, batches, as printed.
+        explore: Loss cells that a job must show before it is judged.
+        count: Unit of the work: ``"seconds"``, or ``"data"``, batches, as printed.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     estimator = "weighted"
@@ -61,7 +61,7 @@ class EasiestFirst:
     def __init__(self, explore: int = 10, count: Count = "seconds") -> None:
         self._exploration = Exploration(explore)
         self.count = _checked(count)
-        self._began = np.zeros(0)  # by place
+        self._began = np.zeros(0)  # by row
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         new = int(jobs.row.max()) + 1 - len(self._began)
@@ -70,8 +70,8 @@ class EasiestFirst:
         began = self._began[jobs.row]
         self._began[jobs.row] = began = np.where(np.isnan(began), now, began)
         time = np.maximum(jobs.deadline - began, 1e-9)
-        part = (jobs.work if self.count == "seconds" else jobs.remaining) / time
-        return self._exploration.plan(jobs, now) or _least_first(jobs, part, jobs.work, now, "easiest", "harder")
+        ratio = (jobs.work if self.count == "seconds" else jobs.remaining) / time
+        return self._exploration.plan(jobs, now) or _smallest_first(jobs, ratio, jobs.work, now, "easiest", "harder")
 
 
 def _checked(count: Count) -> Count:
@@ -80,8 +80,8 @@ def _checked(count: Count) -> Count:
     return count
 
 
-def _least_first(jobs: JobView, key: FloatArray, needs: FloatArray, now: float, code: str, waiting: str) -> Plan:
-    """One by one by ``key``; NaN comes last, ties by submission."""
+def _smallest_first(jobs: JobView, key: FloatArray, needs: FloatArray, now: float, code: str, waiting: str) -> Plan:
+    """Return a plan of one job after another by ``key``, smallest first; NaN comes last, ties by submission."""
     plan = one_by_one(jobs, np.argsort(key, kind="stable"), now)
     plan.codes[:] = index(code)
     plan.waiting[:] = index(waiting)

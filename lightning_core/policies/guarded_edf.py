@@ -1,7 +1,7 @@
 """Guarded EDF: earliest deadline first, but not for jobs that can hardly make it.
 
-Plain EDF is hard to beat while all jobs can make it, and pours the devices into the first that cannot. The guard takes
-those out.
+Plain EDF is hard to beat while all jobs can finish in time, and gives the devices to the first one that cannot. The
+guard takes such jobs out.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from lightning_core.planning.moore_hodgson import largest_feasible_set
 
 
 class GuardedEdf:
-    """Earliest deadline first among the jobs that have a chance; the others get what nobody else needs.
+    """Earliest deadline first among the jobs that have a chance; the others get devices that no other job needs.
 
-    Who is given up for now, :class:`~lightning_core.planning.chance.Judge` says. If no job passes, the likeliest go
-    first.
+    :class:`~lightning_core.planning.chance.Judge` decides which jobs are given up for now. If no job passes, the
+    likeliest go first.
 
-    If weights differ, those of the :func:`~lightning_core.planning.moore_hodgson.largest_feasible_set` go first, by
-    deadline, and after them the others that pass: else a light job that is urgent would push out a heavy one.
+    If weights differ, the jobs of :func:`~lightning_core.planning.moore_hodgson.largest_feasible_set` go first, by
+    deadline, and then the others that pass: otherwise a light urgent job would displace a heavy one.
 
     Args:
-        judge_after: loss cells that a job must have shown before it is judged.
-        min_chance: below it a job is given up for now.
+        judge_after: Loss cells that a job must show before it is judged.
+        min_chance: Minimum chance of a job; below it the job is given up for now.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     def __init__(self, judge_after: int = 10, min_chance: float = 0.15) -> None:
@@ -43,7 +43,7 @@ class GuardedEdf:
         return served_in_order(jobs, judgement, first, order, occupied, now)
 
     def _first(self, jobs: JobView, judgement: Judgement, occupied: FloatArray, now: float) -> BoolArray:
-        """Who goes before the others that pass: all of them if they count the same."""
+        """Return which jobs go before the others that pass; all of them if their weights are equal."""
         passes = judgement.passes
         if not passes.any() or np.ptp(jobs.weight[passes]) == 0:
             return passes

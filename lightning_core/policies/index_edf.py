@@ -1,4 +1,4 @@
-"""Index-EDF: the jobs with the most chance for their work, as many of them as fit, most urgent first."""
+"""Index-EDF: the jobs with the best chance for their work, as many as fit, most urgent first."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.planning.chance import Judge, served_in_order
 from lightning_core.planning.sequencing import completion_times
 
-# Of those that do not fit in, how many are tried before the set is taken as full: each try costs O(n).
+# Maximum number of jobs that do not fit before the set counts as full: each try costs O(n).
 MAX_MISFITS = 50
 
 
 class IndexEdf:
-    """Those with the most chance for the work that they take, as many as fit; the most urgent of them first.
+    """The jobs with the best chance for the work that they take, as many as fit; the most urgent of them first.
 
-    A job's index is its weight times its chance over the seconds that it is expected to occupy devices, to its target
-    or to its deadline. Jobs are taken in by index, each if all that were taken in still end in time, earliest deadline
-    first. Who is given up for now, :class:`~lightning_core.planning.chance.Judge` says.
+    A job's index is its weight times its chance over the seconds that it is expected to occupy devices, until its
+    target or its deadline. Jobs are added by index, each if all that were added still end in time, earliest deadline
+    first. :class:`~lightning_core.planning.chance.Judge` decides which jobs are given up for now.
 
     A decision costs O(n^2): 10,000 jobs take seconds.
 
     Args:
-        level: the quantile of the forecast work that a job is planned with.
-        judge_after: loss cells that a job must have shown before it is judged.
-        min_chance: below it a job is given up for now.
+        level: Quantile of the forecast work that a job is planned with.
+        judge_after: Loss cells that a job must show before it is judged.
+        min_chance: Minimum chance of a job; below it the job is given up for now.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     def __init__(self, level: float = 0.4, judge_after: int = 20, min_chance: float = 0.15) -> None:
@@ -42,14 +42,14 @@ class IndexEdf:
         occupied = judgement.occupied_time(self.level)
         expected = np.minimum(judgement.work, judgement.slack[:, None]).mean(axis=1) * jobs.size
         by_index = np.argsort(-jobs.weight * judgement.chance / expected, kind="stable")
-        first = _taken_in(jobs, by_index[judgement.passes[by_index]], occupied, now)
+        first = _addable(jobs, by_index[judgement.passes[by_index]], occupied, now)
         key = np.where(judgement.passes, jobs.deadline, -judgement.chance)
         order = np.lexsort((key, np.where(judgement.passes, ~first, 2)))
         return served_in_order(jobs, judgement, first, order, occupied, now)
 
 
-def _taken_in(jobs: JobView, candidates: IntArray, occupied: FloatArray, now: float) -> BoolArray:
-    """Whoever of the candidates, in their order, can be added to those before, shape ``(n,)``."""
+def _addable(jobs: JobView, candidates: IntArray, occupied: FloatArray, now: float) -> BoolArray:
+    """Return which candidates, in their order, can be added to those before, shape ``(n,)``."""
     by_deadline = np.argsort(jobs.deadline, kind="stable")
     taken = np.zeros(len(jobs), np.bool_)
     misfits = 0

@@ -1,25 +1,25 @@
-"""LaiRA: look ahead who can make it at all, then a slice of time for whoever comes down fastest for what it must.
+"""LaiRA: look ahead to see which jobs can finish in time, then give a time slice to the one that improves fastest.
 
 Wang, Liu and Zhou, "CoRE-Learning with Look-Ahead and Immediate Resource Allocation", 2025: eqs. 5 to 13, Algorithm 1.
-Printed are the structure and the equations. What is not, and how it is read here:
+The paper prints the structure and the equations. What it leaves open is read as follows:
 
-- **Units.** s is counted in batches, as N is; the differences of ln s in eqs. 11 and 12 do not depend on it. The filter
-  steps once a cell.
-- **First** each job shows some cells, one after the other in the order of submission: "the initial uniform allocation",
-  without which neither line nor rate exists.
-- **If nobody is feasible** (eq. 8), all are taken to be. Who has shown too little to be looked ahead for is feasible.
+- **Units.** s counts batches, as N does; the differences of ln s in eqs. 11 and 12 do not depend on it. The filter
+  steps once per cell.
+- **First** each job shows some cells, one job after another in the order of submission: "the initial uniform
+  allocation", without which neither line nor rate exists.
+- **If no job is feasible** (eq. 8), all count as feasible. A job with too few cells to look ahead is feasible.
 - **The current loss** in eqs. 11 and 12 is the mean over the last cells; a single cell is too noisy for a rate.
 - **A negative score.** Of two jobs whose line rises, rho_hat / rho would prefer the harder one. They are ranked by
-  rho_hat - rho, behind all that come down.
-- **The error** of a slice (eq. 10) is that of ln l where the slice has got to, as the line before it said, over the
+  rho_hat - rho, behind all jobs that improve.
+- **The error** of a slice (eq. 10) is that of ln l at the end of the slice, as forecast by the line before it, over the
   jobs that ran: the others had no data, and their "error" would be the forecast itself.
-- **The slice law** is printed with a plus, but a rising error shall shorten the slice: here its terms are subtracted.
-  What the rounding down cuts off is kept for the next slice, or every tremble of the error would cost a second.
-- **A slice is training** that its job really had: its clock starts when the job is seen to progress, so that a switch,
-  a process still being built or a stop report on its way do not eat it. It ends early with its job.
+- **The slice law** is printed with a plus, but a rising error should shorten the slice: its terms are subtracted here.
+  What rounding down cuts off is kept for the next slice; otherwise every fluctuation of the error would cost a second.
+- **A slice is training time** that its job really had: its clock starts when the job is seen to progress, so that a
+  switch, a process that is still starting or a late stop report do not count. It ends early with its job.
 - **A target in batches** is feasible if its work fits the time left, and its score is time over work.
 - **Several devices**: a slice is the pool's. The best jobs that fit have it together, on whole devices; its clock
-  starts with the last of them, and what one of them leaves goes to the next in order. Weights are not part of it.
+  starts with the last of them, and devices that one of them frees go to the next in order. Weights are not part of it.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ from lightning_core.planning.exploration import MAX_BATCHES_PER_CELL
 from lightning_core.planning.sequencing import completion_times
 from lightning_core.planning.time_slices import SliceController, SliceHolders
 
-# Distances in ln s are not taken to be shorter: at its deadline a job has none left.
-SHORTEST = 1e-9
-# Reasons speak of no greater ratio.
-HIGHEST = 99.0
+# Minimum distance in ln s: at its deadline a job has none left.
+MIN_DISTANCE = 1e-9
+# Maximum ratio that a reason reports.
+MAX_RATIO = 99.0
 
 
 class Laira:
-    """Look-ahead and immediate Resource Allocation: slices for those who come down fastest for what they must.
+    """Look-ahead and immediate Resource Allocation: time slices for the jobs that improve fastest for what they need.
 
-    As printed, the score of a job falls to 0 towards its deadline, for what it must do then grows beyond all bounds:
+    As printed, the score of a job falls to 0 towards its deadline, because the required rate then grows without bound:
     urgent jobs starve. That is the paper's rule, and it is kept.
 
     Args:
-        look_ahead: whether jobs that would miss their target with all the time that is left are passed over (DKF);
-            without it this is the paper's Short Term Allocation (STA).
-        ucb: whether the line is taken at the lower end of its confidence bound, in favour of the unexplored.
-        pd: whether slices grow and shrink with the error of the forecasts; else each has the initial length.
-        explore: loss cells that each job shows before anything else.
-        unit: seconds of a unit of time; slices are whole numbers of it. At least the scheduler's period.
-        initial_units: units of the first slices (M_1).
-        max_units: units of the longest slice.
-        kp: units by which a slice is shorter for a growth of the error of ln l by 1 (proportional gain).
-        kd: the same for a growth of that growth (derivative gain).
-        gamma: forgetting of the line, by cells (eq. 9).
-        ridge: weight of the line's penalty (lambda).
-        bound: of the norm of a line's parameters (S).
-        noise: of a cell's ln l, sub-Gaussian scale (R).
-        delta: chance with which the confidence bound may fail.
-        dkf: arguments of :class:`~lightning_core.estimators.Kalman`, which looks ahead.
-        stall_timeout: seconds without progress after which a job that has the device is passed over.
+        look_ahead: Whether to pass over jobs that would miss their target with all the time that is left (DKF).
+            Without it this is the paper's Short Term Allocation (STA).
+        ucb: Whether to use the lower confidence bound of the line, in favour of unexplored jobs.
+        pd: Whether slices adapt to the error of the forecasts; otherwise each has the initial length.
+        explore: Loss cells that each job shows first.
+        unit: Seconds per unit of time, of which slices are whole multiples; at least the scheduler's period.
+        initial_units: Length of the first slices in units (M_1).
+        max_units: Maximum length of a slice in units.
+        kp: Units by which a slice shrinks per unit of growth of the error of ln l (proportional gain).
+        kd: Units by which a slice shrinks per unit of growth of that growth (derivative gain).
+        gamma: Forgetting factor of the line per cell (eq. 9).
+        ridge: Weight of the line's penalty (lambda).
+        bound: Bound on the norm of a line's parameters (S).
+        noise: Sub-Gaussian scale of a cell's ln l (R).
+        delta: Probability that the confidence bound fails.
+        dkf: Arguments of :class:`~lightning_core.estimators.Kalman`, which looks ahead.
+        stall_timeout: Seconds without progress after which a job that has a device is passed over.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     positive_losses = True
@@ -117,7 +117,7 @@ class Laira:
         self._line = Ridge(gamma, ridge)
         self._filter = Kalman(**(dkf or {})) if look_ahead else None
         self._turns = SliceHolders(stall_timeout)
-        self._said: dict[int, _Said] = {}  # by place, of those that have the slice
+        self._forecasts: dict[int, _SliceForecast] = {}  # by row, for the jobs that have the slice
         self._ranked = _Ranking()
 
     @property
@@ -132,43 +132,45 @@ class Laira:
         turns = self._turns
         turns.observe(jobs, now)
         if not turns.goes_on(now):
-            self._learn(jobs)
+            self._adapt_length(jobs)
             to_explore = self._unexplored(jobs) & ~turns.sits_out(jobs, now)
             if to_explore.any():
                 by_turn = np.lexsort((~turns.holds(jobs), ~to_explore))
                 turns.start(jobs, by_turn[: int(to_explore.sum())], now, None)
             else:
                 self._begin_slice(jobs, now)
-        return self._wishes(jobs, now)
+        return self._slice_plan(jobs, now)
 
     def _unexplored(self, jobs: JobView) -> BoolArray:
-        """Who has not shown its speed, or not enough cells; but not for ever, if it shows no usable loss."""
+        """Return which jobs lack a throughput or cells; with no usable loss, a job counts as explored in the end."""
         unseen = np.where(jobs.exact, np.isnan(jobs.work), (jobs.cells < self.explore) | np.isnan(jobs.throughput))
         return unseen & (jobs.batches <= MAX_BATCHES_PER_CELL * self.explore)
 
     def _begin_slice(self, jobs: JobView, now: float) -> None:
-        """Steps 3 to 11 of Algorithm 1."""
-        slack = np.maximum(jobs.deadline - now, SHORTEST)
+        """Run steps 3 to 11 of Algorithm 1."""
+        slack = np.maximum(jobs.deadline - now, MIN_DISTANCE)
         seen = ~jobs.exact & (jobs.position > 0) & (jobs.loss > 0) & (jobs.throughput > 0)
         feasible = self._look_ahead(jobs, slack, seen)
         none = not feasible.any()
         feasible |= none
         length = self._law.units * self.unit
-        must, does = self._rates(jobs, slack, seen, length)
-        score = scores(must, does)
+        required, forecast = self._rates(jobs, slack, seen, length)
+        score = scores(required, forecast)
         order = np.lexsort((jobs.deadline, -score, ~feasible, self._turns.sits_out(jobs, now)))
-        self._ranked.keep(jobs.row[order], (does / np.maximum(must, SHORTEST))[order], feasible[order], none)
+        self._ranked.keep(
+            jobs.row[order], (forecast / np.maximum(required, MIN_DISTANCE))[order], feasible[order], none
+        )
         rows = self._turns.start(jobs, order, now, length)
         rows = rows[seen[rows]]
-        # What is expected of the slice, to be held against what comes of it.
+        # The forecast of the slice, to be compared with its outcome.
         ahead = self._line.log_loss(jobs.row[rows], jobs.position[rows])
         slope = self._line.slope(jobs.row[rows])
         columns = jobs.row[rows], jobs.position[rows], ahead, slope
-        for place, *said in zip(*(column.tolist() for column in columns), strict=True):
-            self._said[place] = _Said(*said)
+        for place, *values in zip(*(column.tolist() for column in columns), strict=True):
+            self._forecasts[place] = _SliceForecast(*values)
 
     def _look_ahead(self, jobs: JobView, slack: FloatArray, seen: BoolArray) -> BoolArray:
-        """Who reaches the target with all the time that is left (eq. 8)."""
+        """Return which jobs reach their target with all the time that is left (eq. 8)."""
         feasible = np.ones(len(jobs), np.bool_)
         if self._filter is None:
             return feasible
@@ -181,42 +183,42 @@ class Laira:
         return feasible
 
     def _rates(self, jobs: JobView, slack: FloatArray, seen: BoolArray, length: float) -> tuple[FloatArray, FloatArray]:
-        """How fast each must come down from now on (eq. 11), and how fast it will (eq. 12); NaN where nothing is known.
+        """Return the required rate of each job (eq. 11) and its forecast rate (eq. 12); NaN where nothing is known.
 
-        Both are falls of ln l for a unit of ln s. Of a target in batches: work, and time.
+        A rate is the fall of ln l per unit of ln s. For a target in batches the two are its work and its time.
         """
-        must = np.where(jobs.exact, jobs.work, np.nan)
-        does = np.where(jobs.exact & ~np.isnan(jobs.work), slack, np.nan)
+        required = np.where(jobs.exact, jobs.work, np.nan)
+        forecast = np.where(jobs.exact & ~np.isnan(jobs.work), slack, np.nan)
         rows = np.flatnonzero(seen)
         place, position, throughput = jobs.row[rows], jobs.position[rows], jobs.throughput[rows]
         log_loss, batches = np.log(jobs.loss[rows]), throughput * length
-        must[rows] = rate(log_loss, np.log(jobs.goal[rows]), position, throughput * slack[rows])
+        required[rows] = rate(log_loss, np.log(jobs.goal[rows]), position, throughput * slack[rows])
         low = self._line.log_loss(place, position + batches)
         if self.ucb:
             low -= self._line.radius(place, *self._confidence) * self._line.width(place, position + batches)
-        does[rows] = rate(log_loss, low, position, batches)
-        return must, does
+        forecast[rows] = rate(log_loss, low, position, batches)
+        return required, forecast
 
-    def _learn(self, jobs: JobView) -> None:
-        """The error of the slice that is over (eq. 10): of those that had it to its end and have shown a cell since."""
+    def _adapt_length(self, jobs: JobView) -> None:
+        """Adapt the slice length to the error of the last slice (eq. 10), over its jobs with a cell since."""
         errors = []
         for row in np.flatnonzero(self._turns.holds(jobs)).tolist():
-            said = self._said.get(int(jobs.row[row]))
-            shown = said is not None and jobs.position[row] > said.position and jobs.loss[row] > 0
-            if said is not None and shown and np.isfinite(said.log_loss):
-                line = said.log_loss - said.slope * np.log(jobs.position[row] / said.position)
+            expected = self._forecasts.get(int(jobs.row[row]))
+            shown = expected is not None and jobs.position[row] > expected.position and jobs.loss[row] > 0
+            if expected is not None and shown and np.isfinite(expected.log_loss):
+                line = expected.log_loss - expected.slope * np.log(jobs.position[row] / expected.position)
                 errors.append(abs(line - np.log(jobs.loss[row])))
         if errors:
             self._law.update(float(np.mean(errors)))
-        self._said.clear()
+        self._forecasts.clear()
 
-    def _wishes(self, jobs: JobView, now: float) -> Plan:
+    def _slice_plan(self, jobs: JobView, now: float) -> Plan:
         n, ranked = len(jobs), self._ranked
         served, length = self._turns.holds(jobs), self._turns.length
         rank, ratio = ranked.rank[jobs.row], ranked.ratio[jobs.row]
         out = ranked.out[jobs.row]
         order = np.lexsort((rank, ~served))
-        slack = np.maximum(jobs.deadline - now, SHORTEST)
+        slack = np.maximum(jobs.deadline - now, MIN_DISTANCE)
         occupied = np.where(jobs.work < slack, jobs.work, slack)
         ends = completion_times(occupied, jobs.size, order[~out[order]], jobs.devices, now)
         if length is None:
@@ -229,7 +231,7 @@ class Laira:
             waiting[out] = index("out_of_reach")
             if ranked.none:
                 codes[:], waiting[:] = index("nothing_fits"), index("out_of_reach")
-            numbers = np.stack([np.clip(np.where(unknown, 0.0, ratio), 0.0, HIGHEST), np.full(n, length)], axis=1)
+            numbers = np.stack([np.clip(np.where(unknown, 0.0, ratio), 0.0, MAX_RATIO), np.full(n, length)], axis=1)
         return Plan(
             order=order,
             share=served.astype(np.float64),
@@ -241,48 +243,48 @@ class Laira:
 
 
 def rate(log_loss: FloatArray, to: FloatArray, position: FloatArray, batches: FloatArray) -> FloatArray:
-    """By how much ln l falls for a unit of ln s, if so many more batches bring it ``to`` (eqs. 11 and 12).
+    """Return the fall of ln l per unit of ln s if ``batches`` more bring it ``to`` (eqs. 11 and 12).
 
     Example: from a loss of 0.8 after 100 batches to 0.4 with 300 more, ln 2 / ln 4::
 
         >>> rate(np.log([0.8]), np.log([0.4]), np.array([100.0]), np.array([300.0])).round(6)
         array([0.5])
     """
-    falls: FloatArray = (log_loss - to) / np.maximum(np.log1p(batches / position), SHORTEST)
+    falls: FloatArray = (log_loss - to) / np.maximum(np.log1p(batches / position), MIN_DISTANCE)
     return falls
 
 
-def scores(must: FloatArray, does: FloatArray) -> FloatArray:
-    """Who goes first (eq. 13), from the rates of eqs. 11 and 12, shape ``(n,)``.
+def scores(required: FloatArray, forecast: FloatArray) -> FloatArray:
+    """Return the score of each job (eq. 13) from the rates of eqs. 11 and 12, shape ``(n,)``; the highest goes first.
 
-    The rate that is forecast over the rate that is needed. Who needs none is done but for the last report: inf. Who
-    comes down not at all ranks behind all others, by how much is missing; -inf of whom nothing is known.
+    The score is the forecast rate over the required one. A job that needs none is done but for its last report: inf. A
+    job that does not improve ranks behind all others, by how much is missing; one of which nothing is known has -inf.
 
     Example::
 
         >>> scores(np.array([2.0, 1.0, 0.0, 1.0, 3.0, np.nan]), np.array([1.0, 2.0, 1.0, -1.0, -1.0, 1.0]))
         array([ 0.5,  2. ,  inf, -2. , -4. , -inf])
     """
-    needed = np.where(must > 0, must, 1.0)
-    score = np.where(does > 0, does / needed, does - needed)
-    score[must <= 0] = np.inf
-    score[np.isnan(score) | np.isnan(must)] = -np.inf
+    needed = np.where(required > 0, required, 1.0)
+    score = np.where(forecast > 0, forecast / needed, forecast - needed)
+    score[required <= 0] = np.inf
+    score[np.isnan(score) | np.isnan(required)] = -np.inf
     return score
 
 
-class _Said(NamedTuple):
-    """A job's line when its slice began."""
+class _SliceForecast(NamedTuple):
+    """The line of a job at the start of its slice."""
 
     position: float
     log_loss: float
     slope: float
-    """By how much ln l falls for a unit of ln s."""
+    """Fall of ln l per unit of ln s."""
 
 
 class _Ranking:
-    """What the last decision thought of each job, by place: until the next one nobody changes places.
+    """The last decision about each job, by row; the order holds until the next decision.
 
-    Who came later stands before all, for it is explored next.
+    A new job comes before all others because it is explored next.
     """
 
     def __init__(self) -> None:

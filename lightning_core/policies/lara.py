@@ -1,4 +1,4 @@
-"""LARA: explore each job a little, then give the devices to the most jobs that can make it.
+"""LARA: explore each job a little, then give the devices to the most jobs that can finish in time.
 
 Liu et al., "Learning with Adaptive Resource Allocation", ICML 2024, Algorithms 1 and 2.
 """
@@ -20,17 +20,17 @@ Order = Literal["share", "edf"]
 
 
 class Lara:
-    """Learning with Adaptive Resource Allocation: explore all, then keep the most jobs that can make it.
+    """Learning with Adaptive Resource Allocation: explore all, then keep the most jobs that can finish in time.
 
     Args:
-        order: how the kept jobs take the devices. ``"share"``, as printed (eq. 3.8, Algorithm 2, lines 11 and 12): by
-            stick-breaking all at once, so that each would end exactly at its deadline, rescaled to fill the pool.
-            ``"edf"``: one after the other by deadline, so that each ends as early as it can and all slack is kept. A
-            job of several devices cannot have a part of them: while one is kept, the order is ``"edf"``.
-        explore: loss cells that a job must have shown before it is judged (the exploration threshold H).
+        order: How the kept jobs take the devices. ``"share"``, as printed (eq. 3.8, Algorithm 2, lines 11 and 12): all
+            at once by stick-breaking, so that each would end exactly at its deadline, rescaled to fill the pool.
+            ``"edf"``: one after another by deadline, so that each ends as early as it can and all slack is kept. A job
+            of several devices cannot have a share of them: while one is kept, the order is ``"edf"``.
+        explore: Loss cells that a job must show before it is judged (the exploration threshold H).
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     estimator = "weighted"
@@ -81,16 +81,16 @@ class Lara:
 
 
 def stick_breaking(work: FloatArray, slack: FloatArray, devices: int = 1) -> FloatArray:
-    """Duties under which each of the kept jobs ends at its deadline, scaled to fill the pool (eqs. 3.8, 3.10).
+    """Return shares at which each kept job ends at its deadline, scaled to fill the pool (eqs. 3.8, 3.10).
 
-    On several devices the pool is taken for one that is so many times as fast: each job breaks its part off what the
-    more urgent ones leave of the whole. As no job is faster than a device of its own, what it would have beyond that
-    goes to the others in proportion; so the pool is full unless all have a device each, and never oversold.
+    Several devices count as one that is as many times as fast: each job breaks its share off what the more urgent ones
+    leave of the whole. As no job can use more than a device of its own, the excess goes to the others in proportion;
+    so the pool is full unless all have a device each, and never oversold.
 
     Args:
-        work: seconds alone on a device, by deadline, shape ``(m,)``.
-        slack: seconds to the deadline, shape ``(m,)``.
-        devices: of the pool.
+        work: Seconds alone on a device, by deadline, shape ``(m,)``.
+        slack: Seconds to the deadline, shape ``(m,)``.
+        devices: Devices of the pool.
 
     Example::
 
@@ -101,20 +101,20 @@ def stick_breaking(work: FloatArray, slack: FloatArray, devices: int = 1) -> Flo
     """
     of_pool = work / devices
     before = np.cumsum(of_pool) - of_pool
-    part = np.minimum(1.0, of_pool / np.maximum(slack - before, 1e-9))
-    share: FloatArray = part * np.concatenate([[1.0], np.cumprod(1.0 - part[:-1])])
+    broken = np.minimum(1.0, of_pool / np.maximum(slack - before, 1e-9))
+    share: FloatArray = broken * np.concatenate([[1.0], np.cumprod(1.0 - broken[:-1])])
     share *= 1.0 / share.sum()
-    return share if devices == 1 else _at_most_one(share, float(min(devices, len(work))))
+    return share if devices == 1 else _capped_at_one(share, float(min(devices, len(work))))
 
 
-def _at_most_one(parts: FloatArray, total: float) -> FloatArray:
-    """Scaled to sum to ``total``, none above 1; ``parts`` sum to 1, and ``total`` is at most their number."""
-    wide = parts + 1e-12  # so that the last ones get something where the first took all
+def _capped_at_one(shares: FloatArray, total: float) -> FloatArray:
+    """Scale shares that sum to 1 to sum to ``total``, at most their number, with none above 1."""
+    wide = shares + 1e-12  # the last ones get something even where the first took all
     falling = np.sort(wide)[::-1]
     rest = np.cumsum(falling[::-1])[::-1]
     # With k capped at 1, the others are scaled by (total - k) / rest: the first k for which none of them exceeds 1.
     capped = np.arange(len(wide))
     scale = (total - capped) / rest
     k = int(np.argmax(falling * scale <= 1.0 + 1e-12))
-    shares: FloatArray = np.minimum(wide * scale[k], 1.0)
-    return shares
+    capped_shares: FloatArray = np.minimum(wide * scale[k], 1.0)
+    return capped_shares

@@ -1,4 +1,4 @@
-"""Round robin: everybody in turn, for a fixed time."""
+"""Round robin: each job in turn, for a fixed time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from lightning_core.core.reasons import index
 class RoundRobin:
     """Each job in turn has whole devices for a fixed time (LaiRA's Round Robin).
 
-    As many have their turn at once as fit the pool, in the order of submission and round again. A turn is cut short
-    when all who have it have ended. Turns end at rounds of the scheduler, so its period should be shorter.
+    As many jobs as fit the pool have their turn at once, in the order of submission, cyclically. A turn ends early when
+    all of its jobs have ended. Turns end at rounds of the scheduler, so its period should be shorter.
 
     Args:
-        quantum: seconds of a turn.
+        quantum: Seconds of a turn.
 
     Raises:
-        ValueError: if it is not positive.
+        ValueError: If ``quantum`` is not positive and finite.
     """
 
     def __init__(self, quantum: float = 5.0) -> None:
         if not 0 < quantum < np.inf:
             raise ValueError(f"quantum must be positive and finite, got {quantum}")
         self.quantum = quantum
-        self._turn: tuple[int, ...] = ()  # places of those whose turn it is, in their order
+        self._turn: tuple[int, ...] = ()  # rows of the jobs whose turn it is, in their order
         self._ends = -np.inf
 
     def plan(self, jobs: JobView, now: float) -> Plan:
@@ -38,7 +38,7 @@ class RoundRobin:
             self._ends = now + self.quantum
         rows = np.roll(np.arange(n), -int(np.searchsorted(jobs.row, self._turn[0])))
         has_turn = np.isin(jobs.row[rows], self._turn)
-        order = rows[np.argsort(~has_turn, kind="stable")]  # who was submitted since then waits for the others' turn
+        order = rows[np.argsort(~has_turn, kind="stable")]  # jobs submitted since then wait for the next turn
         numbers = np.zeros((n, 2))
         numbers[order, 0] = np.arange(n)
         rounds = max(float(jobs.size.sum()) / jobs.devices, 1.0)

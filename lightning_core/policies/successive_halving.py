@@ -1,7 +1,7 @@
-"""Successive halving: drop the worse half, again and again, until one is left (a baseline of LaiRA).
+"""Successive halving: drop the worse half, again and again, until one job is left (a baseline of LaiRA).
 
 Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", ICML 2013. It looks for the best single
-run, and so mistakes what is wanted of a pool: as many as possible in time.
+run, while a pool should end as many jobs in time as possible.
 """
 
 from __future__ import annotations
@@ -13,36 +13,38 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.policies.round_robin import RoundRobin
 
-# Reasons speak of no greater distance.
+# Maximum distance that a reason reports.
 MAX_DISTANCE = 99.0
 
 
 class SuccessiveHalving:
     """Rounds of equal length, after each of which only the better half goes on (LaiRA's Successive Halving).
 
-    Of K jobs there are ceil(log2 K) rounds, from the first plan to the latest deadline. In a round all that are left
-    take turns by round robin. At its end the better half stays, rounded up; the last one runs on. Better is who is
-    nearer to the target: the current loss over its goal, for losses of different data cannot be compared; of a target
-    in batches all of them over those done. Who has shown nothing is farthest. Ties: by deadline.
+    Of K jobs there are ceil(log2 K) rounds, from the first plan to the latest deadline. In a round all jobs that are
+    left take turns by round robin. At its end the better half stays, rounded up; the last job runs on. Better is
+    closer to the
+    target: the current loss over its goal, because losses of different data are not comparable; for a target in
+        batches,
+    all of them over those done. A job that has shown nothing is farthest. Ties: by deadline.
 
-    Who comes later joins those that are left. When the rounds are over and others have come, or when none of those that
-    were left is there any more, all jobs begin anew. On several devices the halving goes on until the rest fit the pool
-    side by side.
+    A new job joins those that are left. When the rounds are over and new jobs have come, or when all jobs that were
+    left have ended, all jobs start anew. On several devices the halving goes on until the rest fit the pool side by
+    side.
 
     Args:
-        quantum: seconds of a turn.
+        quantum: Seconds of a turn.
 
     Raises:
-        ValueError: if it is not positive.
+        ValueError: If ``quantum`` is not positive and finite.
     """
 
     positive_losses = True
 
     def __init__(self, quantum: float = 5.0) -> None:
         self._in_turn = RoundRobin(quantum)
-        self._out: IntArray = np.zeros(0, np.int64)  # places of those that were dropped
-        self._newest = -1  # place of the last that came to this bracket
-        self._ends: list[float] = []  # of the rounds still to come, the next one last
+        self._out: IntArray = np.zeros(0, np.int64)  # rows of the dropped jobs
+        self._newest = -1  # row of the last job that joined this bracket
+        self._ends: list[float] = []  # ends of the remaining rounds, the next one last
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         left = ~np.isin(jobs.row, self._out)
@@ -54,10 +56,10 @@ class SuccessiveHalving:
         while self._ends and now >= self._ends[-1]:
             self._ends.pop()
             left = self._halve(jobs, left, distance)
-        return self._wishes(jobs, left, distance, now)
+        return self._shared_plan(jobs, left, distance, now)
 
     def _begin(self, jobs: JobView, now: float) -> BoolArray:
-        """Sets the rounds, equal in length, to the latest deadline."""
+        """Set rounds of equal length up to the latest deadline."""
         self._out = np.zeros(0, np.int64)
         rounds = int(np.ceil(np.log2(max(float(jobs.size.sum()) / jobs.devices, 1.0))))
         horizon = float(jobs.deadline.max()) - now
@@ -73,7 +75,7 @@ class SuccessiveHalving:
         left[worse] = False
         return left
 
-    def _wishes(self, jobs: JobView, left: BoolArray, distance: FloatArray, now: float) -> Plan:
+    def _shared_plan(self, jobs: JobView, left: BoolArray, distance: FloatArray, now: float) -> Plan:
         rows, dropped = np.flatnonzero(left), np.flatnonzero(~left)
         turns = self._in_turn.plan(jobs.only(rows), now)
         n = len(jobs)
@@ -87,9 +89,9 @@ class SuccessiveHalving:
 
 
 def distances(jobs: JobView) -> FloatArray:
-    """How many times its target each job is away from it, shape ``(n,)``; inf where that is not known.
+    """Return the factor by which each job is away from its target, shape ``(n,)``; inf where unknown.
 
-    Example: a loss of 0.8 that must come down to 0.4 is at 2, and so is half of the batches.
+    A loss of 0.8 with a goal of 0.4 is at 2, and so is a job that has done half of its batches.
     """
     done = np.maximum(jobs.batches, 1).astype(np.float64)
     distance = np.where(jobs.exact, jobs.remaining / done + 1.0, jobs.loss / jobs.goal)

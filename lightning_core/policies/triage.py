@@ -1,16 +1,16 @@
-"""Triage: who can still be brought home in time, by what is believed so far?
+"""Triage: which jobs can still finish in time, by what is believed so far.
 
-Moore and Hodgson's algorithm keeps the most jobs that can end by their deadlines, if their work is known. Here it is
-known with much doubt, and looking costs time. What that changes:
+Moore and Hodgson's algorithm keeps the most jobs that can end by their deadlines if their work is known. Here it is
+very uncertain, and observing costs time. That changes the following:
 
-- Nobody is explored. A job that has shown nothing is believed to be as usual; it is tried when the rule picks it.
-- A job is planned with a low quantile of its work: an optimist keeps too many, and the next look repairs it; whoever is
-  dropped gets no data, and nothing repairs that.
-- A job is given up only when it is unlikely even with all of the time to itself, and only for now.
-- Sets of the same number are as good, and forecasts tremble: whoever trains already stays among the kept if that costs
-  nobody. It spares a sixth of the switches.
-- The kept ones run one after another by deadline, so that each ends as early as it can, and all slack is kept for
-  errors. LARA's shares, by which each ends exactly at its deadline, keep none.
+- There is no exploration. A job that has shown nothing follows the prior; it is tried when the rule picks it.
+- A job is planned with a low quantile of its work: an optimist keeps too many jobs, which the next report corrects; a
+  dropped job gets no data, and nothing corrects that.
+- A job is given up only if it is unlikely even with all of the time to itself, and only for now.
+- Sets of equal size are equally good, and forecasts fluctuate: a job that trains stays among the kept if that costs no
+  other job. It saves a sixth of the switches.
+- The kept jobs run one after another by deadline, so that each ends as early as it can and all slack is left for
+  errors. LARA's shares, by which each ends exactly at its deadline, leave none.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from lightning_core.planning.moore_hodgson import largest_feasible_set
 
 
 class Triage:
-    """The most jobs that may still make it, by a hopeful forecast; the most urgent of them first.
+    """The most jobs that may still finish in time, by an optimistic forecast; the most urgent of them first.
 
-    Who is given up for now, :class:`~lightning_core.planning.chance.Judge` says; if no job passes, the likeliest go
-    first. Those who pass and are not kept come after the kept ones, by deadline.
+    :class:`~lightning_core.planning.chance.Judge` decides which jobs are given up for now; if no job passes, the
+    likeliest go first. Jobs that pass and are not kept come after the kept ones, by deadline.
 
     Args:
-        level: the quantile of the forecast work that a job is planned with.
-        judge_after: loss cells that a job must have shown before it is judged.
-        min_chance: below it a job is given up for now.
-        slice_cells: loss cells that a job shows before another that is kept may take its place.
-        max_slice: seconds after which another may do so in any case.
+        level: Quantile of the forecast work that a job is planned with.
+        judge_after: Loss cells that a job must show before it is judged.
+        min_chance: Minimum chance of a job; below it the job is given up for now.
+        slice_cells: Loss cells that a job shows before another kept job may take its place.
+        max_slice: Seconds after which another may do so in any case.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Triage:
         self.slice_cells = slice_cells
         self.max_slice = max_slice
         self._judge = Judge(judge_after, min_chance)
-        # Of those who have a slice, by place: when it began, and the cells that they had shown.
+        # Of the jobs with a slice, by row: when it began, and the cells that they had shown.
         self._slices: dict[int, tuple[float, int]] = {}
 
     def plan(self, jobs: JobView, now: float) -> Plan:
@@ -78,7 +78,7 @@ class Triage:
         return largest_feasible_set(work, jobs.deadline, now, jobs.weight, jobs.size, jobs.devices, trains)
 
     def _go_on(self, jobs: JobView, order: IntArray, first: BoolArray, now: float) -> IntArray:
-        """Whoever of the kept ones is in the middle of a slice goes on before the others."""
+        """Move the kept jobs that are in the middle of a slice to the front."""
         going = {
             place: (began, shown)
             for place, (began, shown) in self._slices.items()

@@ -31,7 +31,7 @@ def need(work: float, end: float, *rates: float, **more: float) -> Demand:
 
 
 def stretches(laid: Reservation | None) -> Any:
-    return None if laid is None else [tuple(stretch) for stretch in laid.stretches]
+    return None if laid is None else [tuple(stretch) for stretch in laid.segments]
 
 
 @st.composite
@@ -57,13 +57,13 @@ def needs(draw: st.DrawFn, devices: int) -> list[Demand | None]:
                 tuple(rates),
                 latest=end * draw(st.sampled_from([1.0, 1.1])),
                 weight=draw(st.sampled_from([1.0, 1.0, 3.0])),
-                holds=float(holds),
-                lag=draw(st.sampled_from([0.0, 5.0])) if holds else 0.0,
-                start=draw(st.sampled_from([0.0, resize])),
-                resize=resize,
-                stint=5.0 * resize,
-                patience=draw(st.sampled_from([0.0, 2.0])) if holds else 0.0,
-                margin=draw(st.sampled_from([0.0, 1.0])) if holds else 0.0,
+                held=float(holds),
+                arrival_delay=draw(st.sampled_from([0.0, 5.0])) if holds else 0.0,
+                start_seconds=draw(st.sampled_from([0.0, resize])),
+                resize_seconds=resize,
+                protected_seconds=5.0 * resize,
+                max_lateness=draw(st.sampled_from([0.0, 2.0])) if holds else 0.0,
+                shrink_margin=draw(st.sampled_from([0.0, 1.0])) if holds else 0.0,
                 may_shrink=draw(st.booleans()),
                 min_saving=draw(st.sampled_from([0.0, 0.1])),
             )
@@ -73,17 +73,21 @@ def needs(draw: st.DrawFn, devices: int) -> list[Demand | None]:
 
 def done_by(job: Demand, laid: Reservation) -> float:
     """Batches that it does in these stretches, counted anew."""
-    work, before, wait, last = 0.0, job.holds, job.lag, 0.0
+    work, before, wait, last = 0.0, job.held, job.arrival_delay, 0.0
     first = True
-    for begin, end, devices in laid.stretches:
+    for begin, end, devices in laid.segments:
         assert begin < end
         assert begin >= last - 1e-9
         if begin > last + 1e-9 and before:
             before, wait, first = 0.0, 0.0, False
         if devices != before:
-            wait = wait + job.resize if before else (job.start if first and not job.holds else job.resize)
+            wait = (
+                wait + job.resize_seconds
+                if before
+                else (job.start_seconds if first and not job.held else job.resize_seconds)
+            )
         first = False
-        rate = job.rates[job.sizes.index(int(devices))]
+        rate = job.throughputs[job.sizes.index(int(devices))]
         work += max(end - begin - wait, 0.0) * rate
         wait = max(wait - (end - begin), 0.0)
         before, last = devices, end
@@ -103,13 +107,13 @@ def test_nothing_is_oversold_and_whoever_is_kept_is_done_in_time(data: st.DataOb
         if on is None:
             continue
         assert job is not None
-        for begin, end, size in on.stretches:
+        for begin, end, size in on.segments:
             assert size in job.sizes
             taken.take(begin, end, size)
-        assert on.done <= max(job.end + job.patience, job.latest + job.patience) + 1e-6
-        assert on.done == pytest.approx(on.stretches[-1].end)
+        assert on.end <= max(job.end + job.max_lateness, job.latest + job.max_lateness) + 1e-6
+        assert on.end == pytest.approx(on.segments[-1].end)
         assert done_by(job, on) == pytest.approx(job.work, rel=1e-6, abs=1e-6)
-        assert on.area == pytest.approx(sum((end - begin) * size for begin, end, size in on.stretches))
+        assert on.device_seconds == pytest.approx(sum((end - begin) * size for begin, end, size in on.segments))
     assert min(taken.devices) >= -1e-6
     for job, on in zip(jobs, laid, strict=True):  # alone in the pool it was kept if that is possible at all
         if job is not None and on is None and sum(one is not None for one in jobs) == 1:
@@ -130,9 +134,9 @@ def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
             assert size == 0
         elif on is not None:
             assert size in (0, *job.sizes)
-            assert size >= on.at_once(0.0)
+            assert size >= on.devices_at(0.0)
             if not grow and row not in untried:
-                assert size == on.at_once(0.0)
+                assert size == on.devices_at(0.0)
         elif size:  # it is behind: only devices on which it may yet make it
             assert any(end_time(job, n, 0.0) <= max(job.end, job.latest) for n in job.sizes)
 
@@ -147,23 +151,35 @@ def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
         (need(101, 100, 1, 1.9, 3), [(0, 101 / 1.9, 2)]),
         (need(300, 100, 1, 1.9, 3), [(0, 100, 4)]),
         (need(301, 100, 1, 1.9, 3), None),
-        (need(95, 100, 1, 1.9, start=5), [(0, 100, 1)]),  # what it loses when it begins counts
-        (need(96, 100, 1, 1.9, start=5), [(0, 5 + 96 / 1.9, 2)]),
-        (need(90, 100, 1, 1.9, holds=1, lag=10, resize=20), [(0, 100, 1)]),  # ... and until it is there
-        (need(90, 100, 1, 1.9, holds=2, resize=20), [(0, 90 / 1.9, 2)]),  # 110 s on one
-        (need(80, 100, 1, 1.9, holds=2, resize=20), [(0, 100, 1)]),  # as soon as the smaller number suffices
-        (need(80, 100, 1, 1.9, holds=2, resize=20, margin=0.1), [(0, 80 / 1.9, 2)]),  # but not by a hair
-        (need(80, 100, 1, 1.9, holds=2, resize=20, may_shrink=False), [(0, 80 / 1.9, 2)]),
-        (need(80, 100, 1, 1.9, holds=2, resize=20, lag=1), [(0, 1 + 80 / 1.9, 2)]),  # it is still on its way
+        (need(95, 100, 1, 1.9, start_seconds=5), [(0, 100, 1)]),  # what it loses when it begins counts
+        (need(96, 100, 1, 1.9, start_seconds=5), [(0, 5 + 96 / 1.9, 2)]),
         (
-            need(80, 100, 1, 1.9, holds=2, resize=20, min_saving=0.2),
+            need(90, 100, 1, 1.9, held=1, arrival_delay=10, resize_seconds=20),
+            [(0, 100, 1)],
+        ),  # ... and until it is there
+        (need(90, 100, 1, 1.9, held=2, resize_seconds=20), [(0, 90 / 1.9, 2)]),  # 110 s on one
+        (need(80, 100, 1, 1.9, held=2, resize_seconds=20), [(0, 100, 1)]),  # as soon as the smaller number suffices
+        (need(80, 100, 1, 1.9, held=2, resize_seconds=20, shrink_margin=0.1), [(0, 80 / 1.9, 2)]),  # but not by a hair
+        (need(80, 100, 1, 1.9, held=2, resize_seconds=20, may_shrink=False), [(0, 80 / 1.9, 2)]),
+        (
+            need(80, 100, 1, 1.9, held=2, resize_seconds=20, arrival_delay=1),
+            [(0, 1 + 80 / 1.9, 2)],
+        ),  # it is still on its way
+        (
+            need(80, 100, 1, 1.9, held=2, resize_seconds=20, min_saving=0.2),
             [(0, 80 / 1.9, 2)],
         ),  # 100 instead of 84 device-seconds
-        (need(102, 100, 1, 1.9, holds=1, resize=1, patience=2), [(0, 102, 1)]),  # a little late is not worth a change
-        (need(104, 100, 1, 2, holds=1, resize=1), [(0, 94, 1), (94, 100, 2)]),  # a little more is needed in the end
-        (need(150, 100, 1, 2, holds=1, resize=1), [(0, 76, 2)]),  # much more at once
-        (need(10.8, 10, 1, 2, holds=1, resize=1), [(0, 6.4, 2)]),
-        (need(10.8, 10, 1, 2, holds=1, resize=1, min_dwell=2), [(0, 7.2, 1), (7.2, 10, 2)]),  # less than a stint
+        (
+            need(102, 100, 1, 1.9, held=1, resize_seconds=1, max_lateness=2),
+            [(0, 102, 1)],
+        ),  # a little late is not worth a change
+        (
+            need(104, 100, 1, 2, held=1, resize_seconds=1),
+            [(0, 94, 1), (94, 100, 2)],
+        ),  # a little more is needed in the end
+        (need(150, 100, 1, 2, held=1, resize_seconds=1), [(0, 76, 2)]),  # much more at once
+        (need(10.8, 10, 1, 2, held=1, resize_seconds=1), [(0, 6.4, 2)]),
+        (need(10.8, 10, 1, 2, held=1, resize_seconds=1, min_dwell=2), [(0, 7.2, 1), (7.2, 10, 2)]),  # less than a stint
         (need(101, 100, 1, 1.9, latest=110), [(0, 101 / 1.9, 2)]),
         (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # what is kept for bad luck is used up
     ],
@@ -184,7 +200,7 @@ def test_it_does_with_fewer_while_others_have_theirs() -> None:
         (50, pytest.approx(50 + 100 / 3), 4),
     ]
     # Whoever has not begun waits, if that takes less: there is a restart less in it.
-    job = need(150, 125, 1, 1.2, 3, start=20, resize=20)
+    job = need(150, 125, 1, 1.2, 3, start_seconds=20, resize_seconds=20)
     assert stretches(reserve_fewest(job, free)) == [(50, pytest.approx(120), 4)]
     assert stretches(reserve(job, free, 2, 125)) == [(0, 50, 1), (50, pytest.approx(110), 4)]
 
@@ -193,9 +209,9 @@ def test_a_change_that_would_not_pay_for_itself_is_not_planned() -> None:
     free = FreeDevices(0.0, 2)
     free.take(0, 10, 1)
     free.take(20, 200, 1)  # two devices are free for 10 s alone
-    job = need(100, 200, 1, 1.9, holds=1, resize=6)
+    job = need(100, 200, 1, 1.9, held=1, resize_seconds=6)
     assert stretches(reserve(job, free, 1, 200)) == [(0, 100, 1)]
-    assert stretches(reserve(replace(job, resize=1.0), free, 1, 200)) == [
+    assert stretches(reserve(replace(job, resize_seconds=1.0), free, 1, 200)) == [
         (0, 10, 1),
         (10, 20, 2),
         (20, pytest.approx(93.9), 1),
@@ -205,11 +221,11 @@ def test_a_change_that_would_not_pay_for_itself_is_not_planned() -> None:
 def test_a_part_of_a_device_needs_that_part_all_the_time() -> None:
     free = FreeDevices(0.0, 1)
     free.take(10, 20, 0.5)
-    job = Demand(10.0, 40.0, (1,), (1.0,), part=0.4)
+    job = Demand(10.0, 40.0, (1,), (1.0,), share=0.4)
     assert stretches(reserve_fewest(job, free)) == [(0, 40, 0.4)]
-    assert stretches(reserve_fewest(replace(job, part=0.6), free)) == [(0, 10, 1)]  # else it is planned as a whole
-    assert free.least(10.0) == 1.0
-    assert free.least_between(5.0, 15.0) == 0.5
+    assert stretches(reserve_fewest(replace(job, share=0.6), free)) == [(0, 10, 1)]  # else it is planned as a whole
+    assert free.min_until(10.0) == 1.0
+    assert free.min_between(5.0, 15.0) == 0.5
     assert free.copy().devices == free.devices
 
 
@@ -222,22 +238,22 @@ def test_useful_sizes_are_those_that_are_faster_than_all_below() -> None:
     ("job", "when"),
     [
         (need(80, 100, 1), math.inf),  # on the only number that there is
-        (need(140, 100, 1, 2, start=1, resize=1), 43.0),  # it is not there yet
-        (need(180, 100, 1, 2, holds=1), 80.0),  # more at once, and then one again
-        (need(104, 100, 1, 2, holds=1, resize=1), 94.0),  # more in the end
-        (need(140, 100, 1, 2, holds=2, resize=1), 41.0),  # after 41 s 58 batches are left, and 58 s on one
-        (need(140, 100, 1, 2, holds=2, resize=1, lag=2, margin=1), 46.0),
-        (need(80, 100, 1, 2, holds=2, resize=1, may_shrink=False), math.inf),  # it could have fewer already
+        (need(140, 100, 1, 2, start_seconds=1, resize_seconds=1), 43.0),  # it is not there yet
+        (need(180, 100, 1, 2, held=1), 80.0),  # more at once, and then one again
+        (need(104, 100, 1, 2, held=1, resize_seconds=1), 94.0),  # more in the end
+        (need(140, 100, 1, 2, held=2, resize_seconds=1), 41.0),  # after 41 s 58 batches are left, and 58 s on one
+        (need(140, 100, 1, 2, held=2, resize_seconds=1, arrival_delay=2, shrink_margin=1), 46.0),
+        (need(80, 100, 1, 2, held=2, resize_seconds=1, may_shrink=False), math.inf),  # it could have fewer already
     ],
 )
 def test_a_job_may_want_another_number_at(job: Demand, when: float) -> None:
     laid = reserve_fewest(job, FreeDevices(0.0, 4))
     assert laid is not None
     assert next_change(job, laid, 0.0) == pytest.approx(when)
-    if when < math.inf and job.holds == 2:
-        then = replace(job, work=job.work - 2 * (when - job.lag), end=job.end - when, lag=0.0)
+    if when < math.inf and job.held == 2:
+        then = replace(job, work=job.work - 2 * (when - job.arrival_delay), end=job.end - when, arrival_delay=0.0)
         just_before = replace(then, work=then.work + 0.01)
-        assert [reserve_fewest(one, FreeDevices(0.0, 4)).at_once(0.0) for one in (then, just_before)] == [1, 2]  # type: ignore[union-attr]
+        assert [reserve_fewest(one, FreeDevices(0.0, 4)).devices_at(0.0) for one in (then, just_before)] == [1, 2]  # type: ignore[union-attr]
 
 
 def test_what_is_planned_for_later_is_looked_at_then() -> None:
@@ -266,7 +282,7 @@ def test_what_was_not_tried_is_hoped_for_but_not_as_much_as_more() -> None:
 def kept(jobs: list[Demand | None], devices: int, hopeless: tuple[int, ...] = ()) -> list[float | None]:
     """Devices that each has at once; None if it is not kept."""
     laid, _ = admit(jobs, devices, 0.0, hopeless)
-    return [None if on is None else on.at_once(0.0) for on in laid]
+    return [None if on is None else on.devices_at(0.0) for on in laid]
 
 
 def test_the_first_to_end_is_laid_first() -> None:
@@ -282,7 +298,7 @@ def test_the_one_that_takes_most_for_its_weight_goes() -> None:
 
 
 def test_whoever_trains_stays_where_that_brings_all_home() -> None:
-    trains, comes = need(100, 200, 1, 1.9, holds=1, resize=10, stint=50), need(40, 90, 1, 1.9)
+    trains, comes = need(100, 200, 1, 1.9, held=1, resize_seconds=10, protected_seconds=50), need(40, 90, 1, 1.9)
     assert kept([trains, comes], 2) == [1, 1]
     assert kept([trains, replace(comes, work=150)], 2) == [0, 2]  # only so both are in time
     assert kept([trains, replace(comes, work=150, end=80)], 2) == [0, 2]
@@ -290,13 +306,13 @@ def test_whoever_trains_stays_where_that_brings_all_home() -> None:
 
 
 def test_devices_of_a_job_on_its_way_are_nobody_elses_until_it_is_there() -> None:
-    on_its_way = need(20, 500, 1, holds=1, lag=30, resize=60)
+    on_its_way = need(20, 500, 1, held=1, arrival_delay=30, resize_seconds=60)
     assert kept([on_its_way, need(50, 60, 1)], 1) == [1, None]
-    assert kept([replace(on_its_way, lag=0.0), need(50, 60, 1)], 1) == [0, 1]
+    assert kept([replace(on_its_way, arrival_delay=0.0), need(50, 60, 1)], 1) == [0, 1]
 
 
 def test_who_is_behind_gets_what_the_others_leave() -> None:
-    jobs: list[Demand | None] = [need(100, 100, 1, 1.9, holds=1), need(100, 60, 1, 1.9, latest=60)]
+    jobs: list[Demand | None] = [need(100, 100, 1, 1.9, held=1), need(100, 60, 1, 1.9, latest=60)]
     laid, free = admit(jobs, 2, 0.0)
     assert laid[1] is None
     assert backfill(jobs, laid, free, (), grow=False, min_payback=5.0) == [1, 1]  # it may find a second one before long
@@ -306,7 +322,7 @@ def test_who_is_behind_gets_what_the_others_leave() -> None:
 
 
 def test_what_nobody_needs_is_spent_only_on_demand() -> None:
-    jobs: list[Demand | None] = [need(100, 300, 1, 1.9, 3, holds=1, resize=2), need(100, 100, 1, holds=1)]
+    jobs: list[Demand | None] = [need(100, 300, 1, 1.9, 3, held=1, resize_seconds=2), need(100, 100, 1, held=1)]
     laid, free = admit(jobs, 8, 0.0)
     assert backfill(jobs, laid, free, (), grow=False, min_payback=5.0) == [1, 1]
     assert backfill(jobs, laid, free, (), grow=True, min_payback=5.0) == [4, 1]

@@ -1,10 +1,11 @@
-"""One conformance suite for every policy, and each one's own point."""
+"""The conformance suite on every policy, and tests of each one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from lightning_core.core.arrays import LEVELS
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
-from lightning_core.core.reasons import CODES, Reason
+from lightning_core.core.reasons import CODES
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.planning.sequencing import completion_times
 from lightning_core.policies import (
@@ -35,6 +36,7 @@ from lightning_core.policies import (
     Uniform,
     summaries,
 )
+from lightning_core.policies.conformance import check_policy
 from tests.views import view
 
 MEMBERS: dict[str, Callable[[], Policy]] = {
@@ -114,16 +116,6 @@ def views(draw: st.DrawFn, devices: int) -> JobView:
     return replace(made, quantiles=np.where(beyond, inf, made.quantiles))
 
 
-def columns(jobs: JobView) -> list[object]:
-    """All that is numbers; speeds are objects."""
-    return [np.copy(getattr(jobs, f.name)) for f in fields(jobs) if f.name != "speedup"]
-
-
-def same(one: Plan, other: Plan) -> bool:
-    pairs = [(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)]
-    return all(a is b if a is None else np.array_equal(a, b, equal_nan=True) for a, b in pairs)
-
-
 @pytest.mark.stories
 @pytest.mark.parametrize("name", sorted(MEMBERS))
 @given(data=st.data())
@@ -141,36 +133,39 @@ def test_every_policy_conforms_at_length(name: str, data: st.DataObject) -> None
 
 
 def conforms(name: str, data: st.DataObject) -> None:
-    """What holds of every policy, whatever it is shown."""
-    policy, twin = MEMBERS[name](), MEMBERS[name]()
     devices = data.draw(st.sampled_from([1, 2, 4]))
-    assert isinstance(policy, Policy)
-    now = 0.0
-    for _ in range(3):
-        jobs = data.draw(views(devices))
-        n, before = len(jobs), columns(jobs)
-        with np.errstate(all="raise", under="ignore"):  # a warning in a log nobody reads is an error here
-            plan = policy.plan(jobs, now)
-        assert sorted(plan.order.tolist()) == list(range(n))
-        assert plan.share.shape == plan.finish.shape == plan.codes.shape == plan.waiting.shape == (n,)
-        assert np.all((plan.share >= 0) & (plan.share <= 1))
-        size = jobs.size if plan.size is None else plan.size
-        assert size.shape == (n,)
-        assert np.all(size >= 1)
-        assert not np.any((plan.share > 0) & (plan.share < 1) & (size > 1)), "a part of several devices"
-        assert plan.numbers.shape == (n, 2)
-        assert np.isfinite(plan.numbers).all()
-        assert not np.any(plan.finish < now)
-        for codes in (plan.codes, plan.waiting):
-            for code, numbers in zip(codes.tolist(), plan.numbers.tolist(), strict=True):
-                assert str(Reason(CODES[code], tuple(numbers)))
-        if plan.work_conserving:
-            wanted = float((plan.share * jobs.size).sum())
-            assert wanted > 0, "nobody is to be served while jobs are left"
-        for column, old in zip(columns(jobs), before, strict=True):
-            assert np.array_equal(column, old, equal_nan=True)  # type: ignore[arg-type]
-        assert same(plan, twin.plan(jobs, now)), "state from elsewhere than plan()"
-        now += data.draw(st.floats(0, 8))
+    times = np.cumsum([0.0, data.draw(st.floats(0, 8)), data.draw(st.floats(0, 8))]).tolist()
+    check_policy(MEMBERS[name], [(data.draw(views(devices)), now) for now in times])
+
+
+class Broken(Fifo):
+    def __init__(self, **wrong: Any) -> None:
+        self.wrong = wrong
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        return replace(super().plan(jobs, now), **self.wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"order": np.array([0, 0])}, "order must be a permutation of 2 rows"),
+        ({"share": np.array([0.5, 1.5])}, r"share must be in \[0, 1\]"),
+        ({"share": np.zeros(2)}, "a work-conserving plan must serve at least one job"),
+        ({"size": np.array([2, 2]), "share": np.full(2, 0.5)}, "a job of several devices must have them whole"),
+        ({"numbers": np.full((2, 2), np.nan)}, "numbers must be finite"),
+        ({"finish": np.array([-1.0, 3.0])}, "finish must not be before 0.0"),
+    ],
+)
+def test_the_suite_names_the_rule_that_a_plan_breaks(wrong: dict[str, Any], rule: str) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        check_policy(lambda: Broken(**wrong), [(view([5, 5], [30, 30]), 0.0)])
+
+
+def test_the_suite_notices_state_that_a_replay_would_not_bring_back() -> None:
+    made = iter([1.0, 0.5])
+    with pytest.raises(AssertionError, match="must come from earlier calls of plan"):
+        check_policy(lambda: Broken(share=np.full(2, next(made))), [(view([5, 5], [30, 30]), 0.0)])
 
 
 def test_every_policy_is_in_the_suite() -> None:
