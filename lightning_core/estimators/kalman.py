@@ -189,8 +189,9 @@ class Kalman:
         return np.where(self._known(rows), np.exp(np.clip(mean[:, 0], -MAX_LOG_LOSS, MAX_LOG_LOSS)), np.nan)
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        """Return the quantiles of the first passage; at level p it is where mean + z_p * error of ln l first falls to
-        the goal.
+        """Return the quantiles of the first passage.
+
+        At level p it is where mean + z_p * error of ln l first falls to the goal.
 
         The error is that of the filter's own covariance, extrapolated like the state. Future process noise is left
         out: with it the forecasts of real curves carry no information.

@@ -138,7 +138,7 @@ class Reservation(NamedTuple):
         return devices if begin <= now else 0.0
 
 
-def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: bool = False) -> Reservation | None:  # noqa: C901 - one pass over the steps; it is the inner loop of every plan
+def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: bool = False) -> Reservation | None:  # noqa: C901
     """Return the reservation of a job at size number ``top`` or what is free of it; None if it ends after ``latest``.
 
     Args:
@@ -148,6 +148,7 @@ def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: 
         latest: Scheduler time.
         whole: Whether the job waits until all of its devices are free.
     """
+    # One pass over the steps of ``free``, not split into functions: it is the inner loop of every plan.
     sizes, throughputs, times, devices = need.sizes, need.throughputs, free.times, free.devices
     most, last = sizes[top] - EPSILON, len(times) - 1
     left, area, before, wait, change = need.work, 0.0, need.held, need.arrival_delay, need.start_seconds
