@@ -1,13 +1,13 @@
 """Bundles of jobs drawn from recorded loss curves, and the most of them that a clairvoyant could bring home in time.
 
 A job is a recording, a target loss on it, a speed and a deadline. Its target is the recording's own smoothed loss at a
-random place, so that nobody made up when it is reached; its speed makes that a random time. Then a third of the jobs
+random place, so that no one invented when it is reached; its speed makes that a random time. Then a third of the jobs
 are made hard, half of these impossible.
 
 Three ways to draw deadlines. ``sequence`` is LARA's: jobs in a random order, each deadline the sum of the work so far,
 so that earliest deadline first would just do before some were made hard. ``terms`` is LaiRA's: short, middle and long
 terms as 2 : 6 : 2, the middle ones closer together, the short ones harder and the long ones easier. ``load`` favours
-nobody: deadlines are independent of the work, and the work that can be done at all is 0.8, 1.2 or 2 times the time.
+no policy: deadlines are independent of the work, and the work that can be done at all is 0.8, 1.2 or 2 times the time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_CELLS = 1000
 LEAST_CELLS = 150
 # A pure bundle is of one domain, which needs so many recordings.
 LEAST_PURE = 11
-# Loads of None are the papers' ways; half of the bundles favour nobody.
+# Loads of None are the papers' ways; half of the bundles favour no policy.
 KINDS: tuple[str, ...] = ("sequence", "load 0.8", "terms", "load 1.2", "sequence", "load 2.0")
 
 
@@ -61,7 +61,7 @@ class Bundle:
 
     @property
     def ceiling(self) -> int:
-        """The most jobs that anybody could bring home in time who knew all: nobody is above that."""
+        """Return the number of jobs that a clairvoyant could finish in time: no policy is above that."""
         deadline = np.array([one.job.deadline for one in self.jobs])
         return int(largest_feasible_set(self.work, deadline, 0.0).sum())
 
@@ -153,7 +153,7 @@ def _never(recording: Recording, rng: np.random.Generator) -> float:
 def _target(recording: Recording, part: float, harder: float, rng: np.random.Generator) -> float:
     """The loss to reach: at a part of the recording, ``harder`` times as far; inf is never.
 
-    A recording that hardly learns gives no target: whoever is asked for less than it ever shows has an impossible job.
+    A recording that hardly learns gives no target: a job with a target below what it ever shows is impossible.
     """
     learns = _loss_at(recording, part) <= 0.95 * recording.smooth[WINDOW - 1]
     if not learns or part * harder > 1.0:

@@ -3,9 +3,9 @@
 The trace, the rates and what a restart costs: :mod:`benchmarks.cluster_trace`; what is counted:
 :mod:`benchmarks.cluster_play`; the others' policies: :mod:`benchmarks.cluster_policies`.
 
-Ours is ``decor`` with these arguments: a job ends at its deadline less 2 %, for what it has to do is known; it keeps
-more devices than it needs if fewer would save less than a tenth of its device-seconds, for restarts are dear. What
-nobody needs stays idle; ``ours, idle spent`` uses it to end jobs before their time.
+Ours is ``decor`` with these arguments: a job ends at its deadline less 2 %, because its work is known; it keeps more
+devices than it needs if fewer would save less than a tenth of its device-seconds, because restarts are expensive.
+Devices that no job needs stay idle; ``ours, idle spent`` uses them to end jobs before their time.
 """
 
 from __future__ import annotations

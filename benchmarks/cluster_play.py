@@ -2,8 +2,8 @@
 
 - A job's first start is free, as it is in the trace's own durations; whenever it comes back elsewhere it loses its
   model's restart time, its devices standing idle.
-- One process a device: whoever gives devices up leaves them, and pays when it comes back.
-- A job whose deadline has passed is over, whatever the policy: nobody wastes devices on it.
+- One process per device: a job that gives devices up leaves them, and pays when it comes back.
+- A job whose deadline has passed is over, whatever the policy: no policy wastes devices on it.
 - The nodes are one pool: the speed-up tables know of devices only.
 - Rates and restart costs are known to every policy. A job reports as often as rounds are.
 """
@@ -145,7 +145,7 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
 
 @contextmanager
 def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
-    """A policy of the benchmark is known to the scheduler while it is played, and to nobody else."""
+    """A policy of the benchmark is known to the scheduler only while it is played."""
     if isinstance(policy, str):
         yield policy
         return

@@ -68,7 +68,7 @@ def known(jobs: JobView, row: int, usable: tuple[tuple[int, ...], tuple[float, .
 
 
 def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float]) -> Plan:
-    """So many devices each, 0 for none. Who keeps its number is dealt first, who grows last: so nobody is displaced."""
+    """Allocate a number of devices to each job, 0 for none; jobs that keep their number first, growing ones last."""
     size, holds = np.array(sizes), np.round(jobs.held_devices)
     rank = np.where(size == 0, 3, np.where(size == holds, 0, np.where(size < holds, 1, 2)))
     n = len(size)
@@ -147,7 +147,7 @@ class ElasticFlowLike:
       its minimum satisfactory share.
     - Devices that are left go one size up at a time to the admitted job whose GPU time falls most for each of them.
     - Against needless restarts, which the paper's own costs of seconds hide: restarts are counted in the filling, a job
-      keeps more than its share as long as nobody needs it, and it grows only if it then ends earlier.
+      keeps more than its share as long as no other job needs it, and it grows only if it then ends earlier.
     """
 
     chooses_sizes = True
@@ -221,16 +221,16 @@ class ElasticFlowLike:
 
 
 class Gavel:
-    """Gavel (OSDI 2020) with deadlines: a linear programme says which part of the time each job should run.
+    """Gavel (OSDI 2020) with deadlines: a linear program says which part of the time each job should run.
 
     With x the part, g the devices that its user asked for, w the seconds of work left and d those to the deadline:
     x >= w / d for each job, sum g x <= devices, and the sum of x is made as large as it can be. Time is given in
     rounds: the jobs whose part most exceeds what they have had, as many as fit. A job that runs on keeps its devices.
-    In a round, whoever arrives begins if devices stand idle.
+    In a round, a job that arrives begins if devices are idle.
 
     Args:
         relaxed: what is done where not all deadlines can be kept. As its authors' code does, all are left out of that
-            programme (False), or they are missed by as little as can be in all (True).
+            program (False), or they are missed by as little as can be in all (True).
         length: seconds of a round.
     """
 

@@ -177,7 +177,7 @@ def passages(bank: Estimator, rows: IntArray, threshold: FloatArray) -> FloatArr
 
 
 def answers(make: Make, asked: Questions) -> FloatArray:
-    """Quantiles of the batches left, shape ``(n, 20)``: one cell's worth at least, for nobody is there yet."""
+    """Quantiles of the batches left, shape ``(n, 20)``: one cell's worth at least, for no job is there yet."""
     bank = make()
     feed(bank, asked.looks)
     cell = asked.here / np.array([look.seen for look in asked.looks])[asked.look]

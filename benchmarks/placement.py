@@ -2,11 +2,11 @@
 
 Scenario A has 400 jobs, B 600, of 3 to 7 tasks; ten nodes at the edge with 200 single V100 and 100 machines of eight;
 three periods with 0.25, 1 and 0.5 of the tasks; 15 samples a second for a task, of 0.4 to 2.4 MB; windows of 30 s, 100
-epochs; 166 samples a second on a V100 with fp32 and 566 with mixed precision (1,210 and 4,160 on eight). What the paper
-gives is as it gives it. It does not say how accurate its two kinds of arithmetic are, how far away the cloud is, nor
-whom that is too far for: here 0.9 and 0.7, 40 ms, and every fifth job may not go there (20 ms). With its prices the
-cloud is cheaper than the edge for whoever may go; in the second set of parameters a GPU at the edge costs 0.8 times one
-in the cloud, so there is something to decide. Costs are of one window in each of the three periods.
+epochs; 166 samples a second on a V100 with fp32 and 566 with mixed precision (1,210 and 4,160 on eight). The paper's
+values are used where it gives them. It does not give the accuracy of its two kinds of arithmetic, the distance of the
+cloud, nor the jobs for which that is too far: here 0.9 and 0.7, 40 ms, and every fifth job may not go there (20 ms).
+With its prices the cloud is cheaper than the edge for tasks that may go; in the second set of parameters a GPU at the
+edge costs 0.8 times one in the cloud, so there is something to decide. Costs are of one window in each of the three periods.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def equal_cost(name: str, words: str, demands: Demands) -> None:
     rows = []
     for rival, curve in curves.items():
         costs, reached = np.array(sorted(curve)).T
-        # Where not all tasks are served at a higher accuracy, nobody knows what it would cost.
+        # Where not all tasks are served at a higher accuracy, its cost is unknown.
         rows.append([rival, float(np.interp(budget, costs, reached)) if costs[-1] >= budget else "not all served"])
     print(f"\nscenario {name}, {words}: accuracy at a cost of {budget:.1f} (the paper at $2.75: 0.875, 0.849, 0.827)")
     table(["", "accuracy"], rows)
@@ -281,7 +281,7 @@ def told(words: str, series: Sequence[FloatArray]) -> None:
 
 
 def results(demands: Demands) -> None:
-    """A whole day of eight steps a period with surges, lived through with and without foresight."""
+    """A whole day of eight steps a period with surges, simulated with and without foresight."""
     placement = plan(demands, CHEAPEST, accuracy=0.8).placement
     arrivals = Surges(SURGE - 1, events=1.0, seed=2).draw(demands, 8)
     rows = []

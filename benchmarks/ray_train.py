@@ -55,7 +55,7 @@ def train(config: dict[str, str]) -> None:
 
 
 def _stints(folder: Path) -> list[tuple[float, int]]:
-    path = folder / "stints"
+    path = folder / "incarnations"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(when, ranks) for when, ranks, _, _ in map(json.loads, lines)]
 

@@ -1,10 +1,10 @@
-"""What does another number of devices cost? Warm workers against processes that are started anew.
+"""Measure what another number of devices costs: warm workers against processes that are started anew.
 
-A training on two devices of a core each is told to go on with one, and with two again, over and over; meanwhile another
-job trains on the device that it leaves. Timed is from the decision to the first batch of the next stint on all its
-ranks. Beside it the same training as a person would resize it by hand: each rank a process that saves and ends, and new
-processes that load. Every sample is written down: each epoch must have seen each once, in the order of a training that
-was never resized, and the loss at the end must be its loss, give or take what other seeds make of it.
+A training on two devices of one core each is resized to one, and back to two, over and over; meanwhile another job
+trains on the device that it leaves. The time from the decision to the first batch of the next incarnation on all its
+ranks is measured. Beside it, the same training is resized by hand: each rank is a process that saves and ends, and new
+processes load. Every sample is recorded: each epoch must have seen each sample once, in the order of a training that was
+never resized, and the last loss must be the loss of that training, up to the difference between seeds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline
 SAMPLES, BATCH, WIDTH = 4096, 16, 256
 LOOSE, TIGHT = 36_000.0, 12.0
 # How long each number of devices is kept, seconds.
-STINT = 2.5
+SECONDS_BETWEEN = 2.5
 
 
 class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
@@ -72,7 +72,7 @@ class Network(pl.LightningModule):
     """A perceptron that writes down which samples it saw.
 
     Args:
-        folder: for a file a rank and stint.
+        folder: for a file a rank and incarnation.
         pause: seconds to wait in each batch.
     """
 
@@ -102,7 +102,7 @@ class Network(pl.LightningModule):
     def _mark(self) -> None:
         trainer = self.trainer
         line = json.dumps([time.monotonic(), trainer.world_size, trainer.global_rank, trainer.global_step])
-        with (self.folder / "stints").open("a") as file:
+        with (self.folder / "incarnations").open("a") as file:
             file.write(line + "\n")
 
     def write(self) -> None:
@@ -166,7 +166,7 @@ class Warm:
         if resizes and any(job.detail for job in summary.jobs):
             raise RuntimeError("\n".join(job.detail for job in summary.jobs))
         return {
-            "resizes": _timed(folder / "run" / "journal.db", folder / "a" / "stints", self._offset),
+            "resizes": _timed(folder / "run" / "journal.db", folder / "a" / "incarnations", self._offset),
             "seen": _seen(folder / "a"),
             "losses": _losses(folder / "a"),
             "beside": self._beside,
@@ -195,7 +195,7 @@ class Warm:
         self._offset = (before + time.monotonic()) / 2 - now
         self._wait_for(1)
         for number in range(resizes):
-            time.sleep(STINT)
+            time.sleep(SECONDS_BETWEEN)
             wide = number % 2 == 0
             if beside:
                 self._beside.append(self._jobs()["b"].batches)
@@ -205,7 +205,7 @@ class Warm:
                 return
             self._resized += 1
         if resizes:
-            time.sleep(STINT)
+            time.sleep(SECONDS_BETWEEN)
             self._tell(SetDeadline("a", LOOSE))
         if beside:
             self._tell(Cancel("b"))
@@ -230,10 +230,10 @@ class Warm:
         return False
 
 
-def _timed(journal: Path, stints: Path, offset: float) -> list[Timed]:
+def _timed(journal: Path, incarnations: Path, offset: float) -> list[Timed]:
     """Each decision, and the first batch after it that all its ranks have done."""
     began: dict[int, list[tuple[float, int]]] = defaultdict(list)  # by step: when, and how many ranks
-    for line in stints.read_text().splitlines():
+    for line in incarnations.read_text().splitlines():
         when, ranks, _, step = json.loads(line)
         began[step].append((when, ranks))
     starts = sorted((max(when for when, _ in first), first[0][1]) for first in began.values())
@@ -293,7 +293,7 @@ class Cold:
     """The same training as processes that a person starts, which save and end when a file appears.
 
     Args:
-        folder: for the checkpoint and the stints.
+        folder: for the checkpoint and the incarnations.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -303,12 +303,12 @@ class Cold:
 
     def resize(self, ranks: int) -> float:
         """Ends the processes and starts so many; seconds until their first batch."""
-        began, stop, stints = time.monotonic(), self.folder / "stop", self.folder / "stints"
+        began, stop, incarnations = time.monotonic(), self.folder / "stop", self.folder / "incarnations"
         if self._processes:
             stop.touch()
             self.wait()
             stop.unlink()
-        before = len(stints.read_text().splitlines()) if stints.exists() else 0
+        before = len(incarnations.read_text().splitlines()) if incarnations.exists() else 0
         from lightning_core.worker.process_group import free_port
 
         port = free_port()
@@ -318,11 +318,11 @@ class Cold:
             self._processes.append(
                 subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             )
-        while not stints.exists() or len(stints.read_text().splitlines()) < before + ranks:
+        while not incarnations.exists() or len(incarnations.read_text().splitlines()) < before + ranks:
             if any(process.poll() for process in self._processes):
                 raise RuntimeError("a process of the cold training ended by an error")
             time.sleep(0.01)
-        times = [json.loads(line)[0] for line in stints.read_text().splitlines()[before:]]
+        times = [json.loads(line)[0] for line in incarnations.read_text().splitlines()[before:]]
         return float(max(times) - began)
 
     def wait(self) -> None:
@@ -399,7 +399,7 @@ def measure(size: Size) -> Figures:
 
 def _compare_losses(warm: Warm, resizes: int) -> Figures:
     """The loss at the end of a training with resizes and of others without, under several seeds."""
-    batches, last = int(130 * (resizes + 2) * STINT), 200
+    batches, last = int(130 * (resizes + 2) * SECONDS_BETWEEN), 200
     ends: dict[int, list[float]] = defaultdict(list)
     for seed in (0, 1, 2):
         for number in (0, resizes):

@@ -100,7 +100,7 @@ def together(cluster: Cluster, shares: list[float], seconds: float, folder: Path
     return [np.load(folder / f"job{k}.npy") for k in range(len(shares))]
 
 
-def measure_duties(cluster: Cluster, shares: list[float], solo: float, shared: float) -> dict[str, float]:
+def measure_shares(cluster: Cluster, shares: list[float], solo: float, shared: float) -> dict[str, float]:
     """Worst share error over any ten seconds, device use, reaction and the cost of being held."""
     with tempfile.TemporaryDirectory() as temp:
         folder = Path(temp)
@@ -114,7 +114,7 @@ def measure_duties(cluster: Cluster, shares: list[float], solo: float, shared: f
     done = np.array([[np.sum((s >= t) & (s < t + WINDOW)) / (r * WINDOW) for s, r in zip(stamps, rates, strict=True)]
                      for t in starts])  # fmt: skip
     error = np.abs(done / np.array(shares) - 1)
-    print(f"\nduties {shares}: work done {np.round(done.mean(0), 3).tolist()}, device {done.sum(1).mean():.3f}")
+    print(f"\nshares {shares}: work done {np.round(done.mean(0), 3).tolist()}, device {done.sum(1).mean():.3f}")
     drift = max(abs(a / b - 1) for a, b in zip(before.rates, after.rates, strict=True))
     return {
         "jobs": len(shares),
@@ -135,7 +135,7 @@ def measure(size: Size) -> Figures:
     }[size]  # fmt: skip
     solo, shared = {"quick": (1.4, 11.0), "default": (3.0, 16.0), "full": (5.0, 30.0)}[size]
     with Cluster(workers=max(map(len, mixes)) + 1) as cluster:
-        rows = [measure_duties(cluster, shares, solo, shared) for shares in mixes]
+        rows = [measure_shares(cluster, shares, solo, shared) for shares in mixes]
     print()
     table(list(rows[0]), [list(row.values()) for row in rows])
     return {

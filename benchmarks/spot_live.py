@@ -4,7 +4,7 @@ A training whose nodes are processes of this machine is given intervals of some 
 recording of A100 cards, with the least number in them, of which a quarter counts, two at most. Its policy decides
 interval by interval by what it has really trained. Nodes go with some seconds' notice on even seeds, and without any
 on odd ones. Beside it the same intervals played by the simulation from the second on, at the speed that was measured:
-with what starts and losses cost here, and as if nobody lost anything by them nor kept time free for them; and what
+with what starts and losses cost here, and as if preemptions cost nothing and no time was kept free for them; and what
 on-demand nodes alone would have cost.
 """
 
@@ -129,7 +129,7 @@ def measure(size: Size) -> Figures:
     reckoned()
     days = list[Day]()
     for seed in range(seeds):
-        days.append(lived(seed, interval, intervals, batches))
+        days.append(run_day(seed, interval, intervals, batches))
         print(f"day {seed} is over: {days[-1]}", flush=True)
     rows = [[seed, str(day.on_time), *day[1:-2]] for seed, day in enumerate(days)]
     print(f"\n{intervals} intervals of {interval:g} s, {batches} batches, at most {MOST} nodes, {POLICY}")
@@ -162,7 +162,9 @@ def measure(size: Size) -> Figures:
         if several:
             print(f"from {words}: median {statistics.median(several):.1f} s, worst {max(several):.1f} s, "
                   f"of {len(several)}")  # fmt: skip
-    assert all(all(day.moments.begun) for day in days)  # nobody went on from what had not been accepted
+    assert all(
+        all(day.moments.begun) for day in days
+    )  # no incarnation went on from a checkpoint that had not been accepted
     return {
         "live_on_time_pct": 100 * statistics.mean(day.on_time for day in days),
         "live_cost_in_simulated": statistics.median(beside),
@@ -202,7 +204,7 @@ def reckoned() -> None:
     table(["intervals lost", "reckoned with", "late", "cost"], rows)
 
 
-def lived(seed: int, interval: float, intervals: int, batches: int) -> Day:
+def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
     """One day."""
     market = market_of(seed, interval, intervals)
     with tempfile.TemporaryDirectory(prefix="lc-") as folder, local_machines() as machines:
