@@ -6,7 +6,8 @@ epochs; 166 samples a second on a V100 with fp32 and 566 with mixed precision (1
 values are used where it gives them. It does not give the accuracy of its two kinds of arithmetic, the distance of the
 cloud, nor the jobs for which that is too far: here 0.9 and 0.7, 40 ms, and every fifth job may not go there (20 ms).
 With its prices the cloud is cheaper than the edge for tasks that may go; in the second set of parameters a GPU at the
-edge costs 0.8 times one in the cloud, so there is something to decide. Costs are of one window in each of the three periods.
+edge costs 0.8 times one in the cloud, so there is something to decide. Costs are of one window in each of the three
+periods.
 """
 
 from __future__ import annotations

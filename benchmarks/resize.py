@@ -3,8 +3,8 @@
 A training on two devices of one core each is resized to one, and back to two, over and over; meanwhile another job
 trains on the device that it leaves. The time from the decision to the first batch of the next incarnation on all its
 ranks is measured. Beside it, the same training is resized by hand: each rank is a process that saves and ends, and new
-processes load. Every sample is recorded: each epoch must have seen each sample once, in the order of a training that was
-never resized, and the last loss must be the loss of that training, up to the difference between seeds.
+processes load. Every sample is recorded: each epoch must have seen each sample once, in the order of a training that
+was never resized, and the last loss must be the loss of that training, up to the difference between seeds.
 """
 
 from __future__ import annotations
