@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,7 +15,7 @@ from lightning_core.core.events import Cell, ExitCause, WorkerExited
 from lightning_core.core.jobs import Capability
 from lightning_core.view.console_lines import logger, watch_bar_of
 
-from .checkpointing.best_model import BestModelSaver
+from .checkpointing.best_model import best_model_saver
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .checkpointing.job_writer import batches_done
 from .control.busy_timer import BusyTimer, GpuTimer, HostTimer
@@ -39,8 +38,6 @@ log = logger(__name__)
 # Seconds that a script waits for its scheduler at the end. While it is held, calls are shorter than that, so that none
 # is in progress for longer when the script is interrupted.
 CLOSE_TIMEOUT = 3.0
-# Name of the best model's file; a script's is preceded by the name of its job.
-BEST_FILE = "best.ckpt"
 
 
 class Fit:
@@ -86,7 +83,10 @@ class Fit:
         self._last_batch = target.work or 0
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
         self._has_ranks = trainer.world_size > 1
-        self._best = _best_model_saver(trainer, options, record)
+        resumed = options.incarnation > 1 if options.launched else record.resumed
+        self._best = best_model_saver(
+            trainer, options.job, options.keep_best, launched=options.launched, resumed=resumed
+        )
         self._slurm_end = SlurmEnd() if self.mailbox is not None and not options.launched else None
         self._slurm = SlurmSaver(self._name, options.save_to, options.save_before, self._slurm_end)
         self._timer: BusyTimer = GpuTimer() if device.type == "cuda" else HostTimer()
@@ -288,27 +288,6 @@ def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Option
     can = frozenset({Capability.HOLD}) if size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})
     job = dataclasses.replace(options.job, can=can, min_devices=size, max_devices=size)
     return Join(job, options.pool, device_name(pl_module.device), options.on_refused)
-
-
-def _best_model_saver(trainer: pl.Trainer, options: Options, record: JobRecord) -> BestModelSaver | None:
-    """Return what saves the best model; None if it is not wanted.
-
-    Raises:
-        MisconfigurationException: If there is no local folder for it.
-    """
-    folder, job = options.keep_best, options.job
-    if folder is False:
-        return None
-    if folder is True:
-        if "://" in trainer.default_root_dir:
-            raise MisconfigurationException(
-                f"keep_best saves to local files, but default_root_dir is {trainer.default_root_dir}: "
-                "pass keep_best the path of a local folder"
-            )
-        folder = Path(trainer.default_root_dir) / "lightning_core"
-    path = folder / (BEST_FILE if options.launched else f"{job.name}-{BEST_FILE}")
-    resumed = options.incarnation > 1 if options.launched else record.resumed
-    return BestModelSaver(job.name, path.absolute(), job.target, resumed=resumed)
 
 
 def _exit_of(trainer: pl.Trainer, job: str, error: BaseException | None) -> WorkerExited:

@@ -20,7 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from lightning_core.core.jobs import Job
 from lightning_core.core.targets import Target
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.generations import newest_valid
@@ -31,6 +33,9 @@ from .job_checkpointer import MIN_TRAINING_PER_SAVE
 from .job_writer import write
 
 log = logging.getLogger(__name__)
+
+# Name of the file; a script's is preceded by the name of its job.
+FILE = "best.ckpt"
 
 
 class BestModelSaver:
@@ -141,3 +146,31 @@ class BestModelSaver:
             return True
         grows = self._target.work is None and self._target.grows
         return value > self._best if grows else value < self._best
+
+
+def best_model_saver(
+    trainer: pl.Trainer, job: Job, keep_best: bool | Path, *, launched: bool, resumed: bool
+) -> BestModelSaver | None:
+    """Return what saves the best model; None if it is not to be saved.
+
+    Args:
+        trainer: Trainer of the job.
+        job: Job whose target decides.
+        keep_best: Whether to save the best model, or the folder to save it in.
+        launched: Whether the job was launched by a pool, and has the folder for itself.
+        resumed: Whether the job was resumed.
+
+    Raises:
+        MisconfigurationException: If there is no local folder for the model.
+    """
+    if keep_best is False:
+        return None
+    if keep_best is True:
+        if "://" in trainer.default_root_dir:
+            raise MisconfigurationException(
+                f"keep_best saves to local files, but default_root_dir is {trainer.default_root_dir}: "
+                "pass keep_best the path of a local folder"
+            )
+        keep_best = Path(trainer.default_root_dir) / "lightning_core"
+    path = keep_best / (FILE if launched else f"{job.name}-{FILE}")
+    return BestModelSaver(job.name, path.absolute(), job.target, resumed=resumed)

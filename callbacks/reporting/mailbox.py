@@ -260,7 +260,7 @@ class Mailbox:
         self._set_answered()
 
     def _set_answered(self) -> None:
-        """Wake whoever waits for the first answer: it has come, or is known not to come."""
+        """Wake the thread that waits for the first answer, which has come or will not come."""
         with self._news:
             self._answered = True
             self._news.notify_all()
