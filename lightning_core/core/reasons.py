@@ -141,7 +141,8 @@ class _Number(float):
         if form == "t":
             return format_duration(self)
         if form.startswith("# "):
-            return f"{float(self):{'.3g' if self < 1000 else ',.0f'}} {_plural(form[2:]) if float(self) != 1 else form[2:]}"
+            noun = form[2:] if float(self) == 1 else _plural(form[2:])
+            return f"{float(self):.3g} {noun}" if self < 1000 else f"{float(self):,.0f} {noun}"
         return super().__format__(form)
 
 
