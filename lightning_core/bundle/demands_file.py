@@ -1,4 +1,4 @@
-"""Reads what is wanted over the day: a YAML file of nodes, GPUs, levels and jobs, validated whole."""
+"""Reads and validates the demands of a day: a YAML file of nodes, GPUs, levels and jobs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SWITCHES = ("whole", "cycle", "moves")
 
 
 def read_demands(path: Path) -> Demands:
-    """What a file says.
+    """Return the demands of a file.
 
     Raises:
-        BundleError: with every problem found, each with its line.
+        BundleError: With every problem found, each with its line.
     """
     content, found = load_yaml(path, "file is empty; expected a mapping with 'periods', 'gpus', 'levels' and 'jobs'")
     if not isinstance(content, Mapping):
@@ -62,14 +62,14 @@ def read_demands(path: Path) -> Demands:
 
 
 def read_arrivals(path: Path, demands: Demands) -> dict[str, FloatArray]:
-    """What comes in for a task of each job in each step, in what was planned.
+    """Return what arrives for a task of each job in each step, relative to plan.
 
     Args:
-        path: of a CSV file: a column a job, a row a step, samples a second.
-        demands: the jobs.
+        path: CSV file: a column per job, a row per step, in samples a second.
+        demands: The jobs.
 
     Raises:
-        BundleError: with every problem found, each with its line.
+        BundleError: With every problem found, each with its line.
     """
     with path.open(newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
@@ -94,7 +94,7 @@ def read_arrivals(path: Path, demands: Demands) -> dict[str, FloatArray]:
 
 
 def _named(value: Any, found: Problems, read: Callable[[Any, Problems], T | None]) -> dict[str, T]:
-    """Parts by name; those that are wrong are left out, for their problems are told."""
+    """Return the entries of a mapping that are valid; the problems of the others are recorded."""
     if not isinstance(value, Mapping):
         found.add(f"expected a mapping by name, got {value!r}")
         return {}
