@@ -14,7 +14,7 @@ from lightning_core.core.targets import Target
 
 
 class Verdict(StrEnum):
-    """What the scheduler believes of a job, and in the end knows."""
+    """What the scheduler expects of a job, and in the end its outcome."""
 
     FEASIBLE = "feasible"
     AT_RISK = "at risk"
@@ -33,7 +33,7 @@ class State(StrEnum):
     HELD = "held"
     RELEASED = "released"
     RECOVERING = "recovering"
-    """Its worker was lost; the next one has not reported yet."""
+    """Its worker was lost and the next one has not reported yet."""
     ENDED = "ended"
 
 
@@ -45,12 +45,12 @@ class Grant(NamedTuple):
     job: str
     version: int
     share: float
-    """Its part of its devices' turns, 0 (held) to 1 (alone)."""
+    """Share of its devices, in [0, 1]: 0 is held, 1 is alone."""
     devices: tuple[int, ...]
-    """Where it may keep its memory and train. None, or others than it is on: it saves and leaves."""
+    """Devices on which it may keep its memory and train. If empty, or others than it is on, it saves and leaves."""
     reason: Reason
     capped: bool = False
-    """Whether it must not take more than its duty, though nobody else may need it."""
+    """Whether it must not use more than its share, even if the rest is idle."""
 
 
 class End(NamedTuple):
@@ -63,7 +63,7 @@ class End(NamedTuple):
 
 
 class VerdictChanged(NamedTuple):
-    """What is believed of a job has changed. Nobody obeys it; people are told."""
+    """The verdict on a job that has not ended has changed; for people, not for workers."""
 
     job: str
     verdict: Verdict
@@ -114,9 +114,9 @@ class JoinReply(NamedTuple):
 
     incarnation: int
     arbiters: tuple[str, ...]
-    """Path of each device's turnstile on this machine; empty for a device of another machine."""
+    """Path of each device's arbiter on this node; empty for a device of another node."""
     again: bool = False
-    """Whether it is the life that the pool knew: what was reported before still counts."""
+    """Whether it is the incarnation that the pool knew: what was reported before still counts."""
     cores: int = 1
     """Of each device, in a pool of CPUs."""
 
