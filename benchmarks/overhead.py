@@ -1,8 +1,8 @@
 """Measure what the callback's hooks cost per batch, beside a blocking actor call and Ray Tune's report callback.
 
 A real ``Trainer.fit`` reports to a real scheduler in a Ray actor and takes turns at a real device arbiter. Every hook
-of the callback is timed from outside; the clock's own cost is subtracted. In the same run: ``ray.get`` of one report at a
-time, and with ``--full`` Ray Tune's callback on every batch (``pip install -e '.[bench]'`` first).
+of the callback is timed from outside; the clock's own cost is subtracted. In the same run: ``ray.get`` of one report at
+a time, and with ``--full`` Ray Tune's callback on every batch (``pip install -e '.[bench]'`` first).
 """
 
 from __future__ import annotations

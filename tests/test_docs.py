@@ -24,6 +24,7 @@ from lightning_core.cli import main
 from lightning_core.core.targets import BatchTarget, LossTarget, Target, parse_target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
+from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import Settings
 from lightning_core.variables import KNOWN, PREFIX
 from tests.conftest import ROOT
@@ -264,6 +265,13 @@ def test_targets_are_as_the_guide_says() -> None:
         (DOCS / "how-to" / "script.md").read_text().split("**Deadlines**")[0].split("| target |")[1]
     ):
         parse_target(text)
+
+
+def test_methods_of_a_pool_are_as_the_guide_says() -> None:
+    cells = first_column((DOCS / "how-to" / "python.md").read_text())
+    methods = [cell.partition("(")[0] for cell in cells if "(" in cell]
+    assert len(methods) > 10
+    assert all(callable(getattr(Pool, method)) for method in methods)
 
 
 def test_variables_in_running_text_exist() -> None:
