@@ -82,7 +82,7 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     if existing is None and section.get("resident") is not None:
         resident = problems.at("resident").read(positive_int, section["resident"])
     if devices is not None and resident is not None and resident < devices:
-        problems.at("resident").add(f"must be at least one job a device ({devices}), got {resident}")
+        problems.at("resident").add(f"must be at least one job per device ({devices}), got {resident}")
         resident = None
     cores = problems.at("cores").read(positive_int, section["cores"]) if section.get("cores") is not None else 1
     if kind == "gpu" and "cores" in section:

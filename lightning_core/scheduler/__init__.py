@@ -1,1 +1,1 @@
-"""The scheduler: events in, answers out. Pure."""
+"""The scheduler: events in, answers out; pure."""

@@ -57,12 +57,18 @@ class MarketTerms:
                 raise ValueError(f"market policies must be of {', '.join(SPOT_POLICIES)}, got {name!r}")
         if type(self.seed) is not int or self.seed < 0:
             raise ValueError(f"market seed must be whole and at least 0, got {self.seed!r}")
+        self._check_types()
+        self._check_ranges()
+
+    def _check_types(self) -> None:
         for rule in ("trace", "pool"):
             if not isinstance(text := getattr(self, rule), str):
                 raise ValueError(f"market {rule} must be text, got {text!r}")
         for rule in ("price", "on_demand", "interval", "value", "grace", "kept_fraction"):
             if isinstance(number := getattr(self, rule), bool | str):
                 raise ValueError(f"market {rule} must be a number, got {number!r}")
+
+    def _check_ranges(self) -> None:
         if self.price is not None and not 0 <= self.price < math.inf:
             raise ValueError(f"market price must be at least 0 and finite, got {self.price}")
         positive = {

@@ -1,4 +1,4 @@
-"""All that decides how a scheduler behaves."""
+"""Settings of a scheduler."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.market_terms import MarketTerms
 
-# Of policies that name none of their own.
-USUAL_ESTIMATOR = "posterior"
+# Estimator of policies that do not name their own.
+DEFAULT_ESTIMATOR = "posterior"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that decides how a scheduler behaves; written to the journal, so that a replay builds the same one.
+    """Everything that decides how a scheduler behaves; kept in the journal, so that a replay builds the same one.
 
     Args:
-        policy: a name in :data:`lightning_core.policies.POLICIES`.
-        policy_args: its arguments.
-        estimator: a name in :data:`lightning_core.estimators.ESTIMATORS`; the policy's own if none is given.
-        estimator_args: its arguments.
-        period: seconds between two rounds.
-        window: cells whose mean must come down to a target loss.
-        judge_after: cells that a loss curve must have shown before its job is given a verdict.
-        devices: of the pool.
-        resident: launched jobs that stay warm in memory at most, over all devices; None for all.
-        stay: seconds that a job trains where it is before it may be moved: a move costs some, so a stay must be long
-            against it.
-        cores: of each device, in a pool of CPUs.
-        quantum: the least part of a device that can be metered out; 1 if devices are given whole.
-        resize: seconds that a resize is taken to cost until one has been measured.
-        locations: where each device is, by name, as many as there are devices; empty if that makes no difference.
-        stall: seconds without a batch, at least, after which people are told that a training stands still; None: never.
-        market: arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, for a spot policy to be
-            chosen for each job; None if there is no market.
+        policy: Name in :data:`lightning_core.policies.POLICIES`.
+        policy_args: Arguments of the policy.
+        estimator: Name in :data:`lightning_core.estimators.ESTIMATORS`; empty for the policy's own.
+        estimator_args: Arguments of the estimator.
+        period: Seconds between two rounds.
+        window: Number of loss cells whose mean must reach a target loss.
+        judge_after: Number of loss cells after which a job is given a verdict.
+        devices: Number of devices of the pool.
+        resident: Maximum number of launched jobs that stay in memory, over all devices; None for no limit.
+        stay: Seconds that a job trains on its devices before it may be moved; long compared with what a move costs.
+        cores: Cores of each device, in a pool of CPUs.
+        quantum: Smallest share of a device that can be granted; 1 if devices are granted whole.
+        resize: Seconds that a resize is assumed to cost until one has been measured.
+        locations: Name of the location of each device; empty if locations make no difference.
+        stall: Minimum seconds without a batch after which a training is reported as stalled; None for never.
+        market: Arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, from which each job gets a
+            spot policy; None without a market.
 
     Raises:
-        ValueError: if a name is unknown or an argument out of its range.
+        ValueError: If a name is unknown or an argument out of range.
     """
 
     policy: str = "triage"
@@ -76,13 +75,15 @@ class Settings:
             raise ValueError(f"devices must be at least 1, got {self.devices}")
         object.__setattr__(self, "locations", tuple(self.locations))
         if self.locations and not (len(self.locations) == self.devices and all(self.locations)):
-            raise ValueError(f"locations must be a name for each of {self.devices} devices, got {self.locations}")
+            raise ValueError(
+                f"locations must name one location for each of {self.devices} devices, got {self.locations}"
+            )
         if self.resident is not None and self.resident < self.devices:
-            raise ValueError(f"resident must be at least one job a device ({self.devices}), got {self.resident}")
+            raise ValueError(f"resident must be at least one job per device ({self.devices}), got {self.resident}")
         if not self.stay >= 0:
             raise ValueError(f"stay must be at least 0 seconds, got {self.stay}")
         if self.cores < 1:
-            raise ValueError(f"cores must be at least 1 a device, got {self.cores}")
+            raise ValueError(f"cores must be at least 1 per device, got {self.cores}")
         if not 0 < self.quantum <= 1:
             raise ValueError(f"quantum must be above 0 and at most 1 device, got {self.quantum}")
         if not 0 <= self.resize < math.inf:
@@ -94,15 +95,17 @@ class Settings:
         self.market_terms()
 
     def make_policy(self) -> Policy:
+        """Return a new instance of the policy."""
         policy: Policy = _make("policy", POLICIES, self.policy, self.policy_args)
         return policy
 
     def make_estimator(self) -> Estimator:
+        """Return a new instance of the estimator."""
         estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator_used, self.estimator_args)
         return estimator
 
     def market_terms(self) -> MarketTerms | None:
-        """Of the market, if there is one."""
+        """Return the terms of the market; None if there is none."""
         if self.market is None:
             return None
         try:
@@ -111,9 +114,9 @@ class Settings:
             raise ValueError(f"market: {error}") from None
 
     def refusal(self, target: Target) -> Reason | None:
-        """Return why a job with this target cannot be run so; None if it can.
+        """Return why a job with this target cannot run under these settings; None if it can.
 
-        Estimators and policies as published are of positive losses: those that can do without say so.
+        Published estimators and policies require positive losses; those that do not say so.
         """
         if target.work is not None or target.threshold > 0:
             return None
@@ -125,20 +128,20 @@ class Settings:
 
     @property
     def estimator_used(self) -> str:
-        """The estimator's name, also where none is given."""
-        return self.estimator or getattr(POLICIES[self.policy], "estimator", USUAL_ESTIMATOR)
+        """Name of the estimator, also where the policy's own is used."""
+        return self.estimator or getattr(POLICIES[self.policy], "estimator", DEFAULT_ESTIMATOR)
 
     @property
     def slots_per_device(self) -> int | None:
-        """Launched jobs that may be warm on one device."""
+        """Launched jobs that may be resident on one device; None for any number."""
         return None if self.resident is None else self.resident // self.devices
 
     def devices_at(self, location: str) -> tuple[int, ...]:
-        """Those of a location; all for an empty name."""
+        """Return the devices at a location; all devices for an empty name."""
         return tuple(k for k in range(self.devices) if not location or self.locations[k : k + 1] == (location,))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, the estimator by name: a journal is replayed with the one that it was made with."""
+        """Return plain data; the estimator is named, so that a replay uses the same one whatever the default."""
         body = {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
         return body | {"estimator": self.estimator_used}
 

@@ -1,4 +1,4 @@
-"""What became of a run."""
+"""The result of a run: its jobs, its figures and its exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXIT_MET, EXIT_CRASHED, EXIT_BAD_INPUT, EXIT_NOT_MET, EXIT_POOL_LOST = 0, 1, 2, 
 
 
 class PoolLostError(RuntimeError):
-    """What the jobs ran on is gone; what they saved, and the journal, are not."""
+    """The pool is lost; checkpoints and the journal remain."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Summary:
     """The end of a run.
 
     Args:
-        policy: its name.
-        jobs: as they ended.
-        wall: seconds of scheduler time from the first submission to the end of the run.
-        run_dir: folder with the journal, the spec and the summary.
-        interrupted: the signal that ended it, if one did.
-        devices: of the pool.
-        lost: whether it ended because the pool did.
-        down: seconds of ``wall`` in which it was left, and nothing ran.
+        policy: Name of the policy.
+        jobs: Jobs as they ended.
+        wall: Seconds of scheduler time from the first submission to the end of the run.
+        run_dir: Folder with the journal, the spec and the summary.
+        interrupted: Signal that ended the run; None if none did.
+        devices: Number of devices of the pool.
+        lost: Whether the run ended because the pool was lost.
+        down: Seconds of ``wall`` in which the pool was down.
     """
 
     policy: str
@@ -57,13 +57,13 @@ class Summary:
         """Sum up a run.
 
         Args:
-            settings: of the scheduler.
-            now: scheduler time: the end of the run if not all of its jobs have ended.
-            jobs: as they are now.
-            run_dir: folder of the run.
-            interrupted: the signal that ended it, if one did.
-            lost: whether it ended because the pool did.
-            down: seconds in which it was left, and nothing ran.
+            settings: Settings of the scheduler.
+            now: Scheduler time; the end of the run if not all of its jobs have ended.
+            jobs: Jobs as they are now.
+            run_dir: Folder of the run.
+            interrupted: Signal that ended the run; None if none did.
+            lost: Whether the run ended because the pool was lost.
+            down: Seconds in which the pool was down.
         """
         args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
         policy = settings.policy + (f":{args}" if args else "")
@@ -73,12 +73,12 @@ class Summary:
 
     @property
     def met(self) -> int:
-        """How many jobs met their target in time."""
+        """Number of jobs that met their target in time."""
         return sum(job.verdict is Verdict.MET for job in self.jobs)
 
     @property
     def exit_code(self) -> int:
-        """For the shell: 0 all met, 3 some not, 1 one crashed, 128 + signal if interrupted, 70 if the pool died."""
+        """Exit code: 0 if all jobs met, 3 if some did not, 1 if one crashed, 128 + signal, 70 if the pool was lost."""
         if self.interrupted is not None:
             return 128 + self.interrupted
         if self.lost:
@@ -89,23 +89,23 @@ class Summary:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Numbers of the whole run: how long, and what part of the devices' time was spent training."""
+        """Numbers of the whole run, such as its seconds and the fraction of device time spent training."""
         busy = sum(job.busy for job in self.jobs)
-        could = (self.wall - self.down) * self.devices
+        available = (self.wall - self.down) * self.devices
         return {
             "jobs": len(self.jobs),
             "met": self.met,
             "wall_s": self.wall,
             "busy_s": busy,
             "down_s": self.down,
-            "device_use": min(busy / could, 1.0) if could > 0 else 0.0,
+            "device_use": min(busy / available, 1.0) if available > 0 else 0.0,
             "rejected_losses": sum(job.rejected for job in self.jobs),
             "restarts": sum(job.restarts for job in self.jobs),
             "lost_batches": sum(job.lost for job in self.jobs),
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """As written to ``summary.json``."""
+        """Return the content of ``summary.json``."""
         return {
             "policy": self.policy,
             "met": self.met,
@@ -114,14 +114,14 @@ class Summary:
         }
 
     def write(self, path: Path) -> None:
-        """Writes it as JSON, whole or not at all."""
+        """Write the summary as JSON, atomically."""
         beside = path.with_name(path.name + ".new")
         beside.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
         os.replace(beside, path)
 
 
 def best_model(folder: Path, job: str) -> dict[str, str]:
-    """Return where the best model of a launched job lies, as ``best_model``; nothing if none is kept there."""
+    """Return the path of a launched job's best model as ``best_model``; empty if none is kept."""
     path = folder.absolute() / "jobs" / job / "best.ckpt"
     return {"best_model": str(path)} if path.exists() else {}
 

@@ -1,1 +1,1 @@
-"""The scheduler that ships, in virtual time: recorded loss curves are played to it."""
+"""Plays recorded loss curves to the scheduler that ships, in virtual time."""

@@ -1,4 +1,4 @@
-"""What goes into a simulation and what comes out of it."""
+"""The input and the outcome of a simulation."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lightning_core.scheduler.summary import Summary
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """What takes time beside training, in seconds.
+    """Everything that takes time other than training, in seconds.
 
     Args:
-        report: from a worker to the scheduler, and as long from the scheduler back.
-        switch: lost of a device's time each time it passes from one job to another. Where several share it by turns,
-            each of them is switched to once in a ``turn_unit``.
-        release: from a worker's being told to leave until it has saved and left; if it was training, its devices are
-            lost for so long.
-        start: from a job's being placed somewhere until its worker can train there.
-        report_every: a worker reports at the first cell that closes at least so long after its last report.
-        turn_unit: in which all who share a device have had their turns.
+        report: Time that a message takes from a worker to the scheduler, or back.
+        switch: Time that a device loses when it passes from one job to another. Jobs that share it are each switched to
+            once per ``turn_unit``.
+        release: Time until a worker that is told to leave has saved and left; if it was training, its devices are idle
+            meanwhile.
+        start: Time from a job's placement until its worker can train.
+        report_every: Minimum time between two reports of a worker; it reports when a cell closes.
+        turn_unit: Time in which every job that shares a device has had its quantum.
 
     Raises:
-        ValueError: if one is negative or not finite, or ``turn_unit`` is 0.
+        ValueError: If one is negative or not finite, or ``turn_unit`` is 0.
     """
 
     report: float = 0.0
@@ -49,19 +49,19 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedJob:
-    """A job and what its training will be like.
+    """A job and the course of its training.
 
     Args:
-        job: as it is submitted.
-        position: whole batches done when each cell closes, positive and growing, shape ``(n,)``.
-        loss: of each cell; of a metric that should grow, how far it is from its best. Shape ``(n,)``.
-        throughput: batches a second alone on its devices.
-        submitted: when, scheduler time.
-        throughputs: batches a second on each of the job's ``sizes``, if it can be resized.
-        restart: seconds that it takes to train again wherever it comes back; None for the pool's usual ``start``.
+        job: Job as it is submitted.
+        position: Whole batches done when each cell closes, positive and growing; shape ``(n,)``.
+        loss: Loss of each cell; of a metric that should grow, its distance from the best. Shape ``(n,)``.
+        throughput: Batches per second alone on its devices.
+        submitted: Time of submission, scheduler time.
+        throughputs: Batches per second on each of the job's ``sizes``, if it can be resized.
+        restart: Seconds until it trains again after a restart; None for the ``start`` of the pool's delays.
 
     Raises:
-        ValueError: if there is no cell, or a number is out of its range.
+        ValueError: If there is no cell, or a number is out of range.
     """
 
     job: Job
@@ -99,15 +99,15 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What became of one job.
+    """The outcome of one job.
 
     Args:
-        name: of the job.
-        verdict: at the end.
-        finished_at: scheduler time; None if it has not ended.
-        batches: that it has done.
-        busy: seconds that it has trained.
-        switches: how often a device passed to it.
+        name: Name of the job.
+        verdict: Verdict at the end.
+        finished_at: Scheduler time; None if it has not ended.
+        batches: Batches that it has done.
+        busy: Seconds that it has trained.
+        switches: How often a device passed to it.
     """
 
     name: str
@@ -120,16 +120,16 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a simulated run.
+    """The outcome of a simulated run.
 
     Args:
-        jobs: in the order in which they were given.
-        switches: how often a device passed from one job to another, as
-            :class:`~lightning_core.simulation.virtual_workers.Device` counts.
-        events: that moved the scheduler.
-        rounds: how many of them made it plan.
-        deciding: seconds of real time spent in the scheduler.
-        summary: as of a live run.
+        jobs: Outcome of each job, in the order in which the jobs were given.
+        switches: How often a device passed from one job to another, as counted by
+            :class:`~lightning_core.simulation.virtual_workers.Device`.
+        events: Number of events that the scheduler handled.
+        rounds: Number of events after which it planned.
+        deciding: Seconds of real time spent in the scheduler.
+        summary: Summary as of a live run.
     """
 
     jobs: tuple[JobOutcome, ...]
@@ -141,5 +141,5 @@ class Outcome:
 
     @property
     def met(self) -> int:
-        """How many jobs met their target in time."""
+        """Number of jobs that met their target in time."""
         return self.summary.met

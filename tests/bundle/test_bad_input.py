@@ -184,7 +184,7 @@ FROM_FILES = {
     "octal devices": Row(top("pool: {devices: 010}"), [r"b.yaml:1:17: YAML reads 010 as 8 \(base 8\)"]),
     "resident": Row(top("pool: {resident: 0}"), ["pool.resident: must be a whole number of at least 1, got 0"]),
     "too few resident": Row(
-        top("pool: {devices: 4, resident: 3}"), [r"pool.resident: must be at least one job a device \(4\), got 3"]
+        top("pool: {devices: 4, resident: 3}"), [r"pool.resident: must be at least one job per device \(4\), got 3"]
     ),
     "kind": Row(top("pool: {kind: tpu}"), ["b.yaml:1:8: pool.kind: must be cpu or gpu, got 'tpu'"]),
     "pool": Row(top("pool: 2"), ["b.yaml:1:1: pool: expected a mapping of devices, kind, cores, resident, got 2"]),

@@ -56,7 +56,7 @@ MISTAKES = {
     "up --devices 999999999999": "--devices must be 1 to 64, got 999999999999",
     "up --cores 0": "--cores: must be a whole number from 1 to 1024, got '0'",
     "up --cores 99999999": "--cores: must be a whole number from 1 to 1024, got '99999999'",
-    "up --resident -1": r"resident must be at least one job a device \(1\), got -1",
+    "up --resident -1": r"resident must be at least one job per device \(1\), got -1",
     "simulate b.yaml --seed -1": "--seed must be at least 0, got -1",
     "simulate b.yaml --devices 0": "--devices must be 1 to 64, got 0",
     "simulate b.yaml --save-every -5": "--save-every must be at least 0, got -5",

@@ -121,7 +121,7 @@ def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
         "needs 2 devices, but the pool has 1 at b",
     ]
     assert all(end.verdict is Verdict.CANCELLED for end in ends if isinstance(end, End))
-    with pytest.raises(ValueError, match="locations must be a name for each of 2 devices"):
+    with pytest.raises(ValueError, match="locations must name one location for each of 2 devices"):
         Settings(devices=2, locations=("a",))
     with pytest.raises(ValueError, match="location is for a job that can be released on any device, got 'a'"):
         replace(job("one"), can=frozenset({Capability.TIME_SLICE}), location="a")

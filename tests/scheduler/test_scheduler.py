@@ -312,7 +312,7 @@ def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[in
         ({"window": 0}, "window must be at least 1 cell, got 0"),
         ({"judge_after": -1}, "judge_after must be at least 0 cells, got -1"),
         ({"devices": 0}, "devices must be at least 1, got 0"),
-        ({"devices": 4, "resident": 3}, r"resident must be at least one job a device \(4\), got 3"),
+        ({"devices": 4, "resident": 3}, r"resident must be at least one job per device \(4\), got 3"),
         ({"stay": -1.0}, "stay must be at least 0 seconds, got -1.0"),
     ],
 )
