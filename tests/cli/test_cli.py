@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import lightning_core.pool
 from lightning_core.cli.main import main
 from lightning_core.cluster import head as heads
 from lightning_core.core.commands import Cancel
@@ -24,6 +23,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.node.processes import started
 from lightning_core.policies import summaries
+from lightning_core.pool import pool as pool_client
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server import server
 from lightning_core.server.client import PROTOCOL, SocketClient
@@ -39,7 +39,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's pool, and a token that is put back."""
     monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
-    monkeypatch.setattr(lightning_core.pool, "RESTART_SECONDS", 0.5)
+    monkeypatch.setattr(pool_client, "RESTART_SECONDS", 0.5)
     monkeypatch.chdir(tmp_path)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-import lightning_core.pool
 from lightning_core.bundle.problems import BundleError
 from lightning_core.callbacks.reporting import joining
 from lightning_core.cli import run_in_pool
@@ -27,6 +26,7 @@ from lightning_core.core.events import Checkpoint, Report, Submit, Tick, WorkerE
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
+from lightning_core.pool import pool as pool_client
 from lightning_core.run import run_folder
 from lightning_core.run.differences import differences
 from lightning_core.run.pool_reference import PoolReference
@@ -99,7 +99,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's pool, and no long waiting."""
     monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
-    monkeypatch.setattr(lightning_core.pool, "RESTART_SECONDS", 0.5)
+    monkeypatch.setattr(pool_client, "RESTART_SECONDS", 0.5)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_in_pool, "SAVE_GRACE", 5.0)
     monkeypatch.setattr(run_in_pool, "SAVE_POLL", 0.05)

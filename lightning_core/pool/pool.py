@@ -8,13 +8,14 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from lightning_core.core.answers import JobForecast, JobStatus, State
 from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDeadline, SetDevices
 from lightning_core.core.durations import parse_when, seconds_until
 from lightning_core.core.names import did_you_mean
-from lightning_core.errors import LightningCoreError
+from lightning_core.pool.following import Change, follow_changes, follow_log
+from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, NotOnThisMachineError, UnknownJobError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.client import SocketClient
 from lightning_core.server.discovery import AUTO, connect, describe, kind_of
@@ -23,40 +24,10 @@ if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.view.why import Row
 
-__all__ = ["Change", "JobEndedError", "NoPoolError", "NotOnThisMachineError", "Pool", "UnknownJobError"]
-
 T = TypeVar("T")
 
 # A scheduler that is being restarted answers again within this many seconds.
 RESTART_SECONDS = 20.0
-# Seconds between two looks at a log that is followed, and until a progress bar that is being drawn there is shown.
-LOG_POLL, BAR_SECONDS = 0.5, 10.0
-
-
-class NoPoolError(LightningCoreError, ConnectionError):
-    """No pool is up."""
-
-
-class UnknownJobError(LightningCoreError, LookupError):
-    """The pool has never had a job of this name."""
-
-
-class JobEndedError(LightningCoreError, RuntimeError):
-    """The job has ended, so nothing about it can be changed."""
-
-
-class NotOnThisMachineError(LightningCoreError, FileNotFoundError):
-    """The pool's folder is on another machine, so its journal and logs cannot be read here."""
-
-
-class Change(NamedTuple):
-    """A job whose status has changed."""
-
-    time: float
-    """Scheduler time in seconds."""
-    before: JobStatus | None
-    """None for a job that is new."""
-    now: JobStatus
 
 
 class Pool:
@@ -268,25 +239,11 @@ class Pool:
             UnknownJobError: If the pool has no such job.
             NotOnThisMachineError: If the pool is on another machine, or the job is a script, which prints in its shell.
         """
-        from lightning_core.view.log_lines import LogLines
-
         self.status(job)
-        printed = f"{job} has printed nothing here: a script prints in its own shell"
-        log = LogLines()
-        with self._here("jobs", job, "log.txt", missing=printed).open("rb") as file:
-            lines = [*log.feed(file.read()), *([] if follow else log.rest())]
-            yield from lines if last is None else lines[max(len(lines) - last, 0) :]
-            quiet = 0.0
-            while follow:
-                if lines := log.feed(file.read()):
-                    quiet = 0.0
-                elif self.status(job).state is State.ENDED:
-                    yield from [*log.feed(file.read()), *log.rest()]  # what it printed in the meantime
-                    return
-                elif (quiet := quiet + LOG_POLL) > BAR_SECONDS:  # a bar draws over itself for hours
-                    quiet, lines = 0.0, log.rest()
-                yield from lines
-                time.sleep(0.0 if lines else LOG_POLL)
+        nothing = f"{job} has printed nothing here: a script prints in its own shell"
+        path = self._here("jobs", job, "log.txt", missing=nothing)
+        ended = (lambda: self.status(job).state is State.ENDED) if follow else None
+        return follow_log(path, last, ended)
 
     def changes(self, *, poll: float = 0.5) -> Iterator[Change]:
         """Yield every job as it is, then each job whenever its state, verdict, share, devices or deadline changes.
@@ -296,16 +253,7 @@ class Pool:
         Args:
             poll: Seconds between two looks.
         """
-        known: dict[tuple[str, float], JobStatus] = {}
-        while True:
-            now, jobs = self.look()
-            for told in jobs:
-                key = told.name, told.submitted_at
-                before = known.get(key)
-                if before is None or _visible(before) != _visible(told):
-                    known[key] = told
-                    yield Change(now, before, told)
-            time.sleep(poll)
+        return follow_changes(self.look, poll)
 
     # ------------------------------------------------------------------------------------------------ steering
 
@@ -394,7 +342,3 @@ class Pool:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.5)
-
-
-def _visible(job: JobStatus) -> tuple[object, ...]:
-    return job.state, job.verdict, job.share, job.devices, job.deadline, job.paused, job.restarts, job.alert

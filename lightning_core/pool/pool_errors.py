@@ -1,0 +1,21 @@
+"""Errors of :class:`~lightning_core.pool.pool.Pool`."""
+
+from __future__ import annotations
+
+from lightning_core.errors import LightningCoreError
+
+
+class NoPoolError(LightningCoreError, ConnectionError):
+    """No pool is up."""
+
+
+class UnknownJobError(LightningCoreError, LookupError):
+    """The pool has never had a job of this name."""
+
+
+class JobEndedError(LightningCoreError, RuntimeError):
+    """The job has ended, so nothing about it can be changed."""
+
+
+class NotOnThisMachineError(LightningCoreError, FileNotFoundError):
+    """The pool's folder is on another machine, so its journal and logs cannot be read here."""
