@@ -1,4 +1,4 @@
-"""The client's end of the pool's door (:mod:`lightning_core.server.server`): JSON lines over a Unix socket."""
+"""The client of the pool's socket server (:mod:`lightning_core.server.server`): JSON lines over a Unix socket."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError
 
 PROTOCOL = 5
 CALL_TIMEOUT = 10.0
-# What a refusal says of itself beside its words.
+# Codes that tell refusals apart, sent beside their messages.
 REFUSALS: dict[str, type[JoinRefusedError]] = {"name": NameTakenError, "device": DeviceNotSharedError}
-# By process, pool and job, the incarnation it has: so that a process that comes back is known again.
+# Incarnation by process, pool and job, so that a process that reconnects is recognised.
 _joined: dict[tuple[int, str, str], int] = {}
 
 
 class SocketClient:
-    """Speaks with a pool through its door; implements :class:`lightning_core.core.protocols.Client`.
+    """Speaks with a pool through its socket; implements :class:`lightning_core.core.protocols.Client`.
 
     Args:
-        path: of the socket.
+        path: Path of the pool's socket.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,10 +49,10 @@ class SocketClient:
         return self.event(report)
 
     def event(self, event: Event) -> Directive | None:
-        """Hands over any event; the newest directive of its job if that is news to it.
+        """Send an event and return the newest directive of its job, if it is newer than the sender's.
 
         Raises:
-            ValueError: if the pool refuses it, with its words.
+            ValueError: If the pool refuses the event; the message is the pool's.
         """
         return _directive_from_dict(self.call("event", event=encode_event(event)))
 
@@ -71,20 +71,20 @@ class SocketClient:
         self.event(event)
 
     def status(self) -> tuple[float, list[JobStatus]]:
-        """Scheduler time, and every job."""
+        """Return the scheduler time and the status of every job."""
         now, jobs = self.call("status")
         return now, [status_from_dict(job) for job in jobs]
 
     def launch(self, specs: list[dict[str, Any]]) -> None:
-        """Submits jobs that the pool is to launch."""
+        """Submit jobs for the pool to launch."""
         self.call("launch", specs=specs)
 
     def job(self, name: str) -> Job:
-        """A job with its terms as they are now."""
+        """Return a job with its current terms."""
         return job_from_dict(self.call("job", job=name))
 
     def about(self) -> dict[str, Any]:
-        """The pool: its policy, devices, folder."""
+        """Return a description of the pool: its settings, devices and folder."""
         body: dict[str, Any] = self.call("about")
         return body
 
@@ -93,11 +93,11 @@ class SocketClient:
             self._hang_up()
 
     def call(self, call: str, patience: float = CALL_TIMEOUT, **args: Any) -> Any:
-        """One question, one answer.
+        """Send a request and return the answer.
 
         Raises:
-            ConnectionError: if there is none; that does not mean that nothing was done.
-            JoinRefusedError: if the pool refuses, with its words.
+            ConnectionError: If there is no answer, which does not mean that the request was not carried out.
+            JoinRefusedError: If the pool refuses; the message is the pool's.
         """
         with self._lock:
             self._number += 1
@@ -113,7 +113,7 @@ class SocketClient:
             except (OSError, ValueError) as error:
                 self._hang_up()
                 raise ConnectionError(f"the pool at {self.path} does not answer: {error}") from error
-            except BaseException:  # Ctrl-C: the next question must not get the answer to this one
+            except BaseException:  # Ctrl-C: the next request must not get the answer to this one
                 self._hang_up()
                 raise
         if "refused" in answer:

@@ -1,6 +1,6 @@
-"""What every driver of a live scheduler shares: the journal before the answer, the clock, and recovery.
+"""What every driver of a live scheduler shares: the journal, the clock, and recovery.
 
-A host is not thread-safe; its driver sees to it that one call at a time comes in.
+A host is not thread-safe: its driver makes one call at a time.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Host:
     """A scheduler with a clock and, if wanted, a journal.
 
     Args:
-        settings: of the scheduler; a journal that exists already has its own, which win.
-        journal: file to keep or to go on with; None keeps nothing.
-        clock: seconds, monotone.
+        settings: Settings of the scheduler; an existing journal's own settings take precedence.
+        journal: Path of the journal to create or to resume from; None for no journal.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic) -> None:
@@ -49,7 +49,7 @@ class Host:
             self._journal = Journal.open(journal)
             recovered = replay(self._journal)
             self.scheduler = recovered.scheduler
-            # The time while nobody was here has passed for the deadlines too: the file says when it was last written.
+            # Deadlines kept running while no scheduler did, since the file was last written.
             away = max(0.0, time.time() - written) if recovered.events else 0.0
             past = recovered.now + away
         else:
@@ -59,31 +59,31 @@ class Host:
         self._origin = clock() - past
 
     def now(self) -> float:
-        """Scheduler time."""
+        """Return the scheduler time, in seconds."""
         return self._clock() - self._origin
 
     def handle(self, event: Event) -> list[Answer]:
-        """Catches up with the time, hands over the event, and commits both before anybody hears the answer."""
+        """Catch up with the time, handle the event, and commit both before returning the answers."""
         answers = self.catch_up()
         return answers + self._handle(event, self.now())
 
     def catch_up(self) -> list[Answer]:
-        """Wakes the scheduler if it wanted to be woken by now."""
+        """Wake the scheduler if it asked to be woken by now."""
         wakeup = self.scheduler.wakeup()
         return self._handle(Tick(), now) if wakeup is not None and (now := self.now()) >= wakeup else []
 
     def seconds_to_wakeup(self) -> float | None:
-        """How long until :meth:`catch_up` has something to do; None: until the next event."""
+        """Return the seconds until :meth:`catch_up` has something to do; None if only an event can cause it."""
         wakeup = self.scheduler.wakeup()
         return None if wakeup is None else max(0.0, wakeup - self.now())
 
     def newer(self, job: str, version: int) -> Directive | None:
-        """The directive that holds for a job if it is newer than ``version``."""
+        """Return the current directive of a job, if it is newer than ``version``."""
         directive = self.scheduler.directive(job)
         return directive if directive is not None and directive.version > version else None
 
     def close(self) -> None:
-        """Closes the journal."""
+        """Close the journal."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -108,7 +108,7 @@ class Host:
         return answers
 
     def _go_back(self) -> None:
-        """What is not in the journal has not happened."""
+        """Restore the scheduler from the journal: an event that is not in it has not happened."""
         if self._journal is not None:
             self.scheduler = replay(self._journal).scheduler
 

@@ -1,4 +1,4 @@
-"""Tells people when a verdict changes: a command, a web address, or both; the scheduler never waits for either."""
+"""Notifications of changed verdicts, by a command, a webhook, or both; the scheduler never waits for either."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lightning_core.core.answers import Alert, Answer, End, Grant
 
 log = logging.getLogger(__name__)
 
-# A command or an address that takes longer is given up, seconds.
-PATIENCE = 10.0
-# News beyond this are dropped: whoever is this slow learns of the newest ones no more than of the oldest.
-MOST = 1000
+# Seconds after which a command or a request is abandoned.
+TIMEOUT = 10.0
+# Notifications beyond this are dropped.
+MAX_QUEUED = 1000
 
 
 class OnVerdict(TypedDict, total=False):
-    """What a bundle's ``on_verdict`` holds."""
+    """A bundle's ``on_verdict`` section."""
 
     command: Sequence[str]
     webhook: str
 
 
 class Notifier:
-    """Runs what a person wants run, one after another, in a thread of its own.
+    """Sends notifications one after another, in a thread of its own.
 
     Args:
         on_verdict: ``command``, run without a shell, with ``LIGHTNING_CORE_EVENT``, ``_JOB``, ``_VERDICT`` and
@@ -43,12 +43,12 @@ class Notifier:
         self._command = list(on_verdict.get("command", ()))
         self._webhook = str(on_verdict.get("webhook", ""))
         self._ended: dict[str, int] = {}  # version of each job's end
-        self._news: queue.Queue[dict[str, str]] = queue.Queue(MOST)
+        self._news: queue.Queue[dict[str, str]] = queue.Queue(MAX_QUEUED)
         if self._command or self._webhook:
             threading.Thread(target=self._run, name="notifier", daemon=True).start()
 
     def tell(self, answers: Sequence[Answer]) -> None:
-        """Passes on every verdict and alert among the answers; returns at once."""
+        """Queue a notification for every verdict and alert among the answers; returns at once."""
         if not (self._command or self._webhook):
             return
         for answer in answers:
@@ -64,7 +64,7 @@ class Notifier:
                 log.warning("on_verdict is too slow: %s: %s was not passed on", answer.job, answer.reason)
 
     def _is_new(self, end: End) -> bool:
-        """Whoever reports for a job that is over, or unknown (version 0), hears its end again: that is no news."""
+        """Return whether an end is new: a report for an ended or unknown job (version 0) gets its end again."""
         if end.version <= self._ended.get(end.job, 0):
             return False
         self._ended[end.job] = end.version
@@ -82,12 +82,12 @@ class Notifier:
     def _execute(self, body: dict[str, str]) -> None:
         if self._command:
             told = {f"LIGHTNING_CORE_{key.upper()}": value.replace("\0", "") for key, value in body.items()}
-            subprocess.run(self._command, env=os.environ | told, timeout=PATIENCE, check=True, stdin=subprocess.DEVNULL)
+            subprocess.run(self._command, env=os.environ | told, timeout=TIMEOUT, check=True, stdin=subprocess.DEVNULL)
 
     def _post(self, body: dict[str, str]) -> None:
         if self._webhook:
             request = urllib.request.Request(
                 self._webhook, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
             )
-            with urllib.request.urlopen(request, timeout=PATIENCE):
+            with urllib.request.urlopen(request, timeout=TIMEOUT):
                 pass

@@ -207,7 +207,8 @@ class SchedulerActor:
         """Return a description of the pool: process id, folder, devices and settings."""
         await self._ready()
         settings = self._host.scheduler.settings
-        return {"pid": os.getpid(), "folder": str(self._folder), "devices": [name for name, _ in self._sessions.devices],
+        devices = [name for name, _ in self._sessions.devices]
+        return {"pid": os.getpid(), "folder": str(self._folder), "devices": devices,
                 "settings": settings.to_dict()}  # fmt: skip
 
     async def pid(self) -> int:
@@ -215,7 +216,7 @@ class SchedulerActor:
         await self._ready()
         return os.getpid()
 
-    # ------------------------------------------------------------------------------------------------ for the pool manager
+    # ------------------------------------------------------------------------------------------ for the pool manager
 
     async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
         """Set the name and arbiter path of each device; called repeatedly, since the actor may have been restarted."""

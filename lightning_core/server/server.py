@@ -1,13 +1,13 @@
-"""The pool's door for processes that have not joined Ray: JSON lines over a Unix socket.
+"""The pool's server for processes that have not joined Ray: JSON lines over a Unix socket.
 
 Rules
 
-1. A script that trains, and every command of a person, speaks through this door: it needs no Ray, so a lost head
-   cannot kill it, and to ask for the status takes milliseconds.
-2. The socket lies in a folder that is private to its user. JSON only: nothing that comes in is executed, and nothing
-   of another type than it should be gets through: a line that cannot be understood is refused and changes nothing.
-3. Both sides say their protocol first. If they differ, the client is told to be upgraded, and nothing is done.
-4. A connection that speaks for a job speaks for the life of its process: when it closes, the process is gone.
+1. Scripts that train and all commands use this server. They need no Ray, so a lost head cannot kill them, and a status
+   request takes milliseconds.
+2. The socket lies in a folder that is private to its user. Requests are JSON: nothing in them is executed, and every
+   value is checked for its type. An invalid line is refused and changes nothing.
+3. Every request names its protocol version. If the versions differ, the request is refused and nothing is done.
+4. A connection that reports for a job stands for its process: when it closes, the process counts as gone.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ from lightning_core.core.validation import checked
 from lightning_core.node.processes import process_watch
 from lightning_core.server.client import PROTOCOL, REFUSALS
 
-# What may come in from outside: never the scheduler's own events.
+# Events that clients may send; the scheduler's own events are not among them.
 EVENTS = Report | WorkerExited | Close | Command
-LONGEST_LINE = 16 * 2**20
-# A client asks one thing at a time; one that asks so much and does not listen is hung up on.
-MOST_AT_ONCE = 16
-LONGEST_WAIT = 60.0
+MAX_LINE_BYTES = 16 * 2**20
+# A client makes one request at a time; one with so many unanswered requests is disconnected.
+MAX_PENDING_CALLS = 16
+MAX_WAIT = 60.0
 
 
 class Pool(Protocol):
-    """What stands behind the door: a scheduler's actor, or a way to one."""
+    """What a server serves: a scheduler's actor, or a proxy of one."""
 
     async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
         """As :meth:`lightning_core.core.protocols.Client.join`; ``line`` is the connection that speaks for the job."""
 
     async def event(self, event: Event, line: int) -> Directive | None:
-        """Takes in an event; the newest directive of its job if that is news to it."""
+        """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
-        """The next directive of the job."""
+        """Return the next directive of the job."""
 
     async def job_forecast(self, job: str) -> JobForecast | None:
-        """What is forecast for the job."""
+        """Return the forecast of the job."""
 
     async def status(self) -> tuple[float, list[JobStatus]]:
-        """Scheduler time, and all jobs."""
+        """Return the scheduler time and the status of all jobs."""
 
     async def launch(self, specs: list[Any]) -> None:
-        """Submits jobs that the pool is to launch."""
+        """Submit jobs for the pool to launch."""
 
     async def job(self, name: str) -> Job:
-        """A job with its terms as they are now."""
+        """Return a job with its current terms."""
 
     async def about(self) -> dict[str, Any]:
-        """The pool: its policy, devices, folder."""
+        """Return a description of the pool."""
 
     async def hung_up(self, line: int) -> None:
-        """A connection has closed."""
+        """Take note that a connection has closed."""
 
 
 class SocketServer:
@@ -101,7 +101,7 @@ class SocketServer:
             raise
         finally:
             os.umask(before)
-        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=LONGEST_LINE)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_LINE_BYTES)
 
     async def close(self) -> None:
         """Takes the socket away and hangs up on whoever is connected."""
@@ -118,7 +118,7 @@ class SocketServer:
         watch = _watch_process(writer)
         self._open.add(writer.transport)
         try:
-            while (text := await reader.readline()).endswith(b"\n") and len(calls) < MOST_AT_ONCE:
+            while (text := await reader.readline()).endswith(b"\n") and len(calls) < MAX_PENDING_CALLS:
                 call = asyncio.create_task(self._answer(text, line, writer))
                 calls.add(call)
                 call.add_done_callback(calls.discard)
@@ -149,7 +149,7 @@ class SocketServer:
         else:
             try:
                 answer = {"id": number, "value": await asked()}
-            except ValueError as error:  # JoinRefused is one
+            except ValueError as error:  # JoinRefusedError is one
                 because = [name for name, kind in REFUSALS.items() if isinstance(error, kind)]
                 answer = {"id": number, "refused": str(error)} | ({"because": because[0]} if because else {})
             except Exception as error:  # the pool is in trouble; whoever asked may ask again
@@ -173,7 +173,7 @@ class SocketServer:
                 return partial(_directive, pool.event, checked(event, type(event)), line)
             case "wait":
                 name, version = checked(args["job"], str), checked(args["version"], int)
-                timeout = min(checked(args["timeout"], float), LONGEST_WAIT)
+                timeout = min(checked(args["timeout"], float), MAX_WAIT)
                 return partial(_directive, pool.wait, name, version, timeout)
             case "job_forecast":
                 return partial(pool.job_forecast, checked(args["job"], str))

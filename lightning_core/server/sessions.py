@@ -4,7 +4,7 @@ Rules
 
 1. A script reports for its job while its connection is open; no other connection may.
 2. When the connection closes, the script has a grace period to reconnect; after it the job's worker counts as lost.
-3. Grace periods count only while the scheduler's process runs: no script is declared lost because the scheduler stalled.
+3. Grace periods count only while the scheduler's process runs: a stall of it makes no script count as lost.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ def open_whole(part: PartOf) -> Journal:
     path = find(part)
     if path is None:
         raise JournalError(
-            f"{part.folder}: found no journal in which {', '.join(part.jobs)} were submitted; has the folder been moved or removed?"
+            f"{part.folder}: found no journal in which {', '.join(part.jobs)} were submitted; "
+            "has the folder been moved or removed?"
         )
     return Journal.open(path, read_only=True)
 

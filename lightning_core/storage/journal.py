@@ -151,7 +151,7 @@ class Journal:
         self._digest = entry.digest
 
     def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
-        """Commit one event with its answers and what was accepted of it; a durable journal has it on the disk on return."""
+        """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return."""
         body, answer = encode_event(event), encode_answers(answers, accepted)
         digest = _digest(self._digest, repr(now), body, answer)
         with self._connection if self._durable else nullcontext():
@@ -241,7 +241,8 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
     """
     if (whole := journal.part_of) is not None:
         raise JournalError(
-            f"{journal.path}: cannot be replayed alone: it is a part of the journal of the pool at {whole.folder}; replay that one"
+            f"{journal.path}: cannot be replayed alone: it is a part of the journal of the pool at {whole.folder}; "
+            "replay that one"
         )
     scheduler = Scheduler(settings := journal.settings())
     digest = _digest("", json.dumps(settings.to_dict(), sort_keys=True))

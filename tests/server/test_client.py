@@ -189,15 +189,15 @@ GARBAGE = {
     "a spec of more": (request("launch", specs=[spec() | {"env": {}}]), "expected a mapping of job, config, cell"),
     "a spec without a config": (request("launch", specs=[{"job": spec()["job"]}]), "expected a mapping of job, config"),
     "paths that are none": (request("launch", specs=[spec() | {"paths": [1]}]), "paths: expected str, got 1"),
-    "a spec that cannot leave": (request("launch", specs=[spec(can=["time_slice"])]), "must be able to release its devices"),
-    "a spec with its own device": (request("launch", specs=[spec(device=0)]), "must be able to release its devices"),
+    "a spec that cannot leave": (request("launch", specs=[spec(can=["time_slice"])]), "must be able to release"),
+    "a spec with its own device": (request("launch", specs=[spec(device=0)]), "must be able to release"),
     "a name twice": (request("launch", specs=[spec(), spec()]), "the name 'x' is taken"),
     "a huge spec": (request("launch", specs=[spec() | {"config": {"a": "b" * 2**20}}]), "must be at most 1048576"),
     "specs that are none": (request("launch", specs="all"), "expected list, got 'all'"),
     "a script as a path": (
         request("join", job=spec("../x")["job"], device="cpu", incarnation=None), "invalid job name '../x'"),
     "a script of another machine": (
-        request("join", job=spec()["job"], device="GPU-1", incarnation=None), "trains on GPU-1, but the pool manages cpu0"),
+        request("join", job=spec()["job"], device="GPU-1", incarnation=None), "but the pool manages cpu0"),
 }  # fmt: skip
 
 

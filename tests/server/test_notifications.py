@@ -115,8 +115,8 @@ def test_a_command_that_fails_is_logged_and_the_next_is_told(
 def test_a_slow_command_is_given_up_and_nobody_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notifications, "PATIENCE", 0.3)
-    monkeypatch.setattr(notifications, "MOST", 2)
+    monkeypatch.setattr(notifications, "TIMEOUT", 0.3)
+    monkeypatch.setattr(notifications, "MAX_QUEUED", 2)
     notifier = Notifier({"command": [sys.executable, "-c", "import time; time.sleep(60)"]})
     start = time.monotonic()
     for _ in range(5):
