@@ -245,7 +245,7 @@ class Gavel:
         n, places = len(jobs), jobs.row.tolist()
         if now >= self._until - 1e-6:
             self._until = now + self.length
-            parts = self._programme(jobs.work, jobs.deadline - now, jobs.size, jobs.devices)
+            parts = self._linear_program(jobs.work, jobs.deadline - now, jobs.size, jobs.devices)
             had = {place: self._had.get(place, (0, 0)) for place in places}
             due = [parts[row] * (had[place][1] + 1) / (had[place][0] + 0.01) for row, place in enumerate(places)]
             runs = np.isin(jobs.row, self._chosen)
@@ -277,7 +277,7 @@ class Gavel:
                 chosen.append(int(jobs.row[row]))
         return chosen
 
-    def _programme(self, work: FloatArray, left: FloatArray, size: IntArray, devices: int) -> FloatArray:
+    def _linear_program(self, work: FloatArray, left: FloatArray, size: IntArray, devices: int) -> FloatArray:
         need = work / np.maximum(left, 1.0)
         in_reach = need <= 1.0
         least = np.where(in_reach, need, 0.0)

@@ -54,7 +54,7 @@ def train(config: dict[str, str]) -> None:
     trainer.fit(Network(str(folder), pause=0.005), datamodule=Data(), ckpt_path=path)
 
 
-def _stints(folder: Path) -> list[tuple[float, int]]:
+def _incarnations(folder: Path) -> list[tuple[float, int]]:
     path = folder / "incarnations"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(when, ranks) for when, ranks, _, _ in map(json.loads, lines)]
@@ -88,12 +88,12 @@ def measure(folder: Path) -> float:
         run_config=ray.train.RunConfig(storage_path=str(folder / "storage"), name="elastic"),
     )
     threading.Thread(target=trainer.fit, daemon=True).start()
-    _wait(lambda: len(_stints(folder)) >= 1)
+    _wait(lambda: len(_incarnations(folder)) >= 1)
     time.sleep(8.0)  # it trains, and has reported
     began = time.monotonic()
     ray.kill(holder)
-    _wait(lambda: sum(ranks == 2 for _, ranks in _stints(folder)) >= 2)
-    return max(when for when, ranks in _stints(folder)[:] if ranks == 2) - began
+    _wait(lambda: sum(ranks == 2 for _, ranks in _incarnations(folder)) >= 2)
+    return max(when for when, ranks in _incarnations(folder)[:] if ranks == 2) - began
 
 
 def _wait(holds: Any) -> None:

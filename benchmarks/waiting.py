@@ -104,7 +104,7 @@ class Shell:
 
     @contextmanager
     def without_checker(self) -> Iterator[None]:
-        """Meanwhile whoever submits checks on the spot."""
+        """Submissions are checked on the spot meanwhile."""
         socket = self.client().path.with_name(SOCKET_NAME)
         aside = socket.rename(socket.with_name(f"{SOCKET_NAME}-aside"))
         try:

@@ -1,6 +1,6 @@
 """Durations and points in time as people write them: ``90s``, ``2 hours``, ``02:30:00``, ``18:00``, an ISO timestamp.
 
-Of numbers with colons, two parts are a time of day and three a duration. There is no clock here: whoever has one says
+Of numbers with colons, two parts are a time of day and three a duration. There is no clock here: the caller says
 what time it is when a point in time is resolved.
 """
 
@@ -16,9 +16,9 @@ from typing import NamedTuple
 When = str | float | timedelta | datetime | time
 """What a deadline may be given as: a duration, a time of day, or a date with a time."""
 
-# Forecasts of curves that hardly fall may say anything; beyond this nobody wants the figure.
+# Forecasts of curves that hardly fall may say anything; beyond this the figure is of no use.
 FARTHEST = 30 * 365 * 86400.0
-# What somebody may ask for.
+# Longest duration that may be asked for.
 LONGEST = 10 * 365.25 * 86400.0
 
 _UNITS = {
@@ -156,12 +156,12 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class WallTime:
-    """A point in wall-clock time, as somebody wrote it.
+    """A point in wall-clock time, as it was written.
 
     Args:
         text: As it was written.
         day: Date; None for whichever day comes first.
-        time: Time of day; without a time zone it is of whoever resolves it.
+        time: Time of day; without a time zone it is local to the time that resolves it.
     """
 
     text: str
@@ -209,7 +209,7 @@ class Moment(NamedTuple):
     seconds: float
     """From then."""
     at: datetime
-    """In the time zone of whoever resolved it."""
+    """In the time zone of the time that resolved it."""
     now: datetime
     """When it was resolved."""
     is_next_day: bool = False

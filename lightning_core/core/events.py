@@ -33,7 +33,7 @@ class ExitCause(StrEnum):
     LOST = "lost"
     """Its process or node died, hung or was cut off, or its ranks fell apart: it comes back, as ``restarts`` allows."""
     PREEMPTED = "preempted"
-    """Its node was taken away: it comes back, and nobody counts."""
+    """Its node was preempted: it comes back, and the restart is not counted."""
 
 
 class BadLosses(NamedTuple):
@@ -184,7 +184,7 @@ class Close:
     """The pool is being taken down: launched jobs save and leave. They come back with :class:`WorkersLost`.
 
     Args:
-        by: who asked for it, in words such as ``"Ctrl-C"``; empty if nobody did, and a fault takes it down.
+        by: What asked for it, such as ``"Ctrl-C"``; empty if a fault took the pool down.
     """
 
     by: str = ""

@@ -16,7 +16,7 @@ class OnMiss(StrEnum):
     """What becomes of a job whose deadline has passed before its target was met."""
 
     CONTINUE = "continue"
-    """It goes on with what nobody else needs: a run at 99 % is not killed."""
+    """It goes on with devices that no other job needs: a run at 99 % is not killed."""
     STOP = "stop"
     HOLD = "hold"
     """It is held until a person gives it a new deadline, or cancels it."""
@@ -26,7 +26,7 @@ class OnRefused(StrEnum):
     """What a script does when the pool on its device does not take its job."""
 
     HOLD = "hold"
-    """Wait, and ask again: whoever shares the device was promised that it is shared."""
+    """Wait, and ask again: the other jobs on the device were promised that it is shared."""
     ALONE = "alone"
     """Train at full speed beside the pool's jobs, with a scheduler of its own."""
     RENAME = "rename"

@@ -106,7 +106,7 @@ WORDS = {
     "stalled": "no batch for {0:t}; one usually takes {1:t}",
     # spot policies
     "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
-    "unready": "its workers were not ready in time ({text}); it is retried",
+    "launch_timed_out": "its workers were not ready in time ({text}); it is retried",
 }
 # The reason of a job that missed its target has two parts, each with a code: what ended it and how far it had come.
 ENDED_BY = {
@@ -129,7 +129,7 @@ REACHED = {
 }
 WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
 CODES = tuple(WORDS)
-# Of grants to jobs that stand still for as long as somebody wants that: never why a job is believed to make it or not.
+# Of grants to jobs that stand still for as long as they are paused: never why a job is believed to make it or not.
 STANDS_STILL = frozenset({"paused", "told_none"})
 _INDEX = {code: index for index, code in enumerate(CODES)}
 

@@ -165,7 +165,7 @@ def fault_words(job: JobStatus) -> list[str]:
     waits += [str(job.why)] if job.why.code == "device_gone" and job.state is not State.ENDED else []
     if job.fault is None:
         return waits
-    if job.state is State.ENDED or (job.state is not State.RECOVERING and job.fault.code != "unready"):
+    if job.state is State.ENDED or (job.state is not State.RECOVERING and job.fault.code != "launch_timed_out"):
         return waits + ([came_back(job)] if job.restarts else [])
     parts = [str(job.fault)]
     again = job.fault.numbers[1] if len(job.fault.numbers) > 1 else 0

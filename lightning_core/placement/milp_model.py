@@ -1,4 +1,4 @@
-"""The mixed-integer programme behind the planner: variables, constraints, objective and its solution."""
+"""The mixed-integer program behind the planner: variables, constraints, objective and its solution."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ConstraintRows:
 
 
 class MilpModel:
-    """The programme: how many tasks of each group are served by which choice in each period.
+    """The program: how many tasks of each group are served by which choice in each period.
 
     Args:
         demands: What there is and what is wanted.
@@ -195,7 +195,7 @@ class MilpModel:
         return self._solved(np.array(self.cost), whole=False)
 
     def solve(self, gap: float, nodes: int, seconds: float | None) -> OptimizeResult:
-        """Solve the programme with HiGHS."""
+        """Solve the program with HiGHS."""
         return self._solved(self._objective, whole=True, gap=gap, nodes=nodes, seconds=seconds)
 
     def _solved(

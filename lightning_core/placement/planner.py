@@ -1,4 +1,4 @@
-"""Plans a day as an integer programme (Sartzetakis et al., eqs. 1 to 11), solved by HiGHS.
+"""Plans a day as an integer program (Sartzetakis et al., eqs. 1 to 11), solved by HiGHS.
 
 What the formulas mean: the edge charges its own price of processing (2); accuracy is the mean over tasks and periods
 (3); each node has its capacity in each period (5 to 7); a task may go to the cloud if that is no farther than its data
@@ -45,7 +45,7 @@ class Solution:
         ranges: Ranges of the objective's parts.
         objective: Weighted sum of the scaled parts; less is better.
         bound: Lower bound of the objective of any plan.
-        variables: Number of variables of the programme.
+        variables: Number of variables of the model.
     """
 
     placement: Placement
@@ -96,12 +96,12 @@ def plan(
     _servable(demands, groups)
     if demands.cycle and weights.moves:
         groups = [one for group in groups for one in (_split(group) if group.job.moves else [group])]
-    programme = MilpModel(demands, groups, moves=weights.moves > 0)
-    ranges = ranges or programme.ranges()
-    programme.weigh(weights, ranges)
+    model = MilpModel(demands, groups, moves=weights.moves > 0)
+    ranges = ranges or model.ranges()
+    model.weigh(weights, ranges)
     if accuracy is not None:
-        programme.at_least(accuracy)
-    found = programme.solve(gap, nodes, seconds)
+        model.at_least(accuracy)
+    found = model.solve(gap, nodes, seconds)
     if found.x is None:
         if accuracy is not None and MilpModel(demands, groups, moves=False).relaxed().status == 0:
             raise ValueError(
@@ -110,9 +110,9 @@ def plan(
         if found.status == 1:
             raise ValueError(f"no plan was found within {nodes} nodes" + (f" and {seconds:g} s" if seconds else ""))
         raise _explained(demands, groups)
-    placement = programme.assign(found.x)
+    placement = model.assign(found.x)
     objective = ranges.objective(weights, placement.cost, placement.accuracy, placement.moves)
-    bound = float(found.mip_dual_bound) + programme.offset
+    bound = float(found.mip_dual_bound) + model.offset
     return Solution(placement, ranges, objective, bound, len(found.x))
 
 
@@ -146,9 +146,9 @@ def _servable(demands: Demands, groups: Sequence[TaskGroup]) -> None:
 
 def _explained(demands: Demands, groups: Sequence[TaskGroup]) -> InfeasibleError:
     """What is missing, and the largest part that fits."""
-    programme = MilpModel(demands, groups, moves=False, partly=True)
-    found = programme.solve(GAP, MAX_SEARCH_NODES, None)
-    largest = programme.assign(found.x)
+    model = MilpModel(demands, groups, moves=False, partly=True)
+    found = model.solve(GAP, MAX_SEARCH_NODES, None)
+    largest = model.assign(found.x)
     missing: dict[tuple[str, str], float] = {}
     count: dict[int, int] = {}
     for task, period in largest.unserved:

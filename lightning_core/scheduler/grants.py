@@ -127,16 +127,16 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
     grants = []
     at = np.flatnonzero(changed)
     table.obeys[rows[at]] = False
-    for row, duty, code, pair, cap in zip(
+    for row, granted_share, code, pair, cap in zip(
         *(column[at].tolist() for column in (rows, share, codes, numbers, capped)), strict=True
     ):
         reason = Reason(CODES[code], tuple(pair), _asker(table, row, code))
-        granted = Grant(names[row], directives[row][1] + 1, duty, home[row], reason, cap)
+        granted = Grant(names[row], directives[row][1] + 1, granted_share, home[row], reason, cap)
         directives[row] = granted
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]
     table.trained_at[begins] = round.now
-    # Only the reason is new: the grant keeps its version and is not sent, but whoever asks is told the new reason.
+    # Only the reason is new: the grant keeps its version and is not sent, but a query returns the new reason.
     for k in np.flatnonzero(explained).tolist():
         row = int(rows[k])
         text = _asker(table, row, int(codes[k]))
@@ -145,7 +145,7 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
 
 
 def _asker(table: JobTable, row: int, code: int) -> str:
-    """Return who asked for what a reason speaks of, in words; empty if nobody did."""
+    """Return who asked for what a reason speaks of, in words; empty if no one did."""
     if code == PAUSED:
         return table.paused_by[row].words
     return table.told_by[row].words if code == TOLD_NONE else ""

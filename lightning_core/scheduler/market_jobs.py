@@ -59,7 +59,7 @@ def batches_left(scheduler: Scheduler, name: str) -> float:
     """Return the batches that a job has left.
 
     Raises:
-        ValueError: If its target is a loss, so that nobody knows.
+        ValueError: If its target is a loss, so that its batches are unknown.
     """
     target = scheduler.job(name).target
     if target.work is None:

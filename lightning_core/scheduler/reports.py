@@ -92,7 +92,7 @@ def record_progress(table: JobTable, row: int, report: Report, now: float) -> No
     began = report.began
     if not table.last_report[row]:
         table.recovering[row] = False
-        table.unready[row] = 0
+        table.launch_timeouts[row] = 0
         if began < table.batches[row]:  # batches that the last incarnation did not save are repeated
             table.lost[row] += int(table.batches[row]) - began
             table.batches[row] = began

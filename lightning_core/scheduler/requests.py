@@ -160,7 +160,7 @@ def _set_size(state: SchedulerState, row: int, event: SetDevices | SetLocation) 
 
 
 def take_feedback(state: SchedulerState, feedback: SelectorFeedback) -> None:
-    """Let the selector learn from a job that has ended; feedback that nobody waits for changes nothing."""
+    """Let the selector learn from a job that has ended; feedback that no job waits for changes nothing."""
     selector = state.selector
     if selector is None or state.awaiting_feedback.pop(feedback.job, None) is None:
         return

@@ -72,14 +72,14 @@ def launch_timed_out(state: SchedulerState, event: LaunchTimedOut, now: float) -
     if not table.launched[row] or not table.home[row] or table.last_report[row]:
         return False  # its devices were taken back already, or its workers became ready after all
     state.accept(row)
-    table.unready[row] += 1
+    table.launch_timeouts[row] += 1
     table.resize_failed(row, now)
-    if table.unready[row] >= MAX_LAUNCH_TIMEOUTS:
-        tries = float(table.unready[row])
+    if table.launch_timeouts[row] >= MAX_LAUNCH_TIMEOUTS:
+        tries = float(table.launch_timeouts[row])
         state.end(row, now, Verdict.CRASHED, Reason("unschedulable", (tries,), event.detail))
     else:
-        table.faults[row] = Reason("unready", (), event.detail)
-        table.back_at[row] = now + restart_delay(event.job, int(table.unready[row]))
+        table.faults[row] = Reason("launch_timed_out", (), event.detail)
+        table.back_at[row] = now + restart_delay(event.job, int(table.launch_timeouts[row]))
     return True
 
 

@@ -15,7 +15,7 @@ Rules
 2. A job that names none borrows the shape of one that the seed draws for its name: losses are scaled so that the target
    is reached at some place of the curve, batches so that this takes the job's ``work``. It would say nothing to hold a
    target against losses of another task.
-3. Where nobody says how long a job takes, it is taken to need 0.8 of its fair part of the pool's time.
+3. A job of unknown duration is taken to need 0.8 of its fair part of the pool's time.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class _Reader:
         return self.folder is not None and path == self.folder / f"{curve.name}.csv"
 
     def _drawn(self, job: Job, throughput: float | None) -> Played:
-        """A curve that comes down, of a run that was not started over; the same for a name whoever else is there."""
+        """Return a curve that falls, of a run that was not restarted; the same for a name whatever the other jobs."""
         draw = np.random.default_rng([self.seed, *job.name.encode()])
         falling = [curve for curve in self.curves if not curve.restarts and _falls(curve, self.settings.window)]
         if not falling:

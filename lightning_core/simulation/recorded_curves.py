@@ -47,7 +47,7 @@ class Curve:
         family: runs of one family are of the same task, whatever it is called.
         position: batches done at each observation, growing and positive, shape ``(n,)``.
         loss: observed there, positive, shape ``(n,)``.
-        seconds_per_batch: on the machine that it was recorded on; None if nobody knows.
+        seconds_per_batch: on the machine that it was recorded on; None if unknown.
         restarts: how often the loss climbed back most of the way to its start.
     """
 
@@ -129,7 +129,7 @@ def load_curves(folder: Path | str) -> list[Curve]:
 
 
 def load_curve(path: Path | str) -> Curve:
-    """One recording, of which nobody says more.
+    """One recording without further information.
 
     Raises:
         ValueError: with file and line, if it is not as it should be.

@@ -4,7 +4,7 @@ The environment variable ``LC_FAILPOINT`` holds the actions, for this process an
 
     LC_FAILPOINT=journal.before_commit:crash            # SIGKILL, at every pass
     LC_FAILPOINT=journal.before_commit:crash@3          # at the third pass
-    LC_FAILPOINT=keeper.after_mark:raise,journal.after_commit:sleep=0.5
+    LC_FAILPOINT=pool_manager.after_mark:raise,journal.after_commit:sleep=0.5
 
 Unset, a failpoint costs one look-up in an empty dictionary.
 """
@@ -46,7 +46,7 @@ def read(text: str) -> dict[str, Failure]:
 
     Example::
 
-        >>> read("journal.before_commit:crash@3,keeper.after_mark:sleep=0.5")["keeper.after_mark"]
+        >>> read("journal.before_commit:crash@3,pool_manager.after_mark:sleep=0.5")["pool_manager.after_mark"]
         Failure(action='sleep', seconds=0.5, at=None)
     """
     failures = {}

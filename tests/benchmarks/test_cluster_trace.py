@@ -178,7 +178,7 @@ def test_what_is_left_goes_where_it_saves_most() -> None:
 )
 def test_gavel_s_programme(work: list[float], relaxed: bool, least: list[float]) -> None:
     """One device, 100 s left for both: the parts of the time sum to 1."""
-    found = Gavel(relaxed)._programme(np.array(work, float), np.full(2, 100.0), np.array([1, 1]), 1)
+    found = Gavel(relaxed)._linear_program(np.array(work, float), np.full(2, 100.0), np.array([1, 1]), 1)
     assert found.sum() == pytest.approx(1.0)
     assert np.all(found >= np.array(least) - 1e-6)
     assert np.all(found <= 1 + 1e-9)

@@ -69,7 +69,7 @@ def changes(path: Path) -> list[Change]:
 
 
 def _granted(event: Event, answers: list[Answer], some: bool) -> Grant | None:
-    """The one grant of some duty, or of none, that is new with a round."""
+    """The one grant of some share, or of none, that is new with a round."""
     grants = [a for a in answers if isinstance(a, Grant) and (a.share > 0) is some]
     return grants[0] if len(grants) == 1 and not isinstance(event, Report) else None
 

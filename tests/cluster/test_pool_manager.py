@@ -411,8 +411,8 @@ def test_a_full_disk_keeps_one_job_waiting_and_nobody_else(three: Stage, monkeyp
         three.launcher.want(wanted)
         await asyncio.sleep(0.5)
         assert [a.job for a in three.assignments] == ["y"]
-        [unready] = three.heard
-        assert "No space left on device" in unready.detail
+        [timed_out] = three.heard
+        assert "No space left on device" in timed_out.detail
         full = False
         three.launcher.want(wanted)
         await asyncio.sleep(0.1)

@@ -46,7 +46,7 @@ def test_a_folder_of_somebody_elses_is_not_used(temporary: Path) -> None:
     assert [path.name for path in temporary.iterdir()] == [f"lc-cores-{os.getuid()}"]
 
 
-def test_whoever_takes_turns_finds_the_cores_beside_the_turnstile(tmp_path: Path) -> None:
+def test_a_script_that_takes_turns_finds_the_cores_beside_the_arbiter(tmp_path: Path) -> None:
     assert cores_of(0) == cores_of(0, 1, tmp_path / "turn") == {CORES[0]}
     note_first_core(tmp_path / "turn", 1)
     assert cores_of(0, 1, tmp_path / "turn") == {CORES[1 % len(CORES)]}

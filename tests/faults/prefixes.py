@@ -87,7 +87,7 @@ class Witness:
         load, owners = [0.0] * self._devices, [0] * self._devices
         for grant in self._grants.values():
             assert sorted(set(grant.devices)) == list(grant.devices), f"{grant.job}: a device twice: {grant.devices}"
-            assert grant.devices or not grant.share, f"{grant.job}: a duty and no device"
+            assert grant.devices or not grant.share, f"{grant.job}: a share and no device"
             for device in grant.devices:
                 assert 0 <= device < self._devices, f"{grant.job}: no such device: {device}"
                 load[device] += grant.share

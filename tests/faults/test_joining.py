@@ -360,7 +360,7 @@ def test_the_pool_goes_and_stays_away(pool: Pool) -> None:
     assert not thread.is_alive()
 
 
-def test_it_takes_its_turns_at_the_turnstile_of_the_device_granted(pool: Pool, tmp_path: Path) -> None:
+def test_it_takes_its_turns_at_the_arbiter_of_the_device_granted(pool: Pool, tmp_path: Path) -> None:
     arbiter = DeviceArbiter(tmp_path / "turn")
     other = ArbiterClient(arbiter.path)
     pool.arbiters = (str(arbiter.path),)

@@ -95,7 +95,7 @@ def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> N
         SelectorFeedback("a", ()),
     ],
 )
-def test_lessons_that_teach_nothing(tmp_path: Path, feedback: SelectorFeedback) -> None:
+def test_feedback_that_teaches_nothing(tmp_path: Path, feedback: SelectorFeedback) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"),)), 0.0)
     ended(scheduler, "a", 5.0)
@@ -122,26 +122,26 @@ def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
     assert spot.numbers[1] == 1
 
 
-def test_a_lesson_is_the_job_played_again_at_its_measured_speed(tmp_path: Path) -> None:
+def test_feedback_is_the_job_played_again_at_its_measured_throughput(tmp_path: Path) -> None:
     settings = pool(tmp_path)
-    lessons = CounterfactualReplay.of(settings)
-    assert lessons is not None
+    replays = CounterfactualReplay.of(settings)
+    assert replays is not None
     scheduler = Scheduler(settings)
     scheduler.handle(Submit((job("a", deadline=50.0, batches=600),)), 12.0)
     ended(scheduler, "a", 20.0, batches=600)
-    assert lessons.next(scheduler) == 62.0
-    assert not list(lessons.due(scheduler, 61.0))  # the market has not come to its deadline yet
-    [replayable] = lessons.due(scheduler, 62.0)
+    assert replays.next(scheduler) == 62.0
+    assert not list(replays.due(scheduler, 61.0))  # the market has not come to its deadline yet
+    [replayable] = replays.due(scheduler, 62.0)
     assert replayable.job is not None
     # From 12 s on: its first whole interval is the one at 20 s, its last ends at 60 s.
     assert (replayable.start, replayable.job.deadline, replayable.job.work) == (2, 4, 600.0)
     assert replayable.job.throughput == (0.0, 100.0, 180.0)
-    feedback = lessons.feedback(replayable)
+    feedback = replays.feedback(replayable)
     ours, greedy, dear = feedback.utilities
     assert min(ours, greedy) > dear  # spot instances are a third of the price
-    assert feedback == lessons.feedback(replayable)
+    assert feedback == replays.feedback(replayable)
     scheduler.handle(feedback, 62.0)
-    assert not list(lessons.due(scheduler, 1000.0))
+    assert not list(replays.due(scheduler, 1000.0))
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_a_lesson_is_the_job_played_again_at_its_measured_speed(tmp_path: Path) 
 )
 def test_jobs_that_teach_nothing_are_asked_once(tmp_path: Path, given: Job, at: float) -> None:
     settings = pool(tmp_path)
-    lessons = CounterfactualReplay.of(settings)
-    assert lessons is not None
+    replays = CounterfactualReplay.of(settings)
+    assert replays is not None
     scheduler = Scheduler(settings)
     scheduler.handle(Submit((given,)), at)
     scheduler.handle(Cancel("a"), given.deadline + 10)
-    [replayable] = lessons.due(scheduler, 6000.0)
+    [replayable] = replays.due(scheduler, 6000.0)
     assert replayable.job is None
-    scheduler.handle(lessons.feedback(replayable), 6000.0)
+    scheduler.handle(replays.feedback(replayable), 6000.0)
     assert not scheduler.awaiting_feedback
 
 
@@ -204,7 +204,7 @@ def test_the_actor_learns_apart_and_wakes_for_it(tmp_path: Path) -> None:
     assert asyncio.run(story()) == [0, 1]
 
 
-def test_a_recording_that_is_gone_costs_the_lessons_alone(tmp_path: Path) -> None:
+def test_a_recording_that_is_gone_costs_the_feedback_alone(tmp_path: Path) -> None:
     settings = pool(tmp_path).to_dict()
 
     async def story(before: bool) -> list[JobStatus]:
@@ -219,7 +219,7 @@ def test_a_recording_that_is_gone_costs_the_lessons_alone(tmp_path: Path) -> Non
     assert [status.name for status in asyncio.run(story(before=False)) if status.spot] == ["before", "after"]
 
 
-def test_a_lesson_that_cannot_be_had_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feedback_that_cannot_be_computed_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cheap.csv").write_text(CHEAP)
     market = {"trace": str(tmp_path / "cheap.csv"), "interval": 0.05, "policies": POLICIES}
     asked: list[str] = []
@@ -252,12 +252,12 @@ def test_a_lesson_that_cannot_be_had_is_asked_for_once(tmp_path: Path, monkeypat
 
 def test_a_job_that_begins_later_is_taught_from_then_on(tmp_path: Path) -> None:
     settings = pool(tmp_path)
-    lessons = CounterfactualReplay.of(settings)
-    assert lessons is not None
+    replays = CounterfactualReplay.of(settings)
+    assert replays is not None
     scheduler = Scheduler(settings)
     scheduler.handle(Submit((replace(job("a", deadline=100.0), begin=45.0),)), 0.0)
     scheduler.handle(Cancel("a"), 1.0)
-    [replayable] = lessons.due(scheduler, 100.0)
+    [replayable] = replays.due(scheduler, 100.0)
     assert replayable.job is not None
     assert (replayable.start, replayable.job.deadline) == (5, 5)
 
@@ -268,9 +268,9 @@ def test_a_long_job_is_played_again_in_fewer_slots() -> None:
     assert some.available.tolist() == [3, 0]
     assert some.price == pytest.approx([0.8, 1.0])
     assert (some.on_demand, some.seconds) == (2.0, 120.0)
-    lessons = CounterfactualReplay(MarketTerms(policies=("chain", "max-spot", "on-demand")), MarketTerms().market())
+    replays = CounterfactualReplay(MarketTerms(policies=("chain", "max-spot", "on-demand")), MarketTerms().market())
     speed = tuple(9.7 * n**0.9 for n in range(9))
-    feedback = lessons.feedback(ReplayableJob("a", SpotJob(1e4, 300, 1, 8, speed, value=1.0), 7))
+    feedback = replays.feedback(ReplayableJob("a", SpotJob(1e4, 300, 1, 8, speed, value=1.0), 7))
     assert len(feedback.utilities) == 3
     assert feedback.utilities[0] > feedback.utilities[2]  # spot instances are cheaper here
 

@@ -64,7 +64,7 @@ def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(arbiter: DeviceArbit
     second.close()
 
 
-def test_a_turn_is_charged_at_the_duty_under_which_it_was_taken(arbiter: DeviceArbiter) -> None:
+def test_a_turn_is_charged_at_the_share_under_which_it_was_taken(arbiter: DeviceArbiter) -> None:
     """A job that is held releases the device with share 0; that must not starve it later."""
     held, other = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
     assert held.acquire(0.5, 5.0)
@@ -83,7 +83,7 @@ def test_a_turn_is_charged_at_the_duty_under_which_it_was_taken(arbiter: DeviceA
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.7, 0.2, 0.1)])
-def test_turns_are_in_proportion_to_duties(arbiter: DeviceArbiter, shares: tuple[float, ...]) -> None:
+def test_turns_are_in_proportion_to_shares(arbiter: DeviceArbiter, shares: tuple[float, ...]) -> None:
     """Time held, over a second, by threads that do nothing but take quanta; never two at once."""
     held = [0.0] * len(shares)
     inside: list[int] = []

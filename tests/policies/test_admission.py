@@ -179,7 +179,10 @@ def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
         ),  # a little more is needed in the end
         (need(150, 100, 1, 2, held=1, resize_seconds=1), [(0, 76, 2)]),  # much more at once
         (need(10.8, 10, 1, 2, held=1, resize_seconds=1), [(0, 6.4, 2)]),
-        (need(10.8, 10, 1, 2, held=1, resize_seconds=1, min_dwell=2), [(0, 7.2, 1), (7.2, 10, 2)]),  # less than a stint
+        (
+            need(10.8, 10, 1, 2, held=1, resize_seconds=1, min_dwell=2),
+            [(0, 7.2, 1), (7.2, 10, 2)],
+        ),  # less than min_dwell
         (need(101, 100, 1, 1.9, latest=110), [(0, 101 / 1.9, 2)]),
         (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # what is kept for bad luck is used up
     ],

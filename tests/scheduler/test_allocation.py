@@ -233,7 +233,7 @@ def test_with_as_many_movable_jobs_as_devices_no_device_stands_idle(case: tuple[
 
 @dataclass
 class Trainee:
-    """A worker in virtual time: it trains at its duty, leaves when granted other devices, and comes back."""
+    """A worker in virtual time: it trains at its share, leaves when granted other devices, and comes back."""
 
     batches: float = 0.0
     life: int = 1

@@ -137,7 +137,7 @@ def test_what_a_person_says_is_kept_in_the_journal() -> None:
 
 STEPS = st.tuples(
     st.integers(0, 4), st.sampled_from(["a", "b", "cloud", ""]), st.sampled_from([None, 1, 2, 4]),
-    st.sampled_from(["move", "report", "left", "lost", "unready", "tick"]),
+    st.sampled_from(["move", "report", "left", "lost", "launch_timed_out", "tick"]),
 )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def test_nobody_is_ever_where_it_should_not_be(story: list[tuple[int, str, int |
             case "left" | "lost":
                 cause = ExitCause.RELEASED if what == "left" else ExitCause.LOST
                 tell(scheduler, WorkerExited(name, status.incarnation, cause), 5.0 * now)
-            case "unready":
+            case "launch_timed_out":
                 tell(scheduler, LaunchTimedOut(name, status.incarnation, "slow"), 5.0 * now)
             case "tick":
                 tell(scheduler, Tick(), 5.0 * now)
