@@ -82,7 +82,7 @@ def up(
         if len(str(temp)) > MAX_TEMP_LENGTH:
             temp.rmdir()
             raise HeadError(f"{temp.parent} is too long a path for Ray's sockets; set TMPDIR to a shorter path")
-        head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "door"), "token": str(temp / "token"),
+        head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "socket"), "token": str(temp / "token"),
                 "devices": settings.devices, "kind": kind}  # fmt: skip
         try:
             with recorded_signals() as received:

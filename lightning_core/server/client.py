@@ -41,9 +41,9 @@ class SocketClient:
     def join(self, job: Job, device: str) -> JoinReply:
         key = (os.getpid(), str(self.path), job.name)
         before = _joined.get(key)
-        welcome = JoinReply(*self.call("join", job=job_to_dict(job), device=device, incarnation=before))
-        _joined[key] = welcome.incarnation
-        return welcome._replace(arbiters=tuple(welcome.arbiters))
+        reply = JoinReply(*self.call("join", job=job_to_dict(job), device=device, incarnation=before))
+        _joined[key] = reply.incarnation
+        return reply._replace(arbiters=tuple(reply.arbiters))
 
     def report(self, report: Report) -> Directive | None:
         return self.event(report)

@@ -1,8 +1,8 @@
-"""Where the pool is: found by its folder or its address, spoken to through its door.
+"""Find a pool by its folder or its address, and connect to its server.
 
-A pool that ``lightning-core up`` brought up notes in its folder where its door is. The door of a pool on another
-machine is brought here by a helper process that has joined its Ray (:mod:`lightning_core.server.proxy`), so that no
-script has to: Ray ends every process that has joined a cluster whose head is lost.
+A pool that ``lightning-core up`` started writes the path of its server's socket into its folder. The server of a pool
+on another machine is reached through a proxy process that has joined its Ray (:mod:`lightning_core.server.proxy`), so
+that no script has to: Ray ends every process that has joined a cluster whose head is lost.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Proxy(NamedTuple):
     folder: Path
 
     @property
-    def door(self) -> Path:
-        """Of the pool, here."""
-        return self.folder / "door"
+    def socket(self) -> Path:
+        """Path of the proxy's socket."""
+        return self.folder / "socket"
 
 
 # By process and address: a forked child has no part in its parent's.
-_bridges: dict[tuple[int, str], Proxy] = {}
+_proxies: dict[tuple[int, str], Proxy] = {}
 
 
 def home() -> Path:
@@ -76,7 +76,7 @@ def connect(pool: str = AUTO) -> SocketClient | None:
         head = read_head(home())
         return SocketClient(Path(head["socket"])) if head is not None and is_alive(head) else None
     if is_address(pool):
-        return SocketClient(_bridge(pool))
+        return SocketClient(_start_proxy(pool))
     head = read_head(Path(pool).expanduser())
     if head is None:
         raise ConnectionError(f"{pool}: there is no pool; `lightning-core up --folder {pool}` brings one up")
@@ -86,7 +86,7 @@ def connect(pool: str = AUTO) -> SocketClient | None:
 
 
 def is_found(pool: str) -> bool:
-    """Whether a pool is meant that nobody has named: the one that is up on this machine."""
+    """Return whether no pool was named, so that the one that is up on this machine is meant."""
     return pool == AUTO and os.environ.get("LIGHTNING_CORE_POOL", AUTO) == AUTO
 
 
@@ -135,27 +135,29 @@ def read_head(folder: Path) -> dict[str, Any] | None:
     return head
 
 
-def _bridge(address: str) -> Path:
+def _start_proxy(address: str) -> Path:
     key = os.getpid(), address
-    known = _bridges.get(key)
+    known = _proxies.get(key)
     if known is not None:
         if known.process.poll() is None:
-            return known.door
-        _close_bridge(key)
+            return known.socket
+        _close_proxy(key)
     check(address)
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
         log.warning(
-            "RAY_AUTH_MODE=%s: the Ray at %s may ask nobody for a token; whoever reaches it owns it", mode, address
+            "RAY_AUTH_MODE=%s: the Ray at %s may not ask for a token; everyone who reaches it can run code there",
+            mode,
+            address,
         )
     folder = Path(tempfile.mkdtemp(prefix="lc-"))
     errors = folder / "errors"
-    command = [sys.executable, "-m", "lightning_core.server.proxy", address, str(folder / "door")]
-    with errors.open("wb") as file:  # not a pipe: nobody would empty it
+    command = [sys.executable, "-m", "lightning_core.server.proxy", address, str(folder / "socket")]
+    with errors.open("wb") as file:  # not a pipe: it would never be read
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=file)
-    bridge = _bridges[key] = Proxy(process, folder)
+    proxy = _proxies[key] = Proxy(process, folder)
     try:
         until = time.monotonic() + BRIDGE_PATIENCE
-        while not bridge.door.exists():
+        while not proxy.socket.exists():
             if process.poll() is not None:
                 words = errors.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
                 kind = PoolUnavailableError if process.poll() == UNUSABLE else ConnectionError
@@ -164,20 +166,20 @@ def _bridge(address: str) -> Path:
                 raise ConnectionError(f"{address}: no answer within {BRIDGE_PATIENCE:.0f} s")
             time.sleep(0.05)
     except BaseException:
-        _close_bridge(key)
+        _close_proxy(key)
         raise
-    return bridge.door
+    return proxy.socket
 
 
-def _close_bridge(key: tuple[int, str]) -> None:
-    process, folder = _bridges.pop(key)
+def _close_proxy(key: tuple[int, str]) -> None:
+    process, folder = _proxies.pop(key)
     process.kill()
     process.wait()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @atexit.register
-def _close_bridges() -> None:
-    for key in list(_bridges):
+def _close_proxies() -> None:
+    for key in list(_proxies):
         if key[0] == os.getpid():
-            _close_bridge(key)
+            _close_proxy(key)

@@ -1,6 +1,6 @@
 """Tells within seconds, and in words, why a pool at the address of a Ray cannot be joined; Ray itself takes twenty.
 
-The caller looks whether a Ray listens there and whether it has a token to show (:func:`check`); the bridge, which has
+The caller looks whether a Ray listens there and whether it has a token to show (:func:`check`); the proxy, which has
 Ray, asks whether the token is right (:func:`ask`).
 """
 
@@ -19,7 +19,7 @@ ANSWERS = 5.0
 # How a connection of HTTP/2 begins, which Ray speaks, and the kind of frame that is answered first (RFC 9113, 3.4).
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 SETTINGS = 4
-# Exit code of the bridge where no further try would help.
+# Exit code of the proxy where no further try would help.
 UNUSABLE = 3
 TOKEN_FILE = Path(".ray") / "auth_token"
 
@@ -37,7 +37,7 @@ def check(address: str, environment: Mapping[str, str] = os.environ) -> None:
 
     Raises:
         PoolUnavailableError: if it is no Ray that listens, or no token or no Ray is to be found here.
-        ConnectionError: if nobody listens there, or nobody answers.
+        ConnectionError: If nothing listens there, or nothing answers.
     """
     if find_spec("ray") is None:
         raise PoolUnavailableError(f"{address}: the address of a pool needs Ray, which is not installed; "
@@ -113,7 +113,7 @@ def _look(address: str, encrypted: bool) -> None:
     except socket.gaierror:
         raise ConnectionError(f"{address}: there is no machine named {host}; {right}?") from None
     except OSError as error:
-        words = "nobody listens there" if isinstance(error, ConnectionRefusedError) else error.strerror or str(error)
+        words = "nothing listens there" if isinstance(error, ConnectionRefusedError) else error.strerror or str(error)
         raise ConnectionError(f"{address}: {words}; is the pool up, and {right}?") from None
     if said[3:4] != bytes((SETTINGS,)):
         raise PoolUnavailableError(f"{address}: what listens there is no Ray; {right}?")

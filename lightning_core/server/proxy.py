@@ -36,8 +36,8 @@ class Remote:
         return partial(self._forward, method)
 
     async def join(self, job: Any, device: str, incarnation: int | None, line: int) -> Any:
-        welcome = await self._forward("join", job, device, incarnation, self._first + line)
-        return welcome._replace(arbiters=tuple(path if Path(path).exists() else "" for path in welcome.arbiters))
+        reply = await self._forward("join", job, device, incarnation, self._first + line)
+        return reply._replace(arbiters=tuple(path if Path(path).exists() else "" for path in reply.arbiters))
 
     async def event(self, event: Any, line: int) -> Any:
         return await self._forward("event", event, self._first + line)

@@ -104,7 +104,7 @@ class SocketServer:
         self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_LINE_BYTES)
 
     async def close(self) -> None:
-        """Takes the socket away and hangs up on whoever is connected."""
+        """Remove the socket and close all connections."""
         if self._server is not None:
             self._server.close()
             self._path.unlink(missing_ok=True)
@@ -152,9 +152,9 @@ class SocketServer:
             except ValueError as error:  # JoinRefusedError is one
                 because = [name for name, kind in REFUSALS.items() if isinstance(error, kind)]
                 answer = {"id": number, "refused": str(error)} | ({"because": because[0]} if because else {})
-            except Exception as error:  # the pool is in trouble; whoever asked may ask again
+            except Exception as error:  # the pool is in trouble; the client may ask again
                 answer = {"id": number, "failed": f"{type(error).__name__}: {error}"}
-        with contextlib.suppress(OSError):  # nobody listens any more
+        with contextlib.suppress(OSError):  # the client is gone
             writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
             await writer.drain()
 

@@ -397,7 +397,7 @@ def test_a_killed_script_is_gone_though_its_child_keeps_the_connection(pool: Poo
         process.stdout.close()
 
 
-def test_a_bridge_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PROXY_TIMEOUT", 0.5)
     monkeypatch.setattr(sessions, "RECONNECT_GRACE", 0.1)
     first = 7 << 32

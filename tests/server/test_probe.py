@@ -69,7 +69,7 @@ def test_somebody_listens_who_says_nothing(listener: socket.socket, monkeypatch:
     [
         (
             "127.0.0.1:1",
-            "nobody listens there; is the pool up, and is this the address that `lightning-core up` printed",
+            "nothing listens there; is the pool up, and is this the address that `lightning-core up` printed",
         ),
         ("127.0.0.1:99999", "a port must be 1 to 65535, got 99999"),
         ("nowhere.invalid:6379", "there is no machine named nowhere.invalid"),
@@ -81,7 +81,7 @@ def test_an_address_where_nobody_listens(
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     assert main(["status", "--pool", address]) == 2
     assert capsys.readouterr().err.startswith(f"error: {address}: {words}")
-    assert not discovery._bridges
+    assert not discovery._proxies
 
 
 def test_no_token_to_show(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_no_token_to_show(tmp_path: Path) -> None:
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
     assert probe.token_place("x:1", home) == str(tmp_path / ".ray" / "auth_token")
-    with pytest.raises(ConnectionError, match="nobody listens"):
+    with pytest.raises(ConnectionError, match="nothing listens"):
         probe.check("127.0.0.1:1", home)
 
 
@@ -130,7 +130,7 @@ def test_a_script_that_can_never_join_trains_by_itself(
 def test_a_pool_that_is_not_up_yet_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     join = joining.Join(JOB, "127.0.0.1:1", "cpu")
-    with pytest.raises(ConnectionError, match="nobody listens there"):
+    with pytest.raises(ConnectionError, match="nothing listens there"):
         join()
     monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.0)
     assert join().is_fallback
