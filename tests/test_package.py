@@ -8,6 +8,7 @@ import doctest
 import importlib
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator
 from graphlib import TopologicalSorter
@@ -97,6 +98,14 @@ def test_rooms_import_those_above_them_alone() -> None:
         if room(name) and room(other) and room(other) != room(name) and not line[room(other)] < line[room(name)]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_wheel_has_every_package() -> None:
+    """Packages are listed one by one: one that is missing from the list is silently missing from the wheel."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {name for name, path in sources().items() if path.name == "__init__.py"}
+    data = {f"{PACKAGE}.{name}" for name in ("recorded", "template", "template.curves", "market.data")}
+    assert set(listed) == folders | data
 
 
 def test_no_import_cycles() -> None:

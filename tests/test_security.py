@@ -436,7 +436,7 @@ def test_no_ray_of_ours_is_without_a_token(mode: str, tmp_path: Path, monkeypatc
 
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     monkeypatch.setattr("ray.init", lambda **given: pytest.fail("it was started"))
-    with pytest.raises(BundleError, match=f"RAY_AUTH_MODE is '{mode}': a Ray that is started here has a token; unset"):
+    with pytest.raises(BundleError, match=f"RAY_AUTH_MODE is '{mode}', but a Ray started here needs a token: unset it"):
         ray_cluster.start_local_ray(tmp_path)
 
 
@@ -450,7 +450,7 @@ def test_a_ray_that_asks_for_no_token_is_taken_down_again(tmp_path: Path, monkey
     monkeypatch.setattr("ray.init", lambda **given: done.append("init"))
     monkeypatch.setattr("ray.shutdown", lambda: done.append("shutdown"))
     monkeypatch.setattr(ray_cluster, "has_token", lambda: False)
-    with pytest.raises(BundleError, match="this Ray came up without a token"):
+    with pytest.raises(BundleError, match="this Ray started without a token"):
         ray_cluster.start_local_ray(tmp_path)
     assert done == ["init", "shutdown"]
 
@@ -468,7 +468,7 @@ def test_a_cluster_without_a_token_is_warned_of(
         monkeypatch.setattr(cluster, "start_pool_manager", lambda *given: pytest.fail("far enough"))
         with pytest.raises(pytest.fail.Exception):
             cluster.Cluster(workers=1).__enter__()
-        assert ("this Ray asks for no token" in caplog.text) == warned
+        assert ("this Ray requires no token" in caplog.text) == warned
 
 
 @pytest.mark.cluster

@@ -566,7 +566,9 @@ FROM_CLASSES = {
     ),
     "another name": Row(
         jobs(model="{class_path: deep.Model, init_args: {inner: {class_path: deep.Innocent}}}"),
-        ["init_args.inner.class_path: not allowed: 'deep.Innocent' is another name of .* 'subprocess.Popen' is of"],
+        [
+            "init_args.inner.class_path: not allowed: 'deep.Innocent' is another name of .* 'subprocess.Popen' belongs to"
+        ],
         {"deep.py": DEEP},
     ),
     "wrong inside": Row(

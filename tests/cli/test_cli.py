@@ -237,7 +237,7 @@ def test_up_over_a_damaged_journal_starts_nothing(
         (folder / "journal.db").write_bytes(damaged)
         said = Said(capsys, "up")
         assert said.code == 2
-        assert "its jobs cannot go on: move it away to begin anew" in said.err
+        assert "its jobs cannot resume" in said.err
         assert len((folder / "journal.db").read_bytes()) == len(damaged)
 
 
@@ -287,7 +287,7 @@ def test_one_at_a_time_brings_a_pool_up_or_takes_it_down(
         for command in ("up", "down"):
             said = Said(capsys, command)
             assert said.code == 2
-            assert "another `up` or `down` is at work here" in said.err
+            assert "another `up` or `down` is running for this folder" in said.err
     assert "no pool is up" in Said(capsys, "down").err
 
 
