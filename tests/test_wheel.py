@@ -174,7 +174,7 @@ def test_commands_without_extras_work_or_name_the_extra(words: str, code: int, t
 def test_the_callback_without_its_extra_says_which(missing: str, python: Python) -> None:
     done = python("-c", "from lightning_core.callbacks import CoreCallback", without=(missing,))
     assert done.stderr.splitlines()[-1] == (
-        f"ModuleNotFoundError: lightning_core.callbacks needs {missing}, which is not installed;"
+        f"ModuleNotFoundError: lightning_core.callbacks needs {missing}, which is not installed:"
         " run pip install 'lightning-core-learning[lightning]'"
     )
 

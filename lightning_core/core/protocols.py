@@ -78,7 +78,7 @@ class LooksAtCurves(Protocol):
 
     @property
     def banks(self) -> Sequence[Estimator]:
-        """Estimators that the scheduler feeds with every cell; their rows are those of :attr:`JobView.row <lightning_core.core.plans.JobView.row>`."""
+        """Estimators that the scheduler feeds with every cell; their rows are those of ``JobView.row``."""
 
 
 @runtime_checkable

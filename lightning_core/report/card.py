@@ -49,6 +49,7 @@ def card(
 
     Example::
 
+        >>> from lightning_core.core.targets import BatchTarget
         >>> page = card("<b>", BatchTarget(9), [], None)
         >>> "&lt;b&gt;" in page, "too early to tell" in page
         (True, True)

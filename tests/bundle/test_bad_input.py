@@ -223,7 +223,9 @@ FROM_FILES = {
             "val_acc>0.9": "target must be like 'train_loss<=0.35', .* got 'val_acc>0.9'",
             "{loss: 1, at_most: 2}": "expected .* got at_most, loss",
             "{loss: 1, for_evaluations: 2}": "target for_evaluations is for a metric that is logged at the end of a",
-            "{batches: 9, for_evaluations: 2}": "for_evaluations needs a metric, and this target counts batches; remove it",
+            "{batches: 9, for_evaluations: 2}": (
+                "for_evaluations needs a metric, and this target counts batches; remove it"
+            ),
             "{metric: acc, at_least: 0.9, for_evaluations: 0}": "must be a whole number of at least 1, got 0",
             "{metric: acc, at_least: 0.9, for_evaluations: 1.5}": "must be a whole number of at least 1, got 1.5",
             "{loss: -.inf}": "target loss must be finite, got -inf",
@@ -566,9 +568,7 @@ FROM_CLASSES = {
     ),
     "another name": Row(
         jobs(model="{class_path: deep.Model, init_args: {inner: {class_path: deep.Innocent}}}"),
-        [
-            "init_args.inner.class_path: not allowed: 'deep.Innocent' is another name of .* 'subprocess.Popen' belongs to"
-        ],
+        ["init_args.inner.class_path: not allowed: 'deep.Innocent' is another name of .* 'subprocess.Popen' belongs"],
         {"deep.py": DEEP},
     ),
     "wrong inside": Row(

@@ -63,7 +63,7 @@ MISTAKES = {
     "simulate b.yaml --delays swich=0.2": "unknown delay 'swich'; did you mean 'switch'",
     "simulate b.yaml --delays switch=-1": "delay switch must be at least 0 seconds and finite, got -1",
     "market plan --deadline 99999999999 --work 4": "--deadline: must be a whole number from 1 to 100000, got",
-    "market plan --deadline 5 --work 4 --max-nodes 99999999": "--max-nodes: must be a whole number from 1 to 10000, got",
+    "market plan --deadline 5 --work 4 --max-nodes 99999": "--max-nodes: must be a whole number from 1 to 10000, got",
     "run b.yaml --price x": "--price: invalid float value: 'x'",
     # ------------------------------------------------------------------------------ durations and times
     "deadline train": "required: WHEN",

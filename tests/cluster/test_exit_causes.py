@@ -97,7 +97,12 @@ def raised(error: BaseException, context: BaseException | None = None) -> BaseEx
         (KeyboardInterrupt(), None, ExitCause.RAISED, "KeyboardInterrupt: no message"),
         (RuntimeError("a shape is wrong"), None, ExitCause.RAISED, "RuntimeError: a shape is wrong"),
         (MemoryError(), None, ExitCause.LOST, "OOM: MemoryError: no message"),
-        (RuntimeError(CLOSED), None, ExitCause.LOST, f"its process group broke, reported by rank 1 of 2: RuntimeError: {CLOSED}"),
+        (
+            RuntimeError(CLOSED),
+            None,
+            ExitCause.LOST,
+            f"its process group broke, reported by rank 1 of 2: RuntimeError: {CLOSED}",
+        ),
         (torch.distributed.DistBackendError("x"), None, ExitCause.LOST,
          "its process group broke, reported by rank 1 of 2: DistBackendError: x"),
         # Its own error broke the collective in which it then cleaned up.

@@ -115,7 +115,7 @@ def test_a_bundle_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"jobs.a.target: the estimator weighted uses"):
         bundle.check_targets(Settings("lara"))
     (tmp_path / "b.yaml").write_text(text.replace("POLICY", "laira"))
-    with pytest.raises(BundleError, match=r"b.yaml:6:5: jobs.a.target: the policy laira uses .* got -3; take the"):
+    with pytest.raises(BundleError, match=r"b.yaml:6:5: jobs.a.target: the policy laira uses .* got -3; use the"):
         Bundle.from_file(tmp_path / "b.yaml")
 
 

@@ -176,7 +176,7 @@ def test_a_killed_a_hung_and_a_broken_gang(
 def test_nobody_is_given_up_for_a_standstill_nor_forgotten_in_a_restart(
     three: Cluster, tmp_path: Path, record_property: Callable[[str, object], None], standstill: float
 ) -> None:
-    """Scheduler and pool manager are stopped together for longer than a worker may be silent; then the scheduler is killed
+    """Scheduler and pool manager are stopped together for longer than a worker may be silent; then the first is killed
     while one job is held and one is released."""
 
     def tell(story: Story) -> Told:

@@ -168,7 +168,8 @@ def test_forecasts_are_those_that_the_scheduler_made(run: Path, history: History
 def test_why_a_job_got_what_it_got(history: History) -> None:
     lines = why(history, "steered")
     assert re.fullmatch(
-        r"steered: cancelled: best \S+, target 0\.05; by forecast, ten times as long would not have been enough \(cancelled\)",
+        r"steered: cancelled: best \S+, target 0\.05; by forecast, ten times as long would not have been enough"
+        r" \(cancelled\)",
         lines[0],
     )
     assert lines[1].split() == ["after", "what", "share", "device", "reason"]
