@@ -54,7 +54,7 @@ def callbacks() -> list[CoreCallback]:
             log.warning("%s", words)
     if not environment.get(f"{PREFIX}JOB"):
         return []
-    # Whoever makes a Trainer has imported it.
+    # A process that makes a Trainer has imported it.
     from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: TID251
 
     from lightning_core.callbacks import CoreCallback

@@ -23,7 +23,7 @@ class ExitCause(StrEnum):
     DONE = "done"
     """Its training came to its end; the detail says by what: ``max_epochs=3``."""
     INTERRUPTED = "interrupted"
-    """Somebody ended its process; the detail says how: ``Ctrl-C``, ``SIGTERM``."""
+    """A person ended its process; the detail says how: ``Ctrl-C``, ``SIGTERM``."""
     RELEASED = "released"
     """It saved and left because it was granted no device, or others: a launched job may come back."""
     RAISED = "raised"

@@ -29,7 +29,7 @@ __all__ = ["AUTO", "LOCAL", "PoolUnavailableError", "connect", "home", "is_addre
 log = logging.getLogger(__name__)
 
 # How long the helper may take to join a Ray, seconds.
-BRIDGE_PATIENCE = 60.0
+PROXY_START_SECONDS = 60.0
 AUTO, LOCAL = "auto", "local"
 
 
@@ -156,14 +156,14 @@ def _start_proxy(address: str) -> Path:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=file)
     proxy = _proxies[key] = Proxy(process, folder)
     try:
-        until = time.monotonic() + BRIDGE_PATIENCE
+        until = time.monotonic() + PROXY_START_SECONDS
         while not proxy.socket.exists():
             if process.poll() is not None:
                 words = errors.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
                 kind = PoolUnavailableError if process.poll() == UNUSABLE else ConnectionError
                 raise kind(words or f"{address}: the pool cannot be reached")
             if time.monotonic() > until:
-                raise ConnectionError(f"{address}: no answer within {BRIDGE_PATIENCE:.0f} s")
+                raise ConnectionError(f"{address}: no answer within {PROXY_START_SECONDS:.0f} s")
             time.sleep(0.05)
     except BaseException:
         _close_proxy(key)

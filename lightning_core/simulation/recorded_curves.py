@@ -6,8 +6,8 @@ Rules
    is moved up by one, since no loss is observed before the first batch.
 2. Steps grow and all numbers are finite, or the file is refused. Losses of 0 or less are kept out one by one, as a live
    worker keeps them out: forecasts work with logarithms.
-3. Recordings of one task under other names (another framework, a variant of the model) are one family. Whoever tunes
-   on some curves and tests on others parts them by family.
+3. Recordings of one task under other names (another framework, a variant of the model) are one family. Tuning
+   on some curves and testing on others must keep a family together.
 """
 
 from __future__ import annotations
