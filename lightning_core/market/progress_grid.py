@@ -54,8 +54,8 @@ def exact_grid(throughput: FloatArray, up: float, down: float) -> float | None:
 
     Args:
         throughput: Work of 0, 1, .. nodes in an interval, shape ``(N + 1,)``.
-        growth_fraction: Fraction of an interval left when their number grows.
-        shrink_fraction: Fraction left when it shrinks.
+        up: Fraction of an interval left for training when their number grows.
+        down: Fraction left when it shrinks.
     """
     gains = np.concatenate([throughput, up * throughput, down * throughput])
     for unit in UNITS:

@@ -79,14 +79,7 @@ class SpotJob:
             )
         if not self.throughput:
             object.__setattr__(self, "throughput", tuple(map(float, range(self.max_nodes + 1))))
-        if len(self.throughput) != self.max_nodes + 1:
-            raise ValueError(f"throughput must have {self.max_nodes + 1} numbers, got {len(self.throughput)}")
-        if not all(map(math.isfinite, self.throughput)):
-            raise ValueError(f"throughput must be finite, got {self.throughput}")
-        if self.throughput[0] != 0 or any(b < a for a, b in zip(self.throughput, self.throughput[1:], strict=False)):
-            raise ValueError(f"throughput must be 0 on 0 nodes and must not fall with more, got {self.throughput}")
-        if not self.throughput[self.min_nodes] > 0:
-            raise ValueError(f"throughput must be positive on min_nodes {self.min_nodes}, got {self.throughput}")
+        self._check_throughput()
         if not 0 < self.growth_fraction <= self.shrink_fraction <= 1:
             raise ValueError(
                 f"fractions must satisfy 0 < growth_fraction <= shrink_fraction <= 1, got "
@@ -98,6 +91,16 @@ class SpotJob:
             raise ValueError(f"grace must be above 1 and finite, got {self.grace}")
         if not 0 <= self.preemption_cost < math.inf:
             raise ValueError(f"preemption_cost must be at least 0 intervals and finite, got {self.preemption_cost}")
+
+    def _check_throughput(self) -> None:
+        if len(self.throughput) != self.max_nodes + 1:
+            raise ValueError(f"throughput must have {self.max_nodes + 1} numbers, got {len(self.throughput)}")
+        if not all(map(math.isfinite, self.throughput)):
+            raise ValueError(f"throughput must be finite, got {self.throughput}")
+        if self.throughput[0] != 0 or any(b < a for a, b in zip(self.throughput, self.throughput[1:], strict=False)):
+            raise ValueError(f"throughput must be 0 on 0 nodes and must not fall with more, got {self.throughput}")
+        if not self.throughput[self.min_nodes] > 0:
+            raise ValueError(f"throughput must be positive on min_nodes {self.min_nodes}, got {self.throughput}")
 
     @property
     def feasible(self) -> bool:

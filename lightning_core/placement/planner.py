@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lightning_core.errors import LightningCoreError
 from lightning_core.placement.demands import Demands, PlacedJob
 from lightning_core.placement.milp_model import MAX_SEARCH_NODES, MilpModel, TaskGroup
 from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, usage
@@ -23,7 +24,7 @@ from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weig
 GAP = 1e-3
 
 
-class InfeasibleError(ValueError):
+class InfeasibleError(LightningCoreError, ValueError):
     """Not all tasks can be served; the message says what is missing where.
 
     Attributes:
