@@ -251,4 +251,4 @@ def test_a_script_outlives_the_head(shell: Shell) -> None:
     out, _ = script.communicate(timeout=120)
     assert script.returncode == 0, out
     assert "survivor ended after" in out
-    assert out.count("training goes on") >= 1
+    assert out.count("training continues") >= 1

@@ -1,6 +1,8 @@
 """What must hold of every prefix of a journal, whoever wrote it: the scheduler is asked after each event.
 
->>> from lightning_core.core.types import BatchTarget, Job, Submit, Tick
+>>> from lightning_core.core.events import Submit, Tick
+>>> from lightning_core.core.jobs import Job
+>>> from lightning_core.core.targets import BatchTarget
 >>> history = History(Settings("fifo"), [(0.0, Submit((Job("a", 60.0, BatchTarget(100)),))), (30.0, Tick())])
 >>> first_broken(history) is None
 True
