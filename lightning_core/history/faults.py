@@ -49,7 +49,7 @@ class Fault:
 
         Example::
 
-            >>> Fault(9.0, "its worker died", 38, 12.0).lost, Fault(9.0, "its node was taken away").lost
+            >>> Fault(9.0, "its worker died", 38, 12.0).lost, Fault(9.0, "its node was preempted").lost
             ('38 batches, 12.0s of work, to be done again', 'nothing')
         """
         if self.over is not None:
@@ -135,7 +135,7 @@ def exit_words(event: WorkerExited) -> str:
         case ExitCause.UNUSABLE:
             return f"it cannot be built: {last}"
         case ExitCause.PREEMPTED:
-            return "its node was taken away" + (f": {last}" if last else "")
+            return "its node was preempted" + (f": {last}" if last else "")
         case _:
             return last or "its worker died"
 
@@ -145,7 +145,7 @@ def total_words(faults: Sequence[Fault]) -> str:
 
     Example::
 
-        >>> total_words([Fault(9.0, "its worker died", 38, 12.0, start=4200), Fault(20.0, "its node was taken away")])
+        >>> total_words([Fault(9.0, "its worker died", 38, 12.0, start=4200), Fault(20.0, "its node was preempted")])
         '2 faults, 38 batches, 12.0s of work done again'
     """
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"

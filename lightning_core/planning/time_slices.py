@@ -39,7 +39,7 @@ class SliceHolders:
         self.stall_timeout = stall_timeout
         self.length: float | None = None
         """Seconds of the slice; None if it has no end of its own."""
-        self._holders: dict[int, _Holder] = {}  # by place
+        self._holders: dict[int, _Holder] = {}  # by row
         self._stopping: dict[int, float] = {}  # previous holders: until when the slice waits for them to stop
         self._since: float | None = None
         self._silent: dict[int, tuple[float, float]] = {}  # stalled jobs: until when they sit out, and for how long
@@ -47,24 +47,24 @@ class SliceHolders:
     def observe(self, jobs: JobView, now: float) -> None:
         """Take in the progress of the holders; drop those that have left or stalled."""
         rows = np.flatnonzero(self.holds(jobs))
-        places, batches = jobs.row[rows].tolist(), jobs.batches[rows].tolist()
-        self._holders = {place: self._holders[place] for place in places}
-        for (place, holder), done in zip(list(self._holders.items()), batches, strict=True):
+        held_rows, batches = jobs.row[rows].tolist(), jobs.batches[rows].tolist()
+        self._holders = {row: self._holders[row] for row in held_rows}
+        for (row, holder), done in zip(list(self._holders.items()), batches, strict=True):
             if done > holder.batches:
                 holder.moves, holder.heard = True, now
-                self._silent.pop(place, None)
+                self._silent.pop(row, None)
             holder.batches = done  # fewer, if it resumed from a checkpoint
             if now - holder.heard >= self.stall_timeout and (self.length is None or not holder.moves):
-                _, before = self._silent.get(place, (now, self.stall_timeout / 2))
-                self._silent[place] = now + 2 * before, 2 * before
-                del self._holders[place]
+                _, before = self._silent.get(row, (now, self.stall_timeout / 2))
+                self._silent[row] = now + 2 * before, 2 * before
+                del self._holders[row]
         stopping = set(jobs.row[~jobs.acknowledged].tolist()) & self._stopping.keys()
-        self._stopping = {place: until for place in stopping if (until := self._stopping[place]) > now}
+        self._stopping = {row: until for row in stopping if (until := self._stopping[row]) > now}
         if self._since is None and self._all_move():
             self._since = now
 
     def goes_on(self, now: float) -> bool:
-        """Return whether the slice goes on. A turn without an end is granted anew each time."""
+        """Return whether the slice goes on. A slice without an end is granted anew each time."""
         if not self._holders or self.length is None:
             return False
         return self._since is None or now - self._since < self.length - 1e-9
@@ -78,10 +78,10 @@ class SliceHolders:
         fit = max(int(np.searchsorted(np.cumsum(jobs.size[order]), jobs.devices, side="right")), 1)
         rows = order[:fit]
         before, self._holders = self._holders, {}
-        for place, batches in zip(jobs.row[rows].tolist(), jobs.batches[rows].tolist(), strict=True):
-            self._holders[place] = before.get(place) or _Holder(batches, now)
+        for row, batches in zip(jobs.row[rows].tolist(), jobs.batches[rows].tolist(), strict=True):
+            self._holders[row] = before.get(row) or _Holder(batches, now)
         replaced = before.keys() - self._holders.keys()
-        self._stopping |= {place: now + self.stall_timeout for place in replaced if before[place].moves}
+        self._stopping |= {row: now + self.stall_timeout for row in replaced if before[row].moves}
         self.length = length
         self._since = now if self._all_move() else None
         return rows
@@ -92,7 +92,7 @@ class SliceHolders:
 
     def sits_out(self, jobs: JobView, now: float) -> BoolArray:
         """Return which jobs are passed over after a stall: for twice as long after each one."""
-        return np.isin(jobs.row, [place for place, (until, _) in self._silent.items() if until > now])
+        return np.isin(jobs.row, [row for row, (until, _) in self._silent.items() if until > now])
 
     def _all_move(self) -> bool:
         return bool(self._holders) and not self._stopping and all(holder.moves for holder in self._holders.values())

@@ -33,7 +33,7 @@ def test_a_lost_node_is_known_in_ten_seconds_and_one_that_was_taken_away_is_no_l
     assert found["left"] < 10
     assert found["b"] == [0, 0]
     assert found["taken"] < 10
-    assert found["preempted"].startswith("its node was taken away")
+    assert found["preempted"].startswith("its node was preempted")
     words = (
         "a node lost: told after {lost:.1f} s; with notice: left after {left:.1f} s, unheard: told after {taken:.1f} s"
     )

@@ -123,7 +123,7 @@ def test_a_checkpoint_that_was_damaged_costs_more_than_was_thought() -> None:
 @pytest.mark.parametrize(
     ("terms", "cause", "detail", "what", "done"),
     [
-        ({}, ExitCause.PREEMPTED, "", "its node was taken away", "comes back from batch 80, restart 1"),
+        ({}, ExitCause.PREEMPTED, "", "its node was preempted", "comes back from batch 80, restart 1"),
         (
             {"retries": 1}, ExitCause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x",
             "restart 1, in",
