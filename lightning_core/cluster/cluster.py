@@ -192,7 +192,7 @@ class Cluster:
         Raises:
             RuntimeError: If there is no current run, or it has no such job.
         """
-        found: dict[int, float] = call(self._running(), "rates", name)
+        found: dict[int, float] = call(self._running(), "throughputs", name)
         return found
 
     def save_every(self, name: str) -> float:

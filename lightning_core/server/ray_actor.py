@@ -196,7 +196,7 @@ class SchedulerActor:
         self._known(name)
         return self._host.scheduler.job(name)
 
-    async def rates(self, name: str) -> dict[int, float]:
+    async def throughputs(self, name: str) -> dict[int, float]:
         """Batches a second that a job is believed to do on each number of devices; none while nothing is known."""
         await self._ready()
         self._known(name)
