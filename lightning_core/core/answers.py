@@ -1,6 +1,6 @@
-"""Answers: what comes out of the scheduler, and what people and training processes are told of a job.
+"""Answers: the output of the scheduler, and the descriptions of a job for people and training processes.
 
-A grant is a level with a version, never an order: a process that missed one is repaired by the next.
+A grant is a level with a version, not a change: a process that missed one is corrected by the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lightning_core.core.targets import Target
 
 
 class Verdict(StrEnum):
-    """What the scheduler expects of a job, and in the end its outcome."""
+    """Expected outcome of a job, and in the end its outcome."""
 
     FEASIBLE = "feasible"
     AT_RISK = "at risk"
@@ -26,35 +26,35 @@ class Verdict(StrEnum):
 
 
 class State(StrEnum):
-    """What a job is doing."""
+    """Activity of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
     HELD = "held"
     RELEASED = "released"
     RECOVERING = "recovering"
-    """Its worker was lost and the next one has not reported yet."""
+    """Its worker was lost, and the next one has not reported yet."""
     ENDED = "ended"
 
 
 # Directives are tuples, not dataclasses: a round makes one for each changed job, and a tuple costs a third of a
 # frozen dataclass to make.
 class Grant(NamedTuple):
-    """What a job may hold from now on."""
+    """Devices that a job may hold from now on, and its share of them."""
 
     job: str
     version: int
     share: float
-    """Share of its devices, in [0, 1]: 0 is held, 1 is alone."""
+    """Share of its devices, in [0, 1]: at 0 it is held, at 1 it trains alone."""
     devices: tuple[int, ...]
-    """Devices on which it may keep its memory and train. If empty, or others than it is on, it saves and leaves."""
+    """Devices on which it may keep its memory and train. If they differ from its present ones, it saves and exits."""
     reason: Reason
     capped: bool = False
-    """Whether it must not use more than its share, even if the rest is idle."""
+    """Whether it must not exceed its share even if the rest is idle."""
 
 
 class End(NamedTuple):
-    """The job is over; the worker leaves."""
+    """End of a job; its worker exits."""
 
     job: str
     version: int
@@ -63,7 +63,7 @@ class End(NamedTuple):
 
 
 class VerdictChanged(NamedTuple):
-    """The verdict on a job that has not ended has changed; for people, not for workers."""
+    """Change of the verdict on a job that has not ended; for people, not for workers."""
 
     job: str
     verdict: Verdict
@@ -71,16 +71,16 @@ class VerdictChanged(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """Something about a training that people should know at once: what is believed of it may be the same as before."""
+    """Warning about a training, for people; the verdict may be unchanged."""
 
     job: str
     reason: Reason
 
 
 class Accepted(NamedTuple):
-    """What the scheduler took in of an event about a job. Views show this, and need no rules of their own.
+    """Accepted part of an event about a job. Views show this, so they need no rules of their own.
 
-    A stale, repeated or refused event has none. Counts are of the whole run, over all incarnations.
+    A stale, repeated or refused event has none. Counts are totals of the run over all incarnations.
     """
 
     job: str
@@ -89,18 +89,17 @@ class Accepted(NamedTuple):
     busy: float = 0.0
     """Seconds spent in training, validation and saving."""
     cells: tuple[tuple[int, float], ...] = ()
-    """Loss cells in their order: batches done, and the value as logged."""
+    """Loss cells in order: batches done, and the value as logged."""
     rejected: int = 0
-    """Losses that were NaN or infinite."""
+    """Number of losses that were NaN or infinite."""
     evaluated: bool = False
     """Whether each cell is a whole evaluation."""
     began: int | None = None
-    """Batches with which a worker began; None unless this is its first report."""
+    """Batches done when the worker began; None unless this is its first report."""
     fault: Reason | None = None
-    """Fault for which the job lost its worker and restarts: its numbers are the batches that it restarts from, and the
-    batches that are repeated."""
+    """Fault after which the job restarts; its numbers are the batch that it resumes from and the batches it repeats."""
     restart: int = 0
-    """How often the job has restarted, this time included."""
+    """Number of restarts of the job, including this one."""
 
 
 Directive = Grant | End
@@ -110,33 +109,33 @@ Answer = Grant | End | VerdictChanged | Alert
 
 
 class JoinReply(NamedTuple):
-    """A training process has joined a pool."""
+    """Reply to a training process that has joined a pool."""
 
     incarnation: int
     arbiters: tuple[str, ...]
-    """Path of each device's arbiter on this node; empty for a device of another node."""
+    """Path of the arbiter of each device on this node; empty for a device of another node."""
     again: bool = False
-    """Whether it is the incarnation that the pool knew: what was reported before still counts."""
+    """Whether the process continues an incarnation that the pool knows, so that its earlier reports still count."""
     cores: int = 1
-    """Of each device, in a pool of CPUs."""
+    """CPU cores of each device, in a pool of CPUs."""
 
 
 class JobForecast(NamedTuple):
-    """What a training process may tell its user about its job. Times are seconds, None where nothing can be said."""
+    """Forecast of a job for its training process. Times are in seconds, None while unknown."""
 
     verdict: Verdict | None
     reason: str
     share: float
     left: float | None
-    """Until the forecast end."""
+    """Seconds until the likely end."""
     spare: float | None
-    """From the forecast end to the deadline; negative if it would be late."""
+    """Seconds from the likely end to the deadline; negative if it would be late."""
     early: float | None = None
-    """Until the end if all goes well; ``left`` is the likely one."""
+    """Seconds until the end in a good case."""
     late: float | None = None
-    """Until the end if little does."""
+    """Seconds until the end in a bad case."""
     alert: str = ""
-    """What is wrong with its training for now, in words; empty if nothing is."""
+    """Present problem of its training, in words; empty if there is none."""
 
 
 class Placement(NamedTuple):
@@ -149,7 +148,7 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job, for people to look at. Times are seconds; ``None`` where nothing can be said yet."""
+    """Status of one job, for people. Times are in seconds; None while unknown."""
 
     name: str
     state: State
@@ -157,12 +156,12 @@ class JobStatus:
     reason: Reason
     target: Target
     value: float | None
-    """What it has reached, in its target's own sense: the newest evaluation, the mean over the window of a step's loss,
-    or batches. Of a job that is met, what counted."""
+    """Value that its target compares: the newest evaluation, the mean of a training loss over its window, or batches.
+    Of a job that met its target, the value that met it."""
     best: float | None
-    """The best of these values so far; of a step's loss, of whole windows alone."""
+    """Best of these values so far; of a training loss, only whole windows count."""
     loss: float | None
-    """The current loss, also of a target in batches; None of a metric that should grow."""
+    """Current loss, also for a target in batches; None for a metric that should grow."""
     batches: int
     cells: int
     rejected: int
@@ -171,27 +170,27 @@ class JobStatus:
     busy: float
     submitted_at: float
     deadline: float
-    """Scheduler time, not seconds from submission."""
+    """Deadline in scheduler time, not seconds from submission."""
     finish: tuple[float, float, float] | None
-    """Forecast end, early, likely and late, in scheduler time."""
+    """Forecast end in scheduler time: early, likely and late."""
     finished_at: float | None
     detail: str
-    """The traceback of a job that crashed."""
+    """Traceback, if the job crashed."""
     why: Reason
-    """Of its grant: why it holds what it holds."""
+    """Reason of its present grant."""
     devices: tuple[int, ...]
     incarnation: int
     weight: float
     paused: bool
     restarts: int
-    """How often it had to come back after a fault."""
+    """Number of restarts after a fault."""
     lost: int
-    """Batches that had to be done again because of faults, in all."""
+    """Total of batches repeated because of faults."""
     saved: int | None
-    """Batches that were done when it was last saved; of a launched job."""
+    """Batches done at its last checkpoint; None for a job that was not launched."""
     fault: Reason | None
-    """The newest of its faults."""
+    """Newest of its faults."""
     alert: Reason | None
-    """What is wrong with its training for now, such as losses that are NaN; None if nothing is."""
+    """Present problem of its training, such as NaN losses; None if there is none."""
     spot: Reason | None
-    """Which spot policy was chosen for it, and how sure that choice was; of a pool with a market."""
+    """Spot policy chosen for it, and its weight; None in a pool without a market."""

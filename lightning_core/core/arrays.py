@@ -1,4 +1,4 @@
-"""Array types of the core, and the levels at which a forecast gives quantiles."""
+"""Array types of the core, and the levels of forecast quantiles."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BoolArray = npt.NDArray[np.bool_]
 ObjectArray = npt.NDArray[np.object_]
 
 
-# A forecast is so many quantiles, at these levels: shape ``(20,)``, evenly spread.
+# Levels of the quantiles of every forecast, evenly spaced, shape ``(20,)``.
 LEVELS: FloatArray = (np.arange(20) + 0.5) / 20
 
 
-# ... and so those of a standard normal distribution.
+# Quantiles of the standard normal distribution at those levels, shape ``(20,)``.
 NORMAL: FloatArray = np.array([NormalDist().inv_cdf(level) for level in LEVELS.tolist()])

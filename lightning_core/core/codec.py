@@ -1,4 +1,4 @@
-"""Events and directives as JSON text, and back: exact for every finite float, one line each, no pickle."""
+"""Conversion of events and answers to one line of JSON each and back, exact for every finite float."""
 
 from __future__ import annotations
 
@@ -63,17 +63,18 @@ def _text(value: Any) -> str:
 
 
 def job_to_dict(job: Job) -> dict[str, Any]:
+    """Return a job as JSON values."""
     body = {f.name: getattr(job, f.name) for f in fields(job)}
     return body | {"target": job.target.to_dict(), "can": sorted(job.can)}
 
 
 def job_from_dict(value: dict[str, Any]) -> Job:
-    """The job that was written.
+    """Return the job that :func:`job_to_dict` wrote.
 
     Raises:
-        ValueError: if a value is out of its range.
-        KeyError: if one is missing.
-        TypeError: if one is unknown.
+        ValueError: If a value is out of its range.
+        KeyError: If a field is missing.
+        TypeError: If a field is unknown.
     """
     body = dict(value)
     body = _terms_from_dict(body | {"can": frozenset(map(Capability, body["can"]))})
@@ -81,16 +82,16 @@ def job_from_dict(value: dict[str, Any]) -> Job:
 
 
 def _terms_from_dict(body: dict[str, Any]) -> dict[str, Any]:
-    """Return terms of a job, those that are there, with their types."""
+    """Return the given terms of a job, converted to their types."""
     kinds: dict[str, Callable[[Any], Any]] = {"target": target_from_dict, "on_miss": OnMiss, "on_nan": OnNan}
     return body | {name: kind(body[name]) for name, kind in kinds.items() if name in body}
 
 
 def encode_event(event: Event) -> str:
-    """One line of JSON.
+    """Encode an event as one line of JSON.
 
     Raises:
-        ValueError: if a number is not finite: no event that we make has one.
+        ValueError: If a number is not finite; no valid event contains one.
     """
     if isinstance(event, Submit):
         return _text({"kind": "submit", "jobs": [job_to_dict(job) for job in event.jobs]})
@@ -104,7 +105,7 @@ def encode_event(event: Event) -> str:
 
 
 def decode_event(text: str) -> Event:
-    """The event that was encoded, equal to it."""
+    """Decode an event; the result equals the event that was encoded."""
     body = json.loads(text)
     kind = body.pop("kind")
     if kind == "submit":
@@ -132,17 +133,17 @@ def decode_event(text: str) -> Event:
 
 
 def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> str:
-    """Return answers, and what was accepted of the event, as one line of JSON: a list."""
+    """Encode answers and the accepted parts of the event as one line of JSON, a list."""
     return _text([*map(answer_to_dict, answers), *map(_accepted_to_dict, accepted)])
 
 
 def decode_answers(text: str) -> list[Answer]:
-    """Return the answers that were encoded, equal to them."""
+    """Decode the answers; the result equals those that were encoded."""
     return [answer_from_dict(body) for body in json.loads(text) if "accepted" not in body]
 
 
 def decode_accepted(text: str) -> list[Accepted]:
-    """Return what was accepted of the event, equal to what was encoded."""
+    """Decode the accepted parts of the event; the result equals those that were encoded."""
     return [_accepted_from_dict(body) for body in json.loads(text) if "accepted" in body]
 
 
@@ -168,10 +169,12 @@ def _accepted_from_dict(value: dict[str, Any]) -> Accepted:
 
 
 def answer_to_dict(answer: Answer) -> dict[str, Any]:
+    """Return an answer as JSON values."""
     return answer._asdict() | {"reason": list(answer.reason)}
 
 
 def answer_from_dict(value: dict[str, Any]) -> Answer:
+    """Return the answer that :func:`answer_to_dict` wrote."""
     body = value | {"reason": _reason(value["reason"])}
     if "share" in body:
         return Grant(**body | {"devices": tuple(body["devices"])})
@@ -182,6 +185,7 @@ def answer_from_dict(value: dict[str, Any]) -> Answer:
 
 
 def status_to_dict(status: JobStatus) -> dict[str, Any]:
+    """Return the status of a job as JSON values."""
     body = {f.name: getattr(status, f.name) for f in fields(status)}
     fault = None if status.fault is None else list(status.fault)
     spot = None if status.spot is None else list(status.spot)
@@ -191,6 +195,7 @@ def status_to_dict(status: JobStatus) -> dict[str, Any]:
 
 
 def status_from_dict(value: dict[str, Any]) -> JobStatus:
+    """Return the status that :func:`status_to_dict` wrote."""
     return JobStatus(
         **value
         | {

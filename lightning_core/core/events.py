@@ -1,10 +1,10 @@
-"""Events: what goes into the scheduler.
+"""Events: the input of the scheduler.
 
-Rules
+Rules:
 
-1. Plain frozen data. Nothing here decides, reads a clock or touches a file.
-2. Times are seconds of *scheduler time*: monotone, zero when the pool opened, always an argument.
-3. Progress is cumulative and losses are numbered, so that duplicates, lost reports and reordering do no harm.
+1. Events are plain frozen data. Nothing here decides, reads a clock or touches a file.
+2. Times are seconds of *scheduler time*, which never decreases, is 0 when the pool opens, and is always an argument.
+3. Progress is cumulative and losses are numbered, so duplicated, lost and reordered reports do no harm.
 """
 
 from __future__ import annotations
@@ -18,71 +18,75 @@ from lightning_core.core.jobs import Job
 
 
 class ExitCause(StrEnum):
-    """Why a worker is gone. What becomes of the job depends on it."""
+    """Why a worker exited. It decides what happens to the job."""
 
     DONE = "done"
-    """Its training came to its end; the detail says by what: ``max_epochs=3``."""
+    """Its training ended; the detail names the limit that ended it: ``max_epochs=3``."""
     INTERRUPTED = "interrupted"
-    """A person ended its process; the detail says how: ``Ctrl-C``, ``SIGTERM``."""
+    """Its process was interrupted; the detail says how: ``Ctrl-C``, ``SIGTERM``."""
     RELEASED = "released"
-    """It saved and left because it was granted no device, or others: a launched job may come back."""
+    """It saved a checkpoint and exited because it was granted no devices or other ones; a launched job may restart."""
     RAISED = "raised"
-    """The user's code raised: it comes back as often as the job's ``retries`` say."""
+    """Its own code raised; it restarts as often as the job's ``retries`` allow."""
     UNUSABLE = "unusable"
-    """It cannot be built from what its config says: it never comes back."""
+    """It cannot be built from its config; it never restarts."""
     LOST = "lost"
-    """Its process or node died, hung or was cut off, or its ranks fell apart: it comes back, as ``restarts`` allows."""
+    """Its process or node died, hung or lost its connection, or a rank failed; it restarts as ``restarts`` allows."""
     PREEMPTED = "preempted"
-    """Its node was preempted: it comes back, and the restart is not counted."""
+    """Its node was preempted; it restarts, and this counts against no limit."""
 
 
 class BadLosses(NamedTuple):
-    """Losses that are NaN or infinite, one after the other: the newest run of them."""
+    """The newest run of consecutive losses that are NaN or infinite."""
 
     since: int
-    """Batches done with the first of them."""
+    """Batches done at the first of them."""
     cells: int = 0
-    """Loss cells that held nothing else."""
+    """Number of loss cells that held no other losses."""
     over: bool = False
-    """Whether a loss that is a number came after them."""
+    """Whether a finite loss followed."""
 
 
 class Cell(NamedTuple):
-    """One smoothed observation of a target's metric: the mean over the batches since the cell before it."""
+    """One smoothed observation of a target's metric: its mean over the batches since the previous cell."""
 
     number: int
-    """1, 2, 3, ... in the order of the run."""
+    """Number of the cell within the run: 1, 2, 3, ..."""
     batches: int
     """Batches done when the cell closed."""
     value: float
-    """As logged: a loss, or a metric that grows."""
+    """Value as logged: a loss, or a metric that should grow."""
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that is whole on the disk. Whether a job may go on from it, the scheduler says."""
+    """A checkpoint that is complete on disk. The scheduler decides whether a job may resume from it."""
 
     batches: int
-    """Done when it was saved."""
+    """Batches done when it was saved."""
     sha256: str
-    """Of the file, as its manifest says."""
+    """SHA-256 of the file, from its manifest."""
 
 
 class Horizon(NamedTuple):
-    """Where a training ends by itself, whether or not its target is met: a Trainer has limits of its own."""
+    """Where a training ends by the Trainer's own limits, whether or not its target is met."""
 
     batches: int | None = None
-    """Done in all when it ends; None if no number of batches or epochs ends it, or it is not known which."""
+    """Batches done at the end; None if no number of batches or epochs ends it, or if that number is unknown."""
     by: str = ""
-    """Limit that ends it then, such as ``max_epochs=3``."""
+    """Limit that ends it at ``batches``, such as ``max_epochs=3``."""
     seconds: float | None = None
-    """Until its ``max_time`` ends it, from when this is said; None if it has none."""
+    """Seconds until its ``max_time`` ends it, from the time of the report; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A bundle asks for the pool, planned together. Its deadlines count from the time of this event.
+    """Submission of the jobs of a bundle, which are planned together.
 
-    A name whose job has ended may be used again; one whose job has not keeps the job it has.
+    Deadlines count from the time of this event. The name of a job that has ended can be used again. If a job of
+    that name is still active, the new one is not added, and the answer is the directive of the active one.
+
+    Args:
+        jobs: Jobs to add.
     """
 
     jobs: tuple[Job, ...]
@@ -90,24 +94,24 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker has done so far.
+    """Progress of a worker.
 
     Args:
-        job: its name.
-        incarnation: which life of the job speaks; an older one is refused.
-        number: 1, 2, 3, ... of this incarnation; a number seen before changes nothing.
-        version: of the grant that the worker runs under; if it is old, the answer is the newer grant.
-        batches: done since the job began.
-        busy: seconds that this incarnation has spent in training, validation and saving.
-        cells: loss observations not yet known to have arrived.
-        rejected: losses kept out so far because they were NaN or infinite.
-        began: batches that were done before this incarnation began, of a run that was resumed.
-        evaluated: whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
-        saved: the newest checkpoint of this incarnation.
-        horizon: where its training ends by itself; None if it does not.
-        bad: the newest run of losses that are NaN or infinite; None if there was none.
-        aside: whether it is at something else than its batches, which may take long: validation, saving, its first
-            batch.
+        job: Name of the job.
+        incarnation: Incarnation of the job that reports; a report of an older one is refused.
+        number: Number of the report within the incarnation: 1, 2, 3, ...; a repeated number changes nothing.
+        version: Version of the grant that the worker runs under; if it is old, the answer is the newer grant.
+        batches: Batches done since the job began.
+        busy: Seconds that this incarnation has spent in training, validation and saving.
+        cells: Loss cells that the scheduler has not yet acknowledged.
+        rejected: Number of losses left out so far because they were NaN or infinite.
+        began: Batches done before this incarnation began; positive in a resumed run.
+        evaluated: Whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
+        saved: Newest checkpoint of this incarnation.
+        horizon: Where its training ends by its own limits; None if it has none.
+        bad: Newest run of losses that are NaN or infinite; None if there was none.
+        aside: Whether the worker is busy with something other than a usual batch that may take long: validation,
+            saving, its first batch.
     """
 
     job: str
@@ -128,15 +132,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """A worker is gone.
+    """Exit of a worker.
 
     Args:
-        job: its name.
-        incarnation: which life of the job it was.
-        cause: why it is gone.
-        detail: the traceback, its last line the error; of a training that came to its end, or was interrupted, what
-            ended it.
-        saved: the newest checkpoint of this incarnation.
+        job: Name of the job.
+        incarnation: Incarnation of the job that exited.
+        cause: Why it exited.
+        detail: Traceback, with the error in its last line; for a training that ended or was interrupted, what ended it.
+        saved: Newest checkpoint of this incarnation.
     """
 
     job: str
@@ -148,12 +151,12 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class LaunchTimedOut:
-    """The workers of a job were not all ready in time on the devices that it was granted; none of them has begun.
+    """Failed launch: not all workers of a job were ready in time on its devices, so none of them has begun.
 
     Args:
-        job: its name.
-        incarnation: which life of the job was to begin.
-        detail: who was missing, and why.
+        job: Name of the job.
+        incarnation: Incarnation of the job that was to begin.
+        detail: Workers that were missing, and why.
     """
 
     job: str
@@ -163,11 +166,11 @@ class LaunchTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class DevicesUnavailable:
-    """On these devices of the pool no worker can be had for now; replaces what was said of that before.
+    """Devices of the pool on which no worker can run at present; replaces the previous such event.
 
     Args:
-        devices: their numbers; none if all are there.
-        detail: why, in words.
+        devices: Numbers of the devices; empty if all are available.
+        detail: Why, in words.
     """
 
     devices: tuple[int, ...]
@@ -176,15 +179,15 @@ class DevicesUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class WorkersLost:
-    """All workers of this pool are gone (it was down): launched jobs come back from what they saved."""
+    """Loss of all workers because the pool was down. Launched jobs resume from their checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The pool is being taken down: launched jobs save and leave. They come back with :class:`WorkersLost`.
+    """Shutdown of the pool: launched jobs save a checkpoint and exit. They resume at the next :class:`WorkersLost`.
 
     Args:
-        by: What asked for it, such as ``"Ctrl-C"``; empty if a fault took the pool down.
+        by: What requested it, in words such as ``"Ctrl-C"``; empty if a fault causes it.
     """
 
     by: str = ""
@@ -192,16 +195,16 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: the scheduler asked to be woken (or the driver woke it)."""
+    """Passing of time: the scheduler asked for a wakeup, or the driver sent one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorFeedback:
-    """What each spot policy would have made of a job that is over.
+    """Counterfactual utility of each spot policy for a job that has ended.
 
     Args:
-        job: its name.
-        utilities: 0 to 1, in the order of the market's policies; none: it teaches nothing.
+        job: Name of the job.
+        utilities: Utilities in [0, 1], in the order of the market's policies; empty if the job gives no feedback.
     """
 
     job: str

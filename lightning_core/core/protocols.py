@@ -1,4 +1,4 @@
-"""The plugs: what the scheduler needs of an estimator, a policy and a client. Few methods each."""
+"""Protocols of the parts that can be exchanged: estimators, policies, clients and device locks."""
 
 from __future__ import annotations
 
@@ -27,58 +27,59 @@ class DeviceNotSharedError(JoinRefusedError):
 
 @runtime_checkable
 class Estimator(Protocol):
-    """Where are these loss curves going? A bank: one row a job, every method over many rows at once.
+    """A bank of loss curve forecasts: one row per job, every method over many rows at once.
 
-    Losses are positive and finite, positions (batches done) grow from call to call of a row, and a row stands at most
-    once in one call: the scheduler sees to that. Jobs whose target is not above zero are refused, unless a class
-    attribute ``any_loss`` is true: then the bank is shown how far such losses lie above a floor.
+    The scheduler ensures that losses are positive and finite, that the positions of a row (batches done) increase from
+    call to call, and that a call contains each row at most once. Jobs with a target of 0 or below are refused unless
+    the class attribute ``any_loss`` is true; the bank then receives the distance of their losses from a floor.
     """
 
     def grow(self, rows: int) -> None:
-        """Makes room for rows ``0 .. rows - 1``; those that exist keep what they have learned."""
+        """Make room for rows ``0 .. rows - 1``; existing rows keep their state."""
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
-        """Takes in one cell a row: at ``position`` batches the loss was ``loss``; all of shape ``(n,)``."""
+        """Add one loss cell per row: the loss at ``position`` batches; all arguments have shape ``(n,)``."""
 
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
-        """The loss forecast at ``position`` batches; NaN where too little has been seen."""
+        """Return the forecast loss at ``position`` batches; NaN where there are too few observations."""
 
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        """After how many batches since the run began the loss is forecast to come down to ``threshold``.
+        """Forecast the number of batches, counted from the start of the run, at which the loss reaches ``threshold``.
 
         Returns:
-            Quantiles at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``, growing along each row;
-            inf where the curve does not get there, NaN where too little has been seen.
+            Quantiles at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``, increasing along each row;
+            inf where the curve does not reach the threshold, NaN where there are too few observations.
         """
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Who gets what part of the pool? A function of what the scheduler knows and the time, and of its own state if any.
+    """Division of the pool among the jobs.
 
-    Whatever state a policy has, it comes from earlier calls of ``plan`` (and from what its ``banks`` were fed) alone,
-    so that a replay brings it back. A policy whose forecasts should come from another estimator than the usual one
-    names it in a class attribute ``estimator``; one that takes no target of zero or below sets ``positive_losses``.
+    A plan depends on the view, the time and the policy's own state only. That state may depend only on earlier calls of
+    ``plan`` and on the observations of its ``banks``, so that a replay restores it. A policy that needs an estimator
+    other than the default names it in a class attribute ``estimator``; one that cannot handle targets of 0 or below
+    sets ``positive_losses``.
     """
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        """Shares for all the jobs together; called with at least one job."""
+        """Return the shares of all jobs; called with at least one job."""
 
 
 @runtime_checkable
 class ChoosesSizes(Protocol):
-    """A policy that says on how many devices each job trains; it is shown how fast each is on how many."""
+    """A policy that chooses the number of devices of each job; its view contains their throughput by size."""
 
     chooses_sizes: Literal[True]
 
 
 @runtime_checkable
 class LooksAtCurves(Protocol):
-    """A policy that looks at loss curves in ways of its own, beside the forecasts that it is shown."""
+    """A policy with estimators of its own, in addition to the forecasts in its view."""
 
     @property
     def banks(self) -> Sequence[Estimator]:
-        """Estimators that the scheduler feeds with every cell; their rows are those of ``JobView.row``."""
+        """Estimators that receive every loss cell, with the rows of ``JobView.row``."""
 
 
 @runtime_checkable
@@ -86,12 +87,12 @@ class Client(Protocol):
     """A training process's connection to its scheduler, wherever the scheduler runs.
 
     Called from one daemon thread at a time, never from the training thread. A failed call raises
-    :class:`ConnectionError`, which does not mean that the scheduler did not carry it out: the caller repeats it with
-    the same number.
+    :class:`ConnectionError`, although the scheduler may have carried it out: the caller repeats it with the same
+    number.
     """
 
     def join(self, job: Job, device: str) -> JoinReply:
-        """Add a job that a user has started; its process reports through this client from now on.
+        """Add a job whose process the user has started; it reports through this client from now on.
 
         Args:
             job: Job to submit.

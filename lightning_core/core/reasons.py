@@ -1,7 +1,7 @@
-"""Why: each directive and verdict carries a reason, a code with numbers in the core and words only when it is read.
+"""Reasons of directives and verdicts: a code and numbers in the core, words only when read.
 
 A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers, ``{0:t}`` writes seconds as a duration,
-``{0:# device}`` writes a count with its noun ("1 device", "2 devices"), and ``{text}`` comes from outside.
+``{0:# device}`` writes a count with its noun ("1 device", "2 devices"), and ``{text}`` is the text of the reason.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ WORDS = {
     "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
     "launch_timed_out": "its workers were not ready in time ({text}); it is retried",
 }
-# The reason of a job that missed its target has two parts, each with a code: what ended it and how far it had come.
+# The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.
 ENDED_BY = {
     "training_ended": "its training ended{text}",
     "interrupted": "interrupted by {text}",
@@ -129,13 +129,13 @@ REACHED = {
 }
 WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
 CODES = tuple(WORDS)
-# Of grants to jobs that stand still for as long as they are paused: never why a job is believed to make it or not.
+# Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})
 _INDEX = {code: index for index, code in enumerate(CODES)}
 
 
 class _Number(float):
-    """A number that can be written as a duration or with the noun that it counts."""
+    """Number that can be formatted as a duration or with the noun that it counts."""
 
     def __format__(self, form: str) -> str:
         if form == "t":
@@ -151,7 +151,7 @@ def _plural(noun: str) -> str:
 
 
 class Reason(NamedTuple):
-    """A code with its numbers.
+    """A reason: a code, its numbers and its text.
 
     Example::
 
@@ -168,5 +168,5 @@ class Reason(NamedTuple):
 
 
 def index(code: str) -> int:
-    """The place of a code in :data:`CODES`, for plans that carry reasons as arrays."""
+    """Return the index of a code in :data:`CODES`, for plans that hold reasons as arrays."""
     return _INDEX[code]
