@@ -76,7 +76,15 @@ def _granted(event: Event, answers: list[Answer], some: bool) -> Grant | None:
 
 def test_a_slice_counts_from_the_stop_report_of_the_job_before(cluster: Cluster, tmp_path: Path) -> None:
     # Three alike, with so much doubt that who was explored less goes first: they change places slice by slice.
-    policy = {"name": "laira", "look_ahead": False, "pd": False, "unit": 0.5, "initial": 2, "explore": 3, "noise": 5.0}
+    policy = {
+        "name": "laira",
+        "look_ahead": False,
+        "pd": False,
+        "unit": 0.5,
+        "initial_units": 2,
+        "explore": 3,
+        "noise": 5.0,
+    }
     jobs = {name: job() for name in "abc"}
     Bundle.from_dict({"policy": policy, "period": "0.5s", "jobs": jobs}, ROOT).run(run_dir=tmp_path, cluster=cluster)
     made = changes(tmp_path / "journal.db")
