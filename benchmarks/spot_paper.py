@@ -314,7 +314,7 @@ def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:
          "weight"], rows,
     )  # fmt: skip
     if plots is not None:
-        from benchmarks.plots import weights as picture  # with matplotlib
+        from benchmarks.spot_plots import weights as picture  # with matplotlib
 
         plots.mkdir(parents=True, exist_ok=True)
         picture({name: found for name, (_, found, _) in runs.items()}, ends.tolist(), plots / "figure-10.png")
