@@ -1,4 +1,4 @@
-# make setup | demo | lora | test | docs | coverage | test-nightly | reliability | bench-NAME | gpu-check
+# make setup | demo | lora | test | docs | coverage | test-nightly | reliability | bench-PART.NAME | gpu-check
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin

@@ -1,1 +1,1 @@
-"""Measurements: ``python -m benchmarks.NAME [--quick|--full] --json FILE``."""
+"""Measurements: ``python -m benchmarks.PART.NAME [--quick|--full] --json FILE``."""

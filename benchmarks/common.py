@@ -55,7 +55,7 @@ def keep(name: str, arguments: argparse.Namespace, figures: Mapping[str, float |
         if "--results" in words:
             del words[words.index("--results") : words.index("--results") + 2]
         command = " ".join(["python", "-m", f"benchmarks.{name}", *words])
-        results.merge(name, arguments.size, command, figures, arguments.results)
+        results.merge(name.rpartition(".")[2], arguments.size, command, figures, arguments.results)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -8,8 +8,8 @@ Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.j
 3. trains the jobs under each policy, in the same warm processes;
 4. prints the number of targets that each policy met, and the maximum if all the work were known in advance.
 
-The draw follows the rules of ``benchmarks.bundles`` and is independent of the policies. ``python -m benchmarks.demo``
-simulates hundreds of such draws.
+The draw follows the rules of ``benchmarks.curves.bundles`` and is independent of the policies.
+``python -m benchmarks.policies.demo`` simulates hundreds of such draws.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.demo import play
+from benchmarks.policies.demo import play
 from examples import demo
 from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record

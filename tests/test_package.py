@@ -112,9 +112,38 @@ def test_no_import_cycles() -> None:
     assert list(TopologicalSorter(graph()).static_order())
 
 
+def benchmarks() -> dict[str, Path]:
+    """Every module of the benchmarks by its name."""
+    found = {}
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def test_benchmarks_have_no_import_cycles() -> None:
+    """Neither their modules nor their parts."""
+    modules = benchmarks()
+    inner = {name: {other for other, _ in imported(name, path, modules)} for name, path in modules.items()}
+    assert list(TopologicalSorter(inner).static_order())
+    # `common` and `results` stand beside the parts.
+    part = {name: ".".join(name.split(".")[:2]) for name in modules}
+    parts: dict[str, set[str]] = {part[name]: set() for name in modules}
+    for name, others in inner.items():
+        parts[part[name]] |= {part[other] for other in others} - {part[name]}
+    assert list(TopologicalSorter(parts).static_order())
+
+
+def test_no_two_benchmarks_share_a_name() -> None:
+    """Results and headings know a benchmark by the last part of its name."""
+    count = Counter(name.rpartition(".")[2] for name in benchmarks())
+    assert [name for name, number in count.items() if number > 1] == []
+
+
 def test_rooms_are_not_overfull() -> None:
     """About fifteen modules a room; policies may have more, for each is one file."""
-    rooms = Counter(str(path.parent.relative_to(ROOT)) for path in sources().values() if path.name != "__init__.py")
+    paths = [*sources().values(), *benchmarks().values()]
+    rooms = Counter(str(path.parent.relative_to(ROOT)) for path in paths if path.name != "__init__.py")
     del rooms["lightning_core/policies"]
     assert {room: count for room, count in rooms.items() if count > 16} == {}
 

@@ -1,4 +1,4 @@
-"""Draws the demo's bundle from a seed, by the rules of ``benchmarks.bundles`` in seconds.
+"""Draws the demo's bundle from a seed, by the rules of ``benchmarks.curves.bundles`` in seconds.
 
 Rules
 
@@ -6,7 +6,7 @@ Rules
 2. The work of each job is drawn log-uniformly over a factor of ten. A third of the jobs is made harder: half of these
    have a target that the training never reaches, the others one that takes 1.5 to 4 times as long.
 3. The work is scaled so that all reachable targets together take 1.2 times the available time, the middle one of the
-   loads of ``benchmarks.bundles``.
+   loads of ``benchmarks.curves.bundles``.
 4. Deadlines are drawn uniformly over the available time, independently of the work and the order.
 5. The target of a job is the lowest smoothed loss that its recording reaches within its work.
 """

@@ -17,7 +17,7 @@ A job of unknown throughput is tried at once, on devices that no other job holds
 uncertain forecast: the job is planned with a quantile of it, without a ramp.
 
 A plan of n jobs takes O(n) steps per job, and a few times that in a crowded pool: 195 jobs of known throughput on 64
-devices take about 15 ms (``benchmarks.cluster``).
+devices take about 15 ms (``benchmarks.clusters.cluster``).
 """
 
 from __future__ import annotations

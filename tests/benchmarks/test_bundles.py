@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bundles import KINDS, WINDOW, Bundle, Recording, draw, recordings
-from benchmarks.core import ahead, behind, error, shares
-from benchmarks.replay import Cell, Contender, Played, play, reporting
-from benchmarks.tune import SPACES, contender, share, trials, tuned
+from benchmarks.curves.bundles import KINDS, WINDOW, Bundle, Recording, draw, recordings
+from benchmarks.curves.replay import Cell, Contender, Played, play, reporting
+from benchmarks.policies.core import ahead, behind, error, shares
+from benchmarks.policies.tune import SPACES, contender, share, trials, tuned
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.targets import LossTarget
 from lightning_core.scheduler.settings import Settings

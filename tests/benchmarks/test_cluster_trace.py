@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.cluster import TRACES, contenders, play_all, round_ms
-from benchmarks.cluster_play import Contender, play
-from benchmarks.cluster_policies import ElasticFlowLike, Gavel, Known, Slots
-from benchmarks.cluster_trace import (
+from benchmarks.clusters.cluster import TRACES, contenders, play_all, round_ms
+from benchmarks.clusters.cluster_play import Contender, play
+from benchmarks.clusters.cluster_policies import ElasticFlowLike, Gavel, Known, Slots
+from benchmarks.clusters.cluster_trace import (
     PARAMETERS,
     Wanted,
     find,

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bundles import Recording, recordings
 from benchmarks.common import Figures, Size, main
-from benchmarks.extrapolation import (
+from benchmarks.curves.bundles import Recording, recordings
+from benchmarks.forecasts.extrapolation import (
     NEVER,
     ONE_PASS,
     PARTS,

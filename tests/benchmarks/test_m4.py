@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.m4 import M4, fit_m4
+from benchmarks.forecasts.m4 import M4, fit_m4
 
 TRUTH = M4(log_beta=np.log(40.0), c=0.6, alpha=0.5, last=0.3, first=2.5)
 

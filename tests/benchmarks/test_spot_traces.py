@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.spot import gap_closed, paired
-from benchmarks.spot_traces import PRICE, load, scaled
+from benchmarks.market.spot import gap_closed, paired
+from benchmarks.market.spot_traces import PRICE, load, scaled
 
 
 def test_markets_of_a_folder_with_and_without_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

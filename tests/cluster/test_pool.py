@@ -125,8 +125,8 @@ def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: 
         done = [after[name].batches - before[name].batches for name in names]
         return max(done) / max(min(done), 1)
 
-    # All do the same work a batch: equal grants are equal progress (how equal, benchmarks/shares.py measures). A busy
-    # machine falls upon one of them for some seconds, not again and again.
+    # All do the same work a batch: equal grants are equal progress (how equal, benchmarks/live/shares.py measures).
+    # A busy machine falls upon one of them for some seconds, not again and again.
     until(lambda: unevenness() <= 1.4)
 
     one.kill()  # without a word

@@ -145,7 +145,7 @@ def shown(bank: AboveFloor, row: int, position: FloatArray, loss: FloatArray) ->
 
 def medians(moved: float, part: float) -> tuple[FloatArray, FloatArray]:
     """Forecast of the work left to a later loss, and the truth; of all recordings with so much seen, moved down."""
-    from benchmarks.bundles import recordings
+    from benchmarks.curves.bundles import recordings
     from lightning_core.simulation.recorded_curves import load_curves
 
     bank, said, true = AboveFloor(Posterior), [], []

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.resize import _seen as seen
-from benchmarks.spot_live import moments
+from benchmarks.live.resize import _seen as seen
+from benchmarks.market.spot_live import moments
 from lightning_core.cloud.market_replay import MarketReplay
 from lightning_core.cloud.provisioner import SPOT
 from lightning_core.cloud.simulated_cloud import local_machines
@@ -72,9 +72,9 @@ def job(folder: Path) -> dict[str, Any]:
     folder.mkdir()
     return {
         "seed_everything": 1,
-        "model": {"class_path": "benchmarks.resize.Network", "init_args": {"folder": str(folder), "pause": 0.03}},
-        "data": {"class_path": "benchmarks.resize.Data"},
-        "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.resize.Writes"}]},
+        "model": {"class_path": "benchmarks.live.resize.Network", "init_args": {"folder": str(folder), "pause": 0.03}},
+        "data": {"class_path": "benchmarks.live.resize.Data"},
+        "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.live.resize.Writes"}]},
         "deadline": f"{DEADLINE:.0f}s",
         "target": {"batches": BATCHES},
         "min_devices": 1,

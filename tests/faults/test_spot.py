@@ -80,8 +80,11 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
     jobs: dict[str, Any] = {
         name: {
             "seed_everything": 1,
-            "model": {"class_path": "benchmarks.resize.Network", "init_args": {"folder": str(tmp_path), "pause": 0.03}},
-            "data": {"class_path": "benchmarks.resize.Data"},
+            "model": {
+                "class_path": "benchmarks.live.resize.Network",
+                "init_args": {"folder": str(tmp_path), "pause": 0.03},
+            },
+            "data": {"class_path": "benchmarks.live.resize.Data"},
             "trainer": {"logger": False},
             "deadline": f"{deadline}s",
             "target": {"batches": batches},

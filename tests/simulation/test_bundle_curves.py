@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.record_curves import COLUMNS, chosen, record_into
 from benchmarks.recording import RUNS
 from benchmarks.recording.packages import Package
+from benchmarks.recording.record_curves import COLUMNS, chosen, record_into
 from lightning_core.simulation.recorded_curves import SHIPPED as CURVES
 
 

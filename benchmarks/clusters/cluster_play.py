@@ -1,0 +1,186 @@
+"""A trace played to the shipped scheduler in virtual time, under one policy, and what is counted.
+
+- A job's first start is free, as it is in the trace's own durations; whenever it comes back elsewhere it loses its
+  model's restart time, its devices standing idle.
+- One process per device: a job that gives devices up leaves them, and pays when it comes back.
+- A job whose deadline has passed is over, whatever the policy: no policy wastes devices on it.
+- The nodes are one pool: the speed-up tables know of devices only.
+- Rates and restart costs are known to every policy. A job reports as often as rounds are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, NamedTuple
+
+from benchmarks.clusters.cluster_trace import HOUR, Wanted
+from lightning_core.core.answers import Answer, End, Grant, Verdict
+from lightning_core.core.jobs import Capability, Job, OnMiss
+from lightning_core.core.protocols import Policy
+from lightning_core.core.targets import BatchTarget
+from lightning_core.policies import POLICIES
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.scenario import Delays, SimulatedJob
+from lightning_core.simulation.simulation import Simulation
+from lightning_core.simulation.virtual_pool import VirtualPool
+from lightning_core.simulation.virtual_workers import Worker
+
+# Reports that a job makes at most while it trains, if there are rounds every minute, and else: a coarse grid, so that a
+# simulated day costs little.
+REPORTS, REPORTS_SELDOM = 200, 40
+# Seconds between two rounds in which nothing happens, and between two reports of a job.
+PERIOD = 60.0
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy with its arguments, under the name of its row.
+
+    Args:
+        policy: a name in :data:`lightning_core.policies.POLICIES`, or a policy of the benchmark.
+        arguments: its arguments.
+        elastic: whether it chooses sizes; else each job has as many devices as its user asked for.
+    """
+
+    policy: str | Callable[..., Policy]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    elastic: bool = False
+
+
+class Played(NamedTuple):
+    """What became of a trace under one policy."""
+
+    met: int
+    jobs: int
+    device_hours: float
+    """Granted, with restarts."""
+    moves: int
+    """How often a job came back on other devices."""
+    hours_lost: float
+    """In which a job had devices and was restarting."""
+    device_hours_lost: float
+    rounds: int
+    deciding: float
+    """Seconds of real time in the scheduler."""
+    verdicts: dict[str, str]
+
+    @property
+    def met_pct(self) -> float:
+        return 100.0 * self.met / self.jobs
+
+
+class CountedPool(VirtualPool):
+    """A virtual pool that counts what is lost by moving."""
+
+    moves = 0
+    lost = device_lost = 0.0
+
+    def begin(self, worker: Worker) -> None:
+        if worker.batches and not worker.over:
+            took = worker.restart or 0.0
+            self.moves += 1
+            self.lost += took
+            self.device_lost += took * len(worker.at)
+        super().begin(worker)
+
+
+class Counted(Simulation):
+    """A simulation that counts what is granted, and what is lost by moving."""
+
+    def __init__(self, settings: Settings, jobs: Sequence[SimulatedJob], delays: Delays) -> None:
+        super().__init__(settings, jobs, delays)
+        self._held: dict[str, tuple[float, int]] = {}
+        self.device_seconds = 0.0
+
+    def _make_pool(self, workers: Mapping[str, Worker]) -> CountedPool:
+        settings = self._settings
+        self.pool = CountedPool(
+            workers, settings.devices, settings.slots_per_device, self._delays, 0, self._queue, self._send
+        )
+        return self.pool
+
+    def _hear(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            if isinstance(answer, Grant):
+                self._count(answer.job, len(answer.devices) if answer.share else 0)
+            elif isinstance(answer, End):
+                self._count(answer.job, 0)
+        super()._hear(answers)
+
+    def _count(self, job: str, devices: int) -> None:
+        since, before = self._held.get(job, (self._queue.now, 0))
+        self.device_seconds += before * (self._queue.now - since)
+        self._held[job] = self._queue.now, devices
+
+
+def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: float = PERIOD) -> Played:
+    """One policy on the whole trace."""
+    reports = REPORTS if period <= PERIOD else REPORTS_SELDOM
+    with _named(contender.policy) as name:
+        # All targets are numbers of batches: no loss is forecast, so the cheapest estimator will do.
+        settings = Settings(
+            name, contender.arguments, estimator="log_time", period=period, devices=devices, resident=devices
+        )
+        simulation = Counted(
+            settings,
+            [_simulated(job, devices, contender.elastic, reports) for job in jobs],
+            Delays(report_every=period),
+        )
+        outcome = simulation.run()
+    return Played(
+        outcome.met,
+        len(jobs),
+        simulation.device_seconds / HOUR,
+        simulation.pool.moves,
+        simulation.pool.lost / HOUR,
+        simulation.pool.device_lost / HOUR,
+        outcome.rounds,
+        outcome.deciding,
+        {job.name: str(job.verdict or Verdict.MISSED) for job in outcome.jobs},
+    )
+
+
+@contextmanager
+def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
+    """A policy of the benchmark is known to the scheduler only while it is played."""
+    if isinstance(policy, str):
+        yield policy
+        return
+    name = f"benchmarks.{policy.__name__}"
+    POLICIES[name] = policy
+    try:
+        yield name
+    finally:
+        del POLICIES[name]
+
+
+def _simulated(wanted: Wanted, devices: int, elastic: bool, reports: int) -> SimulatedJob:
+    fixed = wanted.fixed(devices)
+    rates = {n: rate for n, rate in wanted.rates.items() if n <= devices} if elastic else {fixed: wanted.rates[fixed]}
+    job = Job(
+        wanted.name,
+        wanted.deadline,
+        BatchTarget(wanted.batches),
+        min_devices=min(rates),
+        max_devices=max(rates),
+        on_miss=OnMiss.STOP,
+        can=frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE}),
+        work=wanted.alone(fixed),
+        sizes=tuple(rates) if elastic else (),
+        throughputs=tuple(rates.values()) if elastic else (),
+        resize_seconds=wanted.restart,
+    )
+    step = max(ceil(wanted.batches / reports), 1)
+    position = [*range(step, wanted.batches, step), wanted.batches]
+    return SimulatedJob(
+        job,
+        position,
+        [1.0] * len(position),
+        wanted.rates[fixed],
+        wanted.submitted,
+        throughputs=tuple(rates.values()) if elastic else (),
+        restart=wanted.restart,
+    )

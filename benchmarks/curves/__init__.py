@@ -1,0 +1,1 @@
+"""Bundles of jobs drawn from recorded curves, and played in virtual time."""

@@ -1,0 +1,148 @@
+"""Policies on the same bundles: each bundle is played to the shipped scheduler once for each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.curves.bundles import KINDS, Recording, draw, recordings
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.recorded_curves import load_curves
+from lightning_core.simulation.scenario import Delays
+from lightning_core.simulation.simulation import Simulation
+
+SPLIT = Path(__file__).parent / "split.json"
+
+
+class Cell(NamedTuple):
+    """Bundles of one kind: so many jobs, pure or mixed."""
+
+    size: int
+    pure: bool
+
+    def __str__(self) -> str:
+        return f"{self.size} {'pure' if self.pure else 'mixed'}"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy with its constants, under the name of its row.
+
+    Args:
+        policy: a name in :data:`lightning_core.policies.POLICIES`.
+        arguments: its arguments.
+        estimator: whose forecasts it is shown; its own if none is given.
+        estimator_arguments: of that.
+        delays: what takes time beside training.
+    """
+
+    policy: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    estimator: str = ""
+    estimator_arguments: Mapping[str, Any] = field(default_factory=dict)
+    delays: Delays = field(default_factory=Delays)
+
+    def settings(self, size: int) -> Settings:
+        """The unit of time is 1 s, of a hundred jobs 2 s."""
+        return Settings(
+            policy=self.policy,
+            policy_args=self.arguments,
+            estimator=self.estimator,
+            estimator_args=self.estimator_arguments,
+            period=2.0 if size >= 100 else 1.0,
+        )
+
+
+class Played(NamedTuple):
+    """What became of one bundle under one policy."""
+
+    met: int
+    ceiling: int
+    switches: int
+    rounds: int
+    deciding: float
+
+
+def reporting(folder: Path) -> list[Recording]:
+    """The recordings of a folder on which nothing was tuned: constants come from other families of tasks."""
+    tuned = set(json.loads(SPLIT.read_text())["tuned_on"])
+    return recordings([curve for curve in load_curves(folder) if curve.family not in tuned])
+
+
+def tuning(folder: Path) -> list[Recording]:
+    """The other ones."""
+    tuned = set(json.loads(SPLIT.read_text())["tuned_on"])
+    return recordings([curve for curve in load_curves(folder) if curve.family in tuned])
+
+
+def play(
+    pool: Sequence[Recording],
+    cells: Mapping[Cell, int],
+    contenders: Mapping[str, Contender],
+    *,
+    first_seed: int = 0,
+    processes: int | None = None,
+) -> dict[Cell, dict[str, list[Played]]]:
+    """Every contender on the same bundles.
+
+    Args:
+        pool: to draw bundles from.
+        cells: bundles of each.
+        contenders: by the names of their rows.
+        first_seed: of the first bundle of each cell; the next ones count on.
+        processes: to work with; as many as there are cores if None.
+
+    Returns:
+        For each cell and contender what became of each bundle, in order.
+
+    Raises:
+        AssertionError: if a contender is above the ceiling: then the ceiling or the simulation is wrong.
+    """
+    tasks = [
+        (name, cell, first_seed + k, contender)
+        for cell, bundles in sorted(cells.items(), reverse=True)  # the long ones first: no core is left alone with one
+        for k in range(bundles)
+        for name, contender in contenders.items()
+    ]
+    results: dict[Cell, dict[str, list[Played]]] = {cell: {name: [] for name in contenders} for cell in cells}
+    for (name, cell, seed, _), played in zip(tasks, _played(pool, tasks, processes), strict=True):
+        if played.met > played.ceiling:
+            raise AssertionError(f"{name} met {played.met} of a bundle of {cell}, seed {seed}: above {played.ceiling}")
+        results[cell][name].append(played)
+    return results
+
+
+Task = tuple[str, Cell, int, Contender]
+_POOL: list[Recording] = []
+
+
+def _played(pool: Sequence[Recording], tasks: Sequence[Task], processes: int | None) -> Iterator[Played]:
+    processes = processes or len(os.sched_getaffinity(0))
+    if processes == 1:
+        yield from map(partial(_play_one, pool), tasks)
+        return
+    context = get_context("fork")  # the recordings are there already
+    with ProcessPoolExecutor(processes, context, _take, (pool,)) as workers:
+        yield from workers.map(_play_task, tasks, chunksize=4)
+
+
+def _take(pool: Iterable[Recording]) -> None:
+    _POOL[:] = pool
+
+
+def _play_task(task: Task) -> Played:
+    return _play_one(_POOL, task)
+
+
+def _play_one(pool: Sequence[Recording], task: Task) -> Played:
+    _, cell, seed, contender = task
+    bundle = draw(pool, cell.size, pure=cell.pure, kind=KINDS[seed % len(KINDS)], seed=seed)
+    outcome = Simulation(contender.settings(cell.size), bundle.jobs, contender.delays).run()
+    return Played(outcome.met, bundle.ceiling, outcome.switches, outcome.rounds, outcome.deciding)

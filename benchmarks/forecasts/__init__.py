@@ -1,0 +1,1 @@
+"""How good forecasts are, and what they cost."""

@@ -1,0 +1,1 @@
+"""Real trainings on this machine: shares, devices, resizes and what they cost."""

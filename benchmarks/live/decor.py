@@ -1,0 +1,133 @@
+"""Does a training end at its deadline, on as few devices as possible? DECOR-NN's tables beside ours, on real runs.
+
+Three small models. Each is first trained with all there is: that is the minimum training time. Its deadline is then
+1.0, 1.5 or 1.8 times as long (the paper's coefficient d_c); in some runs it is cut to 80 % when 30 % of the batches
+are done. With parts of a CPU, limited by the kernel, and with one or two devices as workers. Those are logical: on two
+cores that are two threads of one, two workers that compute do 1.2 times as much as one, and no deadline lies between.
+So each batch waits, as for an accelerator. The time of a run is from its submission to the scheduler's knowing that
+all batches are done.
+
+d_c 1.0 is reported apart: it measures the machine, on which equal work takes some per cent more or less from run to
+run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.common import Figures, Size, main, table
+from benchmarks.live.decor_runs import Bench, Run, Setting
+
+# The paper's mean |error| in per cent, of its three models: ResNet-50, VGG-19, Inception v3 (tables I to IV).
+PAPER = {
+    ("cpu", 1.0, False): (3.78, 0.93, 0.79), ("cpu", 1.5, False): (0.43, 0.49, 0.43),
+    ("cpu", 1.8, False): (0.34, 0.47, 0.47), ("cpu", 1.5, True): (1.47, 2.30, 2.10),
+    ("cpu", 1.8, True): (1.01, 1.38, 1.16), ("devices", 1.0, False): (5.04, 2.53, 2.48),
+    ("devices", 1.5, False): (1.25, 0.30, 0.42), ("devices", 1.8, False): (0.83, 0.27, 0.93),
+    ("devices", 1.5, True): (2.13, 0.94, 1.40), ("devices", 1.8, True): (1.65, 0.80, 1.19),
+}  # fmt: skip
+
+
+def _settings(kind: str, size: Size, models: Sequence[str]) -> Iterator[tuple[Setting, int]]:
+    """What is run, and how often."""
+    times = {"quick": 1, "default": 1, "full": 3}[size]
+    for model in models:
+        if size == "quick":
+            yield Setting(kind, model, 1.5), 1
+            continue
+        if size == "full":
+            yield Setting(kind, model, 1.0), times
+        for tightness in (1.5, 1.8):
+            yield Setting(kind, model, tightness), times
+            yield Setting(kind, model, tightness, changed=True), times
+        yield Setting(kind, model, 1.5, alpha=0.95), times
+        if kind == "cpu":
+            yield Setting(kind, model, 1.5, neighbour=True), times
+
+
+def measure(size: Size, plots: Path | None = None, kinds: Sequence[str] = ("cpu", "devices")) -> Figures:
+    kinds = ("cpu",) if size == "quick" else kinds
+    models = ("convolutions",) if size == "quick" else ("perceptron", "convolutions", "transformer")
+    seconds = 10.0 if size == "quick" else 40.0
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory() as temp:
+        for kind in kinds:
+            bench = Bench(kind, Path(temp))
+            with bench.cluster:
+                for model in models:
+                    fastest = bench.fastest(model, seconds, 1 if size == "quick" else 3)
+                    print(f"{kind}, {model}: {bench.batches[model]} batches in {fastest:.2f} s with all there is",
+                          flush=True)  # fmt: skip
+                    for setting, times in _settings(kind, size, (model,)):
+                        for _ in range(times):
+                            runs.append(bench.run(setting, fastest))
+                            _say(runs[-1])
+    _tables(runs)
+    if plots is not None:
+        from benchmarks.live.decor_plots import courses  # with matplotlib
+
+        courses(runs, plots)
+    return _figures(runs)
+
+
+def _say(run: Run) -> None:
+    setting = run.setting
+    words = [f"d_c {setting.tightness}", f"alpha {setting.alpha}"]
+    words += ["deadline cut"] * setting.changed + ["a neighbour"] * setting.neighbour
+    print(f"  {', '.join(words)}: {run.error:+.2f} % of {run.deadline:.1f} s; granted {run.granted:.2f}, used "
+          f"{run.used:.2f}, {run.resizes} resizes", flush=True)  # fmt: skip
+
+
+def _tables(runs: Sequence[Run]) -> None:
+    rows = []
+    for setting in dict.fromkeys(run.setting for run in runs):
+        some = [run for run in runs if run.setting == setting]
+        errors = [run.error for run in some]
+        theirs = PAPER.get((setting.kind, setting.tightness, setting.changed), ())
+        plain = setting.alpha == 1.0 and not setting.neighbour
+        rows.append([
+            setting.kind, setting.model, setting.tightness, setting.alpha,
+            "cut" if setting.changed else "neighbour" if setting.neighbour else "",
+            float(np.mean([run.granted for run in some])), float(np.mean([run.used for run in some])),
+            float(np.mean(np.abs(errors))), min(errors), max(errors),
+            float(np.mean(theirs)) if theirs and plain else "",
+        ])  # fmt: skip
+    table(
+        ["kind", "model", "d_c", "alpha", "", "granted", "used", "mean|e| %", "min e", "max e", "paper's mean|e|"], rows
+    )
+
+
+def _mean_abs(runs: Sequence[Run]) -> float | None:
+    return float(np.mean([abs(run.error) for run in runs])) if runs else None
+
+
+def _figures(runs: Sequence[Run]) -> Figures:
+    def some(kind: str, changed: bool, neighbour: bool = False, tight: bool = False) -> list[Run]:
+        return [
+            run for run in runs
+            if run.setting.kind == kind and run.setting.alpha == 1.0 and run.setting.changed == changed
+            and run.setting.neighbour == neighbour and (run.setting.tightness == 1.0) == tight
+        ]  # fmt: skip
+
+    careful = [run for run in runs if run.setting.alpha < 1.0]
+    return {
+        "mean_abs_eps_relaxed": _mean_abs(some("cpu", changed=False)),
+        "mean_abs_eps_changed": _mean_abs(some("cpu", changed=True)),
+        "late_runs": float(sum(run.error > 0 for run in careful)) if careful else None,
+        "mean_abs_eps_relaxed_devices": _mean_abs(some("devices", changed=False)),
+        "mean_abs_eps_changed_devices": _mean_abs(some("devices", changed=True)),
+        "mean_abs_eps_neighbour": _mean_abs(some("cpu", changed=False, neighbour=True)),
+        "mean_abs_eps_tight": _mean_abs(some("cpu", changed=False, tight=True)),
+        "runs": float(len(runs)),
+    }
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    main("live.decor", __doc__.splitlines()[0], measure, plots=None)
+    print(f"{time.monotonic() - began:.0f} s")

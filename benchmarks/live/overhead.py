@@ -1,0 +1,174 @@
+"""Measure what the callback's hooks cost per batch, beside a blocking actor call and Ray Tune's report callback.
+
+A real ``Trainer.fit`` reports to a real scheduler in a Ray actor and takes turns at a real device arbiter. Every hook
+of the callback is timed from outside; the clock's own cost is subtracted. In the same run: ``ray.get`` of one report at
+a time, and with ``--full`` Ray Tune's callback on every batch (``pip install -e '.[bench]'`` first).
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import ray
+import torch
+
+from benchmarks.common import Figures, Size, main, table
+from benchmarks.live.workloads import Noise, Regression
+from lightning_core.callbacks import CoreCallback
+from lightning_core.cloud.ray_cluster import start_local_ray
+from lightning_core.core.events import Report
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.node.arbiter_client import ArbiterClient
+from lightning_core.node.device_arbiter import DeviceArbiter
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.ray_client import RayClient
+from lightning_core.server.start_scheduler import start_scheduler
+
+HOOKS = ("on_train_batch_start", "on_train_batch_end")
+# The first batches of a run start threads and connections.
+WARM = 200
+
+
+def timed(callback: pl.Callback) -> list[float]:
+    """Times the callback's batch hooks; the answer fills with seconds a batch, start and end together."""
+    spent: list[float] = []
+    started = [0.0]
+
+    def wrap(name: str, hook: Callable[..., None]) -> Callable[..., None]:
+        def around(*args: Any, **kwargs: Any) -> None:
+            begin = time.perf_counter()
+            hook(*args, **kwargs)
+            seconds = time.perf_counter() - begin
+            if name == HOOKS[0]:
+                started[0] = seconds
+            else:
+                spent.append(started[0] + seconds)
+
+        return around
+
+    for name in HOOKS:
+        setattr(callback, name, wrap(name, getattr(callback, name)))
+    return spent
+
+
+def clock_cost() -> float:
+    """Seconds that timing both hooks of a batch adds by itself."""
+    empty = pl.Callback()
+    spent = timed(empty)
+    for _ in range(2000):
+        empty.on_train_batch_start(None, None, None, 0)  # type: ignore[arg-type]
+        empty.on_train_batch_end(None, None, None, None, 0)  # type: ignore[arg-type]
+    return statistics.median(spent)
+
+
+def fit(callback: pl.Callback, batches: int) -> None:
+    """Trains so many batches."""
+    trainer = pl.Trainer(
+        max_steps=batches, max_epochs=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, accelerator="cpu", callbacks=[callback],
+    )  # fmt: skip
+    trainer.fit(Regression(), datamodule=Noise())
+
+
+def ours(batches: int, folder: Path) -> np.ndarray:
+    """Seconds a batch in the hooks of CoreCallback, shape ``(batches,)``."""
+    arbiter = DeviceArbiter(folder / "turn")
+    device_lock = ArbiterClient(arbiter.path)
+    callback = CoreCallback("bench", "1d", BatchTarget(10**9))
+    callback._options = replace(callback._options, client=RayClient("bench"), device_lock=device_lock)
+    spent = timed(callback)
+    fit(callback, batches)
+    device_lock.close()
+    arbiter.close()
+    return np.array(spent[WARM:])
+
+
+def blocking(calls: int) -> np.ndarray:
+    """Seconds of one report at a time by ``ray.get``, shape ``(calls,)``."""
+    client = RayClient("bench")
+    spent = []
+    for number in range(calls):
+        begin = time.perf_counter()
+        client.report(Report("other", 1, number + 1, 99, number, 0.0))
+        spent.append(time.perf_counter() - begin)
+    return np.array(spent[calls // 10 :])
+
+
+def tune(batches: int) -> float:
+    """Median seconds a batch in the hooks of Ray Tune's report callback."""
+    from ray import tune as ray_tune
+    from ray.tune.integration.pytorch_lightning import TuneReportCheckpointCallback
+
+    def trial(config: dict[str, Any]) -> None:
+        class Logged(Regression):
+            def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+                loss = super().training_step(batch, batch_idx)
+                self.log("loss", loss)
+                return loss
+
+        torch.set_num_threads(1)
+        callback = TuneReportCheckpointCallback({"loss": "loss"}, on="train_batch_end", save_checkpoints=False)
+        spent = timed(callback)
+        trainer = pl.Trainer(max_steps=batches, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                             enable_model_summary=False, accelerator="cpu", callbacks=[callback])  # fmt: skip
+        trainer.fit(Logged(), datamodule=Noise())
+        ray_tune.report({"hook": statistics.median(spent[batches // 10 :])})
+
+    with tempfile.TemporaryDirectory() as storage:
+        run = ray_tune.RunConfig(storage_path=storage, verbose=0)
+        result = ray_tune.Tuner(trial, run_config=run).fit()[0]
+    return float((result.metrics or {})["hook"])
+
+
+def measure(size: Size) -> Figures:
+    warnings.filterwarnings("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    batches, calls, repeats = {"quick": (4000, 600, 3), "default": (8000, 1000, 5), "full": (8000, 1000, 5)}[size]
+    with tempfile.TemporaryDirectory(prefix="lc-") as temp:
+        folder = Path(temp)
+        start_local_ray(folder)
+        actor = start_scheduler("bench", Settings(policy="uniform"), folder)
+        day = 86_400.0
+        jobs = (Job("bench", day, BatchTarget(10**9)), Job("other", day, BatchTarget(10**9)))
+        ray.get(actor.submit.remote(jobs))
+        clock = clock_cost()
+        rounds = []
+        for _ in range(repeats):  # side by side, so that a noisy neighbour hits both
+            hooks = ours(batches // repeats + WARM, folder) - clock
+            calls_took = blocking(calls // repeats)
+            rounds.append((hooks, calls_took))
+        hooks = np.concatenate([r[0] for r in rounds])
+        callback_us, p99_us = float(np.median(hooks) * 1e6), float(np.quantile(hooks, 0.99) * 1e6)
+        ratio = statistics.median(float(np.median(c) / np.median(h)) for h, c in rounds)
+        call_us = float(np.median(np.concatenate([r[1] for r in rounds])) * 1e6)
+        rows = [["CoreCallback", callback_us, p99_us, 1.0], ["blocking ray.get", call_us, "", ratio]]
+        tune_ratio = None
+        if size == "full":
+            tune_us = tune(600) * 1e6
+            tune_ratio = tune_us / callback_us
+            rows.append(["Tune's report callback", tune_us, "", tune_ratio])
+        ray.kill(actor)
+        ray.shutdown()
+    table(["a batch", "median us", "p99 us", "ratio"], rows)
+    return {
+        "callback_us": callback_us,
+        "callback_p99_us": p99_us,
+        "blocking_call_ratio": ratio,
+        "tune_report_ratio": tune_ratio,
+    }
+
+
+if __name__ == "__main__":
+    main("live.overhead", __doc__.splitlines()[0], measure)

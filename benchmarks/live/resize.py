@@ -1,0 +1,425 @@
+"""Measure what another number of devices costs: warm workers against processes that are started anew.
+
+A training on two devices of one core each is resized to one, and back to two, over and over; meanwhile another job
+trains on the device that it leaves. The time from the decision to the first batch of the next incarnation on all its
+ranks is measured. Beside it, the same training is resized by hand: each rank is a process that saves and ends, and new
+processes load. Every sample is recorded: each epoch must have seen each sample once, in the order of a training that
+was never resized, and the last loss must be the loss of that training, up to the difference between seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning.pytorch as pl
+import numpy as np
+import ray
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from benchmarks.common import Figures, Size, main, table
+from lightning_core.callbacks import ElasticLoader
+from lightning_core.cluster.bundle import Bundle
+from lightning_core.cluster.cluster import Cluster
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline
+
+SAMPLES, BATCH, WIDTH = 4096, 16, 256
+LOOSE, TIGHT = 36_000.0, 12.0
+# How long each number of devices is kept, seconds.
+SECONDS_BETWEEN = 2.5
+
+
+class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
+    """Noise, of which each sample knows its number."""
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(SAMPLES, 32, generator=draw)
+        self.wanted = torch.sin(self.inputs.sum(1, keepdim=True)) + 0.1 * torch.randn(SAMPLES, 1, generator=draw)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, number: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        return number, self.inputs[number], self.wanted[number]
+
+
+class Data(pl.LightningDataModule):
+    """The samples, in an order that does not depend on how many devices there are."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def train_dataloader(self) -> ElasticLoader:
+        return ElasticLoader(Numbered(), batch_size=BATCH, seed=self.seed)
+
+
+class Network(pl.LightningModule):
+    """A perceptron that writes down which samples it saw.
+
+    Args:
+        folder: for a file a rank and incarnation.
+        pause: seconds to wait in each batch.
+    """
+
+    def __init__(self, folder: str, pause: float = 0.0) -> None:
+        super().__init__()
+        self.folder, self.pause = Path(folder), pause
+        self.net = nn.Sequential(
+            nn.Linear(32, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)
+        )
+        self._lines: list[str] = []
+
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        numbers, inputs, wanted = batch
+        loss = nn.functional.mse_loss(self.net(inputs), wanted)
+        seen = [self.trainer.current_epoch, self.trainer.global_step, numbers.tolist(), float(loss)]
+        self._lines.append(json.dumps(seen))
+        time.sleep(self.pause)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if len(self._lines) == 1:
+            self._mark()
+
+    def _mark(self) -> None:
+        trainer = self.trainer
+        line = json.dumps([time.monotonic(), trainer.world_size, trainer.global_rank, trainer.global_step])
+        with (self.folder / "incarnations").open("a") as file:
+            file.write(line + "\n")
+
+    def write(self) -> None:
+        name = f"seen-{time.monotonic_ns()}-{self.trainer.global_rank}"
+        (self.folder / name).write_text("\n".join(self._lines))
+
+
+class Writes(pl.Callback):
+    """Has the network write down what it saw, however the fit ends."""
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.write()  # type: ignore[operator]  # it is a Network
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        pl_module.write()  # type: ignore[operator]
+
+
+class Timed(NamedTuple):
+    """One resize."""
+
+    ranks: int
+    """After it."""
+    seconds: float
+    """From the decision to the first batch that all ranks have done."""
+
+
+class Warm:
+    """A pool of two devices on which one training is resized, again and again.
+
+    Args:
+        folder: for the run and what the trainings write down.
+        kind: of the devices.
+    """
+
+    def __init__(self, folder: Path, kind: str = "cpu") -> None:
+        self.folder, self.kind = folder, kind
+        self.cluster = Cluster(4, kind, 2)
+
+    def run(self, name: str, resizes: int, batches: int, seed: int = 0, beside: bool = True) -> dict[str, Any]:
+        """Trains; what came of it: ``resizes``, ``seen`` by epoch and step, ``losses`` by step, batches ``beside``."""
+        folder = self.folder / name
+        specs = {"a": self._job(folder / "a", batches, seed, {"min_devices": 1, "max_devices": 2})}
+        if beside:
+            specs["b"] = self._job(folder / "b", 10**9, seed, {})
+        bundle = Bundle.from_dict(
+            {
+                "pool": {"devices": 2, "kind": self.kind},
+                "policy": {"name": "decor", "alpha": 1.0},
+                "jobs": specs,
+            }
+        )
+        bundle.check()
+        (folder / "run").mkdir()
+        steering = threading.Thread(target=self._steer, args=(bundle, resizes, beside), daemon=True)
+        self._offset, self._beside, self._resized = 0.0, list[int](), 0
+        steering.start()
+        summary = self.cluster.run(bundle, folder / "run")
+        steering.join()
+        if self._resized < resizes:
+            raise RuntimeError(f"the training was resized {self._resized} times, not {resizes}")
+        if resizes and any(job.detail for job in summary.jobs):
+            raise RuntimeError("\n".join(job.detail for job in summary.jobs))
+        return {
+            "resizes": _timed(folder / "run" / "journal.db", folder / "a" / "incarnations", self._offset),
+            "seen": _seen(folder / "a"),
+            "losses": _losses(folder / "a"),
+            "beside": self._beside,
+        }
+
+    @staticmethod
+    def _job(folder: Path, batches: int, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
+        folder.mkdir(parents=True)
+        model = {"folder": str(folder), "pause": 0.005}
+        return {
+            "seed_everything": seed,
+            "model": {"class_path": "benchmarks.live.resize.Network", "init_args": model},
+            "data": {"class_path": "benchmarks.live.resize.Data", "init_args": {"seed": seed}},
+            "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.live.resize.Writes"}]},
+            "deadline": f"{LOOSE:.0f}s",
+            "target": {"batches": batches},
+            **sizes,
+        }
+
+    def _steer(self, bundle: Bundle, resizes: int, beside: bool) -> None:
+        """Changes the deadline of ``a``, so that it needs two devices, or one."""
+        while self._jobs().get("a") is None or not self._jobs()["a"].batches:
+            time.sleep(0.1)
+        before = time.monotonic()
+        now, _ = ray.get(self.cluster.scheduler.status.remote())  # type: ignore[union-attr]  # it runs
+        self._offset = (before + time.monotonic()) / 2 - now
+        self._wait_for(1)
+        for number in range(resizes):
+            time.sleep(SECONDS_BETWEEN)
+            wide = number % 2 == 0
+            if beside:
+                self._beside.append(self._jobs()["b"].batches)
+                self._tell(Pause("b") if wide else Resume("b"))
+            self._tell(SetDeadline("a", TIGHT if wide else LOOSE))
+            if not self._wait_for(2 if wide else 1):
+                return
+            self._resized += 1
+        if resizes:
+            time.sleep(SECONDS_BETWEEN)
+            self._tell(SetDeadline("a", LOOSE))
+        if beside:
+            self._tell(Cancel("b"))
+            self._tell(Cancel("a"))
+
+    def _jobs(self) -> dict[str, JobStatus]:
+        if self.cluster.scheduler is None:
+            return {}
+        _, jobs = ray.get(self.cluster.scheduler.status.remote())
+        return {job.name: job for job in jobs}
+
+    def _tell(self, event: object) -> None:
+        ray.get(self.cluster.scheduler.event.remote(event))  # type: ignore[union-attr]
+
+    def _wait_for(self, devices: int) -> bool:
+        """Whether the training is given so many devices."""
+        until = time.monotonic() + 30.0
+        while time.monotonic() < until and (job := self._jobs().get("a")) is not None:
+            if len(job.devices) == devices:
+                return True
+            time.sleep(0.02)
+        return False
+
+
+def _timed(journal: Path, incarnations: Path, offset: float) -> list[Timed]:
+    """Each decision, and the first batch after it that all its ranks have done."""
+    began: dict[int, list[tuple[float, int]]] = defaultdict(list)  # by step: when, and how many ranks
+    for line in incarnations.read_text().splitlines():
+        when, ranks, _, step = json.loads(line)
+        began[step].append((when, ranks))
+    starts = sorted((max(when for when, _ in first), first[0][1]) for first in began.values())
+    found, before = [], 0
+    with sqlite3.connect(journal) as database:
+        for now, text in database.execute("SELECT now, answers FROM events ORDER BY number"):
+            for answer in json.loads(text) if text else ():
+                if answer["job"] != "a" or not answer.get("share") or len(answer["devices"]) == before:
+                    continue
+                first, before = not before, len(answer["devices"])
+                after = [when for when, ranks in starts if when > now + offset and ranks == before]
+                if after and not first:
+                    found.append(Timed(before, after[0] - now - offset))
+    return found
+
+
+def _lines(folder: Path) -> list[tuple[int, int, list[int], float]]:
+    return [json.loads(line) for path in folder.glob("seen-*") for line in path.read_text().splitlines()]
+
+
+def _seen(folder: Path) -> dict[tuple[int, int], list[int]]:
+    """The samples of each step."""
+    seen: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for epoch, step, numbers, _ in _lines(folder):
+        seen[epoch, step].extend(numbers)
+    return seen
+
+
+def _losses(folder: Path) -> list[float]:
+    """The mean loss of each step."""
+    losses: dict[int, list[float]] = defaultdict(list)
+    for _, step, _, loss in _lines(folder):
+        losses[step].append(loss)
+    return [float(np.mean(losses[step])) for step in sorted(losses)]
+
+
+def check_order(seen: dict[tuple[int, int], list[int]], undisturbed: dict[tuple[int, int], list[int]]) -> int:
+    """Compares sample by sample; how many steps were the same.
+
+    Raises:
+        RuntimeError: if a step saw other samples than that of a training that was never resized.
+    """
+    both = seen.keys() & undisturbed.keys()
+    for step in sorted(both):
+        if sorted(seen[step]) != sorted(undisturbed[step]):
+            raise RuntimeError(f"epoch and step {step}: the samples are others than without resizes")
+    epochs = defaultdict(list)
+    for (epoch, _), numbers in seen.items():
+        epochs[epoch].extend(numbers)
+    for epoch in sorted(epochs)[:-1]:
+        if sorted(epochs[epoch]) != list(range(SAMPLES)):
+            raise RuntimeError(f"epoch {epoch}: not every sample was seen once")
+    return len(both)
+
+
+class Cold:
+    """The same training as processes that a person starts, which save and end when a file appears.
+
+    Args:
+        folder: for the checkpoint and the incarnations.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def resize(self, ranks: int) -> float:
+        """Ends the processes and starts so many; seconds until their first batch."""
+        began, stop, incarnations = time.monotonic(), self.folder / "stop", self.folder / "incarnations"
+        if self._processes:
+            stop.touch()
+            self.wait()
+            stop.unlink()
+        before = len(incarnations.read_text().splitlines()) if incarnations.exists() else 0
+        from lightning_core.worker.process_group import free_port
+
+        port = free_port()
+        for rank in range(ranks):
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.live.restart",
+                str(self.folder),
+                str(rank),
+                str(ranks),
+                str(port),
+            ]
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            self._processes.append(
+                subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            )
+        while not incarnations.exists() or len(incarnations.read_text().splitlines()) < before + ranks:
+            if any(process.poll() for process in self._processes):
+                raise RuntimeError("a process of the cold training ended by an error")
+            time.sleep(0.01)
+        times = [json.loads(line)[0] for line in incarnations.read_text().splitlines()[before:]]
+        return float(max(times) - began)
+
+    def wait(self) -> None:
+        for process in self._processes:
+            process.wait()
+        self._processes.clear()
+
+
+def _cold(folder: Path, resizes: int) -> list[Timed]:
+    cold, found = Cold(folder), []
+    cold.resize(1)
+    for number in range(resizes):
+        time.sleep(1.0)
+        ranks = 2 if number % 2 == 0 else 1
+        found.append(Timed(ranks, cold.resize(ranks)))
+    (folder / "stop").touch()
+    cold.wait()
+    return found
+
+
+def _ray_train(folder: Path) -> float:
+    folder.mkdir()
+    command = [sys.executable, "-m", "benchmarks.live.ray_train", str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(ran.stdout.strip().splitlines()[-1]))
+
+
+def _median(timed: Sequence[Timed], ranks: int | None = None) -> float:
+    return float(np.median([one.seconds for one in timed if ranks in (None, one.ranks)]))
+
+
+def measure(size: Size) -> Figures:
+    resizes = {"quick": 4, "default": 10, "full": 20}[size]
+    torch.set_num_threads(1)
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory() as temp:
+        folder = Path(temp)
+        with (warm := Warm(folder)).cluster:
+            resized = warm.run("resized", resizes, 10**6)
+            steps = max((step for _, step in resized["seen"]), default=0)
+            plain = warm.run("plain", 0, steps, beside=False)
+            if size != "quick":
+                figures |= _compare_losses(warm, resizes)
+        cold = _cold(folder / "cold", 2 if size == "quick" else 6)
+        theirs = [Timed(2, _ray_train(folder / f"elastic{n}")) for n in range(3)] if size == "full" else []
+    timed: list[Timed] = resized["resizes"]
+    if min(np.diff(resized["beside"][::2]), default=1) <= 0:
+        raise RuntimeError("the other job did not train on the device that was left")
+    same = check_order(resized["seen"], plain["seen"])
+    rows = [
+        [
+            name,
+            len(some),
+            _median(some),
+            _median(some, 2),
+            _median(some, 1) if len({one.ranks for one in some}) > 1 else "",
+            max(one.seconds for one in some),
+        ]
+        for name, some in (("warm", timed), ("cold", cold), ("Ray Train, elastic", theirs))
+        if some
+    ]
+    table(["from decision to first batch, s", "resizes", "median", "1 to 2", "2 to 1", "longest"], rows)
+    print(f"{same} steps saw the samples that they see without resizes; {resized['beside'][-1]} batches beside")
+    return figures | {
+        "warm_s": _median(timed),
+        "cold_s": _median(cold),
+        "cold_ratio": _median(cold) / _median(timed),
+        "warm_to_two_s": _median(timed, 2),
+        "cold_to_two_s": _median(cold, 2),
+        "steps_compared": float(same),
+        "ray_train_s": _median(theirs) if theirs else None,
+    }
+
+
+def _compare_losses(warm: Warm, resizes: int) -> Figures:
+    """The loss at the end of a training with resizes and of others without, under several seeds."""
+    batches, last = int(130 * (resizes + 2) * SECONDS_BETWEEN), 200
+    ends: dict[int, list[float]] = defaultdict(list)
+    for seed in (0, 1, 2):
+        for number in (0, resizes):
+            losses = warm.run(f"loss-{seed}-{number}", number, batches, seed, beside=False)["losses"]
+            ends[number].append(float(np.mean(losses[batches - last : batches])))
+    table(["loss at the end", "seed 0", "seed 1", "seed 2"],
+          [["no resize", *ends[0]], [f"{resizes} resizes", *ends[resizes]]])  # fmt: skip
+    return {
+        "loss_difference": float(np.mean(np.abs(np.array(ends[0]) - ends[resizes]))),
+        "loss_spread_of_seeds": float(np.ptp(ends[0])),
+    }
+
+
+if __name__ == "__main__":
+    main("live.resize", __doc__.splitlines()[0], measure)

@@ -1,0 +1,120 @@
+"""Five jobs on four logical devices: device-seconds that following the deadlines saves against fixed numbers.
+
+Three jobs first, two when they are due; each has a deadline between what one device and what two devices reach, or
+that one device just reaches. Fixed is the fewest devices on which a job alone meets its deadline; under ``decor`` it
+may have one or two. A device is logical: a micro-batch waits for 20 ms, and each step for 8 ms that no second device
+shortens. Both must meet every deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+
+from benchmarks.common import Figures, Size, main, table
+from lightning_core.cluster.bundle import Bundle
+from lightning_core.cluster.cluster import Cluster
+from lightning_core.core.answers import JobStatus, Verdict
+
+SLOT, FIXED = 0.02, 0.008
+# By job: the rate that it must have, in rates of one device; whether it comes in the second wave.
+NEEDS = {"a": (1.1, False), "b": (0.8, False), "c": (0.6, False), "d": (1.15, True), "e": (1.3, True)}
+
+
+class Waits(pl.Callback):
+    """What cannot be shared of a step."""
+
+    def on_before_optimizer_step(self, trainer: pl.Trainer, *_: Any) -> None:
+        import time
+
+        time.sleep(FIXED)
+
+
+def job(folder: Path, batches: int, deadline: float, begin: float, **devices: int) -> dict[str, Any]:
+    folder.mkdir(parents=True)
+    return {
+        "seed_everything": 0,
+        "model": {"class_path": "benchmarks.live.resize.Network", "init_args": {"folder": str(folder), "pause": SLOT}},
+        "data": {"class_path": "benchmarks.live.resize.Data"},
+        "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.live.saved.Waits"}]},
+        "deadline": f"{deadline:.2f}s",
+        **({"begin": f"{begin:.2f}s"} if begin else {}),
+        "target": {"batches": batches},
+        **devices,
+    }
+
+
+def run(cluster: Cluster, folder: Path, policy: Any, jobs: dict[str, Any]) -> tuple[dict[str, JobStatus], float]:
+    """The jobs as they ended, and the device-seconds that they had."""
+    bundle = Bundle.from_dict({"pool": {"devices": 4}, "policy": policy, "jobs": jobs})
+    bundle.check()
+    (folder / "run").mkdir(parents=True)
+    summary = cluster.run(bundle, folder / "run")
+    return {status.name: status for status in summary.jobs}, _area(folder / "run" / "journal.db")
+
+
+def _area(journal: Path) -> float:
+    held: dict[str, tuple[float, float]] = {}
+    area = 0.0
+    with sqlite3.connect(journal) as database:
+        for now, text in database.execute("SELECT now, answers FROM events ORDER BY number"):
+            for answer in json.loads(text) if text else ():
+                if "verdict" in answer and "version" not in answer:
+                    continue  # only told to people
+                since, devices = held.get(answer["job"], (now, 0.0))
+                area += devices * (now - since)
+                held[answer["job"]] = now, answer.get("share", 0.0) * len(answer.get("devices", ()))
+    return area
+
+
+def _rate(cluster: Cluster, folder: Path, devices: int, seconds: float) -> float:
+    """Steps a second on so many devices, of two micro-batches a step."""
+    accumulated = {"accumulate_grad_batches": 2 // devices}
+    spec = job(folder / "job", int(seconds / (SLOT * 2 / devices + FIXED)), 600.0, 0.0, devices=devices)
+    spec["trainer"] |= accumulated
+    jobs, _ = run(cluster, folder, "fifo", {"job": spec})
+    return jobs["job"].throughput or 0.0
+
+
+def measure(size: Size) -> Figures:
+    seconds = {"quick": 8.0, "default": 60.0, "full": 120.0}[size]
+    with Cluster(8, "cpu", 4) as cluster, tempfile.TemporaryDirectory() as temp:
+        folder = Path(temp)
+        one, two = (_rate(cluster, folder / f"rate{n}", n, min(seconds, 15.0)) for n in (1, 2))
+        print(f"{one:.1f} steps a second on one device, {two:.1f} on two", flush=True)
+        found = {}
+        for name, policy in (("fixed", "edf"), ("decor", {"name": "decor", "alpha": 0.95})):
+            jobs = {}
+            for key, (need, second) in NEEDS.items():
+                deadline = seconds * (2.1 if second else 1.0)
+                begin = seconds * 1.1 if second else 0.0
+                batches = int((deadline - begin) * 0.95 * need * one)
+                fewest = {"devices": 1 if need < 1 else 2}
+                sizes = fewest if name == "fixed" else {"min_devices": 1, "max_devices": 2}
+                jobs[key] = job(folder / name / key, batches, deadline, begin, **sizes)
+                if name == "fixed" and fewest["devices"] == 1:
+                    jobs[key]["trainer"]["accumulate_grad_batches"] = 2
+            found[name] = run(cluster, folder / f"{name}-run", policy, jobs)
+    rows, met = [], {}
+    for name, (jobs_ended, area) in found.items():
+        met[name] = sum(status.verdict is Verdict.MET for status in jobs_ended.values())
+        ends = ", ".join(f"{100 * (s.finished_at or 0) / s.deadline:.0f}" for s in jobs_ended.values())
+        rows.append([name, met[name], area, ends])
+    table(["", "met of 5", "device-seconds", "ends, % of the deadline"], rows)
+    fixed, ours = found["fixed"][1], found["decor"][1]
+    return {
+        "saved_pct": 100 * (1 - ours / fixed),
+        "met": float(met["decor"]),
+        "fixed_met": float(met["fixed"]),
+        "device_seconds": ours,
+        "fixed_device_seconds": fixed,
+    }
+
+
+if __name__ == "__main__":
+    main("live.saved", __doc__.splitlines()[0], measure)

@@ -1,0 +1,1 @@
+"""Policies of the spot market, on recorded prices and live."""

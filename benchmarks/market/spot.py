@@ -1,0 +1,302 @@
+"""Spot and on-demand instances under a deadline: what each policy costs, and how much of what can be saved it saves.
+
+The paper's job, its baselines and its two policies beside ours, on recorded markets, from random starts; each job alone
+in its market, all policies from the same starts. Utility is the value of the end less what was paid; the offline
+optimum knows the market beforehand. *Gap closed* is the part of the way from on-demand only to the optimum. With the
+safety net every job that can end in time does, so costs are at equal on-time share; without it, the cost of those that
+come late has the on-demand instances in it that end them.
+
+The paper's figures 4 to 10: :mod:`benchmarks.market.spot_paper`. The markets: :mod:`benchmarks.market.spot_traces`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from benchmarks.common import Figures, Size, main, table
+from benchmarks.market.spot_paper import paper_jobs, paper_s_figures
+from benchmarks.market.spot_traces import PRICE, TRACES, Trace, load
+from lightning_core.core.arrays import FloatArray
+from lightning_core.market import (
+    Arima,
+    Autoregressive,
+    JobBatch,
+    LastValue,
+    Ledger,
+    MarketForecaster,
+    Noisy,
+    Perfect,
+    Seasonal,
+    backtest,
+)
+from lightning_core.market.forecasters import Forecaster, Tails, errors
+from lightning_core.market.observation import SpotPolicy
+from lightning_core.market.optimum import optimum
+from lightning_core.market.policies import (
+    Ahanp,
+    Ahap,
+    AllOrNothing,
+    Chain,
+    MaxSpot,
+    NextLifetime,
+    OnDemand,
+    UniformProgress,
+)
+from lightning_core.market.policies.paper_pool import distinct, paper_pool
+
+STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
+ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: Chain"
+# How wrong forecasts are made in the search for a deadline that is missed, and what a fixed error is a part of.
+NOISES, FIXED_PRICE, FIXED_COUNT = (0.1, 0.5, 1.0, 2.0), 1.0, 8.0
+POLICIES, JOBS = 112, (250, 500, 1000)
+
+
+def policies() -> dict[str, SpotPolicy]:
+    """All rows of the standings."""
+    return {
+        ON_DEMAND: OnDemand(),
+        MSU: MaxSpot(),
+        "UP": UniformProgress(),
+        "UP, all or nothing": AllOrNothing(),
+        "next lifetime": NextLifetime(),
+        "AHANP 0.9": Ahanp(0.9),
+        AHAP: Ahap(2, 1),
+        "AHAP 5, 1": Ahap(5, 1),
+        "AHAP 5, 1 rollout": Ahap(5, 1, end="rollout"),
+        OURS: Chain(),
+    }
+
+
+def forecasters(size: Size) -> dict[str, Forecaster]:
+    """All that can be had; ARIMA takes minutes."""
+    found: dict[str, Forecaster] = {
+        "last value": LastValue(),
+        "autoregression": Autoregressive(),
+        "yesterday": Seasonal(),
+        "perfect": Perfect(),
+    }
+    return found | ({"ARIMA": Arima()} if size == "full" else {})
+
+
+def measure(size: Size, traces: Path, plots: Path | None, speed: bool) -> Figures:
+    """All tables; ``speed``: that of the pool alone."""
+    if speed:
+        return measure_speed()
+    found = load(traces)
+    several = [one for one in found if one.max_nodes > 1]
+    starts = STARTS[size]
+    _show(found)
+    closed, ahead = {}, {}
+    for trace in several:
+        closed[trace.name], ahead[trace.name] = standings(trace, starts)
+    if size == "full":
+        single(found, starts)
+    for trace in several:
+        forecasts(trace, min(starts, 40) if size == "quick" else starts, size)
+    misses = guarded_misses(found, 5 if size == "quick" else 50 if size == "default" else starts, size)
+    of_paper = paper_s_figures(next((one for one in several if one.priced), several[0]), size, plots)
+
+    def mean_closed(name: str, *, priced: bool) -> float | None:
+        each = [closed[one.name][name] for one in several if one.priced == priced]
+        return float(np.mean(each)) if each else None
+
+    binary = [ahead[one.name] for one in several if not one.priced]
+    return {
+        "guarded_misses": misses,
+        "gap_closed_ahap_last": mean_closed(AHAP, priced=True),
+        "gap_closed_ours": mean_closed(OURS, priced=True),
+        "gap_closed_ours_binary": mean_closed(OURS, priced=False),
+        "gap_closed_msu_binary": mean_closed(MSU, priced=False),
+        "ours_over_msu_binary_in_standard_errors": min((mean / error for mean, error in binary), default=None),
+        "pool_112x1000_s": None,
+        **of_paper,
+    }
+
+
+def _show(traces: list[Trace]) -> None:
+    print(f"markets; where no prices were recorded, a spot instance costs {PRICE} on-demand ones")
+    rows = []
+    for one in traces:
+        market = one.market
+        price = float(market.price.mean()) if one.priced else "assumed"
+        count = float(market.available.mean())
+        rows.append([one.name, len(market), one.max_nodes, count, 100 * one.extreme, price])
+    table(["market", "intervals", "job's most", "spot instances", "none or all, %", "price"], rows)
+
+
+def standings(trace: Trace, starts: int) -> tuple[dict[str, float], tuple[float, float]]:
+    """Every policy, told that all goes on as it is.
+
+    Returns:
+        Gaps closed, per cent, by policy; and what ours has more than MSU with its standard error.
+    """
+    batch = trace.jobs(starts)
+    best = optimum(batch)
+    named = policies()
+    guarded, bare = (
+        dict(
+            zip(
+                named,
+                backtest(list(named.values()), batch, MarketForecaster(LastValue()), guarded=guarded),
+                strict=True,
+            )
+        )
+        for guarded in (True, False)
+    )
+    for ledger in (*guarded.values(), *bare.values()):
+        assert (ledger.utility <= best + 1e-6).all(), "nothing is better than the optimum"
+    base, other = guarded[ON_DEMAND].utility, guarded[MSU].utility
+    print(f"\n{trace.name}: {starts} starts, forecast: last value; with the safety net, and without")
+    rows, closed = [], {}
+    for name, ledger in guarded.items():
+        closed[name] = gap_closed(ledger.utility, base, best)
+        loose = bare[name]
+        more, error = paired(ledger.utility, other)
+        rows.append([
+            name, float(ledger.cost.mean()), float(ledger.utility.mean()), spread(ledger.utility), closed[name],
+            f"{more:+.2f} ± {error:.2f}", 100 * float(loose.on_time.mean()), float(loose.cost.mean()),
+            float(loose.utility.mean()),
+        ])  # fmt: skip
+    rows.append(
+        ["optimum", "", float(best.mean()), spread(best), 100.0, "{:+.2f} ± {:.2f}".format(*paired(best, other))]
+    )
+    rows[-1] += ["", "", ""]
+    table(["policy", "cost", "utility", "±", "gap closed, %", "over MSU", "bare: on time, %", "cost", "utility"], rows)
+    return closed, paired(guarded[OURS].utility, other)
+
+
+def single(traces: list[Trace], starts: int) -> None:
+    """Markets of one instance, where there is little to decide."""
+    print("\none instance: part of the gap that is closed, per cent")
+    rows = []
+    for trace in (one for one in traces if one.max_nodes == 1):
+        batch, named = trace.jobs(starts), policies()
+        best = optimum(batch)
+        ledgers = dict(zip(named, backtest(list(named.values()), batch, MarketForecaster(LastValue())), strict=True))
+        base = ledgers[ON_DEMAND].utility
+        rows.append([trace.name, *(gap_closed(one.utility, base, best) for one in ledgers.values())])
+    if rows:
+        table(["market", *policies()], rows)
+
+
+def forecasts(trace: Trace, starts: int, size: Size) -> None:
+    """How wrong each forecaster is beside the last value, and what AHAP makes of it."""
+    batch = trace.jobs(starts)
+    best, named = optimum(batch), {"2": Ahap(2, 1), "5": Ahap(5, 1), "5r": Ahap(5, 1, end="rollout")}
+    [base] = backtest([OnDemand()], batch, MarketForecaster(LastValue()))
+    counts, prices = trace.market.available.astype(float), trace.market.price
+    known = {kind: errors(LastValue().table(values, 6), values) for kind, values in (("n", counts), ("p", prices))}
+    rows = []
+    for name, forecaster in {**forecasters(size), "50 % wrong": Noisy(0.5), "200 % wrong": Noisy(2.0)}.items():
+        # What is drawn for counts is not drawn for prices again.
+        apart = replace(forecaster, seed=1) if isinstance(forecaster, Noisy) else forecaster
+        wrong = errors(forecaster.table(counts, 6), counts)
+        priced = errors(forecaster.table(prices, 6), prices)
+        beside = [float(wrong[ahead] / known["n"][ahead]) for ahead in (0, 2, 5)]
+        cost = float(priced[0] / known["p"][0]) if known["p"][0] else "-"
+        closed = [
+            gap_closed(ledger.utility, base.utility, best)
+            for ledger in backtest(list(named.values()), batch, MarketForecaster(forecaster, apart))
+        ]
+        rows.append([name, float(wrong[0]), *beside, cost, *closed])
+    print(f"\n{trace.name}: forecasts; errors as parts of the last value's, and what AHAP closes of the gap")
+    of = ["1 interval", "3 intervals", "6 intervals", "price, 1 interval"]
+    table(["forecaster", "mean |error|", *of, "AHAP 2, %", "AHAP 5, %", "5 rollout, %"], rows)
+
+
+def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
+    """Plays all the pool and all others with every forecaster and noise; asserts that no utility is above the optimum.
+
+    Returns:
+        Jobs that ended late though they could have been ended in time.
+    """
+    pool = paper_pool() | {name: policy for name, policy in policies().items() if name != OURS}
+    known = {"last value": LastValue()} if size == "quick" else forecasters(size)
+    foresights: dict[str, MarketForecaster] = {name: MarketForecaster(one) for name, one in known.items()}
+    for by in (2.0,) if size == "quick" else NOISES:
+        for tails in get_args(Tails):
+            relative = Noisy(by, tails=tails), Noisy(by, tails=tails, seed=1)
+            fixed = [Noisy(by, of, tails, seed) for seed, of in enumerate((FIXED_PRICE, FIXED_COUNT))]
+            foresights[f"{by:.0%} of it, {tails}"] = MarketForecaster(*relative)
+            foresights[f"{by:.0%} fixed, {tails}"] = MarketForecaster(*fixed)
+    misses, played, last = 0, 0, MarketForecaster(LastValue())
+    for trace in traces:
+        if trace.max_nodes > 1:
+            some, batches = foresights, [trace.jobs(starts, seed=1), paper_jobs(trace, starts, seed=2)]
+        else:  # of one instance there are many markets, and little to do wrong
+            some, batches = {"last value": last}, [trace.jobs(max(starts // 10, 1), seed=1)]
+        for batch in batches:
+            best, feasible = optimum(batch), batch.feasible
+            runs = [backtest([Chain()], batch, last)]  # it makes its own forecast
+            runs += [backtest(list(pool.values()), batch, forecasts) for forecasts in some.values()]
+            runs.append(backtest([*pool.values(), Chain()], batch, last, overhead="launches"))  # less still can be had
+            for ledger in itertools.chain(*runs):
+                misses += int((feasible & ~ledger.on_time).sum())
+                played += int(feasible.sum())
+                assert (ledger.utility <= best + 1e-6).all(), "nothing is better than the optimum"
+    print(
+        f"\nsafety net: {misses} of {played} jobs late that can be ended in time; {len(pool) + 1} policies, "
+        f"{len(foresights)} forecasts, {len(traces)} markets; up to {2 * starts} jobs each"
+    )
+    return misses
+
+
+def measure_speed() -> Figures:
+    """What the paper's pool costs, and how that grows with the jobs; beside each policy with tables of its own."""
+    trace = next(one for one in load(Path("/nonexistent")) if one.priced)
+    last, took = MarketForecaster(LastValue()), {}
+    for jobs in JOBS:
+        batch, pool = paper_jobs(trace, jobs, seed=3), paper_pool()
+        took[jobs], ledgers = _timed(list(pool.values()), batch, last)
+    few = paper_jobs(trace, 50, seed=3)
+    alone = sum(_timed([_own(name)], few, last)[0] for name in pool)
+    together, _ = _timed(list(paper_pool().values()), few, last)
+    rows = [[jobs, seconds, 1000 * seconds / jobs] for jobs, seconds in took.items()]
+    print(f"the paper's pool, {len(pool)} policies of which {distinct(ledgers)} differ, on one core")
+    table(["jobs", "seconds", "ms a job"], rows)
+    print(f"each with tables of its own: {alone / together:.1f} times as long (50 jobs)")
+    return {"pool_112x1000_s": took[1000], "pool_alone_ratio": alone / together}
+
+
+def _own(name: str) -> SpotPolicy:
+    """A policy of the pool that shares nothing."""
+    return paper_pool()[name]
+
+
+def _timed(policies: list[SpotPolicy], batch: JobBatch, forecasts: MarketForecaster) -> tuple[float, list[Ledger]]:
+    began = time.perf_counter()
+    ledgers = backtest(policies, batch, forecasts)
+    return time.perf_counter() - began, ledgers
+
+
+def gap_closed(utility: FloatArray, base: FloatArray, best: FloatArray) -> float:
+    """Part of the way from a base to the best, in the mean of all starts, per cent."""
+    return float(100 * (utility - base).mean() / (best - base).mean())
+
+
+def spread(values: FloatArray) -> float:
+    """Standard error of a mean."""
+    return float(values.std(ddof=1) / len(values) ** 0.5)
+
+
+def paired(one: FloatArray, other: FloatArray) -> tuple[float, float]:
+    """Mean difference and its standard error."""
+    return float((one - other).mean()), spread(one - other)
+
+
+if __name__ == "__main__":
+    main(
+        "market.spot",
+        str(__doc__).partition("\n")[0],
+        measure,
+        flags={"speed": "only the paper's pool on 1,000 jobs"},
+        traces=TRACES,
+        plots=None,
+    )

@@ -1,0 +1,1 @@
+"""Policies of the scheduler on recorded curves, in virtual time."""
