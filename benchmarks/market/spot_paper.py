@@ -2,8 +2,8 @@
 
 Its figures are pictures without numbers; four percentages are in its text. It does not say what a job is worth, nor for
 how long, how it forecasts in figures 5 to 8, or what MSU does near the deadline: see
-:mod:`benchmarks.market.spot_traces` for the first two, the forecast is the last value, and the bare MSU takes on-demand instances in the last two intervals. Of
-AHAP and AHANP the best of the pool counts, chosen in hindsight.
+:mod:`benchmarks.market.spot_traces` for the first two, the forecast is the last value, and the bare MSU takes on-demand
+instances in the last two intervals. Of AHAP and AHANP the best of the pool counts, chosen in hindsight.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Every policy on bundles of recorded loss curves: jobs met, beside a clairvoyant and the papers' policies.
 
 Bundles, ceiling and the shipped scheduler in virtual time: :mod:`benchmarks.curves.bundles`,
-:mod:`benchmarks.curves.replay`. No result is of a family of tasks on which constants were tuned (``split.json``, :mod:`benchmarks.policies.tune`).
+:mod:`benchmarks.curves.replay`. No result is of a family of tasks on which constants were tuned (``split.json``,
+:mod:`benchmarks.policies.tune`).
 """
 
 from __future__ import annotations
