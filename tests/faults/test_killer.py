@@ -78,14 +78,14 @@ def test_the_time_in_which_nobody_was_there_does_not_count() -> None:
     assert first_broken(History(POOL, [(0.0, JOB), (3000.0, Tick())]), Limits(ready=40.0)) is None
 
 
-def test_a_save_of_another_life_is_found() -> None:
+def test_a_checkpoint_of_another_incarnation_is_found() -> None:
     from lightning_core.scheduler.scheduler import Scheduler
 
     scheduler = Scheduler(POOL)
     watch = Watch(scheduler)
     watch.after(JOB, 0.0, scheduler.handle(JOB, 0.0))
     told = Report("a", 1, 1, 1, 10, 1.0, saved=SAVE)
-    with pytest.raises(AssertionError, match="a: Save"):
+    with pytest.raises(AssertionError, match="a: Checkpoint"):
         watch.after(replace(told, incarnation=7), 1.0, scheduler.handle(told, 1.0))
 
 
