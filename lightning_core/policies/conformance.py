@@ -12,6 +12,7 @@ from dataclasses import fields
 
 import numpy as np
 
+from lightning_core.core.conformance import require
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import CODES, Reason
@@ -33,15 +34,15 @@ def check_policy(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, flo
         >>> check_policy(Fifo, [])
     """
     policy, twin = make(), make()
-    _require(isinstance(policy, Policy), "a policy must have a method plan(jobs, now)")
+    require(isinstance(policy, Policy), "a policy must have a method plan(jobs, now)")
     for jobs, now in rounds:
         before = _columns(jobs)
         with np.errstate(all="raise", under="ignore"):  # a warning in a log is an error here
             plan = policy.plan(jobs, now)
         check_plan(plan, jobs, now)
         unchanged = all(np.array_equal(x, y, equal_nan=True) for x, y in zip(_columns(jobs), before, strict=True))
-        _require(unchanged, "plan() must not change the view")
-        _require(_same(plan, twin.plan(jobs, now)), "the state of a policy must come from earlier calls of plan alone")
+        require(unchanged, "plan() must not change the view")
+        require(_same(plan, twin.plan(jobs, now)), "the state of a policy must come from earlier calls of plan alone")
 
 
 def check_plan(plan: Plan, jobs: JobView, now: float) -> None:
@@ -56,28 +57,23 @@ def check_plan(plan: Plan, jobs: JobView, now: float) -> None:
         AssertionError: If a rule is broken; the message names it.
     """
     n = len(jobs)
-    _require(sorted(plan.order.tolist()) == list(range(n)), f"order must be a permutation of {n} rows")
+    require(sorted(plan.order.tolist()) == list(range(n)), f"order must be a permutation of {n} rows")
     for name in ("share", "finish", "codes", "waiting"):
-        _require(getattr(plan, name).shape == (n,), f"{name} must have shape ({n},), got {getattr(plan, name).shape}")
-    _require(bool(np.all((plan.share >= 0) & (plan.share <= 1))), f"share must be in [0, 1], got {plan.share}")
+        require(getattr(plan, name).shape == (n,), f"{name} must have shape ({n},), got {getattr(plan, name).shape}")
+    require(bool(np.all((plan.share >= 0) & (plan.share <= 1))), f"share must be in [0, 1], got {plan.share}")
     size = jobs.size if plan.size is None else plan.size
-    _require(size.shape == (n,) and bool(np.all(size >= 1)), f"size must be at least 1 for {n} rows, got {size}")
+    require(size.shape == (n,) and bool(np.all(size >= 1)), f"size must be at least 1 for {n} rows, got {size}")
     split = (plan.share > 0) & (plan.share < 1) & (size > 1)
-    _require(not np.any(split), f"a job of several devices must have them whole, got shares {plan.share}")
-    _require(plan.numbers.shape == (n, 2), f"numbers must have shape ({n}, 2), got {plan.numbers.shape}")
-    _require(bool(np.isfinite(plan.numbers).all()), f"numbers must be finite, got {plan.numbers}")
-    _require(not np.any(plan.finish < now), f"finish must not be before {now}, got {plan.finish}")
+    require(not np.any(split), f"a job of several devices must have them whole, got shares {plan.share}")
+    require(plan.numbers.shape == (n, 2), f"numbers must have shape ({n}, 2), got {plan.numbers.shape}")
+    require(bool(np.isfinite(plan.numbers).all()), f"numbers must be finite, got {plan.numbers}")
+    require(not np.any(plan.finish < now), f"finish must not be before {now}, got {plan.finish}")
     for codes in (plan.codes, plan.waiting):
         for code, numbers in zip(codes.tolist(), plan.numbers.tolist(), strict=True):
-            _require(bool(str(Reason(CODES[code], tuple(numbers)))), f"reason {CODES[code]} must have words")
+            require(bool(str(Reason(CODES[code], tuple(numbers)))), f"reason {CODES[code]} must have words")
     if plan.work_conserving:
         wanted = float((plan.share * jobs.size).sum())
-        _require(wanted > 0, "a work-conserving plan must serve at least one job")
-
-
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise AssertionError(rule)
+        require(wanted > 0, "a work-conserving plan must serve at least one job")
 
 
 def _columns(jobs: JobView) -> list[np.ndarray]:
