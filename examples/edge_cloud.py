@@ -138,7 +138,7 @@ class Story:
             self.cluster.tell(Cancel(name))
 
     def _change(self, words: str, rate: float) -> None:
-        for change in self.acting.meet({"cameras": rate}):
+        for change in self.acting.serve({"cameras": rate}):
             before, after = change.before, change.after
             self._say(
                 f"{words}: {change.kind}, {change.task.job} from {before.location} ({before.gpu_count:g}) to "

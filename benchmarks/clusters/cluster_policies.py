@@ -63,7 +63,7 @@ def known(jobs: JobView, row: int, usable: tuple[tuple[int, ...], tuple[float, .
     if holds and begun and heard <= jobs.trained_since[row]:
         lag = max(min(float(jobs.trained_since[row]), now) + move - now, 0.0)
     elif holds:
-        left = max(left - speed.rate(holds) * (now - heard), 1e-6)
+        left = max(left - speed.throughput(holds) * (now - heard), 1e-6)
     return Known(left, holds, lag, move if begun else 0.0, *usable, float(jobs.deadline[row]))
 
 

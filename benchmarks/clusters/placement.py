@@ -207,7 +207,7 @@ def surge(words: str, demands: Demands) -> None:
     wanted = {name: SURGE * job.rate for name, job in demands.jobs.items()}
     began = time.process_time()
     now = Reconfigurer(before, BUSIEST, ReconfigurationLimits(cost=1.0))
-    changes = now.meet(wanted)
+    changes = now.serve(wanted)
     took = time.process_time() - began
     more = replace(demands, jobs={name: replace(job, rate=wanted[name]) for name, job in demands.jobs.items()})
     began = time.process_time()

@@ -14,7 +14,7 @@ from typing_extensions import override
 from lightning_core.core.answers import Directive, JoinReply
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job, OnRefused
-from lightning_core.core.names import LONGEST_NAME
+from lightning_core.core.names import MAX_NAME_LENGTH
 from lightning_core.core.protocols import Client, DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.settings import Settings
@@ -161,7 +161,7 @@ class Join:
                 raise
             for number in range(2, MAX_NAME_NUMBER + 1):
                 ending = f"-{number}"
-                name = self._job.name[: LONGEST_NAME - len(ending)] + ending
+                name = self._job.name[: MAX_NAME_LENGTH - len(ending)] + ending
                 try:
                     reply = client.join(dataclasses.replace(self._job_now(), name=name), self._device)
                 except NameTakenError:

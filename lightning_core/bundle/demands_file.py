@@ -20,6 +20,8 @@ from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Nod
 T = TypeVar("T")
 KEYS = tuple(field.name for field in fields(Demands))
 SWITCHES = ("whole", "cycle", "moves")
+# Keys of earlier versions, and what each is called now.
+RENAMED = {"speed": "throughput"}
 
 
 def read_demands(path: Path) -> Demands:
@@ -109,24 +111,27 @@ def _made(kind: type[T], value: Any, found: Problems) -> T | None:
         found.add(f"expected a mapping of {', '.join(known)}, got {value!r}")
         return None
     before = len(found.messages)
-    found.check_keys(value, known)
+    old = {key: new for key, new in RENAMED.items() if key in value and new in known}
+    for key, new in old.items():
+        found.at(key).add(f"{key!r} is now called {new!r}")
+    found.check_keys({key: part for key, part in value.items() if key not in old}, known)
     for name, field in known.items():
-        if name not in value and field.default is MISSING:
+        if name not in value and name not in old.values() and field.default is MISSING:
             found.add(f"{name} is missing")
     given = {
-        str(name): found.at(str(name)).read(_part_of(str(name)), part) for name, part in value.items() if name in known
+        str(name): found.at(str(name)).read(_reader(str(name)), part) for name, part in value.items() if name in known
     }
     if len(found.messages) > before:
         return None
     return found.read(lambda parts: kind(**parts), given)
 
 
-def _part_of(name: str) -> Callable[[Any], Any]:
+def _reader(name: str) -> Callable[[Any], Any]:
     if name in SWITCHES:
         return _switch
     if name == "tasks":
         return _counts
-    return _numbers if name in ("gpus", "speed") else _number
+    return _numbers if name in ("gpus", "throughput") else _number
 
 
 def _gpu(value: Any) -> Gpu:

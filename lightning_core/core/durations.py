@@ -17,9 +17,9 @@ When = str | float | timedelta | datetime | time
 """What a deadline may be given as: a duration, a time of day, or a date with a time."""
 
 # Forecasts of curves that hardly fall may say anything; beyond this the figure is of no use.
-FARTHEST = 30 * 365 * 86400.0
+MAX_FORECAST = 30 * 365 * 86400.0
 # Longest duration that may be asked for.
-LONGEST = 10 * 365.25 * 86400.0
+MAX_DURATION = 10 * 365.25 * 86400.0
 
 _UNITS = {
     "w(?:eeks?|ks?)?": 604800.0,
@@ -64,7 +64,7 @@ def parse_duration(value: object) -> float:
         raise ValueError(f"duration must be such as '90s', '1h30m' or '02:30:00', got {_shown(value)}{kind}")
     if not seconds > 0:
         raise ValueError(f"duration must be positive, got {_shown(value)}")
-    if seconds > LONGEST:
+    if seconds > MAX_DURATION:
         raise ValueError(f"duration must be at most 10 years, got {_shown(value)}")
     return seconds
 
@@ -194,7 +194,7 @@ class WallTime:
             for fold in (0, 1):  # in autumn a clock shows some times twice
                 at = datetime.combine(day, self.time, self.time.tzinfo or now.tzinfo).replace(fold=fold)
                 seconds = at.timestamp() - now.timestamp()  # of a naive one in the machine's time zone
-                if 0 < seconds <= LONGEST:
+                if 0 < seconds <= MAX_DURATION:
                     at = datetime.fromtimestamp(at.timestamp(), UTC).astimezone(now.tzinfo)
                     return Moment(seconds, at, now, day != today and at.date() > now.date() and self.day is None)
         if seconds > 0:
@@ -245,7 +245,7 @@ def format_duration(seconds: float) -> str:
     """
     if seconds == math.inf:
         return "∞"
-    if seconds > FARTHEST:
+    if seconds > MAX_FORECAST:
         return ">30y"
     if seconds < 0:
         return f"-{format_duration(-seconds)}"

@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 # A job's name is a folder, a line in a terminal and a word in a web page: plain ASCII, no path, no option.
 NAME_RULE = "1 to 63 letters, digits, '.', '_', '-', the first a letter or digit, the last no '.'; no device, as CON"
-LONGEST_NAME = 63
+MAX_NAME_LENGTH = 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Folders are copied to machines where these are devices, whatever ending they have.
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
@@ -59,17 +59,17 @@ def is_secret(path: Iterable[object]) -> bool:
     return any(_SECRET.fullmatch(part) for name in arguments for part in (name, *re.split(r"[^A-Za-z0-9]", name)))
 
 
-def listed(names: Iterable[str], most: int = 10) -> str:
+def listed(names: Iterable[str], max_count: int = 10) -> str:
     """Return names in one line, at most so many.
 
     Example::
 
-        >>> listed("abc"), listed("abcd", most=2), listed([])
+        >>> listed("abc"), listed("abcd", max_count=2), listed([])
         ('a, b, c', 'a, b, ... and 2 more', 'none')
     """
     names = list(names)
-    more = [f"... and {len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*names[:most], *more]) or "none"
+    more = [f"... and {len(names) - max_count} more"] if len(names) > max_count else []
+    return ", ".join([*names[:max_count], *more]) or "none"
 
 
 def closest(word: object, known: Iterable[str]) -> str | None:

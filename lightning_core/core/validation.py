@@ -14,7 +14,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 # Larger counts are none: beyond it a float does not tell two of them apart.
-MOST = 2**53
+MAX_INTEGER = 2**53
 
 
 def checked(value: Any, kind: Any) -> Any:
@@ -57,7 +57,7 @@ def _wrong(value: Any, kind: Any) -> str | None:
     if kind is float:
         return None if _is_number(value) else f"expected a finite number, got {_short(value)}"
     if kind is int:
-        return None if type(value) is int and abs(value) <= MOST else f"expected int, got {_short(value)}"
+        return None if type(value) is int and abs(value) <= MAX_INTEGER else f"expected int, got {_short(value)}"
     kind = origin or kind
     if not isinstance(value, kind):
         return f"expected {kind.__name__}, got {_short(value)}"
@@ -70,7 +70,7 @@ def _wrong(value: Any, kind: Any) -> str | None:
 def _is_number(value: Any) -> bool:
     if isinstance(value, bool | Enum) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value) if isinstance(value, float) else abs(value) <= MOST
+    return math.isfinite(value) if isinstance(value, float) else abs(value) <= MAX_INTEGER
 
 
 def _first(wrong: Any) -> str | None:

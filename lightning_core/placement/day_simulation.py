@@ -118,7 +118,7 @@ def simulate_day(
             if foreseen:
                 # At least the planned demand, whose GPUs are reserved.
                 wanted = {name: demands.jobs[name].rate * max(float(foreseen[name][step]), 1.0) for name in arrivals}
-                changes = now.meet(wanted)
+                changes = now.serve(wanted)
                 moves += sum(change.kind == "moved" for change in changes)
                 left += sum(change.kind in ("left", "partly") for change in changes)
             for task, choice in now.now.items():
@@ -136,4 +136,4 @@ def simulate_day(
 
 def capacity(demands: Demands, choice: Choice) -> float:
     """Return the samples a second that a choice can train on."""
-    return choice.gpu_count * demands.levels[choice.level].speed[choice.gpu] / demands.epochs
+    return choice.gpu_count * demands.levels[choice.level].throughput[choice.gpu] / demands.epochs

@@ -42,18 +42,18 @@ class Level:
 
     Args:
         accuracy: Accuracy reached with it, 0 to 1.
-        speed: Samples a second on one GPU, by type.
+        throughput: Samples per second on one GPU, by type.
     """
 
     accuracy: float
-    speed: Mapping[str, float]
+    throughput: Mapping[str, float]
 
     def __post_init__(self) -> None:
         if not 0 <= self.accuracy <= 1:
             raise ValueError(f"accuracy must be 0 to 1, got {self.accuracy}")
-        if not self.speed:
-            raise ValueError("speed must be of at least one type of GPU, got none")
-        _positive(**self.speed)
+        if not self.throughput:
+            raise ValueError("throughput must be given for at least one type of GPU, got none")
+        _positive(**self.throughput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Demands:
             raise ValueError(f"a node must not be called {CLOUD!r}")
         _positive(window=self.window, epochs=self.epochs)
         for part, name, types in (
-            *(("level", name, level.speed) for name, level in self.levels.items()),
+            *(("level", name, level.throughput) for name, level in self.levels.items()),
             *(("node", name, node.gpus) for name, node in self.nodes.items()),
         ):
             if strangers := set(types) - set(self.gpus):
@@ -231,10 +231,10 @@ class Demands:
         for location, (level_name, level) in product(self.locations, self.levels.items()):
             if level.accuracy < job.accuracy - EXACT or (location == CLOUD and self.cloud.delay > job.delay):
                 continue
-            for gpu, speed in level.speed.items():
+            for gpu, throughput in level.throughput.items():
                 if location != CLOUD and not self.nodes[location].gpus.get(gpu, 0):
                     continue
-                gpu_count = self.epochs * job.rate / speed
+                gpu_count = self.epochs * job.rate / throughput
                 gpu_count = float(math.ceil(gpu_count - EXACT)) if self.whole else gpu_count
                 found.append(
                     Choice(

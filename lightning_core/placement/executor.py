@@ -63,15 +63,15 @@ class PlanExecutor:
             if before is None:
                 self._tell(Resume(name, Asker.PLAN))
 
-    def meet(self, rates: Mapping[str, float]) -> list[Change]:
-        """Serve the expected demand, as :meth:`Reconfigurer.meet`, and move the jobs.
+    def serve(self, arrival_rates: Mapping[str, float]) -> list[Change]:
+        """Serve the expected demand, as :meth:`Reconfigurer.serve` does, and move the jobs.
 
         Raises:
             ValueError: If no period has begun, there is no such job, or a rate is not positive.
         """
         if self.now is None:
             raise ValueError("no period has begun: call begin first")
-        changes = self.now.meet(rates)
+        changes = self.now.serve(arrival_rates)
         for change in changes:
             if change.after != change.before:
                 self._send(change.task, change.after)

@@ -184,7 +184,7 @@ class MilpModel:
             return ObjectiveRanges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0))
         # In two steps: a cost weight too small to affect accuracy is too small for a solver as well.
         reached = float(accurate @ best.x)
-        as_good = self._solved(cost, whole=False, least=LinearConstraint(accurate[None], reached * (1 - 1e-7)))
+        as_good = self._solved(cost, whole=False, bound=LinearConstraint(accurate[None], reached * (1 - 1e-7)))
         best = best if as_good.x is None else as_good
         costs = [float(cost @ one.x) for one in (cheapest, best)]
         means = [value / max(self.pairs, 1) for value in (float(accurate @ cheapest.x), reached)]
@@ -206,7 +206,7 @@ class MilpModel:
         gap: float = 0.0,
         nodes: int = MAX_SEARCH_NODES,
         seconds: float | None = None,
-        least: LinearConstraint | None = None,
+        bound: LinearConstraint | None = None,
     ) -> OptimizeResult:
         columns = len(self.cost)
         integral = np.full(columns, 1 if whole else 0)
@@ -214,7 +214,7 @@ class MilpModel:
         options = {"mip_rel_gap": gap, "node_limit": nodes} | ({} if seconds is None else {"time_limit": seconds})
         objective = np.concatenate([objective, np.zeros(columns - len(objective))])
         return milp(objective, integrality=integral, bounds=Bounds(np.zeros(columns), self.high),
-                    constraints=[self._rows.constraint(columns), *([] if least is None else [least])],
+                    constraints=[self._rows.constraint(columns), *([] if bound is None else [bound])],
                     options=options)  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------- who is where

@@ -30,5 +30,5 @@ def relative_errors(series: Sequence[FloatArray], horizon: int = 3) -> dict[str,
         name: np.mean([errors(one.table(values, horizon), values) for values in series], axis=0)
         for name, one in PREDICTORS.items()
     }
-    least = wrong["persistence"]
-    return {name: np.where(least > 0, one / np.where(least > 0, least, 1.0), 1.0) for name, one in wrong.items()}
+    base = wrong["persistence"]
+    return {name: np.where(base > 0, one / np.where(base > 0, base, 1.0), 1.0) for name, one in wrong.items()}

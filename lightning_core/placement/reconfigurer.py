@@ -85,21 +85,21 @@ class Reconfigurer:
         for task, choice in self.now.items():
             self._count(task, choice, 1.0)
 
-    def meet(self, rates: Mapping[str, float]) -> list[Change]:
-        """Serve the expected demand.
+    def serve(self, arrival_rates: Mapping[str, float]) -> list[Change]:
+        """Change the plan to serve the expected demand; return the changes.
 
         Args:
-            rates: Samples a second for each task, by job; unchanged for jobs that are not named.
+            arrival_rates: Samples per second that arrive for each task, by job; unchanged for jobs that are not named.
 
         Raises:
             ValueError: If there is no such job, or a rate is not positive.
         """
-        for name, rate in rates.items():
+        for name, rate in arrival_rates.items():
             if name not in self.demands.jobs:
-                raise ValueError(f"rates must be of the jobs {', '.join(self.demands.jobs)}, got {name!r}")
+                raise ValueError(f"arrival_rates must be of the jobs {', '.join(self.demands.jobs)}, got {name!r}")
             if not rate > 0:
                 raise ValueError(f"job {name}: rate must be positive, got {rate}")
-        wanted = {task: rates.get(task.job, rate) for task, rate in self._rates.items()}
+        wanted = {task: arrival_rates.get(task.job, rate) for task, rate in self._rates.items()}
         less = [task for task, rate in self._rates.items() if wanted[task] < rate - EXACT]
         more = [task for task, rate in self._rates.items() if wanted[task] > rate + EXACT]
         changes = [change for task in less if (change := self._shrunk(task, wanted[task])) is not None]
@@ -216,13 +216,15 @@ class Reconfigurer:
 
     def _part(self, job: PlacedJob, bigger: PlacedJob, has: Choice) -> PlacedJob:
         """Return as much of the demand as there is room for."""
-        speed = self.demands.levels[has.level].speed[has.gpu]
+        throughput = self.demands.levels[has.level].throughput[has.gpu]
         free = self._free(has.location, has.gpu)
         gpu_count = math.floor(free + EXACT) if self.demands.whole else free
-        most = min(
-            gpu_count * speed / self.demands.epochs, self._free(has.location, "bandwidth") / job.sample, bigger.rate
+        room = min(
+            gpu_count * throughput / self.demands.epochs,
+            self._free(has.location, "bandwidth") / job.sample,
+            bigger.rate,
         )
-        return replace(job, rate=max(most, job.rate))
+        return replace(job, rate=max(room, job.rate))
 
     def _short(self, job: PlacedJob, choice: Choice) -> str:
         """Describe what is short at a location."""

@@ -20,7 +20,7 @@ class JobRow(NamedTuple):
     """
 
     row: int
-    speed: SpeedUp
+    speedup: SpeedUp
     deadline: float
     submitted: float
     batches: int
@@ -38,7 +38,7 @@ class JobRow(NamedTuple):
     @property
     def tried(self) -> bool:
         """Whether its throughput has been measured for long enough to plan with."""
-        return self.speed.seconds >= KNOWN_AFTER
+        return self.speedup.seconds >= KNOWN_AFTER
 
     @property
     def on_its_way(self) -> bool:

@@ -188,8 +188,8 @@ class RampController:
         rate = self._ramp.slope * state.total / 100.0
         feed = min(speed.devices_for(rate), state.max_devices)
         at, by = max(feed, state.min_devices), state.quantum
-        more = (speed.rate(at + by) - speed.rate(at)) / by * 100.0 / state.total
-        min_gain = 0.1 * speed.rate(at) / at * 100.0 / state.total  # where more devices add no throughput
+        more = (speed.throughput(at + by) - speed.throughput(at)) / by * 100.0 / state.total
+        min_gain = 0.1 * speed.throughput(at) / at * 100.0 / state.total  # where more devices add no throughput
         gain = (1.0 - POLE**2) / (max(more, min_gain) * self.settings.period)
         return feed, gain, (1.0 - POLE) / (1.0 + POLE)
 

@@ -30,7 +30,7 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_core.core.durations import FARTHEST
+from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.planning.admission import admit
@@ -181,7 +181,7 @@ class Decor:
             share = self._share(job, work, end, quantum, now)
             share = share if share < 1.0 - EPSILON else 0.0
             if 0 < share <= quantum:  # it may be early, but not on a smaller share
-                end = min(end, now + work / job.speed.rate(share))
+                end = min(end, now + work / job.speedup.throughput(share))
             return Demand(work, end, sizes, throughputs, latest=job.deadline, weight=job.weight, share=share)
         lag = (
             max(min(job.trained_since, now) + job.resize_seconds - now, 0.0) if job.on_its_way else 0.0
@@ -218,13 +218,13 @@ class Decor:
     def _usable(self, job: JobRow, devices: int, left: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Return the numbers of devices that the job may have, and its throughput on each of them."""
         if not job.tried:
-            sizes = tuple(size for size in job.speed.sizes if size <= devices)
+            sizes = tuple(size for size in job.speedup.sizes if size <= devices)
             return sizes, (1.0,) * len(sizes)
-        if job.fixed_size in job.speed.sizes:
-            return (job.fixed_size,), (job.speed.rate(job.fixed_size),)
-        sizes, throughputs = job.speed.useful()
-        if job.speed.seconds < math.inf and left >= MIN_TRIES * (2 * job.resize_seconds + self.min_dwell):
-            throughputs = optimistic_throughputs(job.speed, sizes, throughputs)
+        if job.fixed_size in job.speedup.sizes:
+            return (job.fixed_size,), (job.speedup.throughput(job.fixed_size),)
+        sizes, throughputs = job.speedup.useful()
+        if job.speedup.seconds < math.inf and left >= MIN_TRIES * (2 * job.resize_seconds + self.min_dwell):
+            throughputs = optimistic_throughputs(job.speedup, sizes, throughputs)
         there = bisect_right(sizes, devices)
         return sizes[:there], throughputs[:there]
 
@@ -233,17 +233,17 @@ class Decor:
         if not job.exact or not job.reported_at or not job.held_devices or job.on_its_way:
             return max(job.left, 1.0)
         since = max(now - job.reported_at, 0.0)
-        if job.speed.seconds < math.inf:
+        if job.speedup.seconds < math.inf:
             since = min(since, self.settings.period)
-        return max(job.left - job.speed.rate(job.held_devices) * since, 1.0)
+        return max(job.left - job.speedup.throughput(job.held_devices) * since, 1.0)
 
     def _share(self, job: JobRow, work: float, end: float, quantum: float, now: float) -> float:
         """Return the share of a device that its controller asks for, or that the forecast of a target loss demands."""
         if not job.exact:
-            wanted = job.speed.devices_for(work / max(end - now, 1e-9))
+            wanted = job.speedup.devices_for(work / max(end - now, 1e-9))
             return min(max(quantum * math.ceil(wanted / quantum - EPSILON), quantum), 1.0) if wanted < 1.0 else 1.0
         state = _state(job, work, quantum, 1.0, quantum, now)
-        return self._controllers[job.row].step(state, job.speed)
+        return self._controllers[job.row].step(state, job.speedup)
 
     # --------------------------------------------------------------------------------------------- row of a plan
 
@@ -251,7 +251,7 @@ class Decor:
         self, job: JobRow, need: Demand | None, reservation: Reservation | None, whole: int, quantum: float, now: float
     ) -> _PlanRow:
         if need is None:
-            return _PlanRow(2, 1.0, job.speed.sizes[0], math.inf, "out_of_reach")
+            return _PlanRow(2, 1.0, job.speedup.sizes[0], math.inf, "out_of_reach")
         if reservation is None:
             return self._left_out(job, need, whole, now)
         size, done = reservation.devices_at(now), reservation.end
@@ -259,7 +259,7 @@ class Decor:
             size, done = float(whole), end_time(need, whole, now)
         if not size:
             first = reservation.segments[0]
-            numbers = first.devices, min(first.begin - now, FARTHEST)
+            numbers = first.devices, min(first.begin - now, MAX_FORECAST)
             return _PlanRow(1, 0.0, max(int(first.devices), 1), done, "planned_later", numbers)
         if not job.tried or math.isnan(job.left):
             return _PlanRow(0, 1.0, int(size), math.nan, "full_speed")
@@ -268,7 +268,7 @@ class Decor:
         if self.settings.mode == "paper" and not _shares_device(job, quantum):
             largest = float(need.sizes[-1])
             wanted = self._controllers[job.row].step(
-                _state(job, need.work, float(need.sizes[0]), largest, 1.0, now), job.speed
+                _state(job, need.work, float(need.sizes[0]), largest, 1.0, now), job.speedup
             )
             size = float(min((n for n in need.sizes if n >= wanted), default=largest))
         elif not need.may_shrink and size == need.held > need.sizes[0]:
@@ -277,7 +277,7 @@ class Decor:
             code, left = "early", job.deadline - done
         if job.fixed_size:
             code = "back_to_size"
-        return _PlanRow(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, FARTHEST)))
+        return _PlanRow(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, MAX_FORECAST)))
 
     def _left_out(self, job: JobRow, need: Demand, whole: int, now: float) -> _PlanRow:
         """Return the row of a job that is not admitted: spare devices, or what its lateness allows."""
@@ -288,10 +288,10 @@ class Decor:
         if job.fixed_size:
             return _PlanRow(2, float(job.continues_late), best, job.deadline + late, "back_to_size", (float(best), 0.0))
         if late > 0:
-            numbers = float(best), min(late, FARTHEST)
+            numbers = float(best), min(late, MAX_FORECAST)
             return _PlanRow(2, float(job.continues_late), best, job.deadline + late, "beyond_reach", numbers)
         seconds = need.work / need.throughputs[need.sizes.index(best)]
-        numbers = min(seconds * best, FARTHEST), 0.0
+        numbers = min(seconds * best, MAX_FORECAST), 0.0
         if whole:
             return _PlanRow(1, 1.0, whole, end_time(need, whole, now), "outbid", numbers)
         return _PlanRow(2, float(job.continues_late), best, math.inf, "outbid", numbers)
@@ -299,7 +299,7 @@ class Decor:
 
 def _shares_device(job: JobRow, quantum: float) -> bool:
     """Return whether the job may have a share of a device."""
-    return quantum < 1.0 and job.speed.sizes == (1,)
+    return quantum < 1.0 and job.speedup.sizes == (1,)
 
 
 def _state(

@@ -32,7 +32,7 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     quantiles, low, mid, high = _batches_left(round, curves, exact, goal, ends_at)
     speedups = [table.speedups[row] for row in rows.tolist()] if chooses_sizes else []
     if chooses_sizes:
-        throughput = np.array([speed.rate(speed.best(round.devices) or 1) for speed in speedups])
+        throughput = np.array([speed.throughput(speed.best(round.devices) or 1) for speed in speedups])
     else:
         throughput = table.throughput(rows)
     quantiles = quantiles / throughput[:, None]

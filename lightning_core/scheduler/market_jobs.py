@@ -51,7 +51,7 @@ def throughput_table(speed: SpeedUp, interval: float, max_nodes: int | None = No
     table = [0.0]
     for number in range(1, max_nodes + 1):
         size = max((one for one in speed.sizes if one <= number), default=None)
-        table.append(0.0 if size is None else max(table[-1], interval * speed.rate(size)))
+        table.append(0.0 if size is None else max(table[-1], interval * speed.throughput(size)))
     return min_nodes, tuple(table)
 
 

@@ -119,7 +119,7 @@ def record_progress(table: JobTable, row: int, report: Report, now: float) -> No
 def _measure_resize(table: JobTable, row: int, report: Report, trained: int, now: float) -> None:
     """Measure what a resize has cost, from the first report with batches after it."""
     if not isnan(table.resizing_since[row]) and table.incarnation[row] > table.resizing_from[row]:
-        throughput = table.speedups[row].rate(len(table.home[row]))
+        throughput = table.speedups[row].throughput(len(table.home[row]))
         # Seconds of training since it arrived; the rest of the time is the cost.
         spent = min(report.busy, trained / throughput) if throughput > 0 else 0.0
         took = max(now - float(table.resizing_since[row]) - spent, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verdict, VerdictChanged
 from lightning_core.core.arrays import BoolArray, FloatArray
-from lightning_core.core.durations import FARTHEST
+from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.scheduler.forecasting import MID, between
@@ -20,7 +20,7 @@ BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.
 # Cells that a curve of whole evaluations must have: each is an average already, and there are few.
 MIN_EVALUATIONS = 4
 # A forecast of more batches is not shown.
-FARTHEST_BATCH = 1e12
+MAX_FORECAST_BATCHES = 1e12
 # A forecast is not trusted beyond this many times what a job has trained.
 MAX_EXTRAPOLATION = 10.0
 # Characters of a text from outside.
@@ -75,17 +75,17 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
         return Reason("too_early")
     if belief == MISSED:
         return Reason("late_held" if table.holds[row] else "late_goes_on")
-    if belief in (INFEASIBLE, AT_RISK) and table.ends_first(row) and table.reach[row] < FARTHEST_BATCH:
+    if belief in (INFEASIBLE, AT_RISK) and table.ends_first(row) and table.reach[row] < MAX_FORECAST_BATCHES:
         code = "ends_before_known" if table.exact[row] else "ends_before"
         return Reason(code, (float(table.ends_at[row]), float(table.reach[row])), table.limits[row])
     limited = table.ends_by[row] < table.deadline[row]  # by max_time or the like
     spare = float(table.spare[row])
     if belief == INFEASIBLE:
         needs, code = float(table.work_low[row]), "too_long_for_end" if limited else "too_long"
-        return Reason(code, (needs, spare)) if needs < FARTHEST else Reason("flat")
+        return Reason(code, (needs, spare)) if needs < MAX_FORECAST else Reason("flat")
     if directive.reason.code in STANDS_STILL:
         needs = float(table.work_mid[row])
-        return Reason("stands_still", (needs, spare)) if needs < FARTHEST else Reason("unsure")
+        return Reason("stands_still", (needs, spare)) if needs < MAX_FORECAST else Reason("unsure")
     early = min(float(table.deadline[row]), float(table.ends_by[row])) - float(table.finish[row])
     if not isfinite(early):  # the policy cannot say
         return directive.reason
@@ -119,7 +119,7 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
     throughput = float(table.throughput(rows)[0])
     if target.work is not None:
         more = max(target.work - batches, 1.0) / throughput
-        if more < FARTHEST:
+        if more < MAX_FORECAST:
             return "batches_more", (batches, float(target.work), more)
         return ("batches", (batches, float(target.work))) if batches else ("", ())
     if isnan(table.loss[row]):
@@ -215,7 +215,7 @@ def _finish(table: JobTable, row: int, now: float) -> tuple[float, float, float]
     """Return the early, likely and late end: the planned end and the uncertainty of the work around it."""
     finish = float(table.finish[row])
     low, mid, high = (float(column[row]) for column in (table.work_low, table.work_mid, table.work_high))
-    if table.belief[row] == UNKNOWN or not mid < FARTHEST:
+    if table.belief[row] == UNKNOWN or not mid < MAX_FORECAST:
         return None
     if not isfinite(finish):
         finish = now + mid  # not planned: the end that it would have alone

@@ -201,7 +201,7 @@ class SchedulerActor:
         await self._ready()
         self._known(name)
         speed = self._host.scheduler.speedup(name)
-        return {size: speed.rate(size) for size in speed.sizes} if speed.known else {}
+        return {size: speed.throughput(size) for size in speed.sizes} if speed.known else {}
 
     async def about(self) -> dict[str, Any]:
         """Return a description of the pool: process id, folder, devices and settings."""

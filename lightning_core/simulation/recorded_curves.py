@@ -60,27 +60,27 @@ class Curve:
     seconds_per_batch: float | None = None
     restarts: int = 0
 
-    def reports(self, most: int = 1000) -> tuple[FloatArray, FloatArray]:
-        """The curve in at most so many blocks of equally many rows; rows that fill no block are left out.
+    def reports(self, max_blocks: int = 1000) -> tuple[FloatArray, FloatArray]:
+        """Return the curve in blocks of equally many rows; rows that fill no block are left out.
 
         Args:
-            most: blocks.
+            max_blocks: Maximum number of blocks.
 
         Returns:
             Position of each block's last row, and the mean loss over the block, both of shape ``(m,)``.
 
         Raises:
-            ValueError: if ``most`` is not positive.
+            ValueError: If ``max_blocks`` is below 1.
 
         Example::
 
             >>> rows = np.arange(1.0, 6.0)
-            >>> Curve("a", "cv", "a", "a", rows, 6.0 - rows).reports(most=2)
+            >>> Curve("a", "cv", "a", "a", rows, 6.0 - rows).reports(max_blocks=2)
             (array([3.]), array([4.]))
         """
-        if most < 1:
-            raise ValueError(f"most must be at least 1 block, got {most}")
-        block = -(-len(self.loss) // most)
+        if max_blocks < 1:
+            raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
+        block = -(-len(self.loss) // max_blocks)
         full = len(self.loss) // block * block
         return self.position[block - 1 : full : block], self.loss[:full].reshape(-1, block).mean(axis=1)
 

@@ -59,7 +59,12 @@ def test_an_accuracy_that_must_be_reached(capsys: pytest.CaptureFixture[str]) ->
     [
         ("periods", "day", "periods: expected a list of names, got 'day'"),
         ("gpus", {"v100": "dear"}, "gpus.v100: must be a number, got 'dear'"),
-        ("levels", {"fp32": {"accuracy": 0.9}}, "levels.fp32: speed is missing"),
+        ("levels", {"fp32": {"accuracy": 0.9}}, "levels.fp32: throughput is missing"),
+        (
+            "levels",
+            {"fp32": {"accuracy": 0.9, "speed": {"v100": 166}}},
+            "levels.fp32.speed: 'speed' is now called 'throughput'",
+        ),
         ("nodes", {"harbour": {"gpus": {"v100": 1}, "colour": 1}}, "nodes.harbour.colour: unknown key 'colour'"),
         (
             "jobs",

@@ -61,7 +61,7 @@ def test_every_period_sends_everybody_where_the_plan_has_it() -> None:
     pool = Pool(names)
     acting = PlanExecutor(placement, pool.tell, ReconfigurationLimits(cost=5.0))
     with pytest.raises(ValueError, match="no period has begun: call begin first"):
-        acting.meet({"cars": 18.0})
+        acting.serve({"cars": 18.0})
     acting.begin(0)
     night = {job_name(DEMANDS, task): now[0] for task, now in placement.served.items() if now[0] is not None}
     assert pool.where() == {name: (choice.location, 1) for name, choice in night.items()}
@@ -80,11 +80,11 @@ def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there()
     acting = PlanExecutor(placement, pool.tell, ReconfigurationLimits(cost=5.0, moves=1))
     acting.begin(1)
     before = pool.where()
-    changes = acting.meet({"cars": 18.0})
+    changes = acting.serve({"cars": 18.0})
     assert sorted(change.kind for change in changes) == ["left", "moved"]
     moved = next(job_name(DEMANDS, change.task) for change in changes if change.kind == "moved")
     assert pool.where() == before | {moved: (CLOUD, 2)}
-    [back] = acting.meet({"cars": 15.0})
+    [back] = acting.serve({"cars": 15.0})
     assert back.kind == "released"
     assert pool.where() == before | {moved: (CLOUD, 1)}
     acting.begin(0)  # the plan's own places hold again

@@ -42,16 +42,16 @@ def near(tasks: int = 1, **more: Any) -> PlacedJob:
 
 def test_where_there_is_room_a_task_grows() -> None:
     now = Reconfigurer(planned({"n": 12.0}, a=near()), 0)
-    [change] = now.meet({"a": 18.0})
+    [change] = now.serve({"a": 18.0})
     assert (change.kind, change.before.gpu_count, change.after.gpu_count, change.reason) == (
         "grown",
         10,
         12,
         "there is room in n",
     )
-    [back] = now.meet({"a": 15.0})
+    [back] = now.serve({"a": 15.0})
     assert (back.kind, back.after.gpu_count) == ("released", 10)
-    assert not now.meet({"a": 15.0})
+    assert not now.serve({"a": 15.0})
 
 
 def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> Placement:
@@ -65,36 +65,36 @@ def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> P
 
 def test_where_there_is_none_it_moves_and_stays_where_it_is_then() -> None:
     now = Reconfigurer(standing("n", {"n": 11.0, "m": 12.0}, a=near()), 0)
-    [moved] = now.meet({"a": 18.0})
+    [moved] = now.serve({"a": 18.0})
     assert (moved.kind, moved.after.location) == ("moved", "m")
     assert moved.reason == "11 of 12 v100 are free in n, m has room"
-    [back] = now.meet({"a": 15.0})
+    [back] = now.serve({"a": 15.0})
     assert (back.kind, back.after.location) == ("released", "m")
     small = Reconfigurer(standing("n", {"n": 11.0, "m": 11.0}, a=near()), 0)
-    [left] = small.meet({"a": 18.0})
+    [left] = small.serve({"a": 18.0})
     assert left.reason == "11 of 12 v100 are free in n, and no other location has room"
 
 
 def test_of_one_job_some_may_grow_and_others_not() -> None:
     """What each has is given back as it was taken, and who was left is served once there is room."""
     now = Reconfigurer(standing("n", {"n": 22.0}, a=near(2)), 0)
-    assert [change.kind for change in now.meet({"a": 18.0})] == ["grown", "left"]
-    assert [change.kind for change in now.meet({"a": 18.0})] == ["left"]
-    assert [change.kind for change in now.meet({"a": 15.0})] == ["released"]
-    assert [change.kind for change in now.meet({"a": 16.5})] == ["grown", "grown"]
+    assert [change.kind for change in now.serve({"a": 18.0})] == ["grown", "left"]
+    assert [change.kind for change in now.serve({"a": 18.0})] == ["left"]
+    assert [change.kind for change in now.serve({"a": 15.0})] == ["released"]
+    assert [change.kind for change in now.serve({"a": 16.5})] == ["grown", "grown"]
     assert sum(choice.gpu_count for choice in now.now.values()) == 22
 
 
 def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
-    [left] = Reconfigurer(planned({"n": 10.0}, a=near(moves=False)), 0).meet({"a": 18.0})
+    [left] = Reconfigurer(planned({"n": 10.0}, a=near(moves=False)), 0).serve({"a": 18.0})
     assert (left.kind, left.reason) == ("left", "10 of 12 v100 are free in n, and it must not move")
     far = near(delay=90.0)
-    [dear] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(cost=0.5)).meet({"a": 18.0})
+    [dear] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(cost=0.5)).serve({"a": 18.0})
     assert dear.kind == "left"
     assert "cloud would cost 2." in dear.reason
-    [moved] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(cost=5.0)).meet({"a": 18.0})
+    [moved] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(cost=5.0)).serve({"a": 18.0})
     assert (moved.kind, moved.after.location) == ("moved", CLOUD)
-    [none] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(5.0, moves=0)).meet({"a": 18.0})
+    [none] = Reconfigurer(planned({"n": 10.0}, a=far), 0, ReconfigurationLimits(5.0, moves=0)).serve({"a": 18.0})
     assert (none.kind, none.reason) == (
         "left",
         "10 of 12 v100 are free in n, and 0 tasks have moved already, the limit",
@@ -107,10 +107,10 @@ def test_another_type_will_do_where_it_is_not_too_dear() -> None:
     demands = Demands(("day",), gpus, levels, nodes, {"a": near()}, Cloud(delay=40.0), EdgePrices(0.5))
     choice = next(one for one in demands.choices(demands.jobs["a"]) if (one.location, one.gpu) == ("n", "v100"))
     placement = Placement(demands, {Task("a", 0): (choice,)})
-    [grown] = Reconfigurer(placement, 0, ReconfigurationLimits(cost=1.0)).meet({"a": 18.0})
+    [grown] = Reconfigurer(placement, 0, ReconfigurationLimits(cost=1.0)).serve({"a": 18.0})
     assert (grown.kind, grown.after.gpu, grown.after.gpu_count) == ("grown", "eight", 2)
     assert grown.reason == "11 of 12 v100 are free in n, but 2 eight are"
-    [partly] = Reconfigurer(placement, 0, ReconfigurationLimits(cost=0.2)).meet({"a": 18.0})
+    [partly] = Reconfigurer(placement, 0, ReconfigurationLimits(cost=0.2)).serve({"a": 18.0})
     assert (partly.kind, partly.after.gpu, partly.after.gpu_count) == ("partly", "v100", 11)
 
 
@@ -118,46 +118,46 @@ def test_who_may_go_makes_way_for_who_may_not() -> None:
     """The one that this costs the least; it stays there afterwards."""
     jobs = {"a": near(), "b": near(delay=90.0), "c": near(delay=90.0, sample=4.0), "d": near(delay=90.0, moves=False)}
     now = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=2.0))
-    [left] = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=0.1)).meet({"a": 18.0})
+    [left] = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=0.1)).serve({"a": 18.0})
     assert left.kind == "left"
-    moved, grown = now.meet({"a": 18.0})
+    moved, grown = now.serve({"a": 18.0})
     assert (moved.task.job, moved.kind, moved.after.location) == ("b", "moved", CLOUD)
     assert moved.reason == "makes room for a, task 0 in n"
     assert (grown.task.job, grown.kind, grown.reason) == ("a", "grown", "b, task 0 made room in n")
-    assert [change.kind for change in now.meet({"a": 15.0})] == ["released"]
+    assert [change.kind for change in now.serve({"a": 15.0})] == ["released"]
     assert now.now[Task("b", 0)].location == CLOUD
     still = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(2.0, moves=0))
-    assert [change.kind for change in still.meet({"a": 18.0})] == ["left"]
+    assert [change.kind for change in still.serve({"a": 18.0})] == ["left"]
 
 
 def test_who_cannot_have_all_takes_what_there_is() -> None:
     now = Reconfigurer(standing("n", {"n": 22.0}, a=near(moves=False), b=near(moves=False)), 0)
-    [partly] = now.meet({"a": 22.5})
+    [partly] = now.serve({"a": 22.5})
     assert (partly.kind, partly.before.gpu_count, partly.after.gpu_count) == ("partly", 10, 12)
     assert partly.reason == "12 of 15 v100 are free in n, and it must not move"
-    assert [change.kind for change in now.meet({"a": 22.5})] == ["left"]
-    [back] = now.meet({"a": 15.0})
+    assert [change.kind for change in now.serve({"a": 22.5})] == ["left"]
+    [back] = now.serve({"a": 15.0})
     assert (back.kind, back.after.gpu_count) == ("released", 10)
     parts = replace(planned({"n": 22.0}, a=near()).demands, whole=False, nodes={"n": Node({"v100": 11.0}, 6.5)})
     choice = next(one for one in parts.choices(parts.jobs["a"]) if one.location == "n")
     thin = Reconfigurer(Placement(parts, {Task("a", 0): (choice,)}), 0)
-    [partly] = thin.meet({"a": 30.0})
+    [partly] = thin.serve({"a": 30.0})
     assert partly.after.gpu_count == pytest.approx(10 * 6.5 / 0.4 / 15)  # its line is full before its GPUs are
 
 
 def test_whoever_lacks_the_most_comes_first() -> None:
     now = Reconfigurer(planned({"n": 26.0}, a=near(), b=near()), 0)
-    changes = now.meet({"a": 18.0, "b": 22.5})
+    changes = now.serve({"a": 18.0, "b": 22.5})
     assert [(change.task.job, change.kind) for change in changes] == [("b", "grown"), ("a", "partly")]
 
 
 @pytest.mark.parametrize(
-    ("rates", "words"),
-    [({"c": 1.0}, "rates must be of the jobs a, got 'c'"), ({"a": 0.0}, "rate must be positive, got 0.0")],
+    ("arrival_rates", "words"),
+    [({"c": 1.0}, "arrival_rates must be of the jobs a, got 'c'"), ({"a": 0.0}, "rate must be positive, got 0.0")],
 )
-def test_what_cannot_be_met(rates: dict[str, float], words: str) -> None:
+def test_what_cannot_be_met(arrival_rates: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Reconfigurer(planned({"n": 12.0}, a=near()), 0).meet(rates)
+        Reconfigurer(planned({"n": 12.0}, a=near()), 0).serve(arrival_rates)
 
 
 @pytest.mark.parametrize(("cost", "moves", "words"), [(-1.0, 1, "cost must be at least 0"), (1.0, -1, "moves must be")])
@@ -180,7 +180,7 @@ def test_no_place_ever_gives_more_than_it_has(story: list[tuple[str, float]], gp
     still = now.now[Task("b", 0)].location
     for name, rate in story:
         before = dict(now.now)
-        for change in now.meet({name: rate}):
+        for change in now.serve({name: rate}):
             assert change.before == before[change.task]
             before[change.task] = change.after
             assert (change.kind == "moved") == (change.before.location != change.after.location)

@@ -116,7 +116,7 @@ def test_an_index_that_is_wrong(tmp_path: Path, index: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "position", "loss"),
+    ("max_blocks", "position", "loss"),
     [
         (7, [1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1]),
         (1000, [1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1]),
@@ -125,15 +125,15 @@ def test_an_index_that_is_wrong(tmp_path: Path, index: str, words: str) -> None:
         (1, [7], [4.0]),
     ],
 )
-def test_reports_are_equal_blocks(most: int, position: list[float], loss: list[float]) -> None:
+def test_reports_are_equal_blocks(max_blocks: int, position: list[float], loss: list[float]) -> None:
     curve = Curve("a", "a", "a", "a", np.arange(1.0, 8.0), np.arange(7.0, 0.0, -1.0))
-    at, means = curve.reports(most)
+    at, means = curve.reports(max_blocks)
     assert at.tolist() == position
     assert means.tolist() == loss
 
 
 def test_reports_of_no_blocks() -> None:
-    with pytest.raises(ValueError, match="most must be at least 1 block, got 0"):
+    with pytest.raises(ValueError, match="max_blocks must be at least 1, got 0"):
         Curve("a", "a", "a", "a", np.ones(1), np.ones(1)).reports(0)
 
 
