@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,12 +23,17 @@ from lightning_core.core.targets import (
     BatchTarget,
     LossTarget,
     Target,
-    as_target,
-    parse_target,
-    target_from_dict,
 )
 from lightning_core.core.targets.base import STEP_LOSS
-from lightning_core.core.validation import checked
+from lightning_core.core.targets.conformance import (
+    CHECKS,
+    check_met,
+    check_registered,
+    check_scale,
+    check_spelling,
+    check_target,
+    check_words,
+)
 from lightning_core.history.history import History
 from lightning_core.report.card import card
 from lightning_core.scheduler.scheduler import Scheduler
@@ -97,9 +101,10 @@ EXAMPLES: list[Target] = [
 
 @pytest.fixture(autouse=True)
 def with_a_kind_of_our_own() -> Iterator[None]:
+    before = list(TARGETS)
     TARGETS.append(PerplexityTarget)
     yield
-    TARGETS.remove(PerplexityTarget)
+    TARGETS[:] = before
 
 
 @pytest.fixture(params=EXAMPLES, ids=str)
@@ -113,59 +118,83 @@ def test_every_kind_has_an_example() -> None:
     assert len({kind.KEY for kind in TARGETS}) == len(TARGETS)
 
 
-def test_it_is_read_from_its_own_spelling(target: Target) -> None:
-    assert parse_target(str(target)) == target
-    assert as_target(target) is target
-    assert as_target(str(target)) == target
-    assert target_from_dict(json.loads(json.dumps(target.to_dict()))) == target
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_every_target_conforms(check: Callable[[Target], None], target: Target) -> None:
+    check(target)
+
+
+def test_bundles_and_pages_take_it(target: Target) -> None:
     assert read_target(target.to_dict()) == target
     assert read_target(str(target)) == target
-    assert target.KEY in target.to_dict()
-    assert set(target.to_dict()) <= set(target.KEYS)
-    assert pickle.loads(pickle.dumps(target)) == target
-    assert checked(target, Target) is target
-
-
-def test_no_other_kind_takes_its_spelling(target: Target) -> None:
-    for kind in TARGETS:
-        if kind is not type(target):
-            assert kind.from_line(str(target)) is None
-            assert kind.from_terms(target.to_dict()) is None
-    assert all(type(parse_target(form)) is type(target) for form in type(target).FORMS)
-
-
-def test_what_falls_comes_down_to_the_threshold_as_the_value_reaches_the_goal(target: Target) -> None:
-    assert target.logged(target.falling(0.3)) == pytest.approx(0.3)
-    assert target.reaches(target.goal)
-    if target.work is None:
-        assert target.falling(target.goal) == target.threshold
-        worse = target.logged(target.threshold + 0.5)
-        assert not target.reaches(worse)
-        assert target.better(worse, target.goal) == target.goal
-    else:
-        assert math.isnan(target.threshold)
-
-
-def test_it_is_met_by_what_was_done_or_seen(target: Target) -> None:
-    goal, batches = target.goal, target.work or 100
-    values = [goal] * max(5, target.evaluations)
-    assert target.is_met(batches, values, False, 5)
-    assert target.is_met(batches, values, True, 5)
-    assert target.reached(batches, values, True, 5) == pytest.approx(goal)
-    if target.work is None:
-        assert not target.is_met(batches, [], True, 5)
-        assert not target.is_met(batches, values[:4], False, 5)
-        assert target.reached(batches, [], False, 5) is None
-    else:
-        assert not target.is_met(batches - 1, values, True, 5)
-
-
-def test_people_are_told_of_it(target: Target) -> None:
     for words in (target.show(target.goal), target.axis, target.quantity, target.observed, str(target)):
-        assert clean(words) == words != ""
-    assert target.show(target.goal) in target.describe_progress(3, target.goal)
-    assert target.describe_progress(3, None)
+        assert clean(words) == words
     assert str(target).replace("<", "&lt;").replace(">", "&gt;") in card("a", target, [(1.0, 0.5)], None)
+
+
+@dataclass(frozen=True, slots=True)
+class WrongTarget(PerplexityTarget):
+    """Nothing is wrong with it by itself; each of those derived from it has one mistake."""
+
+    KEY: ClassVar[str] = "wrong"
+    KEYS: ClassVar[tuple[str, ...]] = ("wrong", "perplexity")
+    FORMS: ClassVar[tuple[str, ...]] = ("wrong 20",)
+
+    @classmethod
+    def from_line(cls, text: str) -> Self | None:
+        match = re.fullmatch(r"wrong (\S+)", text)
+        return None if match is None else cls(float(match[1]))
+
+    @classmethod
+    def from_terms(cls, terms: Mapping[str, Any]) -> Self | None:
+        return cls(float(terms["wrong"])) if terms.keys() == {"wrong"} else None
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        return cls(value["wrong"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"wrong": self.perplexity}
+
+    def __str__(self) -> str:
+        return f"wrong {self.perplexity:g}"
+
+
+def wrong(**members: Any) -> Target:
+    """A target with these members instead of the right ones."""
+    kind = type("Mistaken", (WrongTarget,), {"__slots__": (), "__module__": __name__, **members})
+    globals()["Mistaken"] = kind  # where pickle looks for it
+    TARGETS.append(kind)
+    made: Target = kind(4.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("members", "check", "rule"),
+    [
+        ({"KEY": "metric"}, check_registered, "KEY 'metric' of Mistaken must be its own, but is that of LossTarget"),
+        ({"KEYS": ("x",)}, check_registered, r"keys of KEYS \('x',\), got \['wrong'\]"),
+        ({"__str__": lambda self: f"wrong {self.perplexity + 1:g}"}, check_spelling, r"parse_target\('wrong 5'\) must"),
+        ({"__str__": lambda _: "9 batches"}, check_spelling, "'9 batches' must not be read as a BatchTarget"),
+        ({"threshold": 0.0}, check_scale, "threshold must be falling"),
+        ({"grows": True}, check_scale, "more of what falls is worse"),
+        ({"is_met": lambda *_: True}, check_met, "no evaluation must not meet it"),
+        ({"is_met": lambda *_: False}, check_met, "values at the goal must meet it"),
+        ({"evaluations": 3, "is_met": lambda *a: len(a[2]) > 1}, check_met, "2 evaluations must not meet it"),
+        ({"show": lambda *_: ""}, check_words, "show must be words on one line"),
+        ({"describe_progress": lambda *_: "?"}, check_words, "describe_progress must say what to reach"),
+    ],
+)
+def test_the_suite_names_the_rule_that_a_target_breaks(members: dict[str, Any], check: Any, rule: str) -> None:
+    check_target(wrong())
+    TARGETS.pop()
+    with pytest.raises(AssertionError, match=rule):
+        check(wrong(**members))
+
+
+def test_a_target_that_is_in_no_table_is_told_where_to_go() -> None:
+    TARGETS.remove(PerplexityTarget)
+    with pytest.raises(AssertionError, match=r"PerplexityTarget must be in lightning_core\.core\.targets\.TARGETS"):
+        check_target(PerplexityTarget(4.0))
 
 
 def test_it_goes_through_journal_scheduler_and_history_until_it_is_met(target: Target, tmp_path: Path) -> None:

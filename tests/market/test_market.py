@@ -29,6 +29,7 @@ from lightning_core.market import (
 from lightning_core.market.observation import Forecast, Observation, SpotPolicy
 from lightning_core.market.optimum import by_labels, optimum
 from lightning_core.market.policies import (
+    SPOT_POLICIES,
     Ahanp,
     Ahap,
     AllOrNothing,
@@ -39,6 +40,7 @@ from lightning_core.market.policies import (
     UniformProgress,
 )
 from lightning_core.market.policies.chain import transitions
+from lightning_core.market.policies.conformance import CHECKS, check_spot_policy
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.progress_grid import grid_of
 from lightning_core.market.safety_net import SafetyNet
@@ -230,29 +232,74 @@ def worlds(draw: st.DrawFn, intervals: int = 10) -> tuple[SpotJob, Market]:
 
 @pytest.mark.stories
 @pytest.mark.parametrize("name", POLICIES)
-@given(world=worlds(), seed=st.integers(0, 99), overhead=st.sampled_from(["total", "launches"]))
+@given(world=worlds(), seed=st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
-def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: int, overhead: Any) -> None:
-    """In time whatever is forecast and whatever goes, within what there is, the same whoever plays beside it."""
+def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: int) -> None:
+    for check in CHECKS:
+        check(POLICIES[name], world, seed)
+
+
+@given(world=worlds(), overhead=st.sampled_from(["total", "launches"]))
+@settings(max_examples=30, deadline=None)
+def test_a_ledger_adds_up(world: tuple[SpotJob, Market], overhead: Any) -> None:
     job, market = world
     terms: Any = {"overhead": overhead, "preemption_cost": job.preemption_cost}
-    noise = MarketForecaster(Noisy(2.0, seed=seed), Noisy(2.0, 8.0, "heavy", seed))
-    ledger = alone(POLICIES[name](), job, market, noise, **terms)
-    intervals = slice(0, job.deadline)
-    held = (ledger.spot + ledger.on_demand)[0, intervals]
-    assert ledger.on_time.all()
-    assert np.all((held == 0) | ((held >= job.min_nodes) & (held <= job.max_nodes)))
-    assert np.all(ledger.spot[0, intervals] <= market.available[intervals])
-    assert np.all((ledger.spot >= 0) & (ledger.on_demand >= 0))
+    ledger = alone(MaxSpot(), job, market, **terms)
     assert job.preemption_cost or np.all(np.diff(ledger.progress[0]) >= 0)
     assert ledger.cost[0] == pytest.approx(ledger.paid.sum())
-    free = alone(POLICIES[name](), job, market, noise, guarded=False, **terms)
+    free = alone(MaxSpot(), job, market, guarded=False, **terms)
     kept = free.on_demand[0, -1] + (free.spot[0, -1] if overhead == "total" else 0)
     assert free.late[0] == job.intervals_after(job.work - free.progress[0, -1], int(kept))
-    others = backtest([OnDemand(), POLICIES[name](), MaxSpot()], JobBatch([job] * 3, market, [0] * 3), noise, **terms)
-    assert np.array_equal(others[1].spot[2], ledger.spot[0])
-    if overhead == "total":
-        assert ledger.utility[0] <= optimum(JobBatch([job], market, [0]))[0] + 1e-9
+
+
+def test_every_registered_policy_is_in_the_suite() -> None:
+    assert {type(make()) for make in POLICIES.values()} == {type(make()) for make in SPOT_POLICIES.values()}
+
+
+class Wrong(MaxSpot):
+    """MaxSpot with one mistake."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+        self.intervals = 0
+
+    def decide(self, observation: Observation) -> tuple[Any, Any]:
+        self.intervals += 1
+        spot, on_demand = super().decide(observation)
+        match self.mistake:
+            case "half":
+                return spot / 2, on_demand
+            case "negative":
+                return spot - 99, on_demand
+            case "shape":
+                return spot[:1], on_demand
+            case "changes":
+                observation.progress[:] = 0.0
+            case "counts on":
+                return spot, on_demand + self.intervals
+            case "looks ahead":
+                return spot, on_demand + observation.batch.available[:, -1]
+            case "neighbours":
+                return spot, on_demand + len(observation.batch)
+        return spot, on_demand
+
+
+@pytest.mark.parametrize(
+    ("mistake", "rule"),
+    [
+        ("half", "spot nodes must be whole, got float64"),
+        ("negative", "spot nodes must be at least 0"),
+        ("shape", r"spot nodes must have shape \(2,\), got \(1,\)"),
+        ("changes", "must not change the observation"),
+        ("counts on", "interval 0 must start anew"),
+        ("looks ahead", "must not look at prices and counts after the interval"),
+        ("neighbours", "a job must get the same whatever plays beside it"),
+    ],
+)
+def test_the_suite_names_the_rule_that_a_policy_breaks(mistake: str, rule: str) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        check_spot_policy(lambda: Wrong(mistake))
 
 
 def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:

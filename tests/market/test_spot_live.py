@@ -449,15 +449,6 @@ def test_what_a_loss_costs_is_a_start_and_what_was_not_saved() -> None:
     assert run.jobs[0].preemption_cost == pytest.approx(0.5)  # of intervals of ten seconds
 
 
-@pytest.mark.parametrize("name", sorted(SPOT_POLICIES))
-def test_every_policy_can_begin_in_the_middle(name: str) -> None:
-    plan = OnlinePlan(SPOT_POLICIES[name](), MarketForecaster(LastValue()))
-    held = plan.decide(
-        PAPER, market([9] * 12), 0, 8, 62.0, NodeCounts()
-    )  # 18 left in two intervals: none of them can wait
-    assert 0 < held.all <= 12
-
-
 def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
     path = tmp_path / "wishes"
     script = f"echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND >> {path}"
