@@ -53,7 +53,8 @@ def run_on_market(
         provisioner, present, simulated = stack.enter_context(_nodes(bundle, options.ray, options.provision))
         from lightning_core.cloud.market_replay import MarketReplay
         from lightning_core.cluster.cluster import Cluster
-        from lightning_core.cluster.spot_watcher import SpotWatcher, min_size
+        from lightning_core.cluster.planned_jobs import min_size
+        from lightning_core.cluster.spot_watcher import SpotWatcher
 
         devices = bundle.settings.devices
         asked = time.monotonic()
