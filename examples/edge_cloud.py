@@ -40,7 +40,7 @@ from torch.utils.data import TensorDataset  # noqa: E402
 from lightning_core.callbacks import ElasticLoader  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
-from lightning_core.cluster.worker_slots import LOCATION_LABEL  # noqa: E402
+from lightning_core.cluster.device_groups import LOCATION_LABEL  # noqa: E402
 from lightning_core.core.answers import JobStatus  # noqa: E402
 from lightning_core.core.commands import Cancel  # noqa: E402
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan  # noqa: E402

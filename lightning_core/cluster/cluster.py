@@ -23,9 +23,9 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cloud.ray_cluster import has_token, start_local_ray
+from lightning_core.cluster.device_groups import LOCATION_LABEL
 from lightning_core.cluster.pool_manager import start_pool_manager
 from lightning_core.cluster.ray_calls import answer, call
-from lightning_core.cluster.worker_slots import LOCATION_LABEL
 from lightning_core.core.events import Close, Event
 from lightning_core.core.jobs import Job
 from lightning_core.node.signals import descendants, describe_signal, kill_all, recorded_signals
@@ -56,7 +56,7 @@ class Cluster:
         kind: Kind of the devices.
         devices: Number of devices.
         cores: Cores of each device, if they are CPUs.
-        locations: Location of each device (label :data:`~.worker_slots.LOCATION_LABEL` of nodes); empty for any.
+        locations: Location of each device (label :data:`~.device_groups.LOCATION_LABEL` of nodes); empty for any.
         min_devices: Number of devices that the pool needs to open, if nodes come and go; None for all.
         warming: Called while the pool opens, with the number of warm workers and of all workers.
 

@@ -12,21 +12,13 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping
-from typing import Any
-
-import ray
-from ray.exceptions import RayError
-from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from lightning_core.cloud.provisioner import list_nodes
 from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.cluster.worker_slots import DEVICE_TIMEOUT, POLL_INTERVAL, WorkerSlots
 
-# Label with the id of a node, set by Ray.
-NODE_ID = "ray.io/node-id"
 NO_NODE = "no node provides it"
 
 
@@ -54,31 +46,26 @@ class NodeSlots(WorkerSlots):
 
     async def open(self) -> None:
         async with self._opening:
-            if self._groups:
+            if self._opened:
                 return
-            groups = await asyncio.to_thread(
-                lambda: [self._existing_group(device) for device in range(len(self.names))]
-            )
-            self._groups = groups
-            try:
-                await self._wait_for_nodes()
-            except BaseException:
-                self._groups = []
-                raise
+            await asyncio.to_thread(self._groups.find)
+            await self._wait_for_nodes()
+            self._opened = True
 
     async def _wait_for_nodes(self) -> None:
-        for device, group in enumerate(self._groups):
-            if group is not None and (node := await asyncio.to_thread(_node_of, group)) is not None:
+        for device in range(len(self._nodes)):
+            had_group = self._groups.has(device)
+            if had_group and (node := await asyncio.to_thread(self._groups.node_of, device)) is not None:
                 self._nodes[device] = node  # of an earlier pool manager
                 self._begin(device)
-            elif group is not None:
+            elif had_group:
                 await asyncio.to_thread(self._give_up_device, device)
             for slot in self._on(device):
-                slot.settled = slot.settled or group is None
+                slot.settled = slot.settled or not had_group
         until = time.monotonic() + DEVICE_TIMEOUT
         while sum(node is not None for node in self._nodes) < self._min_devices:
             if time.monotonic() > until:
-                raise RuntimeError(f"no free device: the cluster has no free {self._resource}")
+                raise RuntimeError(f"no free device: {self._groups.missing()}")
             await self._follow_nodes()
             await asyncio.sleep(POLL_INTERVAL)
 
@@ -94,7 +81,7 @@ class NodeSlots(WorkerSlots):
     async def _follow_nodes(self) -> None:
         """Give up the devices of nodes that leave, once they are idle, and add those of new nodes."""
         async with self._following:
-            await self._follow(await asyncio.to_thread(list_nodes, self._resource))
+            await self._follow(await asyncio.to_thread(list_nodes, self._groups.resource))
 
     async def _follow(self, listed: Mapping[str, str]) -> None:
         for device, node in enumerate(self._nodes):
@@ -106,7 +93,7 @@ class NodeSlots(WorkerSlots):
             if None not in self._nodes:
                 return
             device = self._nodes.index(None)
-            self._groups[device] = await asyncio.to_thread(self._make_group, device, node)
+            await asyncio.to_thread(self._groups.create_on, device, node)
             self._nodes[device] = node
             self._begin(device)
 
@@ -116,40 +103,14 @@ class NodeSlots(WorkerSlots):
             self.spawn(self._fill(slot))
 
     def _give_up_device(self, device: int) -> None:
-        group, self._groups[device] = self._groups[device], None
+        self._groups.forget(device)
         for slot in self._on(device):
             self._kill_actor(slot.name)
             slot.assign(None)
             slot.problem, slot.unavailable, slot.settled = NO_NODE, True, True
         self._kill_actor(f"arbiter-{device}")
         self.arbiters[device] = ""
-        if group is not None:
-            remove_placement_group(group)
-
-    def _has_group(self, device: int) -> bool:
-        return self._groups[device] is not None
+        self._groups.remove(device)
 
     def _on(self, device: int) -> list[WorkerSlot]:
         return [slot for slot in self if slot.device == device]
-
-    def _existing_group(self, device: int) -> Any | None:
-        try:
-            return ray.util.get_placement_group(self._group_name(device))
-        except ValueError:  # it does not exist
-            return None
-
-    def _make_group(self, device: int, node: str) -> Any:
-        where = [{NODE_ID: node}]
-        return placement_group(
-            [{self._resource: 1}], "PACK", self._group_name(device), "detached", bundle_label_selector=where
-        )
-
-    def _remove_group(self, device: int) -> None:
-        with contextlib.suppress(RayError):
-            if (group := self._existing_group(device)) is not None:
-                remove_placement_group(group)
-
-
-def _node_of(group: Any) -> str | None:
-    table = placement_group_table(group)
-    return str(table["bundles_to_node_id"][0]) if table.get("state") == "CREATED" else None

@@ -14,16 +14,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import ray
-from ray._private.state import state as ray_state
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
-from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lightning_core.cluster.arbiter_actor import ArbiterActor
+from lightning_core.cluster.device_groups import DeviceGroups
 from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.node.core_claims import CoreClaim
 from lightning_core.node.device_cores import CORES
@@ -33,8 +31,6 @@ from lightning_core.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
-# Label of the nodes at a location: `ray start --labels=lightning-core/location=NAME`.
-LOCATION_LABEL = "lightning-core/location"
 # Share of a device's Ray resource that each process on it takes.
 RESOURCE_SHARE = 0.01
 # Seconds that the cluster may take to provide a device.
@@ -60,7 +56,7 @@ class WorkerSlots:
         workers_per_device: Number of workers to keep warm on each device.
         kind: Kind of the devices, ``"cpu"`` or ``"gpu"``.
         cores: Cores of each device, if they are CPUs.
-        locations: Location of each device, the value of the label :data:`LOCATION_LABEL` of its node; empty for any.
+        locations: Location of each device, as of :class:`~.device_groups.DeviceGroups`; empty for any.
 
     Attributes:
         arbiters: Path of each device arbiter's socket; empty until it is known.
@@ -69,15 +65,8 @@ class WorkerSlots:
     """
 
     def __init__(
-        self,
-        name: str,
-        devices: int,
-        workers_per_device: int,
-        kind: str,
-        cores: int = 1,
-        locations: Sequence[str] = (),
+        self, name: str, devices: int, workers_per_device: int, kind: str, cores: int = 1, locations: Sequence[str] = ()
     ) -> None:
-        self._locations = locations
         self.kind = kind
         self._cores = cores
         self._claim = CoreClaim(CORES)
@@ -87,9 +76,8 @@ class WorkerSlots:
         self.changed = asyncio.Event()
         self._all = [WorkerSlot(device, number) for device in range(devices) for number in range(workers_per_device)]
         self._name = name
-        self._resource = "GPU" if kind == "gpu" else "device"
-        self._groups: list[Any] = []
-        self._draining: dict[int, str] = {}  # devices whose nodes are draining, and those nodes
+        self._groups = DeviceGroups(name, devices, "GPU" if kind == "gpu" else "device", locations)
+        self._opened = False
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -117,7 +105,7 @@ class WorkerSlots:
         found = {}
         for device in range(len(self.names)):
             on_device = [slot for slot in self._all if slot.device == device]
-            if device in self._draining:
+            if device in self._groups.draining:
                 found[device] = "its node is draining"
             elif all(slot.worker is None and slot.unavailable for slot in on_device):
                 found[device] = on_device[0].problem
@@ -125,29 +113,11 @@ class WorkerSlots:
 
     def is_draining(self, device: int) -> bool:
         """Return whether the node of a device is draining."""
-        return device in self._draining
+        return device in self._groups.draining
 
     async def refresh(self) -> None:
         """Look up which nodes are draining, so that jobs on them can write a checkpoint and leave."""
-        self._draining = await asyncio.to_thread(self._find_draining)
-
-    def _find_draining(self) -> dict[int, str]:
-        draining = ray_state.get_draining_nodes()
-        if not draining and not self._draining:
-            return {}
-        found: dict[int, str] = {}
-        for device, group in enumerate(self._groups):
-            if group is None:
-                continue
-            table = placement_group_table(group)
-            node = table["bundles_to_node_id"][0] if table.get("state") == "CREATED" else None
-            before = self._draining.get(device)
-            # Ray no longer lists a node that is lost; its device is back once it is placed on another node.
-            if node is not None and node in draining:
-                found[device] = node
-            elif before is not None and node in (before, None):
-                found[device] = before
-        return found
+        await asyncio.to_thread(self._groups.update_draining)
 
     async def open(self) -> None:
         """Create or find the placement groups of the devices, and begin to fill the slots.
@@ -156,16 +126,15 @@ class WorkerSlots:
             RuntimeError: If no node has a free device.
         """
         async with self._opening:
-            if self._groups:
+            if self._opened:
                 return
-            groups = await asyncio.to_thread(lambda: [self._find_group(k) for k in range(len(self.names))])
+            await asyncio.to_thread(self._groups.create)
             until = time.monotonic() + DEVICE_TIMEOUT
-            while lacking := await asyncio.to_thread(_unplaced, groups):
+            while lacking := await asyncio.to_thread(self._groups.unplaced):
                 if time.monotonic() > until:
-                    where = f" on a node with {self._selector(lacking[0])}" if self._locations else ""
-                    raise RuntimeError(f"no free device: the cluster has no free {self._resource}{where}")
+                    raise RuntimeError(f"no free device: {self._groups.missing(lacking[0])}")
                 await asyncio.sleep(POLL_INTERVAL)
-            self._groups = groups
+            self._opened = True
             for slot in self._all:
                 self.spawn(self._fill(slot))
 
@@ -175,12 +144,7 @@ class WorkerSlots:
         Raises:
             RuntimeError: If one has repeatedly failed to start.
         """
-        while empty := [slot for slot in self._all if slot.worker is None]:
-            for slot in empty:
-                if slot.failures >= MAX_START_FAILURES:
-                    raise RuntimeError(slot.problem)
-            self.changed.clear()
-            await self.changed.wait()
+        await self._wait_while(lambda: [slot for slot in self._all if slot.worker is None])
 
     async def wait_until_shared(self) -> None:
         """Wait until scripts can share each device; the name of a GPU comes from the first worker on it.
@@ -189,8 +153,13 @@ class WorkerSlots:
             RuntimeError: If the first worker of a device has repeatedly failed to start.
         """
         firsts = [slot for slot in self._all if slot.number == 0]
-        while lacking := [p for p in firsts if not self.arbiters[p.device] or (self.kind == "gpu" and not p.worker)]:
-            for slot in lacking:
+        await self._wait_while(
+            lambda: [p for p in firsts if not self.arbiters[p.device] or (self.kind == "gpu" and not p.worker)]
+        )
+
+    async def _wait_while(self, lacking: Callable[[], Sequence[WorkerSlot]]) -> None:
+        while slots := lacking():
+            for slot in slots:
                 if slot.failures >= MAX_START_FAILURES:
                     raise RuntimeError(slot.problem)
             self.changed.clear()
@@ -228,7 +197,7 @@ class WorkerSlots:
                 async with asyncio.timeout(MAX_SILENCE):
                     await arbiter.close.remote()
             self._kill_actor(f"arbiter-{k}")
-            await asyncio.to_thread(self._remove_group, k)
+            await asyncio.to_thread(self._groups.remove, k)
         self._claim.release()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -245,14 +214,14 @@ class WorkerSlots:
             return
         slot.filling = True
         done = False
-        while (not done or slot.worker is None) and self._has_group(slot.device):
+        while (not done or slot.worker is None) and self._groups.has(slot.device):
             try:
                 await self._try_to_fill(slot)
                 done = True
             except Exception as error:  # whatever Ray raises: the slot must not stay empty for good
                 slot.failures += 1
                 slot.unavailable = True
-                slot.problem = await asyncio.to_thread(self._placement_problem, slot.device) or _start_problem(error)
+                slot.problem = await asyncio.to_thread(self._groups.problem, slot.device) or _start_problem(error)
                 log.warning("%s: %s", slot.name, slot.problem)
                 self.changed.set()
                 await asyncio.sleep(min(RETRY_INTERVAL * slot.failures, MAX_RETRY_INTERVAL))
@@ -285,26 +254,15 @@ class WorkerSlots:
         waited = 0.0
         try:
             while not (await asyncio.wait({asked}, timeout=RETRY_INTERVAL))[0]:
-                if not self._has_group(slot.device):
+                if not self._groups.has(slot.device):
                     raise RuntimeError(slot.problem)
-                problem = await asyncio.to_thread(self._placement_problem, slot.device)
+                problem = await asyncio.to_thread(self._groups.problem, slot.device)
                 waited += RETRY_INTERVAL
                 slot.unavailable = bool(problem) or waited > START_TIMEOUT or slot.failures > 0
                 slot.problem = problem or "its worker is starting"
             return await asked
         finally:
             asked.cancel()
-
-    def _placement_problem(self, device: int) -> str:
-        """Return why a device has no node; empty if it has one, or if that is not known."""
-        try:
-            table = placement_group_table(self._groups[device])
-        except Exception:  # only the explanation is lost
-            return ""
-        if table.get("state") == "CREATED":
-            return ""
-        reason = table.get("stats", {}).get("scheduling_state", "")
-        return f"its node is lost, and no other has a free {self._resource} ({reason or table.get('state')})"
 
     # ------------------------------------------------------------------------------------------------ Ray
 
@@ -318,41 +276,16 @@ class WorkerSlots:
         if (actor := self._find_actor(name)) is not None:
             ray.kill(actor)
 
-    def _has_group(self, device: int) -> bool:
-        """Return whether a device has a placement group for its workers."""
-        return True
-
-    def _group_name(self, device: int) -> str:
-        return f"{self._name}-device-{device}"
-
-    def _remove_group(self, device: int) -> None:
-        remove_placement_group(self._find_group(device))
-
-    def _find_group(self, device: int) -> Any:
-        name = self._group_name(device)
-        try:
-            return ray.util.get_placement_group(name)
-        except ValueError:  # it does not exist yet
-            where = [self._selector(device)] if self._locations else None
-            bundle = [{self._resource: 1}]
-            return placement_group(bundle, "PACK", name, "detached", bundle_label_selector=where)
-
-    def _selector(self, device: int) -> dict[str, str]:
-        """Return the labels of the nodes on which a device may be."""
-        return {LOCATION_LABEL: self._locations[device]}
-
     def _detached(self, kind: type[Any], name: str, device: int, **options: Any) -> Any:
-        resources = (
-            {"num_gpus": RESOURCE_SHARE} if self.kind == "gpu" else {"resources": {self._resource: RESOURCE_SHARE}}
-        )
+        share = {"num_gpus": RESOURCE_SHARE} if self.kind == "gpu" else {"resources": {"device": RESOURCE_SHARE}}
         return ray.remote(kind).options(
             name=f"{self._name}-{name}",
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[device]),
-            **resources,
+            scheduling_strategy=self._groups.strategy(device),
+            **share,
             **options,
         )
 
@@ -364,9 +297,3 @@ def _start_problem(error: Exception) -> str:
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
         return "its worker could not be started: a process died"
     return f"its worker could not be started: {' '.join(str(error).split()) or repr(error)}"
-
-
-def _unplaced(groups: Sequence[Any]) -> list[int]:
-    """Return the devices that have never been placed on a node."""
-    states = [placement_group_table(group).get("state") for group in groups]
-    return [device for device, state in enumerate(states) if state not in ("CREATED", "RESCHEDULING")]

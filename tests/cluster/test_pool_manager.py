@@ -16,7 +16,8 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
 
-from lightning_core.cluster import launcher, monitor, pool_manager, worker_slots
+from lightning_core.cluster import device_groups, launcher, monitor, pool_manager, worker_slots
+from lightning_core.cluster.device_groups import LOCATION_LABEL
 from lightning_core.cluster.launcher import Launcher
 from lightning_core.cluster.monitor import classify_exit
 from lightning_core.cluster.pool_manager import PoolManager
@@ -654,6 +655,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_and_keeps_nobody_else_wa
         slot.assign(SimpleNamespace())
 
     monkeypatch.setattr(made, "_try_to_fill", tries)
+    monkeypatch.setattr(made, "_groups", SimpleNamespace(has=lambda device: True, problem=lambda device: ""))
 
     async def story() -> None:
         filling = [asyncio.create_task(made._fill(slot)) for slot in made]
@@ -710,7 +712,7 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
     monkeypatch.setattr(worker_slots, "RETRY_INTERVAL", 0.01)
     made = worker_slots.WorkerSlots("pool", 2, 2, "cpu")
     states = {0: "", 1: ""}
-    monkeypatch.setattr(made, "_placement_problem", states.get)
+    monkeypatch.setattr(made, "_groups", SimpleNamespace(has=lambda device: True, problem=states.get, draining={}))
     there: list[asyncio.Future[Any]] = []
 
     async def tries(slot: WorkerSlot) -> None:
@@ -782,9 +784,9 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
     monkeypatch.setattr(pool_manager, "ASK_INTERVAL", 0.01)
     draining: dict[str, int] = {}
     table: dict[str, Any] = {"state": "CREATED", "bundles_to_node_id": {0: "old"}}
-    monkeypatch.setattr("lightning_core.cluster.worker_slots.ray_state.get_draining_nodes", lambda: draining)
-    monkeypatch.setattr(worker_slots, "placement_group_table", lambda group: table)
-    stage.slots._groups = [object()]
+    monkeypatch.setattr("lightning_core.cluster.device_groups.ray_state.get_draining_nodes", lambda: draining)
+    monkeypatch.setattr(device_groups, "placement_group_table", lambda group: table)
+    stage.slots._groups._groups = [object()]
     failures = iter([RayError("away")])
 
     def answer(devices: object) -> None:
@@ -844,7 +846,7 @@ def test_what_was_there_before_a_job_stays(tmp_path: Path) -> None:
     ("locations", "selectors"),
     [
         ((), [None, None]),
-        (("edge", "cloud"), [[{worker_slots.LOCATION_LABEL: "edge"}], [{worker_slots.LOCATION_LABEL: "cloud"}]]),
+        (("edge", "cloud"), [[{LOCATION_LABEL: "edge"}], [{LOCATION_LABEL: "cloud"}]]),
     ],
 )
 def test_each_device_s_group_asks_for_its_location(
@@ -859,9 +861,9 @@ def test_each_device_s_group_asks_for_its_location(
     def nowhere(name: str) -> None:
         raise ValueError(name)
 
-    monkeypatch.setattr(worker_slots, "placement_group", group)
+    monkeypatch.setattr(device_groups, "placement_group", group)
     monkeypatch.setattr(ray.util, "get_placement_group", nowhere)
-    made = worker_slots.WorkerSlots("pool", 2, 1, "cpu", locations=locations)
-    assert [made._find_group(device) for device in range(2)] == ["pool-device-0", "pool-device-1"]
+    device_groups.DeviceGroups("pool", 2, "device", locations).create()
+    assert [line[1] for line in asked] == ["pool-device-0", "pool-device-1"]
     assert [line[3] for line in asked] == selectors
     assert all(line[0] == [{"device": 1}] and line[2] == "detached" for line in asked)
