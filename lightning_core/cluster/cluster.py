@@ -12,38 +12,33 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Self
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cloud.ray_cluster import has_token, start_local_ray
+from lightning_core.cluster.bundle_runner import CLOSE_TIMEOUT, SHUTDOWN_GRACE, BundleRunner
 from lightning_core.cluster.device_groups import LOCATION_LABEL
 from lightning_core.cluster.pool_manager import start_pool_manager
 from lightning_core.cluster.ray_calls import answer, call
-from lightning_core.core.events import Close, Event
+from lightning_core.core.events import Event
 from lightning_core.core.jobs import Job
-from lightning_core.node.signals import descendants, describe_signal, kill_all, recorded_signals
-from lightning_core.run.follow import POLL, Watcher, follow
-from lightning_core.run.resumption import changes, seconds_down
+from lightning_core.node.signals import descendants, kill_all, recorded_signals
+from lightning_core.run.follow import POLL, Watcher
 from lightning_core.run.run_folder import write_spec
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.summary import PoolLostError, Summary
+from lightning_core.scheduler.summary import Summary
 from lightning_core.server.ray_settings import Actor
 from lightning_core.server.start_scheduler import start_scheduler
 from lightning_core.storage.job_specs import SAVE_EVERY
-from lightning_core.storage.private_files import owner_only
 
 log = logging.getLogger(__name__)
 
-# Seconds that jobs may take to leave once told to, and seconds for the rest of the shutdown after that.
-SHUTDOWN_GRACE = 30.0
-CLOSE_TIMEOUT = 3.0
 # Seconds for which Ray's control process may be unreachable before it counts as dead. Ray itself waits for 60 s.
 MAX_GCS_SILENCE = 3.0
 
@@ -253,70 +248,13 @@ class Cluster:
         write_spec(bundle, run_dir)
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
         self._save_every = {spec.job.name: spec.save_interval for spec in bundle.jobs}
-        self.scheduler = scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
+        self.scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
+        runner = BundleRunner(name, self.scheduler, self.pool_manager, self.is_lost, watcher)
         try:
-            with recorded_signals() as received:
-                self._begin(scheduler, name, bundle, run_dir, before, received)
-                follow(lambda: call(scheduler, "status"), lambda: received or self.is_lost(), watcher)
-                until, lost = time.monotonic() + SHUTDOWN_GRACE, self.is_lost()
-                if received or lost:
-                    log.warning(
-                        "%s: jobs write a checkpoint and leave, within %.0f s", _describe_end(received), SHUTDOWN_GRACE
-                    )
-                    call(scheduler, "event", Close(describe_signal(received[0]) if received else ""), until=until)
-                busy = self._wait_until_idle(scheduler, watcher, until)
-                now, jobs = call(scheduler, "status", until=until + CLOSE_TIMEOUT)
-                if busy:
-                    self._killed = True
-                    log.warning("killed after %.0f s because they had not left: %s", SHUTDOWN_GRACE, ", ".join(busy))
-            number = received[0] if received else None
-            down = 0.0 if before is None else seconds_down(run_dir)
-            summary = Summary.of(settings, now, jobs, run_dir, number, lost=lost, down=down)
-            with owner_only():
-                summary.write(run_dir / "summary.json")
-            call(scheduler, "close", until=until + CLOSE_TIMEOUT)
-            return summary
-        except RayTaskError as error:  # refused by the scheduler
-            raise BundleError([" ".join(str(error.cause).split())]) from error
-        except (RayError, GetTimeoutError) as error:
-            raise PoolLostError(f"the pool no longer answers: {error}") from error
+            return runner.run(bundle, settings, run_dir, before)
         finally:
+            self._killed = self._killed or bool(runner.busy)
             if watcher is not None:
                 watcher.close()
-            ray.kill(scheduler)
+            ray.kill(self.scheduler)
             self.scheduler, self._save_every = None, {}
-
-    def _begin(
-        self,
-        scheduler: Actor,
-        name: str,
-        bundle: BundleSpec,
-        run_dir: Path,
-        before: BundleSpec | None,
-        received: list[int],
-    ) -> None:
-        """Submit the bundle, except for jobs that were submitted before an interruption."""
-        _, known = answer(scheduler.status.remote(), received)
-        if known and before is not None:
-            for event in changes(before, bundle, run_dir):
-                answer(scheduler.event.remote(event), received)
-        answer(self.pool_manager.serve.remote(name, str(run_dir)), received)
-        submitted = {job.name for job in known}
-        bundle = bundle.submit(datetime.now(), except_for=submitted)
-        write_spec(bundle, run_dir)
-        new = [spec.for_worker(bundle.folder) for spec in bundle.jobs if spec.job.name not in submitted]
-        answer(scheduler.launch.remote(new), received)
-
-    def _wait_until_idle(self, scheduler: Actor, watcher: Watcher | None, until: float) -> list[str]:
-        """Wait until all workers have left their jobs; return the jobs whose workers have not by then."""
-        while True:
-            busy: list[str] = call(self.pool_manager, "busy", until=until)
-            if not busy or time.monotonic() > until:
-                return busy
-            if watcher is not None:
-                watcher.update(*call(scheduler, "status", until=until))
-            time.sleep(POLL)
-
-
-def _describe_end(received: list[int]) -> str:
-    return describe_signal(received[0]) if received else "Ray's control process has died"

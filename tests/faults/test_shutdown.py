@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cluster.cluster import SHUTDOWN_GRACE
+from lightning_core.cluster.bundle_runner import SHUTDOWN_GRACE
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Event, ExitCause, Report, WorkerExited
 from lightning_core.node.processes import started
