@@ -148,10 +148,9 @@ def test_rooms_are_not_overfull() -> None:
     assert {room: count for room, count in rooms.items() if count > 16} == {}
 
 
-# Control flow rather than errors, derived from what Lightning or Python expects.
-NO_ERRORS = {"SignalReceivedError"}
-# Rooms whose errors are not yet all as they should be; this only shrinks.
-NOT_YET = {"PoolLostError", "JobEnded", "JobReleased", "JobFenced"}
+# Control flow rather than errors: by the first three a launched job leaves Trainer.fit on purpose, which no built-in
+# error fits; the last is a KeyboardInterrupt, so that `except Exception` does not swallow it.
+SIGNALS = {"JobEnded", "JobFenced", "JobReleased", "SignalReceivedError"}
 
 
 def test_every_error_has_one_root_and_a_built_in_that_fits() -> None:
@@ -176,7 +175,7 @@ def test_every_error_has_one_root_and_a_built_in_that_fits() -> None:
         or "LightningCoreError" not in ancestors(name)
         or not any(is_built_in_error(base) for base in ancestors(name) - {"Exception"})
     }
-    assert wrong - NO_ERRORS <= NOT_YET
+    assert wrong == SIGNALS
 
 
 @pytest.mark.parametrize("name", sorted(name for name in sources() if name.startswith(f"{PACKAGE}.callbacks.")))

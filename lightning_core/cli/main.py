@@ -55,11 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_MET
     except ModuleNotFoundError as error:
         return _fail(_missing(error))
-    except OSError as error:  # NoPoolError and NotOnThisMachineError too
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else _words(error))
     except PoolLostError as error:
         _fail(str(error))
         return EXIT_POOL_LOST
+    except OSError as error:  # NoPoolError and NotOnThisMachineError too
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else _words(error))
     except (LightningCoreError, ValueError, sqlite3.DatabaseError, JournalError) as error:
         return _fail(_words(error))
     except KeyboardInterrupt as error:

@@ -12,14 +12,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
-import secrets
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,27 +21,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from lightning_core.cloud.ray_head import HeadError, await_address, end_ray, joined, new_temp_folder, start_ray
 from lightning_core.core.events import Close, WorkersLost
-from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive, started
-from lightning_core.node.signals import SignalReceivedError, protected_from_ray, recorded_signals
+from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.client import SocketClient
 from lightning_core.server.discovery import read_head
 from lightning_core.server.proxy import POOL
-from lightning_core.server.ray_settings import NICE
 from lightning_core.storage.journal import Journal, JournalError, replay
 from lightning_core.storage.private_files import owner_only, private_folder
 
-# Seconds that the head may take to start, jobs to write a checkpoint and leave, and processes to end.
-UP_TIMEOUT, LEAVE_TIMEOUT, END_TIMEOUT = 60.0, 60.0, 15.0
-# A socket's path has at most 107 characters; Ray needs the rest for its own names.
-TEMP_PREFIX = "lc-"
-MAX_TEMP_LENGTH = 40
-
-
-class HeadError(LightningCoreError, RuntimeError):
-    """The pool cannot be started or ended; the message says why."""
+# Seconds that the devices may take to start, jobs to write a checkpoint and leave, and actors to end.
+UP_TIMEOUT, LEAVE_TIMEOUT, CLOSE_TIMEOUT = 60.0, 60.0, 15.0
 
 
 def up(
@@ -74,56 +60,25 @@ def up(
         if head is not None and is_alive(head):
             raise HeadError(f"{folder}: a pool is up already (process {head['pid']}); `lightning-core down` ends it")
         if head is not None:
-            _end(head)  # files of a head that was killed
+            end_ray(head)  # files of a head that was killed
         resumes = _unfinished(folder)
-        temp = Path(
-            tempfile.mkdtemp(prefix=TEMP_PREFIX)
-        )  # readable by its user only, unlike the folder that Ray would make
-        if len(str(temp)) > MAX_TEMP_LENGTH:
-            temp.rmdir()
-            raise HeadError(f"{temp.parent} is too long a path for Ray's sockets; set TMPDIR to a shorter path")
+        temp = new_temp_folder()
         head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "socket"), "token": str(temp / "token"),
                 "devices": settings.devices, "kind": kind}  # fmt: skip
         try:
             with recorded_signals() as received:
-                process = _start_ray(folder, head)
+                process = start_ray(folder, head)
                 head |= {"pid": process.pid, "started": started(process.pid) or 0}
                 _write(folder, head)
                 import lightning_core.cluster.pool_manager  # noqa: F401  # imports Ray while the head starts
 
-                head["address"] = _address(process, temp, folder, received)
+                head["address"] = await_address(process, head, folder, received)
                 _write(folder, head)
                 _open_pool(folder, head, settings, on_verdict, resumes, received)
         except BaseException:  # also for Ctrl-C: no partial pool is left
-            _end(head)
+            end_ray(head)
             raise
         return head
-
-
-def _start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    token = Path(head["token"])
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
-    _take_token(head)  # before Ray is imported, which reads it once
-    resources = {"device": head["devices"]} if head["kind"] == "cpu" else {}
-    command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
-        f"--temp-dir={Path(head['temp']) / 'ray'}", "--include-dashboard=false", "--disable-usage-stats",
-        "--no-monitor", "--include-log-monitor=false",  # no autoscaler and no log reader: neither is used
-        "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
-    ]  # fmt: skip
-    # When the head is told to end, its jobs have left: there is nothing to drain.
-    environment = os.environ | NICE | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-    with owner_only(), (folder / "head.log").open("ab") as log:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            umask=0o077,
-            env=environment,
-        )
 
 
 def down(folder: Path, *, now: bool = False) -> None:
@@ -150,7 +105,7 @@ def down(folder: Path, *, now: bool = False) -> None:
             except Exception as error:  # whatever it is, the head must end
                 print(f"the pool did not close cleanly: {type(error).__name__}: {error}", file=sys.stderr)
             finally:
-                _end(head)
+                end_ray(head)
             if received:
                 raise SignalReceivedError(received[0])
 
@@ -198,41 +153,6 @@ def _unfinished(folder: Path) -> bool:
     return False
 
 
-def _address(process: subprocess.Popen[bytes], temp: Path, folder: Path, received: list[int]) -> str:
-    note = temp / "ray" / "ray_current_cluster"
-    until = time.monotonic() + UP_TIMEOUT
-    while time.monotonic() < until:
-        if received:
-            raise SignalReceivedError(received[0])
-        if note.exists() and (address := note.read_text().strip()):
-            return address
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
-    raise HeadError(f"Ray did not start; see {folder / 'head.log'}")
-
-
-def _take_token(head: Mapping[str, Any]) -> None:
-    os.environ.pop("RAY_AUTH_TOKEN", None)
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": head["token"]}
-
-
-@contextmanager
-def joined(head: Mapping[str, Any]) -> Iterator[Any]:
-    """Join this process to the Ray of a head."""
-    _take_token(head)
-    import ray
-
-    from lightning_core.server.ray_settings import NAMESPACE
-
-    with protected_from_ray():
-        ray.init(address=head["address"], namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
 def _open_pool(
     folder: Path,
     head: Mapping[str, Any],
@@ -275,7 +195,7 @@ def _open_pool(
 def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None:
     client = SocketClient(Path(head["socket"]))
     client.event(Close("`lightning-core down`"))
-    until = time.monotonic() + (END_TIMEOUT if now else LEAVE_TIMEOUT)
+    until = time.monotonic() + (CLOSE_TIMEOUT if now else LEAVE_TIMEOUT)
     with joined(head) as ray:
         from lightning_core.server.ray_settings import NAMESPACE
 
@@ -283,28 +203,15 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
         scheduler = ray.get_actor(POOL, namespace=NAMESPACE)
         try:
             while (
-                not received and ray.get(pool_manager.busy.remote(), timeout=END_TIMEOUT) and time.monotonic() < until
+                not received and ray.get(pool_manager.busy.remote(), timeout=CLOSE_TIMEOUT) and time.monotonic() < until
             ):
                 time.sleep(0.2)
-            ray.get(pool_manager.close.remote(), timeout=END_TIMEOUT)
-            ray.get(scheduler.close.remote(), timeout=END_TIMEOUT)
+            ray.get(pool_manager.close.remote(), timeout=CLOSE_TIMEOUT)
+            ray.get(scheduler.close.remote(), timeout=CLOSE_TIMEOUT)
         except ray.exceptions.RayError as error:
             raise HeadError(str(error)) from None
         ray.kill(pool_manager)
         ray.kill(scheduler)
-
-
-def _end(head: Mapping[str, Any]) -> None:
-    """End the process group of the head, and remove its files."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if not is_alive(head):
-            break
-        os.killpg(head["pid"], number)
-        until = time.monotonic() + END_TIMEOUT
-        while is_alive(head) and time.monotonic() < until:
-            time.sleep(0.1)
-    if Path(head["temp"]).name.startswith(TEMP_PREFIX):  # head.json may hold anything
-        shutil.rmtree(head["temp"], ignore_errors=True)
 
 
 def _write(folder: Path, head: Mapping[str, Any]) -> None:

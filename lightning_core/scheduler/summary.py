@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightning_core.core.answers import JobStatus, Verdict
+from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.settings import Settings
 
 EXIT_MET, EXIT_CRASHED, EXIT_BAD_INPUT, EXIT_NOT_MET, EXIT_POOL_LOST = 0, 1, 2, 3, 70
 
 
-class PoolLostError(RuntimeError):
+class PoolLostError(LightningCoreError, ConnectionError):
     """The pool is lost; checkpoints and the journal remain."""
 
 

@@ -216,7 +216,7 @@ def test_up_says_what_is_wrong_and_starts_nothing(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(heads, "_start_ray", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(heads, "start_ray", lambda *_: pytest.fail("Ray was started"))
     said = Said(capsys, "up", *words)
     assert said.code == 2
     assert told in said.err
@@ -226,7 +226,7 @@ def test_up_says_what_is_wrong_and_starts_nothing(
 def test_up_over_a_damaged_journal_starts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "_start_ray", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(heads, "start_ray", lambda *_: pytest.fail("Ray was started"))
     folder = tmp_path / "home" / "pool"
     host = Host(Settings(), folder / "journal.db")
     for number in range(100):
@@ -266,8 +266,8 @@ def test_a_half_brought_up_pool_is_none(
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(heads, "_start_ray", start)
-    monkeypatch.setattr(heads, "_address", interrupted)
+    monkeypatch.setattr(heads, "start_ray", start)
+    monkeypatch.setattr(heads, "await_address", interrupted)
     said = Said(capsys, "up")
     assert said.code == 130
     assert "interrupted" in said.err
@@ -282,7 +282,7 @@ def test_a_half_brought_up_pool_is_none(
 def test_one_at_a_time_brings_a_pool_up_or_takes_it_down(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "_start_ray", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(heads, "start_ray", lambda *_: pytest.fail("Ray was started"))
     with heads._alone(tmp_path / "home" / "pool"):
         for command in ("up", "down"):
             said = Said(capsys, command)

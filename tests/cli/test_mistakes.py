@@ -126,7 +126,7 @@ MISTAKES = {
 @pytest.fixture
 def place(pool: Pool, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811
     """A folder with a pool, a run, a bundle, and what is none."""
-    monkeypatch.setattr(head, "_start_ray", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(head, "start_ray", lambda *_: pytest.fail("Ray was started"))
     monkeypatch.setattr(cluster, "start_local_ray", lambda *_: pytest.fail("Ray was started"))
     monkeypatch.setattr(SocketClient, "launch", lambda *_: pytest.fail("jobs were submitted"))
     run_dir.rename(tmp_path / "run")
