@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.pool_section import MAX_DEVICES
 from lightning_core.bundle.problems import BundleError, require
 from lightning_core.bundle.settings_section import market_to_dict, read_market
+from lightning_core.cloud import parse_provision
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
 from lightning_core.market.policies import SPOT_POLICIES
@@ -39,7 +39,7 @@ class MarketOptions:
         price: Price of a spot node, where none is recorded.
         policy: Spot policy of all jobs; None: the selector chooses one for each, by the recording.
         ray: Address of a Ray cluster; None to simulate the nodes on this machine.
-        provision: Command that brings up nodes there; None for Ray's autoscaler.
+        provision: What brings up nodes there (:func:`~lightning_core.cloud.parse_provision`).
         picture: File for a picture of the intervals, PNG, SVG or PDF.
 
     Raises:
@@ -72,8 +72,8 @@ class MarketOptions:
             return
         if not self.ray:
             raise ValueError("--provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
-        words = shlex.split(self.provision)
-        if not words or shutil.which(words[0]) is None:
+        name, words = parse_provision(self.provision)
+        if name == "command" and (not words or shutil.which(words[0]) is None):
             raise ValueError(f"--provision: command not found: {words[0] if words else 'none'}")
 
     def _check_picture(self) -> None:

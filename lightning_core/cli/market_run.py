@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.market_options import MarketOptions
+from lightning_core.cloud import PROVISIONERS, parse_provision
+from lightning_core.cloud.provisioner import Provisioner, count_nodes
 from lightning_core.cloud.quotes import Quotes
 from lightning_core.core.answers import JobStatus
 from lightning_core.market import Market
@@ -25,7 +27,6 @@ from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be set before
-    from lightning_core.cloud.provisioner import Provisioner
     from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
     from lightning_core.cluster.spot_watcher import SpotWatcher
     from lightning_core.scheduler.summary import Summary
@@ -130,7 +131,7 @@ def draw(spot: SpotWatcher, bundle: BundleSpec, path: Path) -> None:
 
 @contextmanager
 def _nodes(
-    bundle: BundleSpec, ray: str | None, command: str | None
+    bundle: BundleSpec, ray: str | None, provision: str | None
 ) -> Iterator[tuple[Provisioner, Callable[[], NodeCounts], SimulatedProvisioner | None]]:
     """Yield a provisioner, a count of its nodes, and itself if it simulates them."""
     resource = "GPU" if bundle.kind == "gpu" else "device"
@@ -147,13 +148,11 @@ def _nodes(
             finally:
                 simulated.close()
         return
-    from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
-    from lightning_core.cloud.command_provisioner import CommandProvisioner
-    from lightning_core.cloud.provisioner import count_nodes
     from lightning_core.cloud.ray_cluster import join_ray
 
     join_ray(ray)
-    provisioner: Provisioner = AutoscalerProvisioner(resource) if command is None else CommandProvisioner(command)
+    name, words = parse_provision(provision)
+    provisioner = PROVISIONERS[name](resource, words)
     try:
         yield provisioner, partial(count_nodes, resource), None
     finally:

@@ -55,7 +55,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="NAME",
         help="on a market: spot policy for all jobs (default: one is chosen for each job)",
     )
-    words = "on a market, with --ray: command that is told the wanted number of nodes (default: Ray's autoscaler)"
+    words = (
+        "on a market, with --ray: name of a provisioner with its words, or a command that is told the wanted number of "
+        "nodes (default: autoscaler, Ray's)"
+    )
     run.add_argument("--provision", metavar="COMMAND", help=words)
     run.add_argument(
         "--picture", type=new_file, metavar="FILE", help="on a market: picture of the intervals, PNG, SVG or PDF"

@@ -1,1 +1,39 @@
-"""Who brings nodes and takes them away, and what a market offers."""
+"""Provisioners, one file each: who brings nodes and takes them away. Beside them what a market offers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
+from lightning_core.cloud.command_provisioner import CommandProvisioner
+from lightning_core.cloud.provisioner import Provisioner
+
+__all__ = ["PROVISIONERS", "AutoscalerProvisioner", "CommandProvisioner", "parse_provision"]
+
+PROVISIONERS: Mapping[str, Callable[[str, Sequence[str]], Provisioner]] = MappingProxyType(
+    {
+        "autoscaler": lambda resource, words: AutoscalerProvisioner(resource),
+        "command": lambda resource, words: CommandProvisioner(words),
+    }
+)
+"""Factories of the provisioners of a Ray cluster, by name; of the resource of a device, and the words after the name.
+
+Importing them starts nothing and does not import Ray.
+"""
+
+
+def parse_provision(text: str | None) -> tuple[str, list[str]]:
+    """Return the name of a provisioner and the words after it.
+
+    Args:
+        text: ``NAME WORD...``, or a command; None for Ray's autoscaler.
+
+    Example::
+
+        >>> parse_provision(None), parse_provision("./nodes.sh --zone b")
+        (('autoscaler', []), ('command', ['./nodes.sh', '--zone', 'b']))
+    """
+    words = ["autoscaler"] if text is None else shlex.split(text)
+    return (words[0], words[1:]) if words and words[0] in PROVISIONERS else ("command", words)

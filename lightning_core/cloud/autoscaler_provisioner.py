@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ray
-
 from lightning_core.cloud.provisioner import (
     LEAVE_SECONDS,
     MARKET_LABEL,
@@ -39,6 +37,7 @@ class AutoscalerProvisioner:
         self._resource, self._leave = resource, leave
 
     def scale_to(self, wanted: NodeCounts) -> None:
+        import ray
         from ray.autoscaler.sdk import request_resources
 
         listed = list_nodes(self._resource)

@@ -1,17 +1,15 @@
 """Provisioners bring up the nodes of a pool, and return them.
 
 A node has one device and carries the label ``ray.io/market-type``: ``spot`` or ``on-demand``. A provisioner answers a
-request at once; nodes come when they come, and Ray says which ones there are.
+request at once; nodes come when they come, and Ray says which ones there are. Importing a provisioner does not import
+Ray, which takes seconds and reads its token only once.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
-from typing import Any, Protocol
-
-import ray
-from ray._private.state import state as ray_state
+from typing import Any, Protocol, runtime_checkable
 
 from lightning_core.market.online.node_counts import NodeCounts
 
@@ -23,6 +21,7 @@ MARKET_TYPES = (SPOT, ON_DEMAND)
 LEAVE_SECONDS = 10.0
 
 
+@runtime_checkable
 class Provisioner(Protocol):
     """Brings up nodes and returns them."""
 
@@ -38,6 +37,9 @@ def list_nodes(resource: str = "device") -> dict[str, str]:
 
     The type of a node without the label is ``""``.
     """
+    import ray
+    from ray._private.state import state as ray_state
+
     draining = ray_state.get_draining_nodes()
     listed: Any = ray.nodes  # it has no types
     return {

@@ -20,6 +20,7 @@ from typing import Any
 import ray
 
 from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
+from lightning_core.cloud.conformance import check_provisioner
 from lightning_core.cloud.provisioner import MARKET_LABEL, count_nodes
 from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
@@ -117,6 +118,8 @@ def main(folder: Path) -> None:
             time.sleep(8)
             found["at last"] = list(count_nodes())
         cloud.close()
+        wait_for(lambda: alive() == 0)
+        check_provisioner(lambda: AutoscalerProvisioner("device", leave=2.0), count_nodes, PATIENCE)
     (folder / "found.json").write_text(json.dumps(found))
 
 

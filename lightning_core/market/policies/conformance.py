@@ -81,7 +81,7 @@ def check_backtest(make: Make, world: World, seed: int = 0) -> None:
 
 
 def check_independence(make: Make, world: World, seed: int = 0) -> None:
-    """Check that a policy decides the same whoever plays beside it, and that interval 0 starts anew."""
+    """Check that a policy decides the same whatever plays beside it, and that interval 0 starts anew."""
     job, market = world
     policy, noise = make(), _noise(seed)
     alone = _play(policy, world, noise)

@@ -1,0 +1,85 @@
+"""Conformance suite for provisioners: what must hold for every one, however it brings up its nodes.
+
+Run it on a provisioner of your own, with a function that counts what there is. It brings up three nodes and returns
+them::
+
+    check_provisioner(MyProvisioner, lambda: count_nodes("GPU"), timeout=600.0)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from lightning_core.cloud.provisioner import Provisioner
+from lightning_core.core.conformance import require
+from lightning_core.market.online.node_counts import NodeCounts
+
+# Seconds within which a request must return: the run that makes it has jobs to look after.
+REQUEST_SECONDS = 5.0
+# Seconds between two looks at the nodes.
+POLL_SECONDS = 0.02
+# Requests, one after the other: the same again, less of both kinds, from one kind to the other, all away.
+REQUESTS = (
+    NodeCounts(1, 1), NodeCounts(1, 1), NodeCounts(2, 1), NodeCounts(1, 0), NodeCounts(0, 1), NodeCounts(0, 0),
+)  # fmt: skip
+
+
+def check_provisioner(make: Callable[[], Provisioner], count: Callable[[], NodeCounts], timeout: float = 60.0) -> None:
+    """Check that nodes come and go as requested, that requests return at once, and that closing returns all nodes.
+
+    Args:
+        make: Creates the provisioner; called three times, each time after the one before was closed.
+        count: Returns the nodes that there are.
+        timeout: Seconds that a change of the nodes may take.
+
+    Raises:
+        AssertionError: If a rule is broken; the message names it.
+    """
+    require(count() == NodeCounts(), f"there must be no nodes at first, got {_words(count())}")
+    for check in (_check_requests, _check_newest_request, _check_close_at_once):
+        provisioner = make()
+        require(isinstance(provisioner, Provisioner), "a provisioner must have the methods scale_to and close")
+        try:
+            check(provisioner, count, timeout)
+        finally:
+            provisioner.close()
+        _wait(count, NodeCounts(), timeout, "close() must return all nodes")
+
+
+def _check_requests(provisioner: Provisioner, count: Callable[[], NodeCounts], timeout: float) -> None:
+    for wanted in REQUESTS:
+        _request(provisioner, wanted)
+        _wait(count, wanted, timeout, f"a request for {_words(wanted)} must be met")
+    _request(provisioner, NodeCounts(1, 1))
+    _wait(count, NodeCounts(1, 1), timeout, "nodes must come back after all were returned")
+
+
+def _check_newest_request(provisioner: Provisioner, count: Callable[[], NodeCounts], timeout: float) -> None:
+    """Several requests at once: the newest holds."""
+    for wanted in (NodeCounts(0, 1), NodeCounts(2, 0), NodeCounts(1, 0)):
+        _request(provisioner, wanted)
+    _wait(count, NodeCounts(1, 0), timeout, "the newest of several requests must hold")
+
+
+def _check_close_at_once(provisioner: Provisioner, count: Callable[[], NodeCounts], timeout: float) -> None:
+    """Close right after a request: a node that is still on its way must not stay."""
+    _request(provisioner, NodeCounts(1, 1))
+
+
+def _request(provisioner: Provisioner, wanted: NodeCounts) -> None:
+    began = time.monotonic()
+    provisioner.scale_to(wanted)
+    took = time.monotonic() - began
+    require(took < REQUEST_SECONDS, f"scale_to must return within {REQUEST_SECONDS:g} s, took {took:.1f} s")
+
+
+def _wait(count: Callable[[], NodeCounts], wanted: NodeCounts, timeout: float, rule: str) -> None:
+    until = time.monotonic() + timeout
+    while (found := count()) != wanted:
+        require(time.monotonic() < until, f"{rule} within {timeout:g} s, got {_words(found)}")
+        time.sleep(POLL_SECONDS)
+
+
+def _words(counts: NodeCounts) -> str:
+    return f"{counts.spot} spot and {counts.on_demand} on-demand nodes"
