@@ -1,9 +1,10 @@
-"""What every benchmark's command line shares: sizes, a table on the screen, figures in a file."""
+"""The command line that all benchmarks share: sizes, tables on the screen, figures in files."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,37 +14,58 @@ from benchmarks import results
 
 Size = Literal["quick", "default", "full"]
 Figures = dict[str, float | None]
+# Help of the options that take a folder.
+PATHS = {
+    "curves": "folder of recorded loss curves",
+    "traces": "folder of recorded traces",
+    "plots": "write pictures to this folder",
+}
+INPUTS, OUTPUTS = ("--curves", "--traces"), ("--json", "--results", "--plots")
 
 
 def main(
-    name: str, what: str, measure: Callable[..., Figures], flags: Mapping[str, str] | None = None, **paths: Path | None
+    name: str,
+    summary: str,
+    measure: Callable[..., Figures],
+    flags: Mapping[str, str] | None = None,
+    **paths: Path | None,
 ) -> None:
-    """Runs ``measure(size)`` and writes ``{"figures": {name: number}}``; a figure that was not measured is null.
+    """Run ``measure(size)`` and write ``{"figures": {name: number}}``; a figure that was not measured is null.
 
-    Each of ``paths`` is an option of its name, such as ``--curves``, with that default, and each of ``flags`` one to
-    switch something on, with its help; ``measure`` gets them by keyword.
+    Args:
+        name: Name of the module below ``benchmarks``.
+        summary: Description for ``--help``.
+        measure: Called with the size, and with ``flags`` and ``paths`` by keyword.
+        flags: Help text of each option that switches something on.
+        paths: Default of each option that takes a path, such as ``--curves``.
     """
     flags = flags or {}
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=what)
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=summary)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", dest="size", action="store_const", const="quick", help="within 50 seconds on 2 cores")
-    size.add_argument("--full", dest="size", action="store_const", const="full", help="everything, minutes")
+    size.add_argument("--quick", dest="size", action="store_const", const="quick", help="about a minute on 2 cores")
+    size.add_argument("--full", dest="size", action="store_const", const="full", help="everything: takes minutes")
     add_files(parser)
     for option, default in paths.items():
-        parser.add_argument(f"--{option}", type=Path, metavar="PATH", default=default, help=f"default: {default}")
-    for option, words in flags.items():
-        parser.add_argument(f"--{option}", action="store_true", help=words)
+        text = PATHS[option] + (f" (default: {_shown(default)})" if default else "")
+        parser.add_argument(f"--{option}", type=Path, metavar="DIR", default=default, help=text)
+    for option, text in flags.items():
+        parser.add_argument(f"--{option}", action="store_true", help=text)
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
     figures = measure(arguments.size, **{option: getattr(arguments, option) for option in (*paths, *flags)})
     keep(name, arguments, figures)
 
 
+def _shown(path: Path) -> str:
+    """Return a path as seen from the repository, or as it is if it lies elsewhere."""
+    return os.path.relpath(path, results.ROOT) if path.is_absolute() else str(path)
+
+
 def add_files(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where figures are written."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    words = "merge the figures into this file of all results, such as docs/results.json"
-    parser.add_argument("--results", type=Path, metavar="FILE", help=words)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    text = "merge the figures into this record, such as docs/results.json; only the same command's are replaced"
+    parser.add_argument("--results", type=Path, metavar="FILE", help=text)
 
 
 def keep(name: str, arguments: argparse.Namespace, figures: Mapping[str, float | None]) -> None:
@@ -51,15 +73,36 @@ def keep(name: str, arguments: argparse.Namespace, figures: Mapping[str, float |
     if arguments.json:
         arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
     if arguments.results:
-        words = list(sys.argv[1:])
-        if "--results" in words:
-            del words[words.index("--results") : words.index("--results") + 2]
-        command = " ".join(["python", "-m", f"benchmarks.{name}", *words])
-        results.merge(name.rpartition(".")[2], arguments.size, command, figures, arguments.results)
+        command = command_line(name, sys.argv[1:])
+        print(results.merge(name.rpartition(".")[2], arguments.size, command, figures, arguments.results))
+
+
+def command_line(name: str, words: Sequence[str]) -> str:
+    """Return the command of a run for the record: without output files, and with DIR for folders of this machine.
+
+    Example::
+
+        >>> command_line("market.spot", ["--full", "--traces", "/data/spot", "--results=docs/results.json"])
+        'python -m benchmarks.market.spot --full --traces DIR'
+    """
+    kept = []
+    rest = iter(words)
+    for word in rest:
+        option, equals, _ = word.partition("=")
+        if option in OUTPUTS:
+            if not equals:
+                next(rest, None)
+        elif option in INPUTS:
+            kept += [option, "DIR"]
+            if not equals:
+                next(rest, None)
+        else:
+            kept.append(word)
+    return " ".join(["python", "-m", f"benchmarks.{name}", *kept])
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints columns, numbers to four figures."""
+    """Print columns, numbers to four significant digits."""
     cells = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
     lines = [list(header), *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

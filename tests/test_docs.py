@@ -316,17 +316,55 @@ def test_every_result_names_its_command_size_day_and_machine() -> None:
         assert (module is None) == run["command"].startswith("python examples/")
 
 
-def test_a_run_replaces_the_one_before_and_leaves_others(tmp_path: Path) -> None:
+def test_a_run_replaces_the_same_figures_of_the_same_command(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    results.merge("decide", "quick", "a", {"x": 1.23456789, "y": None}, path)
-    results.merge("core", "full", "b", {"z": 2.0}, path)
-    results.merge("decide", "quick", "c", {"x": 2.0}, path)
+    results.merge("decide", "quick", "a --quick", {"x": 1.23456789, "y": None}, path)
+    results.merge("core", "full", "b --full", {"z": 2.0}, path)
+    results.merge("decide", "quick", "a --quick", {"x": 2.0}, path)
     runs = results.read(path)
     assert [(run["benchmark"], run["command"], run["figures"]) for run in runs] == [
-        ("decide", "c", {"x": 2.0}),
-        ("core", "b", {"z": 2.0}),
+        ("decide", "a --quick", {"x": 2.0}),
+        ("core", "b --full", {"z": 2.0}),
     ]
     assert runs[0]["cores"] >= 1
+
+
+def test_a_quick_run_keeps_what_a_full_run_measured_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    results.merge("spot", "full", "a --full", {"x": 1.0}, path)
+    told = results.merge("spot", "quick", "a --quick", {"x": 2.0}, path)
+    assert "kept 1 of `a --full` (full" in told
+    assert [(run["size"], run["figures"]) for run in results.read(path)] == [
+        ("quick", {"x": 2.0}),
+        ("full", {"x": 1.0}),
+    ]
+    assert "1 of them replaced" in results.merge("spot", "quick", "a --quick", {"x": 3.0}, path)
+
+
+def test_figures_that_a_rerun_does_not_measure_keep_their_day(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    results.merge("decor", "default", "a", {"x": 1.0}, path)
+    [run] = results.read(path)
+    results.write([{**run, "day": "2026-01-02", "figures": {"x": 1.0, "in words": "1 to 2 %"}}], path)
+    results.merge("decor", "default", "a", {"x": 2.0, "in words": None}, path)
+    old, new = results.read(path)
+    assert (old["day"], old["figures"]) == ("2026-01-02", {"in words": "1 to 2 %"})
+    assert new["figures"] == {"x": 2.0}
+
+
+def test_the_readme_prefers_the_larger_run_to_the_newer_one() -> None:
+    row = results.FIVE[0]
+    runs = [
+        {
+            "benchmark": row.benchmark,
+            "size": size,
+            "command": size,
+            "day": day,
+            "figures": dict.fromkeys(row.figures, 1.0),
+        }
+        for size, day in (("full", "2026-01-01"), ("quick", "2026-02-02"))
+    ]
+    assert "`full`" in results.five(runs)
 
 
 def test_the_readme_is_short_and_shows_five_figures() -> None:

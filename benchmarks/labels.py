@@ -1,0 +1,192 @@
+"""Headings and labels of measured figures on the pages that are generated from ``docs/results.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# Benchmarks in the order of the page, each with its heading.
+HEADINGS = {
+    "shares": "Shares of one device",
+    "pool": "Scripts and a bundle on one pool",
+    "devices": "Two devices",
+    "overhead": "Overhead of the callback",
+    "decide": "A round of the scheduler",
+    "waiting": "Waiting times at the command line",
+    "core": "Policies on recorded curves",
+    "extrapolation": "Estimators on recorded curves",
+    "demo": "The demo",
+    "decor": "Ending on the deadline (decor)",
+    "resize": "Resizing a training",
+    "saved": "Device-seconds saved",
+    "cluster": "A published cluster trace",
+    "spot": "Spot market",
+    "spot_live": "Spot market, live",
+    "placement": "Edge and cloud",
+}
+ESTIMATORS = ("posterior", "least_squares", "weighted", "log_time", "kalman", "dkf")
+# Label and format of each figure. A benchmark without an entry shows all of its figures by their names.
+LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "shares": {
+        "worst_share_error": ("Worst error of a share over any 10 s", "{:.2g} of the share"),
+        "device_use": ("Fraction of the device that jobs use while they share it", "{:.2f}"),
+        "reaction_s": ("Time until a changed grant takes effect", "{:.2f} s"),
+        "held_cpu": ("Cores used by a held job", "{:.2g}"),
+        "solo_drift": ("Drift of the throughput of a job alone, before and after", "{:.2g}"),
+    },
+    "pool": {
+        "worst_share_error": (
+            "Worst error of a share over any 10 s, two scripts and a bundle of three",
+            "{:.2g} of the share",
+        ),
+        "uneven": ("Unevenness over 20 s", "{:.2g} of the mean"),
+        "device_use": ("Work done together, as a fraction of what one job does alone", "{:.2f}"),
+        "kill_s": ("Time until the other jobs have the share of a killed script", "{:.2g} s"),
+        "leave_s": ("Time until the other jobs have the share of a script that left", "{:.2g} s"),
+    },
+    "devices": {
+        "two_on_two": ("Work per device, two jobs on two devices", "{:.2f}"),
+        "four_on_two": ("Work per device, four jobs on two devices", "{:.2f}"),
+    },
+    "overhead": {
+        "callback_us": ("Hooks of the callback per batch, median", "{:.2g} µs"),
+        "callback_p99_us": ("Hooks of the callback per batch, 99th percentile", "{:.2g} µs"),
+        "blocking_call_ratio": ("Blocking actor call, as a multiple", "{:.0f}"),
+        "tune_report_ratio": ("Ray Tune's report callback, as a multiple", "{:.0f}"),
+    },
+    "decide": {
+        "ms_100": ("Round over 100 jobs, lara", "{:.2g} ms"),
+        "ms_10000": ("Round over 10,000 jobs, lara", "{:.2g} ms"),
+        "exponent": ("Growth of a round with the number n of jobs, lara: exponent of n", "{:.2f}"),
+        "ms_100_on_8": ("Round over 100 jobs on eight devices, guarded_edf", "{:.2g} ms"),
+        "ms_10000_on_8": ("Round over 10,000 jobs on eight devices, guarded_edf", "{:.2g} ms"),
+        "laira_ms_10000": ("Round over 10,000 jobs, laira", "{:.2g} ms"),
+        "ours_ms_10000": ("Round over 10,000 jobs, triage", "{:.2g} ms"),
+        "ours_anew_ms_10000": ("Round over 10,000 jobs, triage, every curve with a new loss cell", "{:.2g} ms"),
+        "bank_ms_10000": ("Update of 10,000 dynamic Kalman filters with one loss cell each", "{:.2g} ms"),
+        "bank_vs_filterpy": ("The same with filterpy one filter at a time, as a multiple", "{:.0f}"),
+    },
+    "waiting": {
+        "import_lightning": ("Import of Lightning, for comparison", "{:.2g} s"),
+        "first_line_of_run": ("First line of `run`", "{:.2g} s"),
+        "up": ("`up` with two workers", "{:.2g} s"),
+        "up_submit_and_met_by_its_first_job": ("`up` until its first job has met its target", "{:.2g} s"),
+        "submit": ("`submit`", "{:.2g} s"),
+        "submit_checked_on_the_spot": ("`submit`, checked on the spot", "{:.2g} s"),
+        "status": ("`status`", "{:.2g} s"),
+        "down": ("`down`", "{:.2g} s"),
+    },
+    "core": {
+        "ours_ceiling_fraction": (
+            "triage: deadlines met, as a fraction of what a clairvoyant scheduler meets",
+            "{:.2f}",
+        ),
+        "ours_vs_lara": ("triage: deadlines met, as a multiple of lara", "{:.2f}"),
+        "ours_vs_laira": ("triage: deadlines met, as a multiple of laira", "{:.2f}"),
+        "switches_per_job": ("triage: switches per job", "{:.2f}"),
+        "ours_behind_cells": ("Settings in which triage is behind guarded_edf", "{:.0f}"),
+        "coverage_q90": (
+            "Fraction of forecasts whose 90 % quantile covers the work left",
+            "{:.2f}",
+        ),
+    },
+    "extrapolation": {
+        **{
+            f"{name}_work": (f"Work left, median absolute ln(forecast / truth): {name}", "{:.2f}")
+            for name in ESTIMATORS
+        },
+        **{f"{name}_q90": (f"Work left, 90 % quantile covers: {name}", "{:.2f}") for name in ESTIMATORS},
+        **{f"{name}_error_mixed_10": (f"Loss ahead, median error, 10 % seen: {name}", "{:.2f}") for name in ESTIMATORS},
+    },
+    "resize": {
+        "warm_s": ("From decision to first batch, two warm workers", "{:.2g} s"),
+        "cold_s": ("From decision to first batch, new processes", "{:.2g} s"),
+        "cold_ratio": ("The second as a multiple of the first", "{:.0f}"),
+        "warm_to_two_s": ("From decision to first batch, one device to two, warm", "{:.2g} s"),
+        "cold_to_two_s": ("From decision to first batch, one device to two, new processes", "{:.2g} s"),
+        "steps_compared": ("Steps compared with those of a run without resizes", "{:.0f}"),
+        "loss_difference": ("Difference of the last loss with resizes and without", "{:.2g}"),
+        "loss_spread_of_seeds": ("Difference of the last loss between seeds", "{:.2g}"),
+    },
+    "saved": {
+        "saved_pct": (
+            "Device-seconds saved, compared with the fewest fixed devices that suffice",
+            "{:.1f} %",
+        ),
+        "device_seconds": ("Device-seconds of five jobs on four logical devices under decor", "{:.0f}"),
+        "fixed_device_seconds": ("Device-seconds with fixed devices", "{:.0f}"),
+        "met": ("Deadlines met under decor", "{:.0f} of 5"),
+        "fixed_met": ("Deadlines met with fixed devices", "{:.0f} of 5"),
+    },
+    "cluster": {
+        "bound_pct": ("Deadlines that any scheduler could meet (upper bound)", "{:.1f} %"),
+        "as_asked_pct": ("Deadlines met with the devices that each job asked for", "{:.1f} %"),
+        "jobs": ("Jobs of the trace", "{:.0f}"),
+    },
+    "spot": {
+        "gap_closed_ours": (
+            "Gap closed between on-demand alone and the optimum, A100 market: chain",
+            "{:.1f} %",
+        ),
+        "gap_closed_ahap_last": ("... ahap with the last value as its forecast", "{:.1f} %"),
+        "gap_closed_ours_binary": ("... on all-or-nothing markets: chain", "{:.1f} %"),
+        "gap_closed_msu_binary": ("... on all-or-nothing markets: max-spot", "{:.1f} %"),
+        "ours_over_msu_binary_in_standard_errors": ("... the difference of the two, in standard errors", "{:.1f}"),
+        "guarded_misses": ("Jobs late that could have been on time", "{:.0f}"),
+        "selector_shortfall_ratio": (
+            "Selector after 500 jobs: shortfall from the best policy, relative to the mean policy",
+            "{:.3f}",
+        ),
+        "pool_112x1000_s": ("The paper's pool of 112 policies on 1,000 jobs, one core", "{:.3g} s"),
+        "pool_alone_ratio": ("The same with separate tables for each policy (50 jobs), as a multiple", "{:.0f}"),
+    },
+    "placement": {
+        "saving_vs_one_period_pct": ("Cost saved compared with planning one period at a time, 400 jobs", "{:.1f} %"),
+        "saving_vs_incremental_pct": ("Cost saved compared with placing one task at a time, 400 jobs", "{:.1f} %"),
+        "solve_s_a": ("Time to plan 400 jobs to a gap of 0.1 %, one core", "{:.2g} s"),
+        "solve_s_4000": ("Time to plan 4,000 jobs to a gap of 0.1 %, one core", "{:.2g} s"),
+    },
+}
+
+
+class Quoted(NamedTuple):
+    """A row of the README's table: the figures of a benchmark, their label and their format."""
+
+    benchmark: str
+    figures: tuple[str, ...]
+    label: str
+    form: str
+
+
+FIVE = (
+    Quoted(
+        "overhead",
+        ("callback_us", "callback_p99_us"),
+        "Cost of the callback per batch: median; 99th percentile",
+        "{:.0f} µs; {:.0f} µs",
+    ),
+    Quoted(
+        "shares",
+        ("worst_share_error",),
+        "Worst error of a share over any 10 s, three jobs on one device",
+        "{:.2g} of the share",
+    ),
+    Quoted(
+        "decide",
+        ("ours_ms_10000",),
+        "A round of the scheduler over 10,000 jobs, all changed, under `triage`",
+        "{:.0f} ms",
+    ),
+    Quoted(
+        "core",
+        ("ours_ceiling_fraction",),
+        "Deadlines met by `triage` on recorded curves, as a fraction of what a clairvoyant scheduler meets",
+        "{:.2f}",
+    ),
+    Quoted(
+        "spot",
+        ("gap_closed_ours",),
+        "Spot market: gap closed between on-demand alone and the optimum, all jobs on time",
+        "{:.1f} %",
+    ),
+)
