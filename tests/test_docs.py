@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import results
+from benchmarks import labels, results
 from lightning_core.bundle.bundle_content import BUNDLE_KEYS
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.config_section import CONFIG_KEYS
@@ -353,7 +353,7 @@ def test_figures_that_a_rerun_does_not_measure_keep_their_day(tmp_path: Path) ->
 
 
 def test_the_readme_prefers_the_larger_run_to_the_newer_one() -> None:
-    row = results.FIVE[0]
+    row = labels.FIVE[0]
     runs = [
         {
             "benchmark": row.benchmark,

@@ -154,7 +154,8 @@ def test_a_part_of_a_gpu_is_held_by_pausing() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_training_is_resized_over_nccl(local_ray: None, tmp_path: Path) -> None:
     """One GPU, two, and one again: each sample of each epoch once."""
-    from benchmarks.live.resize import SAMPLES, Warm
+    from benchmarks.live.numbered_training import SAMPLES
+    from benchmarks.live.resize import Warm
 
     (tmp_path / "bench").mkdir()
     with (warm := Warm(tmp_path / "bench", "gpu")).cluster:

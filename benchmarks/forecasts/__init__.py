@@ -1,1 +1,1 @@
-"""How good forecasts are, and what they cost."""
+"""Quality and cost of forecasts of loss curves."""

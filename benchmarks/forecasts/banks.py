@@ -1,7 +1,7 @@
-"""What one cell of every job costs the dynamic Kalman filter: the bank at once, filterpy one filter after the other.
+"""Measure an update of 10,000 dynamic Kalman filters with one cell each: the bank at once, filterpy one by one.
 
-Both take in the same cells, turn about, so that whatever else the machine does hits both. filterpy's filters are as
-many as stay in the caches, and their time is scaled up: that is in its favour.
+Both observe the same cells, alternately, so that other load affects both. There are only as many filterpy filters as
+fit in the caches, and their time is scaled up, which is in its favour.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILTERS = 1_000
 
 
 def like(bank: Kalman) -> KalmanFilter:
-    """A filter of filterpy as one row of the bank begins; the first loss is 1, whose logarithm is 0."""
+    """Return a filterpy filter in the initial state of a row of the bank; the first loss is 1, whose logarithm is 0."""
     states = 2 * bank.order + 2
     one = KalmanFilter(dim_x=states, dim_z=1)
     one.F, one.Q = np.kron(bank.transition, np.eye(2)), np.kron(bank.noise, np.eye(2))
@@ -32,6 +32,7 @@ def like(bank: Kalman) -> KalmanFilter:
 
 
 def step(filters: list[KalmanFilter], position: float, losses: list[float]) -> None:
+    """Update each filter with its loss."""
     log_position = math.log(position)
     for one, loss in zip(filters, losses, strict=True):
         one.H[0, 0] = log_position
@@ -40,14 +41,14 @@ def step(filters: list[KalmanFilter], position: float, losses: list[float]) -> N
 
 
 def measure_banks(repeats: int, seed: int = 0) -> dict[str, float]:
-    """Medians over ``repeats`` cells.
+    """Return medians over ``repeats`` cells.
 
     Returns:
         ``bank_ms_10000``: milliseconds for one cell of each of 10,000 jobs. ``bank_vs_filterpy``: how many times as
         long filterpy takes, row by row.
 
     Raises:
-        RuntimeError: if the two do not come to the same state.
+        RuntimeError: If the two do not reach the same state.
     """
     bank = Kalman()
     bank.grow(ROWS)
@@ -68,15 +69,16 @@ def measure_banks(repeats: int, seed: int = 0) -> dict[str, float]:
         one_by_one.append((time.perf_counter() - start) * ROWS / FILTERS)
     states = np.stack([one.x[:, 0] for one in filters])
     if not np.allclose(bank.belief(rows[:FILTERS])[0], states, rtol=1e-7, atol=1e-10):
-        raise RuntimeError("the bank and filterpy have come to different states")
+        raise RuntimeError("the bank and filterpy must reach the same states, and they differ")
     together = statistics.median(at_once[1:])
     return {"bank_ms_10000": together * 1e3, "bank_vs_filterpy": statistics.median(one_by_one[1:]) / together}
 
 
 def measure(size: Size) -> Figures:
+    """Print and return both times."""
     figures = measure_banks({"quick": 11, "default": 31, "full": 101}[size])
-    print("One cell of each of 10,000 jobs through the 6-state filter")
-    table(["bank, ms", "filterpy / bank"], [list(figures.values())])
+    print("Update of 10,000 six-state filters with one cell each")
+    table(["bank, ms", "filterpy, times as long"], [list(figures.values())])
     return dict(figures)
 
 

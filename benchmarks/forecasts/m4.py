@@ -1,7 +1,7 @@
-"""The M4 estimator of learning curves, fitted offline: what both papers compare their extrapolation with.
+"""The M4 estimator of learning curves, fitted offline: the baseline of both papers.
 
 Alabdulmohsin, Neyshabur and Zhai, "Revisiting Neural Scaling Laws in Language and Vision", 2022: between the loss of
-guessing l_0 and the loss that is left in the end l_inf, (l - l_inf) / (l_0 - l)^alpha = beta s^-c.
+guessing l_0 and the final loss l_inf, (l - l_inf) / (l_0 - l)^alpha = beta s^-c.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from scipy.optimize import minimize, nnls
 
 from lightning_core.core.arrays import FloatArray
 
-# Where the search begins: l_inf as a part of the least loss seen, and how far l_0 lies above the greatest, relative.
-# Near, as published: the lower l_inf is, the less ln(l - l_inf) varies, and the least sum of squares may be at 0.
+# Start of the search: l_inf as a fraction of the lowest loss seen, and how far l_0 lies above the highest, relative.
+# Close to the data, as published: the lower l_inf is, the less ln(l - l_inf) varies, and the minimum may be at 0.
 START = (0.98, 0.01)
-# How close to what was seen the two may come, and how far above it l_0 may lie.
+# How close to the losses seen the two may come, and how far above them l_0 may lie, relative.
 NEAREST, HIGHEST = 1e-3, 10.0
 
 
@@ -25,11 +25,11 @@ class M4:
     """A fitted curve.
 
     Args:
-        log_beta: logarithm of the scale of the excess loss.
-        c: exponent, at least 0.
-        alpha: how slowly the curve leaves ``first``; 0 is a power law with a floor.
-        last: the loss l_inf after endless data.
-        first: the loss l_0 of guessing.
+        log_beta: Logarithm of the scale of the excess loss.
+        c: Exponent, at least 0.
+        alpha: Slowness with which the curve leaves ``first``; 0 is a power law with a floor.
+        last: Loss l_inf after infinite data.
+        first: Loss l_0 of guessing.
     """
 
     log_beta: float
@@ -39,7 +39,7 @@ class M4:
     first: float
 
     def predict(self, s: FloatArray) -> FloatArray:
-        """The loss after ``s`` batches (all above 0), of the shape of ``s``; by bisection."""
+        """Return the loss after ``s`` batches (all positive), of the shape of ``s``; by bisection."""
         goal = self.log_beta - self.c * np.log(s)
         low, high = np.zeros(np.shape(goal)), np.ones(np.shape(goal))
         width = self.first - self.last
@@ -51,7 +51,7 @@ class M4:
         return curve
 
     def first_passage(self, threshold: float) -> float:
-        """After how many batches the loss is down to ``threshold``; inf if never, 0 if it began there."""
+        """Return the batches until the loss is at ``threshold``: inf if never, 0 if it starts there."""
         if threshold >= self.first:
             return 0.0
         if threshold <= self.last or self.c == 0.0:
@@ -82,12 +82,12 @@ def fit_m4(s: FloatArray, loss: FloatArray) -> M4:
         True
     """
     if len(s) < 6:
-        raise ValueError(f"M4 has 5 parameters and wants 6 points at least, got {len(s)}")
+        raise ValueError(f"M4 has 5 parameters and needs at least 6 points, got {len(s)}")
     least, greatest = float(loss.min()), float(loss.max())
     if not least < greatest:
-        raise ValueError(f"M4 wants losses that differ, all are {least}")
+        raise ValueError(f"M4 needs losses that differ, all are {least}")
     columns = np.ones((len(s), 4))
-    columns[:, 1] = -1.0  # nnls knows no sign but plus: ln beta is a difference
+    columns[:, 1] = -1.0  # nnls finds no negative numbers: ln beta is a difference
     columns[:, 2] = -np.log(s)
 
     def solve(at: FloatArray) -> tuple[FloatArray, float]:

@@ -25,7 +25,7 @@ def train(config: dict[str, str]) -> None:
     import ray.train.lightning
     import torch
 
-    from benchmarks.live.resize import Data, Network
+    from benchmarks.live.numbered_training import Data, Network
 
     torch.set_num_threads(1)
     folder = Path(config["folder"])

@@ -24,7 +24,7 @@ def run(folder: Path, rank: int, ranks: int, port: int) -> None:
     import torch
     from lightning.pytorch.strategies import DDPStrategy
 
-    from benchmarks.live.resize import Data, Network
+    from benchmarks.live.numbered_training import Data, Network
 
     torch.set_num_threads(1)
 

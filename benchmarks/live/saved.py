@@ -39,8 +39,11 @@ def job(folder: Path, batches: int, deadline: float, begin: float, **devices: in
     folder.mkdir(parents=True)
     return {
         "seed_everything": 0,
-        "model": {"class_path": "benchmarks.live.resize.Network", "init_args": {"folder": str(folder), "pause": SLOT}},
-        "data": {"class_path": "benchmarks.live.resize.Data"},
+        "model": {
+            "class_path": "benchmarks.live.numbered_training.Network",
+            "init_args": {"folder": str(folder), "pause": SLOT},
+        },
+        "data": {"class_path": "benchmarks.live.numbered_training.Data"},
         "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.live.saved.Waits"}]},
         "deadline": f"{deadline:.2f}s",
         **({"begin": f"{begin:.2f}s"} if begin else {}),

@@ -12,7 +12,6 @@ The paper's figures 4 to 10: :mod:`benchmarks.market.spot_paper`. The markets: :
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +20,14 @@ from typing import get_args
 import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
-from benchmarks.market.spot_paper import paper_jobs, paper_s_figures
-from benchmarks.market.spot_traces import PRICE, TRACES, Trace, load
+from benchmarks.market.spot_paper import paper_s_figures
+from benchmarks.market.spot_speed import measure_speed
+from benchmarks.market.spot_traces import PRICE, TRACES, Trace, load, paper_jobs
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import (
     Arima,
     Autoregressive,
-    JobBatch,
     LastValue,
-    Ledger,
     MarketForecaster,
     Noisy,
     Perfect,
@@ -49,13 +47,12 @@ from lightning_core.market.policies import (
     OnDemand,
     UniformProgress,
 )
-from lightning_core.market.policies.paper_pool import distinct, paper_pool
+from lightning_core.market.policies.paper_pool import paper_pool
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: Chain"
 # How wrong forecasts are made in the search for a deadline that is missed, and what a fixed error is a part of.
 NOISES, FIXED_PRICE, FIXED_COUNT = (0.1, 0.5, 1.0, 2.0), 1.0, 8.0
-POLICIES, JOBS = 112, (250, 500, 1000)
 
 
 def policies() -> dict[str, SpotPolicy]:
@@ -246,34 +243,6 @@ def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
         f"{len(foresights)} forecasts, {len(traces)} markets; up to {2 * starts} jobs each"
     )
     return misses
-
-
-def measure_speed() -> Figures:
-    """What the paper's pool costs, and how that grows with the jobs; beside each policy with tables of its own."""
-    trace = next(one for one in load(Path("/nonexistent")) if one.priced)
-    last, took = MarketForecaster(LastValue()), {}
-    for jobs in JOBS:
-        batch, pool = paper_jobs(trace, jobs, seed=3), paper_pool()
-        took[jobs], ledgers = _timed(list(pool.values()), batch, last)
-    few = paper_jobs(trace, 50, seed=3)
-    alone = sum(_timed([_own(name)], few, last)[0] for name in pool)
-    together, _ = _timed(list(paper_pool().values()), few, last)
-    rows = [[jobs, seconds, 1000 * seconds / jobs] for jobs, seconds in took.items()]
-    print(f"the paper's pool, {len(pool)} policies of which {distinct(ledgers)} differ, on one core")
-    table(["jobs", "seconds", "ms a job"], rows)
-    print(f"each with tables of its own: {alone / together:.1f} times as long (50 jobs)")
-    return {"pool_112x1000_s": took[1000], "pool_alone_ratio": alone / together}
-
-
-def _own(name: str) -> SpotPolicy:
-    """A policy of the pool that shares nothing."""
-    return paper_pool()[name]
-
-
-def _timed(policies: list[SpotPolicy], batch: JobBatch, forecasts: MarketForecaster) -> tuple[float, list[Ledger]]:
-    began = time.perf_counter()
-    ledgers = backtest(policies, batch, forecasts)
-    return time.perf_counter() - began, ledgers
 
 
 def gap_closed(utility: FloatArray, base: FloatArray, best: FloatArray) -> float:

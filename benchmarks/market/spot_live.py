@@ -213,8 +213,11 @@ def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
         nodes.scale_to(NodeCounts(0, 1))
         job: dict[str, Any] = {
             "seed_everything": 1,
-            "model": {"class_path": "benchmarks.live.resize.Network", "init_args": {"folder": folder, "pause": 0.03}},
-            "data": {"class_path": "benchmarks.live.resize.Data"},
+            "model": {
+                "class_path": "benchmarks.live.numbered_training.Network",
+                "init_args": {"folder": folder, "pause": 0.03},
+            },
+            "data": {"class_path": "benchmarks.live.numbered_training.Data"},
             "trainer": {"logger": False},
             "deadline": f"{interval * intervals:.0f}s", "target": {"batches": batches},
             "min_devices": 1, "max_devices": MOST, "save_every": f"{SAVES:g}s",

@@ -66,6 +66,19 @@ class Trace:
         return float(((available == 0) | (available >= self.max_nodes)).mean())
 
 
+def paper_jobs(trace: Trace, count: int, seed: int) -> JobBatch:
+    """So many of the jobs that figures 9 and 10 are of, at random intervals. A few cannot be ended in time."""
+    draw = np.random.default_rng(seed)
+    jobs = [
+        SpotJob(
+            float(draw.uniform(70, 120)), DEADLINE, int(draw.integers(1, 5)), int(draw.integers(12, 17)), value=VALUE
+        )
+        for _ in range(count)
+    ]
+    starts = draw.integers(0, len(trace.market) - DEADLINE + 1, count)
+    return JobBatch(jobs, trace.market, [int(start) for start in starts])
+
+
 def load(folder: Path) -> list[Trace]:
     """All markets in a folder and below it; the shipped one and a made-up one if there are none.
 

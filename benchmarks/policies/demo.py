@@ -1,7 +1,7 @@
-"""The demo's draw in virtual time: what each policy meets over many seeds, at the recorded speeds.
+"""Run the demo in virtual time: targets that each policy meets over many seeds, at recorded throughputs.
 
 ``examples/demo.py`` trains five of these seeds for real. Here nothing is trained: the recordings of the ten trainings
-are played to the scheduler that ships.
+are played to the scheduler.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from lightning_core.simulation.simulation import Simulation
 POLICIES = ("fifo", "edf", "lara", "laira", "guarded_edf", "triage")
 SEEDS = {"quick": 40, "default": 200, "full": 1000}
 PERIOD = 0.5
-# As live: a word to the scheduler takes little, and ten trainings are built on two cores before the first batch.
+# As live: a report takes 20 ms, and ten trainings are built on two cores before the first batch.
 DELAYS = Delays(report=0.02, start=1.2)
 
 
 def play(policies: Sequence[str], seed: int) -> list[int]:
-    """Jobs that could be met, and those that each policy met, of one seed."""
+    """Return the number of jobs that could be met, and the numbers that each policy met, for one seed."""
     curves = {curve.name: curve for curve in load_curves(CURVES)}
-    speeds = {name: 1.0 / (curve.seconds_per_batch or 0.02) for name, curve in curves.items()}
-    drawn = draw(curves, speeds, seed)
+    throughputs = {name: 1.0 / (curve.seconds_per_batch or 0.02) for name, curve in curves.items()}
+    drawn = draw(curves, throughputs, seed)
     jobs = [
         SimulatedJob(
             Job(job.name, job.deadline, LossTarget("loss", job.target), on_miss=OnMiss.STOP),
             curves[job.name].position,
             curves[job.name].loss,
-            speeds[job.name],
+            throughputs[job.name],
         )
         for job in drawn
     ]
@@ -49,13 +49,14 @@ def play(policies: Sequence[str], seed: int) -> list[int]:
 
 
 def measure(size: Size) -> Figures:
+    """Play all seeds, and print and return the jobs met."""
     seeds = range(1, SEEDS[size] + 1)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
         played = list(workers.map(partial(play, POLICIES), seeds, chunksize=4))
     could, *met = (list(column) for column in zip(*played, strict=True))
-    print(f"ten trainings in virtual time, {len(seeds)} seeds; could be met: {Mean.of(could)}")
+    print(f"Ten trainings in virtual time, {len(seeds)} seeds; jobs that could be met: {Mean.of(could)}")
     table(
-        ["policy", "met", "of what could be met", "times fifo"],
+        ["policy", "jobs met", "fraction of those that could be", "multiple of fifo"],
         [
             [name, str(Mean.of(one)), sum(one) / sum(could), sum(one) / sum(met[0])]
             for name, one in zip(POLICIES, met, strict=True)
@@ -68,4 +69,4 @@ def measure(size: Size) -> Figures:
 
 
 if __name__ == "__main__":
-    common.main("policies.demo", "The demo's draw in virtual time.", measure)
+    common.main("policies.demo", (__doc__ or "").splitlines()[0], measure)

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from benchmarks.curves.replay import Cell, Played
 
 Results = Mapping[Cell, Mapping[str, Sequence[Played]]]
-# Ours stand out, the papers' two are strong, what everybody knows is grey.
+# Our policies stand out, the papers' two are strong, and common baselines are grey.
 COLOURS = {"triage": "#c1440e", "guarded EDF": "#e8a33d", "index-EDF": "#8a6d3b", "LARA": "#1f5f8b", "LaiRA": "#4aa3c7"}
 OTHERS = "#b0b0b0"
 
 
-def shares(results: Results, path: Path) -> None:
-    """Part of the ceiling by number of jobs, pure and mixed side by side."""
+def ceiling_fractions(results: Results, path: Path) -> None:
+    """Draw the fraction of the ceiling by number of jobs, pure and mixed side by side."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for axis, pure in zip(axes, (False, True), strict=True):
@@ -31,13 +31,13 @@ def shares(results: Results, path: Path) -> None:
         axis.set_xlabel("jobs")
         axis.set_title("of one domain" if pure else "of all domains", fontsize=10)
         axis.set_ylim(0, 1)
-    axes[0].set_ylabel("jobs met, part of the ceiling")
+    axes[0].set_ylabel("jobs met, fraction of the ceiling")
     _legend(figure, axes[1])
     figure.savefig(path, dpi=120)
 
 
 def switches(results: Results, path: Path) -> None:
-    """Switches a job by number of jobs."""
+    """Draw the switches per job by number of jobs."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axis = figure.subplots()
     sizes = sorted({cell.size for cell in results})
@@ -50,21 +50,21 @@ def switches(results: Results, path: Path) -> None:
     axis.set_yscale("log")
     axis.set_xticks(np.arange(len(sizes)), list(map(str, sizes)))
     axis.set_xlabel("jobs")
-    axis.set_ylabel("switches a job")
+    axis.set_ylabel("switches per job")
     _legend(figure, axis)
     figure.savefig(path, dpi=120)
 
 
 def switch_costs(by_cost: Mapping[float, Mapping[str, float]], path: Path) -> None:
-    """Part of the ceiling by what a switch costs."""
+    """Draw the fraction of the ceiling by the cost of a switch."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axis = figure.subplots()
     costs = list(by_cost)
     for name in by_cost[costs[0]]:
         _line(axis, np.arange(len(costs)), [by_cost[cost][name] for cost in costs], name)
     axis.set_xticks(np.arange(len(costs)), [f"{cost:g} s" for cost in costs])
-    axis.set_xlabel("a switch costs")
-    axis.set_ylabel("jobs met, part of the ceiling")
+    axis.set_xlabel("cost of a switch")
+    axis.set_ylabel("jobs met, fraction of the ceiling")
     axis.set_ylim(0, 1)
     _legend(figure, axis)
     figure.savefig(path, dpi=120)

@@ -1,10 +1,10 @@
-"""The constants of every policy, chosen by the same number of trials on recordings that no result is reported on.
+"""Choose the constants of every policy, by the same number of trials, on recordings that no result is reported on.
 
-Each policy is tried with its defaults and with constants drawn at random, all on the same bundles. The best mean share
-of the ceiling wins, if it is better than the defaults by more than two standard errors, paired by bundle: the best of
-several draws is a little better by luck alone, and luck does not come along to other curves. Numbers only: the papers'
-policies keep the structure that is printed. The families of tasks that are used here stand in ``split.json``; results
-are reported on the others.
+Each policy is tried with its defaults and with constants drawn at random, all on the same bundles. The best mean
+fraction of the ceiling wins if it is better than the defaults by more than two standard errors, paired by bundle: the
+best of several draws is a little better by luck alone, which does not carry over to other curves. Only numbers are
+tuned: the papers' policies keep the structure that is published. ``split.json`` names the families of tasks that are
+used here; results are reported on the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TUNED = Path(__file__).parent / "tuned.json"
 CELLS = {
     Cell(size, pure): bundles for size, bundles in ((5, 24), (10, 18), (25, 8)) for pure in (False, True)
 }  # fmt: skip
-# Bundles of tuning are never drawn again for a result.
+# Bundles for tuning have seeds that no result uses.
 FIRST_SEED = 1_000_000
 
 Space = Mapping[str, Sequence[Any]]
@@ -61,7 +61,7 @@ SPACES: Mapping[str, Space] = {
 
 
 def contender(policy: str, constants: Mapping[str, Any]) -> Contender:
-    """A policy with constants by dotted names: ``estimator.x`` is the estimator's, ``dkf.x`` of LaiRA's filter."""
+    """Return a policy with constants by name: ``estimator.x`` for its estimator, ``dkf.x`` for LaiRA's filter."""
     arguments: dict[str, Any] = {}
     estimator: dict[str, Any] = {}
     for name, value in constants.items():
@@ -76,18 +76,18 @@ def contender(policy: str, constants: Mapping[str, Any]) -> Contender:
 
 
 def tuned(policy: str) -> dict[str, Any]:
-    """The constants that were chosen; none where there is nothing to choose."""
+    """Return the constants that were chosen; none if there is nothing to choose."""
     chosen: dict[str, Any] = json.loads(TUNED.read_text())["constants"] if TUNED.exists() else {}
     return dict(chosen.get(policy, {}))
 
 
-def share(cells: Mapping[Cell, Sequence[Played]]) -> float:
-    """Jobs met over the ceiling in each cell, the cells weighed equally."""
+def mean_fraction(cells: Mapping[Cell, Sequence[Played]]) -> float:
+    """Return the jobs met as a fraction of the ceiling, with the cells weighted equally."""
     return float(np.mean([sum(p.met for p in played) / sum(p.ceiling for p in played) for played in cells.values()]))
 
 
 def surely_better(one: Mapping[Cell, Sequence[Played]], other: Mapping[Cell, Sequence[Played]]) -> bool:
-    """Whether the mean share is higher by more than two standard errors."""
+    """Return whether the mean fraction is higher by more than two standard errors."""
     gains, variances = [], []
     for cell, played in one.items():
         ceiling = np.mean([p.ceiling for p in played])
@@ -98,7 +98,7 @@ def surely_better(one: Mapping[Cell, Sequence[Played]], other: Mapping[Cell, Seq
 
 
 def trials(policy: str, count: int, seed: int) -> list[dict[str, Any]]:
-    """Constants to try: the defaults, then draws without repeats, as many as there are."""
+    """Return the constants to try: the defaults, then random draws without repetition."""
     draw = np.random.default_rng(seed)
     space = SPACES[policy]
     different = int(np.prod([len(values) for values in space.values()]))
@@ -111,13 +111,17 @@ def trials(policy: str, count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    """Tune the policies that are named on the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.policies.tune", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--curves", type=Path, required=True, metavar="DIR", help="recordings, all families")
-    parser.add_argument("--trials", type=int, default=8, metavar="N", help="of each policy (default 8)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--policy", nargs="+", choices=sorted(SPACES), default=list(SPACES), help="default: all")
+    parser.add_argument(
+        "--curves", type=Path, required=True, metavar="DIR", help="folder of recorded loss curves of all families"
+    )
+    parser.add_argument("--trials", type=int, default=8, metavar="N", help="trials of each policy (default: 8)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the draws (default: 1)")
+    parser.add_argument("--policy", nargs="+", choices=sorted(SPACES), default=list(SPACES), metavar="NAME",
+                        help=f"policies to tune, of {', '.join(SPACES)} (default: all)")  # fmt: skip
     arguments = parser.parse_args()
     pool = tuning(arguments.curves)
     body: dict[str, Any] = json.loads(TUNED.read_text()) if TUNED.exists() else {"constants": {}, "shares": {}}
@@ -126,7 +130,7 @@ def main() -> None:
         for constants in trials(policy, arguments.trials, arguments.seed):
             played = play(pool, CELLS, {"it": contender(policy, constants)}, first_seed=FIRST_SEED)
             its = {cell: rows["it"] for cell, rows in played.items()}
-            results.append((share(its), constants, its))
+            results.append((mean_fraction(its), constants, its))
             print(f"{policy} {results[-1][0]:.4f} {constants}", flush=True)
         best, constants, its = max(results, key=lambda result: result[0])
         defaults, _, usual = results[0]

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.curves.bundles import KINDS, WINDOW, Bundle, Recording, draw, recordings
 from benchmarks.curves.replay import Cell, Contender, Played, play, reporting
-from benchmarks.policies.core import ahead, behind, error, shares
-from benchmarks.policies.tune import SPACES, contender, share, trials, tuned
+from benchmarks.policies.standings import ahead, behind, ceiling_fractions, error
+from benchmarks.policies.tune import SPACES, contender, mean_fraction, trials, tuned
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.targets import LossTarget
 from lightning_core.scheduler.settings import Settings
@@ -130,7 +130,7 @@ def test_shares_errors_and_who_is_behind() -> None:
         Cell(5, True): {"a": played(1, 1, 1, 1), "b": played(2, 1, 2, 2)},
         Cell(10, True): {"a": played(1, 3, 1, 3), "b": played(3, 1, 2, 2)},
     }
-    assert shares(results, "a") == {Cell(5, False): 10 / 16, Cell(5, True): 4 / 16, Cell(10, True): 8 / 16}
+    assert ceiling_fractions(results, "a") == {Cell(5, False): 10 / 16, Cell(5, True): 4 / 16, Cell(10, True): 8 / 16}
     assert error(np.array([1.0, 3.0, 1.0, 3.0])) == pytest.approx(np.sqrt(4 / 3) / 2)
     assert behind(results, "a", "b") == [Cell(5, True)]
     assert behind(results, "b", "a") == []
@@ -160,4 +160,4 @@ def test_trials_begin_with_the_defaults_and_are_as_many_for_all() -> None:
 
 
 def test_a_mean_share_weighs_cells_equally() -> None:
-    assert share({Cell(5, False): played(4, 4), Cell(100, True): played(2)}) == pytest.approx(0.75)
+    assert mean_fraction({Cell(5, False): played(4, 4), Cell(100, True): played(2)}) == pytest.approx(0.75)

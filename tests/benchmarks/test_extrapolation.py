@@ -12,19 +12,17 @@ import pytest
 
 from benchmarks.common import Figures, Size, main
 from benchmarks.curves.bundles import Recording, recordings
-from benchmarks.forecasts.extrapolation import (
+from benchmarks.forecasts.extrapolation import ONE_PASS, costs, measure
+from benchmarks.forecasts.offline import Offline
+from benchmarks.forecasts.scores import (
     NEVER,
-    ONE_PASS,
     PARTS,
     Look,
-    Offline,
     Questions,
     answers,
-    costs,
     coverage_q90,
     feed,
     loss_errors,
-    measure,
     nearer,
     passages,
     questions,

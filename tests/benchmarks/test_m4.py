@@ -52,7 +52,7 @@ def test_a_noisy_curve_is_extrapolated_near() -> None:
 
 
 def test_refuses_what_cannot_be_fitted() -> None:
-    with pytest.raises(ValueError, match="wants 6 points at least, got 5"):
+    with pytest.raises(ValueError, match="needs at least 6 points, got 5"):
         fit_m4(np.arange(1.0, 6.0), np.arange(5.0, 0.0, -1.0))
     with pytest.raises(ValueError, match="all are 0"):
         fit_m4(np.arange(1.0, 9.0), np.full(8, 0.5))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.live.resize import _seen as seen
+from benchmarks.live.numbered_training import seen_samples as seen
 from benchmarks.market.spot_live import moments
 from lightning_core.cloud.market_replay import MarketReplay
 from lightning_core.cloud.provisioner import SPOT
@@ -72,9 +72,12 @@ def job(folder: Path) -> dict[str, Any]:
     folder.mkdir()
     return {
         "seed_everything": 1,
-        "model": {"class_path": "benchmarks.live.resize.Network", "init_args": {"folder": str(folder), "pause": 0.03}},
-        "data": {"class_path": "benchmarks.live.resize.Data"},
-        "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.live.resize.Writes"}]},
+        "model": {
+            "class_path": "benchmarks.live.numbered_training.Network",
+            "init_args": {"folder": str(folder), "pause": 0.03},
+        },
+        "data": {"class_path": "benchmarks.live.numbered_training.Data"},
+        "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.live.numbered_training.Writes"}]},
         "deadline": f"{DEADLINE:.0f}s",
         "target": {"batches": BATCHES},
         "min_devices": 1,

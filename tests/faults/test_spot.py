@@ -81,10 +81,10 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
         name: {
             "seed_everything": 1,
             "model": {
-                "class_path": "benchmarks.live.resize.Network",
+                "class_path": "benchmarks.live.numbered_training.Network",
                 "init_args": {"folder": str(tmp_path), "pause": 0.03},
             },
-            "data": {"class_path": "benchmarks.live.resize.Data"},
+            "data": {"class_path": "benchmarks.live.numbered_training.Data"},
             "trainer": {"logger": False},
             "deadline": f"{deadline}s",
             "target": {"batches": batches},

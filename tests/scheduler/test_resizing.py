@@ -13,8 +13,9 @@ import lightning.pytorch as pl
 import pytest
 import ray
 
-from benchmarks.live.resize import LOOSE, SAMPLES, TIGHT
-from benchmarks.live.resize import _seen as seen
+from benchmarks.live.numbered_training import SAMPLES
+from benchmarks.live.numbered_training import seen_samples as seen
+from benchmarks.live.resize import LOOSE, TIGHT
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant, JobStatus, Verdict
 from lightning_core.core.codec import decode_answers, decode_event
@@ -47,9 +48,15 @@ def job(folder: Path, *callbacks: dict[str, Any], **terms: Any) -> dict[str, Any
     folder.mkdir()
     return {
         "seed_everything": 1,
-        "model": {"class_path": "benchmarks.live.resize.Network", "init_args": {"folder": str(folder), "pause": 0.005}},
-        "data": {"class_path": "benchmarks.live.resize.Data"},
-        "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.live.resize.Writes"}, *callbacks]},
+        "model": {
+            "class_path": "benchmarks.live.numbered_training.Network",
+            "init_args": {"folder": str(folder), "pause": 0.005},
+        },
+        "data": {"class_path": "benchmarks.live.numbered_training.Data"},
+        "trainer": {
+            "logger": False,
+            "callbacks": [{"class_path": "benchmarks.live.numbered_training.Writes"}, *callbacks],
+        },
         "deadline": f"{LOOSE:.0f}s",
         "target": {"batches": 10**6},
         **terms,

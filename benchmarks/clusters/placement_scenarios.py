@@ -1,0 +1,39 @@
+"""Scenarios of the placement benchmark: jobs, nodes and prices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights
+
+GPUS = {"v100": Gpu(2.08), "eight_v100": Gpu(16.7)}
+IN_ONE = {"v100": 1, "eight_v100": 8}
+LEVELS = {
+    "fp32": Level(0.9, {"v100": 166.0, "eight_v100": 1210.0}),
+    "mixed": Level(0.7, {"v100": 566.0, "eight_v100": 4160.0}),
+}
+SIZES, TASKS, RATE, RATIOS = (0.4, 0.8, 1.2, 1.6, 2.0, 2.4), (3, 7), 15.0, (0.25, 1.0, 0.5)
+# 10 Tbit/s, and a core for each task.
+NODE, NODES = Node({"v100": 200.0, "eight_v100": 100.0}, bandwidth=1.25e6, aggregation=6000.0), 10
+FAR, BOUND, SHARE = 40.0, 20.0, 0.2
+SCENARIOS = {"A": 400, "B": 600}
+PUBLISHED, PAYS = "as published", "edge pays"
+SETS = {PUBLISHED: EdgePrices(1.5, 0.001), PAYS: EdgePrices(0.8, 0.001)}
+SURGE, BUSIEST = 1.2, 1
+# The paper's figures weigh no moves.
+CHEAPEST, FEW_MOVES = Weights(1.0, 0.0), Weights(1.0, 0.0, 0.05)
+
+
+def scenario(jobs: int, edge: EdgePrices, seed: int = 0, bound: float = SHARE, *, sizes: bool = False) -> Demands:
+    """So many jobs, drawn; for a part of them the cloud is too far. ``sizes``: no two have samples of one size."""
+    draw = np.random.default_rng(seed)
+    made = {}
+    for number in range(jobs):
+        tasks = int(draw.integers(TASKS[0], TASKS[1] + 1))
+        size = float(draw.choice(SIZES))
+        made[f"job{number}"] = PlacedJob(
+            tuple(max(round(ratio * tasks), 1) for ratio in RATIOS), RATE, size + 1e-6 * number * sizes, 1.0,
+            delay=BOUND if draw.random() < bound else 1000.0,
+        )  # fmt: skip
+    nodes = {f"edge{number}": NODE for number in range(NODES)}
+    return Demands(("night", "day", "evening"), GPUS, LEVELS, nodes, made, Cloud(FAR, 0.01), edge)

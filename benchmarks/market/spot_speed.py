@@ -1,0 +1,48 @@
+"""Cost of a backtest of the paper's pool of policies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from benchmarks.common import Figures, table
+from benchmarks.market.spot_traces import load, paper_jobs
+from lightning_core.market import (
+    JobBatch,
+    LastValue,
+    Ledger,
+    MarketForecaster,
+    backtest,
+)
+from lightning_core.market.observation import SpotPolicy
+from lightning_core.market.policies.paper_pool import distinct, paper_pool
+
+POLICIES, JOBS = 112, (250, 500, 1000)
+
+
+def measure_speed() -> Figures:
+    """What the paper's pool costs, and how that grows with the jobs; beside each policy with tables of its own."""
+    trace = next(one for one in load(Path("/nonexistent")) if one.priced)
+    last, took = MarketForecaster(LastValue()), {}
+    for jobs in JOBS:
+        batch, pool = paper_jobs(trace, jobs, seed=3), paper_pool()
+        took[jobs], ledgers = _timed(list(pool.values()), batch, last)
+    few = paper_jobs(trace, 50, seed=3)
+    alone = sum(_timed([_own(name)], few, last)[0] for name in pool)
+    together, _ = _timed(list(paper_pool().values()), few, last)
+    rows = [[jobs, seconds, 1000 * seconds / jobs] for jobs, seconds in took.items()]
+    print(f"the paper's pool, {len(pool)} policies of which {distinct(ledgers)} differ, on one core")
+    table(["jobs", "seconds", "ms a job"], rows)
+    print(f"each with tables of its own: {alone / together:.1f} times as long (50 jobs)")
+    return {"pool_112x1000_s": took[1000], "pool_alone_ratio": alone / together}
+
+
+def _own(name: str) -> SpotPolicy:
+    """A policy of the pool that shares nothing."""
+    return paper_pool()[name]
+
+
+def _timed(policies: list[SpotPolicy], batch: JobBatch, forecasts: MarketForecaster) -> tuple[float, list[Ledger]]:
+    began = time.perf_counter()
+    ledgers = backtest(policies, batch, forecasts)
+    return time.perf_counter() - began, ledgers
