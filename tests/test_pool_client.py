@@ -13,7 +13,7 @@ from lightning_core.core.answers import State, Verdict
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.pool import JobEndedError, NoPoolError, NotOnThisMachineError, Pool, UnknownJobError
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.socket_client import SocketClient
 from tests import socket_servers
 from tests.cli.test_cli import SCRIPT, _home, pool  # noqa: F401
 

@@ -32,7 +32,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.node.arbiter_client import ArbiterClient
 from lightning_core.node.device_arbiter import DeviceArbiter
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.ray_client import RayClient
+from lightning_core.server.clients.ray_client import RayClient
 from lightning_core.server.start_scheduler import start_scheduler
 
 HOOKS = ("on_train_batch_start", "on_train_batch_end")

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.live.workloads import job
 from lightning_core.core.commands import Pause, Resume
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import read_head
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,7 @@ from statistics import median
 from benchmarks import common
 from benchmarks.common import Figures, Size
 from lightning_core.cluster.config_checker import SOCKET_NAME
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import read_head
 
 ROOT = Path(__file__).resolve().parents[2]

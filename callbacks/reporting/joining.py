@@ -18,9 +18,9 @@ from lightning_core.core.names import MAX_NAME_LENGTH
 from lightning_core.core.protocols import Client, DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.local_client import LocalClient
+from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import describe, is_found
-from lightning_core.server.local import LocalClient
 from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)

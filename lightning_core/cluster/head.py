@@ -26,7 +26,7 @@ from lightning_core.core.events import Close, WorkersLost
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import read_head
 from lightning_core.server.proxy import POOL
 from lightning_core.storage.journal import Journal, JournalError, replay

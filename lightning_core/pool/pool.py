@@ -17,7 +17,7 @@ from lightning_core.core.names import did_you_mean
 from lightning_core.pool.following import Change, follow_changes, follow_log
 from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, NotOnThisMachineError, UnknownJobError
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import AUTO, connect, describe, kind_of
 
 if TYPE_CHECKING:

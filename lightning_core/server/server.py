@@ -29,7 +29,7 @@ from lightning_core.core.events import Close, Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.validation import checked
 from lightning_core.node.processes import process_watch
-from lightning_core.server.client import PROTOCOL, REFUSALS
+from lightning_core.server.clients.socket_client import PROTOCOL, REFUSALS
 
 # Events that clients may send; the scheduler's own events are not among them.
 EVENTS = Report | WorkerExited | Close | Command

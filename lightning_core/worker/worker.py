@@ -109,7 +109,7 @@ class Worker:
         from lightning_core.callbacks.launched import LaunchedCallback
         from lightning_core.node.arbiter_client import ArbiterClient
         from lightning_core.node.device_cores import cores_of
-        from lightning_core.server.ray_client import RayClient
+        from lightning_core.server.clients.ray_client import RayClient
 
         rank, home = assignment.rank, Path(assignment.folder)
         on_host, device = assignment.kind == "cpu", assignment.devices[rank.number]
@@ -138,7 +138,7 @@ class Worker:
             device_lock.close()
 
     def _report(self, assignment: Assignment, left: WorkerExited) -> None:
-        from lightning_core.server.ray_client import RayClient
+        from lightning_core.server.clients.ray_client import RayClient
 
         client = RayClient(assignment.scheduler)
         until = time.monotonic() + REPORT_TIMEOUT

@@ -22,7 +22,7 @@ from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
-from lightning_core.server.local import LocalClient
+from lightning_core.server.clients.local_client import LocalClient
 from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 

@@ -20,7 +20,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.server import discovery as connecting
-from lightning_core.server.local import LocalClient
+from lightning_core.server.clients.local_client import LocalClient
 from tests.callbacks.test_callback import fit
 from tests.faults.test_joining import Pool, training
 from tests.tiny import Line, ValidatedPoints

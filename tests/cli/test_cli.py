@@ -26,7 +26,7 @@ from lightning_core.policies import summaries
 from lightning_core.pool import pool as pool_client
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server import server
-from lightning_core.server.client import PROTOCOL, SocketClient
+from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.host import Host
 from tests.conftest import ROOT
 from tests.socket_servers import Pool

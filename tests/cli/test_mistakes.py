@@ -17,7 +17,7 @@ import pytest
 from lightning_core.cli.main import main
 from lightning_core.cluster import cluster, head
 from lightning_core.pool import NoPoolError
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.socket_client import SocketClient
 from tests.cli.test_cli import Said, _home, pool, run_dir  # noqa: F401
 from tests.socket_servers import Pool
 

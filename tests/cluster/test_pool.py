@@ -17,7 +17,7 @@ import pytest
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.node.processes import is_alive
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import read_head
 from tests.conftest import ROOT
 

@@ -120,7 +120,7 @@ def test_a_bundle_is_refused_before_anything_starts(tmp_path: Path) -> None:
 
 
 def test_a_script_is_refused_by_the_pool_with_the_reason() -> None:
-    from lightning_core.server.local import LocalClient
+    from lightning_core.server.clients.local_client import LocalClient
 
     with pytest.raises(JoinRefusedError, match="a: the policy laira uses ratios of losses"):
         LocalClient(Settings("laira")).join(Job("a", 60.0, NLL), "cpu")

@@ -57,7 +57,7 @@ def test_a_thousand_reports_over_five_kills(
     """None is lost, none counts twice; each time it is back in seconds, as its journal says, without torch."""
     import ray
 
-    from lightning_core.server.ray_client import RayClient
+    from lightning_core.server.clients.ray_client import RayClient
     from lightning_core.server.start_scheduler import start_scheduler
 
     called = f"killed-{secrets.token_hex(4)}"

@@ -79,7 +79,7 @@ def beside(tmp_path: Path, seconds: float, alternations: int) -> tuple[float, fl
     """
     import ray
 
-    from lightning_core.server.ray_client import RayClient
+    from lightning_core.server.clients.ray_client import RayClient
     from lightning_core.server.start_scheduler import start_scheduler
 
     name = f"silent-{secrets.token_hex(4)}"

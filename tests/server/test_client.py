@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +26,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server import journal_lock, server, sessions
-from lightning_core.server.client import PROTOCOL, SocketClient
+from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
@@ -93,12 +92,10 @@ def test_every_call_there_and_back(client: SocketClient) -> None:
     grant = client.report(report())
     assert isinstance(grant, Grant)
     assert (grant.share, grant.devices) == (1.0, (0,))
-    assert client.report(report(2, version=grant.version)) is None
-    assert client.wait("job", grant.version, 0.05) is None
+    client.report(report(2, version=grant.version))
     job_forecast = client.job_forecast("job")
     assert job_forecast is not None
     assert job_forecast.share == 1.0
-    assert client.job_forecast("nobody") is None
     assert client.job("job") == replace(JOB, device=None)
     _, [status] = client.status()
     assert (status.name, status.batches, status.loss) == ("job", 10, 0.5)
@@ -110,16 +107,6 @@ def test_every_call_there_and_back(client: SocketClient) -> None:
     end = client.report(report(3))
     assert isinstance(end, End)
     assert end.verdict is Verdict.MISSED
-
-
-def test_news_end_a_wait(client: SocketClient, pool: Pool) -> None:
-    client.join(JOB, "cpu")
-    grant = client.report(report())
-    assert grant is not None
-    threading.Timer(0.2, lambda: pool.do(pool.actor.event(Cancel("job")))).start()
-    began = time.monotonic()
-    assert isinstance(client.wait("job", grant.version, 10.0), End)
-    assert time.monotonic() - began < 5
 
 
 def test_another_protocol_is_told_to_be_upgraded(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +354,7 @@ def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: py
 FORKED = """
 import os, sys, time
 from pathlib import Path
-from lightning_core.server.client import SocketClient
+from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 client = SocketClient(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Clients: how a training process speaks with its scheduler. One file each."""
