@@ -1,29 +1,36 @@
 """Conformance suite for policies: what must hold for every policy, whatever jobs it is shown.
 
-Run it on a policy of your own with any sequence of views::
+Run it on a policy of your own, on random jobs or on any sequence of views::
 
+    check_policy(MyPolicy)
     check_policy(MyPolicy, [(jobs, 0.0), (jobs, 1.0)])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 
 import numpy as np
 
+from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray
 from lightning_core.core.conformance import require
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import CODES, Reason
+from lightning_core.core.speedup import SpeedUp
+
+# Random sequences of views that a policy is shown by default.
+SEQUENCES = 40
 
 
-def check_policy(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, float]]) -> None:
+def check_policy(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, float]] | None = None) -> None:
     """Check the plans of a policy, that it leaves its input alone, and that its state comes from ``plan`` alone.
 
     Args:
-        make: Creates the policy; called twice, and both must plan alike.
-        rounds: Views with at least one job each and their scheduler times, increasing.
+        make: Creates the policy; called twice a sequence, and both must plan alike.
+        rounds: Views with at least one job each and their scheduler times, increasing; None for 40 random sequences
+            (:func:`random_rounds`).
 
     Raises:
         AssertionError: If a rule is broken; the message names it.
@@ -31,8 +38,13 @@ def check_policy(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, flo
     Example::
 
         >>> from lightning_core.policies import Fifo
-        >>> check_policy(Fifo, [])
+        >>> check_policy(Fifo)
     """
+    for sequence in [rounds] if rounds is not None else map(random_rounds, range(SEQUENCES)):
+        _check_sequence(make, sequence)
+
+
+def _check_sequence(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, float]]) -> None:
     policy, twin = make(), make()
     require(isinstance(policy, Policy), "a policy must have a method plan(jobs, now)")
     for jobs, now in rounds:
@@ -74,6 +86,75 @@ def check_plan(plan: Plan, jobs: JobView, now: float) -> None:
     if plan.work_conserving:
         wanted = float((plan.share * jobs.size).sum())
         require(wanted > 0, "a work-conserving plan must serve at least one job")
+
+
+def random_rounds(seed: int = 0, rounds: int = 3) -> Iterator[tuple[JobView, float]]:
+    """Yield views of random jobs, with their scheduler times: unseen, stuck, tied, of several devices, of any weight.
+
+    Args:
+        seed: Seed of the draws.
+        rounds: Number of views.
+    """
+    draw = np.random.default_rng(seed)
+    devices, now = int(draw.choice([1, 2, 4])), 0.0
+    for _ in range(rounds):
+        yield _random_view(draw, int(draw.integers(1, 11)), devices), now
+        now += draw.uniform(0.0, 8.0)
+
+
+def _random_view(draw: np.random.Generator, n: int, devices: int) -> JobView:
+    def some(common: FloatArray, *rare: float) -> FloatArray:
+        """Return one of the common values in most rows, a rare one in the others."""
+        return np.where(draw.random(n) < 0.6, common, draw.choice(rare, n))
+
+    cells = draw.choice([0, 3, 10, 20, 200], n)
+    exact = draw.random(n) < 0.5
+    throughput = draw.choice([np.nan, 0.5, 100.0], n)
+    work = np.where(np.isnan(throughput), np.nan, some(10.0 ** draw.uniform(-3, 6, n), np.nan, np.inf, 5.0))
+    spread = some(draw.uniform(0, 3, n), 0.0)
+    quantiles = work[:, None] * np.exp(spread[:, None] * NORMAL)
+    out_of_reach = (draw.choice([1.0, 0.8], n)[:, None] < LEVELS) & ~np.isnan(quantiles)
+    speedup = np.empty(n, np.object_)
+    speedup[:] = [_random_speedup(draw, devices) for _ in range(n)]
+    return JobView(
+        row=np.sort(draw.permutation(41)[:n]),
+        deadline=some(10.0 ** draw.uniform(-3, 6, n), 10.0, 20.0),
+        batches=draw.integers(0, 5001, n),
+        cells=cells,
+        exact=exact,
+        remaining=work * throughput,
+        throughput=throughput,
+        work=work,
+        quantiles=np.where(out_of_reach, np.inf, quantiles),
+        loss=np.where(cells > 0, draw.choice([0.4, 2.0, 5e-324, 1e300], n), np.nan),
+        goal=np.where(exact, np.nan, 0.5),
+        position=cells * draw.choice([1.0, 10.0, 1e12], n),
+        acknowledged=draw.random(n) < 0.8,
+        weight=draw.choice([1.0, 1.0, 2.5, 40.0], n),
+        size=draw.integers(1, devices + 1, n),
+        devices=devices,
+        speedup=speedup,
+        submitted=np.zeros(n),
+        reported_at=draw.choice([0.0, 3.0, 9.0], n),
+        held_devices=draw.choice([0.0, 0.35, 1.0, float(devices)], n),
+        trained_since=draw.choice([np.inf, 0.0, 5.0], n),
+        resize_seconds=draw.choice([0.0, 0.3, 60.0], n),
+        fixed_size=draw.choice([0, 0, 0, 1, devices], n),
+        continues_late=draw.random(n) < 0.5,
+        quantum=float(draw.choice([1.0, 0.05])),
+    )
+
+
+def _random_speedup(draw: np.random.Generator, devices: int) -> SpeedUp:
+    """Return a speed-up with given throughputs, or with a few that were observed, or with none."""
+    sizes = sorted(set(draw.integers(1, 2 * devices + 1, 3).tolist()))
+    if draw.random() < 0.5:
+        return SpeedUp(sizes, (10.0 ** draw.uniform(-6, 6, len(sizes))).tolist())
+    observed = SpeedUp(sizes)
+    for _ in range(int(draw.integers(0, 4))):
+        share = float(draw.choice([0.05, 0.5, *sizes]))
+        observed.observe(share, int(draw.integers(1, 10_001)), float(draw.uniform(1e-3, 60.0)))
+    return observed
 
 
 def _columns(jobs: JobView) -> list[np.ndarray]:

@@ -116,6 +116,11 @@ def views(draw: st.DrawFn, devices: int) -> JobView:
     return replace(made, quantiles=np.where(beyond, inf, made.quantiles))
 
 
+@pytest.mark.parametrize("name", sorted(MEMBERS))
+def test_every_policy_conforms_on_the_jobs_of_the_suite(name: str) -> None:
+    check_policy(MEMBERS[name])
+
+
 @pytest.mark.stories
 @pytest.mark.parametrize("name", sorted(MEMBERS))
 @given(data=st.data())
@@ -160,6 +165,16 @@ class Broken(Fifo):
 def test_the_suite_names_the_rule_that_a_plan_breaks(wrong: dict[str, Any], rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
         check_policy(lambda: Broken(**wrong), [(view([5, 5], [30, 30]), 0.0)])
+
+
+def test_the_jobs_of_the_suite_find_a_policy_that_halves_large_jobs() -> None:
+    with pytest.raises(AssertionError, match="a job of several devices must have them whole"):
+        check_policy(HalfOfEach)
+
+
+class HalfOfEach(Fifo):
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        return replace(super().plan(jobs, now), share=np.full(len(jobs), 0.5))
 
 
 def test_the_suite_notices_state_that_a_replay_would_not_bring_back() -> None:
