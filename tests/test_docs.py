@@ -119,9 +119,13 @@ def test_python_compiles_and_its_imports_exist(where: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "text"), [block for block in blocks("python") if "CoreCallback(" in block[1]], ids=name_of_block
+    ("where", "text"),
+    [block for block in blocks("python") if "CoreCallback(" in block[1] or ".conformance import" in block[1]],
+    ids=name_of_block,
 )
-def test_python_with_a_callback_runs(where: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_with_a_callback_or_a_suite_runs(
+    where: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(text, where, "exec"), {})
 

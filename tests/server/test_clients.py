@@ -37,7 +37,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 def cancelled_in(client: LocalClient) -> Callable[[], None]:
-    return lambda: client._handle(Cancel(JOB.name))
+    return lambda: client.event(Cancel(JOB.name))
 
 
 @pytest.mark.parametrize("make", [LocalClient, lambda: FallbackClient(Settings(), lambda: False)])

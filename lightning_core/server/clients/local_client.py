@@ -36,14 +36,14 @@ class LocalClient:
 
     def join(self, job: Job, device: str) -> JoinReply:
         """Adds a job, alone on the device; its deadline counts from now."""
-        self._handle(Submit((job,)))
+        self.event(Submit((job,)))
         with self._news:
             if isinstance(word := self._host.scheduler.directive(job.name), End):
                 raise JoinRefusedError(f"{job.name}: {word.reason}")
             return JoinReply(self._host.scheduler.incarnation(job.name), ())
 
     def report(self, report: Report) -> Directive | None:
-        self._handle(report)
+        self.event(report)
         return self._host.newer(report.job, report.version)
 
     def wait(self, job: str, version: int, timeout: float) -> Directive | None:
@@ -60,7 +60,13 @@ class LocalClient:
             return self._host.scheduler.job_forecast(job)
 
     def left(self, event: WorkerExited) -> None:
-        self._handle(event)
+        self.event(event)
+
+    def event(self, event: Event) -> None:
+        """Hand an event to the scheduler, from any thread: a report, or what a person asks for."""
+        with self._news:
+            if self._host.handle(event):
+                self._news.notify_all()
 
     def status(self) -> list[JobStatus]:
         """Every job as of now."""
@@ -72,8 +78,3 @@ class LocalClient:
         """Closes the journal, if one is kept."""
         with self._news:
             self._host.close()
-
-    def _handle(self, event: Event) -> None:
-        with self._news:
-            if self._host.handle(event):
-                self._news.notify_all()
