@@ -1,1 +1,1 @@
-"""Whole clusters in virtual time: a published trace, edge and cloud."""
+"""Whole clusters in virtual time: a published trace of jobs, and edge and cloud."""

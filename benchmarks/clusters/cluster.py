@@ -1,11 +1,12 @@
-"""Deadlines met on a cluster: a trace of jobs whose numbers of devices may change, under ours and under what others do.
+"""Compare the deadlines that policies meet on a cluster, on a published trace of resizable jobs.
 
-The trace, the rates and what a restart costs: :mod:`benchmarks.clusters.cluster_trace`; what is counted:
-:mod:`benchmarks.clusters.cluster_play`; the others' policies: :mod:`benchmarks.clusters.cluster_policies`.
+The trace, throughputs and restart costs: :mod:`benchmarks.clusters.cluster_trace`. What is counted:
+:mod:`benchmarks.clusters.cluster_play`. Policies of others: :mod:`benchmarks.clusters.elasticflow` and
+:mod:`benchmarks.clusters.gavel`.
 
-Ours is ``decor`` with these arguments: a job ends at its deadline less 2 %, because its work is known; it keeps more
+``ours`` is ``decor`` with these arguments: a job ends 2 % before its deadline, because its work is known; it keeps more
 devices than it needs if fewer would save less than a tenth of its device-seconds, because restarts are expensive.
-Devices that no job needs stay idle; ``ours, idle spent`` uses them to end jobs before their time.
+Devices that no job needs stay idle; ``ours, idle spent`` uses them to end jobs early.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.clusters.cluster_play import PERIOD, Contender, Played, play
-from benchmarks.clusters.cluster_policies import ElasticFlowLike, Gavel
 from benchmarks.clusters.cluster_trace import (
     HOUR,
     Wanted,
     find,
-    made_up,
+    fraction_as_asked,
+    fraction_in_reach,
     read,
     repeated,
-    share_as_asked,
-    share_in_reach,
+    synthetic,
 )
+from benchmarks.clusters.elasticflow import ElasticFlowLike
+from benchmarks.clusters.gavel import Gavel
 from benchmarks.common import Figures, Size, add_files, keep, table
 from lightning_core.core.events import Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
@@ -44,13 +46,13 @@ TRACES = Path(__file__).parents[2] / "../shared/data/traces"
 OURS, SPENT, ELASTICFLOW = "ours", "ours, idle spent", "ElasticFlow-like"
 DECOR = {"alpha": 0.98, "period": PERIOD, "min_dwell": 0.0, "min_saving": 0.1}
 QUICK = (OURS, ELASTICFLOW, "EDF", "FIFO")
-# A quick run looks at what has not happened so often in all, the others once a minute.
+# Rounds of a quick run; the other sizes have one a minute.
 QUICK_TICKS = 800
 DECIDED = (50, 100, 195, 400)
 
 
 def contenders() -> dict[str, Contender]:
-    """All rows of the table."""
+    """Return all rows of the table."""
     return {
         OURS: Contender("decor", DECOR, elastic=True),
         SPENT: Contender("decor", {**DECOR, "idle": "spend"}, elastic=True),
@@ -69,12 +71,12 @@ def contenders() -> dict[str, Contender]:
 def measure(
     size: Size, traces: Path, nodes: int, gpus: int, count: int | None, only: Sequence[str] | None = None
 ) -> Figures:
-    """Plays the trace under all contenders of a size, and times decisions."""
+    """Play the trace under all policies of a size, and time decisions."""
     devices = nodes * gpus
     jobs = _jobs(traces, count)
-    bound, asked = 100.0 * share_in_reach(jobs, devices), 100.0 * share_as_asked(jobs)
-    print(f"{len(jobs)} jobs in {jobs[-1].submitted / HOUR:.0f} h on {devices} devices; alone on all of them, without "
-          f"restarts, {bound:.1f} % can be in time, {asked:.1f} % on as many as their users asked for")  # fmt: skip
+    bound, asked = 100.0 * fraction_in_reach(jobs, devices), 100.0 * fraction_as_asked(jobs)
+    print(f"{len(jobs)} jobs in {jobs[-1].submitted / HOUR:.0f} h on {devices} devices. Upper bound of the deadlines "
+          f"met (each job alone, no restarts): {bound:.1f} %; with the devices asked for: {asked:.1f} %")  # fmt: skip
     rows = contenders()
     names = only or {"quick": QUICK, "default": [n for n in rows if "Gavel" not in n], "full": list(rows)}[size]
     last = max(job.submitted + job.deadline for job in jobs)
@@ -100,42 +102,45 @@ def measure(
 
 def _jobs(traces: Path, count: int | None) -> list[Wanted]:
     try:
-        trace, rates = find(traces)
+        trace, throughputs = find(traces)
     except FileNotFoundError as error:
-        print(f"{error}: a small trace made up here is played instead")
-        jobs = made_up()
+        print(f"{error}: a small synthetic trace is played instead")
+        jobs = synthetic()
     else:
-        print(f"Trace {trace}, rates {rates}")
-        jobs = read(trace, rates)
+        print(f"Trace {trace}, throughputs {throughputs}")
+        jobs = read(trace, throughputs)
     return jobs if count is None else repeated(jobs, count)
 
 
 def play_all(
     jobs: Sequence[Wanted], devices: int, rows: Mapping[str, Contender], period: float, bound: float
 ) -> dict[str, Played]:
-    """Every contender on the same trace, on as many cores as there are.
+    """Play every policy on the same trace, on all cores.
 
     Raises:
-        AssertionError: if one meets more than can be met: then the bound or the simulation is wrong.
+        AssertionError: If one meets more than the bound: then the bound or the simulation is wrong.
     """
     context = get_context("fork")
     with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(rows)), context) as workers:
-        coming = {name: workers.submit(play, jobs, devices, row, period) for name, row in rows.items()}
-        played = {name: one.result() for name, one in coming.items()}
+        futures = {name: workers.submit(play, jobs, devices, row, period) for name, row in rows.items()}
+        played = {name: one.result() for name, one in futures.items()}
     for name, one in played.items():
         if one.met_pct > bound + 1e-9:
-            raise AssertionError(f"{name} met {one.met_pct:.1f} % of the deadlines: above {bound:.1f} %")
+            raise AssertionError(
+                f"{name} met {one.met_pct:.1f} % of the deadlines: above {bound:.1f} %, the upper bound"
+            )
     return played
 
 
 def print_played(played: Mapping[str, Played], bound: float) -> None:
-    print("\nDeadlines met, device-hours granted (restarts among them), moves, hours and device-hours lost to them")
+    """Print deadlines met, device-hours and moves of each policy."""
+    print("\nDeadlines met, device-hours granted (with restarts), moves, and hours and device-hours lost to moves")
     rows = [
         [name, f"{one.met_pct:.1f}", one.met, f"{one.device_hours:.0f}", one.moves, f"{one.hours_lost:.1f}",
          f"{one.device_hours_lost:.1f}", f"{1e3 * one.deciding / max(one.rounds, 1):.1f}"]
         for name, one in played.items()
     ]  # fmt: skip
-    header = ["policy", "met %", "met", "device h", "moves", "h lost", "device h lost", "ms a round"]
+    header = ["policy", "met %", "met", "device h", "moves", "h lost", "device h lost", "ms per round"]
     table(header, [["bound", f"{bound:.1f}", *[""] * 6], *rows])
 
 
@@ -143,14 +148,14 @@ def print_played(played: Mapping[str, Played], bound: float) -> None:
 
 
 def round_ms(count: int, devices: int, *, crowded: bool = False, comes: bool = False, repeats: int = 5) -> float:
-    """Median milliseconds of a whole round of ours with so many jobs that have all begun.
+    """Return the median milliseconds of a whole round of ``ours`` with jobs that have all started.
 
     Args:
-        count: jobs.
-        devices: of the pool.
-        crowded: whether they are far too much for it; else it is nearly full.
-        comes: whether one more comes each time, for whom others may have to go.
-        repeats: rounds.
+        count: Number of jobs.
+        devices: Devices of the pool.
+        crowded: Whether the jobs need far more than the pool; otherwise it is nearly full.
+        comes: Whether a job arrives in each round, for which others may have to leave.
+        repeats: Number of rounds.
     """
     draw = np.random.default_rng(count)
     scheduler = Scheduler(Settings("decor", DECOR, estimator="log_time", devices=devices, resident=devices))
@@ -182,38 +187,42 @@ def round_ms(count: int, devices: int, *, crowded: bool = False, comes: bool = F
 
 
 def print_decisions(counts: Sequence[int], devices: int) -> Figures:
+    """Print and return the time of a round by number of jobs."""
     kinds = {
         "nearly all fit": {"crowded": False},
-        "many do not": {"crowded": True},
-        "... and one more comes": {"crowded": True, "comes": True},
+        "many do not fit": {"crowded": True},
+        "... and one more arrives": {"crowded": True, "comes": True},
     }
     ms = {kind: [round_ms(count, devices, **how) for count in counts] for kind, how in kinds.items()}
-    print(f"\nA whole round of ours on {devices} devices, all jobs active: median ms")
+    print(f"\nA whole round of {OURS!r} on {devices} devices, all jobs active: median ms")
     table(["jobs", *kinds], [[count, *(ms[kind][at] for kind in kinds)] for at, count in enumerate(counts)])
     if len(counts) > 1:
         slopes = [np.polyfit(np.log(counts), np.log(one), 1)[0] for one in ms.values()]
-        print(f"It grows as {', '.join(f'n^{slope:.1f}' for slope in slopes)}.")
+        print(f"The time grows as {', '.join(f'n^{slope:.1f}' for slope in slopes)}.")
     names = zip(("decision_ms", "decision_crowded_ms", "decision_one_comes_ms"), ms.values(), strict=True)
     return {f"{name}_{count}": one[at] for name, one in names for at, count in enumerate(counts)}
 
 
 def main() -> None:
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.clusters.cluster", description=(__doc__ or "").splitlines()[0]
     )
     how = parser.add_mutually_exclusive_group()
-    quick = "the heuristics alone, with fewer rounds: within 50 seconds on 2 cores, of 900 jobs too"
+    quick = "only the heuristics, with fewer rounds: about a minute on 2 cores"
     how.add_argument("--quick", dest="size", action="store_const", const="quick", help=quick)
-    how.add_argument("--full", dest="size", action="store_const", const="full", help="Gavel's programmes too, minutes")
+    how.add_argument(
+        "--full", dest="size", action="store_const", const="full", help="also Gavel's linear programs: takes minutes"
+    )
     parser.add_argument("--traces", type=Path, metavar="DIR", default=TRACES,
-                        help="where a CSV with a column ddl lies (the largest is taken), and throughputs_* of all its "
-                             "models; default: beside the project")  # fmt: skip
-    parser.add_argument("--nodes", type=int, default=16, metavar="N", help="default: 16")
-    parser.add_argument("--gpus", type=int, default=4, metavar="N", help="of each node, default: 4")
+                        help="folder with a CSV that has a column ddl (the largest is used), and throughputs_* folders "
+                             "with all of its models (default: ../shared/data/traces)")  # fmt: skip
+    parser.add_argument("--nodes", type=int, default=16, metavar="N", help="nodes of the cluster (default: 16)")
+    parser.add_argument("--gpus", type=int, default=4, metavar="N", help="GPUs of each node (default: 4)")
     parser.add_argument("--jobs", type=int, metavar="N",
-                        help="so many jobs: the first of the trace, or the trace again and again, one after the other, "
-                             "each job up to an hour off (900 are the 195 four and a half times)")  # fmt: skip
-    parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these rows of the table")
+                        help="number of jobs: the first N of the trace, or the trace repeated with each submission "
+                             "shifted by up to an hour (default: the trace once)")  # fmt: skip
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="run only these rows of the table")
     add_files(parser)
     parser.set_defaults(size="default")
     arguments = parser.parse_args()

@@ -1,11 +1,11 @@
-"""A trace played to the shipped scheduler in virtual time, under one policy, and what is counted.
+"""Play a trace to the scheduler in virtual time, under one policy, and count device-hours and moves.
 
-- A job's first start is free, as it is in the trace's own durations; whenever it comes back elsewhere it loses its
-  model's restart time, its devices standing idle.
-- One process per device: a job that gives devices up leaves them, and pays when it comes back.
-- A job whose deadline has passed is over, whatever the policy: no policy wastes devices on it.
-- The nodes are one pool: the speed-up tables know of devices only.
-- Rates and restart costs are known to every policy. A job reports as often as rounds are.
+- A job's first start is free, as in the durations of the trace. When it resumes on other devices it loses its model's
+  restart time, while those devices are idle.
+- There is one process per device: a job that gives devices up leaves them, and pays when it resumes.
+- A job whose deadline has passed ends under every policy, so that no policy wastes devices on it.
+- All nodes form one pool: the tables of throughputs depend on the number of devices only.
+- Throughputs and restart costs are known to every policy. A job reports once per round.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_pool import VirtualPool
 from lightning_core.simulation.virtual_workers import Worker
 
-# Reports that a job makes at most while it trains, if there are rounds every minute, and else: a coarse grid, so that a
-# simulated day costs little.
+# Maximum number of reports of a job with a round every minute, and with fewer rounds: few, so that a simulated day is
+# cheap.
 REPORTS, REPORTS_SELDOM = 200, 40
-# Seconds between two rounds in which nothing happens, and between two reports of a job.
+# Seconds between two rounds without events, and between two reports of a job.
 PERIOD = 60.0
 
 
@@ -40,9 +40,9 @@ class Contender:
     """A policy with its arguments, under the name of its row.
 
     Args:
-        policy: a name in :data:`lightning_core.policies.POLICIES`, or a policy of the benchmark.
-        arguments: its arguments.
-        elastic: whether it chooses sizes; else each job has as many devices as its user asked for.
+        policy: Name in :data:`lightning_core.policies.POLICIES`, or a policy of the benchmark.
+        arguments: Arguments of the policy.
+        elastic: Whether it chooses numbers of devices; otherwise each job has as many as its user asked for.
     """
 
     policy: str | Callable[..., Policy]
@@ -51,20 +51,20 @@ class Contender:
 
 
 class Played(NamedTuple):
-    """What became of a trace under one policy."""
+    """Outcome of a trace under one policy."""
 
     met: int
     jobs: int
     device_hours: float
-    """Granted, with restarts."""
+    """Device-hours granted, with restarts."""
     moves: int
-    """How often a job came back on other devices."""
+    """Number of times that a job resumed on other devices."""
     hours_lost: float
-    """In which a job had devices and was restarting."""
+    """Hours in which a job had devices and was restarting."""
     device_hours_lost: float
     rounds: int
     deciding: float
-    """Seconds of real time in the scheduler."""
+    """Seconds of real time spent in the scheduler."""
     verdicts: dict[str, str]
 
     @property
@@ -73,7 +73,7 @@ class Played(NamedTuple):
 
 
 class CountedPool(VirtualPool):
-    """A virtual pool that counts what is lost by moving."""
+    """A virtual pool that counts moves and the time lost to them."""
 
     moves = 0
     lost = device_lost = 0.0
@@ -88,7 +88,7 @@ class CountedPool(VirtualPool):
 
 
 class Counted(Simulation):
-    """A simulation that counts what is granted, and what is lost by moving."""
+    """A simulation that counts device-seconds granted, and the time lost to moves."""
 
     def __init__(self, settings: Settings, jobs: Sequence[SimulatedJob], delays: Delays) -> None:
         super().__init__(settings, jobs, delays)
@@ -117,7 +117,7 @@ class Counted(Simulation):
 
 
 def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: float = PERIOD) -> Played:
-    """One policy on the whole trace."""
+    """Play the whole trace under one policy."""
     reports = REPORTS if period <= PERIOD else REPORTS_SELDOM
     with _named(contender.policy) as name:
         # All targets are numbers of batches: no loss is forecast, so the cheapest estimator will do.
@@ -145,7 +145,7 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
 
 @contextmanager
 def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
-    """A policy of the benchmark is known to the scheduler only while it is played."""
+    """Register a policy of the benchmark with the scheduler while it is played, and yield its name."""
     if isinstance(policy, str):
         yield policy
         return
@@ -159,18 +159,22 @@ def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
 
 def _simulated(wanted: Wanted, devices: int, elastic: bool, reports: int) -> SimulatedJob:
     fixed = wanted.fixed(devices)
-    rates = {n: rate for n, rate in wanted.rates.items() if n <= devices} if elastic else {fixed: wanted.rates[fixed]}
+    throughputs = (
+        {n: throughput for n, throughput in wanted.throughputs.items() if n <= devices}
+        if elastic
+        else {fixed: wanted.throughputs[fixed]}
+    )
     job = Job(
         wanted.name,
         wanted.deadline,
         BatchTarget(wanted.batches),
-        min_devices=min(rates),
-        max_devices=max(rates),
+        min_devices=min(throughputs),
+        max_devices=max(throughputs),
         on_miss=OnMiss.STOP,
         can=frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE}),
         work=wanted.alone(fixed),
-        sizes=tuple(rates) if elastic else (),
-        throughputs=tuple(rates.values()) if elastic else (),
+        sizes=tuple(throughputs) if elastic else (),
+        throughputs=tuple(throughputs.values()) if elastic else (),
         resize_seconds=wanted.restart,
     )
     step = max(ceil(wanted.batches / reports), 1)
@@ -179,8 +183,8 @@ def _simulated(wanted: Wanted, devices: int, elastic: bool, reports: int) -> Sim
         job,
         position,
         [1.0] * len(position),
-        wanted.rates[fixed],
+        wanted.throughputs[fixed],
         wanted.submitted,
-        throughputs=tuple(rates.values()) if elastic else (),
+        throughputs=tuple(throughputs.values()) if elastic else (),
         restart=wanted.restart,
     )

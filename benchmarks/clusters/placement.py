@@ -1,13 +1,7 @@
-"""Edge and cloud over the day: the plan beside one that serves task after task, and beside one of the busiest period.
+"""Compare the placement plan of edge and cloud with two baselines: one task at a time, and the busiest period alone.
 
-Scenario A has 400 jobs, B 600, of 3 to 7 tasks; ten nodes at the edge with 200 single V100 and 100 machines of eight;
-three periods with 0.25, 1 and 0.5 of the tasks; 15 samples a second for a task, of 0.4 to 2.4 MB; windows of 30 s, 100
-epochs; 166 samples a second on a V100 with fp32 and 566 with mixed precision (1,210 and 4,160 on eight). The paper's
-values are used where it gives them. It does not give the accuracy of its two kinds of arithmetic, the distance of the
-cloud, nor the jobs for which that is too far: here 0.9 and 0.7, 40 ms, and every fifth job may not go there (20 ms).
-With its prices the cloud is cheaper than the edge for tasks that may go; in the second set of parameters a GPU at the
-edge costs 0.8 times one in the cloud, so there is something to decide. Costs are of one window in each of the three
-periods.
+Jobs, nodes and prices: :mod:`benchmarks.clusters.placement_scenarios`. Surges of demand:
+:mod:`benchmarks.clusters.placement_surges`. Costs are those of one window in each of the three periods.
 """
 
 from __future__ import annotations
@@ -30,24 +24,24 @@ from benchmarks.clusters.placement_scenarios import (
     SHARE,
     scenario,
 )
-from benchmarks.clusters.placement_surges import foreseen, results, surge
+from benchmarks.clusters.placement_surges import print_forecast_errors, simulated_day, surge
 from benchmarks.common import Figures, Size, main, table
 from lightning_core.placement import Demands, EdgePrices, Placement, Weights, plan
 from lightning_core.placement.baselines import incremental, one_period
 from lightning_core.placement.planner import Solution
 
 PLAN, STAYS, ONE_PERIOD, INCREMENTAL = "plan", "plan, few moves", "one period", "incremental"
-# The paper's savings at a mean accuracy of 0.8, per cent, by its costs of $2.00, $2.27 and $2.60 (scenario A).
+# The paper's savings at a mean accuracy of 0.8, per cent, from its costs of $2.00, $2.27 and $2.60 (scenario A).
 PAPER = {ONE_PERIOD: 11.9, INCREMENTAL: 23.1}
 PAPER_UNITS = {ONE_PERIOD: 6.4, INCREMENTAL: 12.6}
 TARGETS = (0.72, 0.75, 0.8, 0.85, 0.875, 0.89)
-# Small enough that a baseline can be no better by what is left to the bound; for times it is what the issue is: 0.1 %.
+# Relative gaps to the bound: small enough for comparisons with the baselines, and 0.1 % for timings.
 TIGHT, TIMED = 1e-6, 1e-3
 REPEATS = 3
 
 
 def measure(size: Size, traces: Path) -> Figures:
-    """All tables."""
+    """Print all tables and return their figures."""
     found: Figures = {}
     for name, jobs in SCENARIOS.items():
         for words, edge in SETS.items():
@@ -68,16 +62,16 @@ def measure(size: Size, traces: Path) -> Figures:
         by_price(5 if size == "full" else 1)
     for words, edge in SETS.items():
         surge(words, scenario(SCENARIOS["A"], edge))
-    foreseen(traces)
+    print_forecast_errors(traces)
     if size == "full":
-        results(scenario(SCENARIOS["A"], SETS[PAYS]))
+        simulated_day(scenario(SCENARIOS["A"], SETS[PAYS]))
     return found | speed(size)
 
 
 def three(
     demands: Demands, weights: Weights, accuracy: float | None = None, gap: float = TIMED
 ) -> tuple[Solution, dict[str, Placement]]:
-    """The plan, and what both baselines make of it."""
+    """Return the plan, and the placements of the plan and of both baselines."""
     solution = plan(demands, weights, accuracy=accuracy, gap=gap)
     placement = {
         PLAN: solution.placement,
@@ -90,7 +84,7 @@ def three(
 
 
 def at_80(name: str, words: str, demands: Demands) -> dict[str, float]:
-    """Costs at a mean accuracy of 0.8; what the plan saves, per cent."""
+    """Print the costs at a mean accuracy of 0.8, and return the plan's savings in per cent."""
     _, placement = three(demands, CHEAPEST, 0.8)
     best = placement[PLAN]
     placement[STAYS] = plan(demands, FEW_MOVES, accuracy=0.8).placement
@@ -101,18 +95,18 @@ def at_80(name: str, words: str, demands: Demands) -> dict[str, float]:
         saved[rival] = saving
         told = f"{PAPER[rival]:.1f}, {PAPER_UNITS[rival]:.1f}" if rival in PAPER else ""
         rows.append([rival, one.cost, one.accuracy, _v100(one), one.moves, len(one.unserved), saving, fewer, told])
-    print(f"\nscenario {name}, {words}: mean accuracy 0.8 at least, the least cost")
-    table(["", "cost", "accuracy", "V100", "moves", "unserved", "plan saves, %", "V100, %", "the paper (A)"], rows)
+    print(f"\nscenario {name}, {words}: minimum cost at a mean accuracy of at least 0.8")
+    table(["", "cost", "accuracy", "V100", "moves", "unserved", "plan saves, %", "V100 saved, %", "paper (A)"], rows)
     return {rival: saved[rival] for rival in PAPER}
 
 
 def _v100(placement: Placement) -> float:
-    """GPUs, all periods together; a machine of eight has eight."""
+    """Return the number of GPUs over all periods; an eight-GPU machine counts as eight."""
     return sum(IN_ONE[choice.gpu] * choice.gpu_count for choice in placement.choices())
 
 
 def sweep(name: str, words: str, demands: Demands, weights: Sequence[float]) -> None:
-    """Accuracy against cost over W, the weight of cost; the plan is never worse than a baseline that serves all."""
+    """Print accuracy and cost over W, the weight of cost; the plan must match a baseline that serves all."""
     rows = []
     for weight in weights:
         both = Weights(weight, 1 - weight)
@@ -123,12 +117,12 @@ def sweep(name: str, words: str, demands: Demands, weights: Sequence[float]) -> 
             assert one.unserved or solution.objective <= objective + TIGHT, f"{rival} is better than the plan"
             row.append(f"{one.cost:.1f} {one.accuracy:.3f} {objective:+.4f}" + ("*" if one.unserved else ""))
         rows.append(row)
-    print(f"\nscenario {name}, {words}: cost, mean accuracy and objective by W (*: not all are served)")
+    print(f"\nscenario {name}, {words}: cost, mean accuracy and objective by the weight W of cost (*: not all served)")
     table(["W", PLAN, ONE_PERIOD, INCREMENTAL], rows)
 
 
 def equal_cost(name: str, words: str, demands: Demands) -> None:
-    """Mean accuracy at the cost that the plan has for 0.875."""
+    """Print the mean accuracies at the cost of the plan for 0.875."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for target in TARGETS:
         for rival, one in three(demands, CHEAPEST, target)[1].items():
@@ -138,14 +132,14 @@ def equal_cost(name: str, words: str, demands: Demands) -> None:
     rows = []
     for rival, curve in curves.items():
         costs, reached = np.array(sorted(curve)).T
-        # Where not all tasks are served at a higher accuracy, its cost is unknown.
+        # If a higher accuracy leaves tasks unserved, its cost is unknown.
         rows.append([rival, float(np.interp(budget, costs, reached)) if costs[-1] >= budget else "not all served"])
     print(f"\nscenario {name}, {words}: accuracy at a cost of {budget:.1f} (the paper at $2.75: 0.875, 0.849, 0.827)")
     table(["", "accuracy"], rows)
 
 
 def by_price(seeds: int) -> None:
-    """What the plan saves at 0.8, by what a GPU at the edge costs: the paper's 1.5 is one of many worlds."""
+    """Print the plan's savings at 0.8, by the price of a GPU at the edge."""
     rows = []
     for price in (0.5, 0.8, 0.9, 1.0, 1.2, 1.5):
         saved: dict[str, list[float]] = {ONE_PERIOD: [], INCREMENTAL: []}
@@ -157,18 +151,20 @@ def by_price(seeds: int) -> None:
                 lacks[rival] += len(placement[rival].unserved)
         found = {rival: f"{statistics.median(some):.1f}" for rival, some in saved.items()}
         rows.append([price, *(words + "*" * bool(lacks[rival]) for rival, words in found.items())])
-    print(f"\nscenario A, mean accuracy 0.8: what the plan saves, %, by the edge's price of a GPU (median of {seeds})")
-    print("*: the other did not serve all, and paid less for that")
+    print(
+        f"\nscenario A, mean accuracy 0.8: savings of the plan, %, by the price of a GPU at the edge (median of {seeds})"
+    )
+    print("*: the baseline did not serve all tasks, and paid less for that reason")
     table(["edge / cloud", ONE_PERIOD, INCREMENTAL], rows)
 
 
 def speed(size: Size) -> Figures:
-    """Seconds of one core to a gap of 0.1 %: counted and listed in one run, and with ten times the jobs."""
+    """Print and return seconds of one core to a gap of 0.1 %: tasks counted or listed; 400 and 4,000 jobs."""
     weights = Weights(0.5, 0.5)
     rows: list[list[object]] = []
     seconds: dict[str, float] = {}
     ranges = None
-    # As many as before need the edge: there are no more nodes.
+    # The number of jobs that need the edge is unchanged: there are no more nodes.
     cases: Mapping[str, tuple[Demands, bool]] = {
         "A, counted": (scenario(400, SETS[PAYS]), False),
         "counted": (scenario(4000, SETS[PAYS], bound=SHARE / 10), False),
@@ -183,7 +179,7 @@ def speed(size: Size) -> Figures:
         took = []
         for _ in range(1 if listed else REPEATS):
             began = time.process_time()
-            # Of the same tasks they are the same; to find them listed takes longer than the plan.
+            # The ranges of the same tasks are equal, and computing them with listed tasks takes longer than the plan.
             solution = plan(demands, weights, listed=listed, gap=TIMED, ranges=ranges if listed else None)
             took.append(time.process_time() - began)
         seconds[name] = statistics.median(took)
@@ -192,7 +188,7 @@ def speed(size: Size) -> Figures:
         rows.append(
             [name, len(demands.jobs), solution.variables, seconds[name], f"{solution.objective:.5f}", f"{left:.0e}"]
         )
-    print("\nto a gap of 0.1 %, seconds of one core, ranges and all; listed without the ranges")
+    print("\nseconds of one core to a gap of 0.1 %; with the ranges, except for listed tasks")
     table(["", "jobs", "variables", "s", "objective", "left"], rows)
     return {"solve_s_a": seconds["A, counted"], "solve_s_4000": seconds["counted"]}
 

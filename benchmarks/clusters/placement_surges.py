@@ -37,7 +37,7 @@ QUARTER = 900.0
 
 
 class After(NamedTuple):
-    """What is where once more comes in."""
+    """Choices, moves and seconds of one reaction to a surge."""
 
     choices: list[Choice]
     moves: int
@@ -45,7 +45,7 @@ class After(NamedTuple):
 
 
 def surge(words: str, demands: Demands) -> None:
-    """A fifth more comes in by day: reconfigured, planned anew, or left as it is."""
+    """Print what a fifth more demand by day leads to: reconfigured, planned again, or unchanged."""
     before = plan(demands, CHEAPEST, accuracy=0.8).placement
     wanted = {name: SURGE * job.rate for name, job in demands.jobs.items()}
     began = time.process_time()
@@ -54,12 +54,12 @@ def surge(words: str, demands: Demands) -> None:
     took = time.process_time() - began
     more = replace(demands, jobs={name: replace(job, rate=wanted[name]) for name, job in demands.jobs.items()})
     began = time.process_time()
-    anew = plan(more, CHEAPEST, accuracy=0.8).placement
+    new = plan(more, CHEAPEST, accuracy=0.8).placement
     again = time.process_time() - began
     found = {
         "reconfigured": After(list(now.now.values()), sum(change.kind == "moved" for change in changes), took),
-        "planned anew": After(_in(anew), _fewest_moves(before, anew), again),
-        "left as it is": After(_in(before), 0, 0.0),
+        "planned again": After(_in(new), _fewest_moves(before, new), again),
+        "unchanged": After(_in(before), 0, 0.0),
     }
     rows = []
     for name, one in found.items():
@@ -68,8 +68,8 @@ def surge(words: str, demands: Demands) -> None:
         rows.append([name, 100 * statistics.mean(served), one.moves, sum(choice.cost for choice in one.choices), lacks,
                      statistics.mean(choice.accuracy for choice in one.choices), one.seconds])  # fmt: skip
     tasks = len(now.now)
-    print(f"\nscenario A, {words}: {SURGE - 1:.0%} more by day, {tasks} tasks; moves of a new plan: as few as can be")
-    table(["", "demand served, %", "moves", "cost by day", "tasks that lack some", "accuracy", "s"], rows)
+    print(f"\nscenario A, {words}: {SURGE - 1:.0%} more demand by day, {tasks} tasks; fewest moves to a new plan")
+    table(["", "demand served, %", "moves", "cost by day", "tasks short of demand", "accuracy", "s"], rows)
 
 
 def _in(placement: Placement) -> list[Choice]:
@@ -77,7 +77,7 @@ def _in(placement: Placement) -> list[Choice]:
 
 
 def _fewest_moves(before: Placement, after: Placement) -> int:
-    """Of tasks that are alike it does not matter which one moves."""
+    """Return the fewest moves between two placements: identical tasks are interchangeable."""
     moves = 0
     for kind in group_tasks(before.demands):
         was, then = ([choice.location for task in kind.tasks if (choice := placement.served[task][BUSIEST]) is not None]
@@ -86,28 +86,28 @@ def _fewest_moves(before: Placement, after: Placement) -> int:
     return moves
 
 
-def foreseen(traces: Path) -> None:
-    """Each predictor beside persistence: on fourteen days of quarter hours with surges, and on real arrivals."""
+def print_forecast_errors(traces: Path) -> None:
+    """Print the errors of the predictors: on fourteen days of quarter hours with surges, and on real arrivals."""
     days = 14
     demands = scenario(20, SETS[PAYS])
     pattern = np.repeat(RATIOS, 32)
     for noise in (0.02, 0.1):
         drawn = Surges(SURGE - 1, events=1.0, noise=noise, seed=1).draw(demands, 32 * days)
         series = {name: values * np.tile(pattern, days) for name, values in drawn.items()}
-        told(f"{len(series)} made series, surges of {SURGE - 1:.0%}, noise {noise:.0%}: what comes in for a job",
+        print_errors(f"{len(series)} synthetic series, surges of {SURGE - 1:.0%}, noise {noise:.0%}: demand of a job",
              list(series.values()))  # fmt: skip
-        told("... beside what was planned", list(drawn.values()))
+        print_errors("... relative to what was planned", list(drawn.values()))
     try:
         arrivals, wanted = real(find(traces)[0])
     except FileNotFoundError as error:
         print(f"\nreal arrivals: {error}")
         return
-    told(f"real: jobs that arrive in a quarter hour, {len(arrivals)} of them", [arrivals])
-    told("real: GPUs that are asked for by jobs that are there", [wanted])
+    print_errors(f"real trace: jobs that arrive per quarter hour, {len(arrivals)} quarter hours", [arrivals])
+    print_errors("real trace: GPUs that are asked for", [wanted])
 
 
 def real(trace: Path) -> tuple[FloatArray, FloatArray]:
-    """By quarter hours of a trace, from the first arrival to the last: jobs that arrive, and GPUs asked for."""
+    """Return jobs that arrive, and GPUs asked for, by quarter hour of a trace."""
     with trace.open() as file:
         rows = [(float(row["submit_time"]), float(row["duration"]), int(float(row["num_gpu"])))
                 for row in csv.DictReader(file)]  # fmt: skip
@@ -118,14 +118,14 @@ def real(trace: Path) -> tuple[FloatArray, FloatArray]:
     return arrivals, wanted
 
 
-def told(words: str, series: Sequence[FloatArray]) -> None:
-    """Errors of all predictors in those of persistence."""
-    print(f"\n{words}; mean absolute error in persistence's, 1, 2 and 3 steps ahead")
+def print_errors(words: str, series: Sequence[FloatArray]) -> None:
+    """Print the errors of all predictors as multiples of those of persistence."""
+    print(f"\n{words}; mean absolute error as a multiple of persistence, 1, 2 and 3 steps ahead")
     table(["", "1", "2", "3"], [[name, *map(float, one)] for name, one in relative_errors(series).items()])
 
 
-def results(demands: Demands) -> None:
-    """A whole day of eight steps a period with surges, simulated with and without foresight."""
+def simulated_day(demands: Demands) -> None:
+    """Print a simulated day with surges, eight steps per period, with and without forecasts."""
     placement = plan(demands, CHEAPEST, accuracy=0.8).placement
     arrivals = Surges(SURGE - 1, events=1.0, seed=2).draw(demands, 8)
     rows = []
@@ -133,4 +133,4 @@ def results(demands: Demands) -> None:
         one = simulate_day(placement, arrivals, forecaster)
         rows.append([name, 100 * one.served, one.cost, one.moves, one.left])
     print("\nscenario A, edge pays: a day with an event for each job and period")
-    table(["foreseen by", "served, %", "cost", "moves", "wanted more than there was"], rows)
+    table(["forecast", "served, %", "cost", "moves", "tasks left short"], rows)

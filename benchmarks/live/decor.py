@@ -1,14 +1,13 @@
-"""Does a training end at its deadline, on as few devices as possible? DECOR-NN's tables beside ours, on real runs.
+"""Measure how close to its deadline a training ends under ``decor``, compared with the tables of DECOR-NN.
 
-Three small models. Each is first trained with all there is: that is the minimum training time. Its deadline is then
-1.0, 1.5 or 1.8 times as long (the paper's coefficient d_c); in some runs it is cut to 80 % when 30 % of the batches
-are done. With parts of a CPU, limited by the kernel, and with one or two devices as workers. Those are logical: on two
-cores that are two threads of one, two workers that compute do 1.2 times as much as one, and no deadline lies between.
-So each batch waits, as for an accelerator. The time of a run is from its submission to the scheduler's knowing that
-all batches are done.
+Three small models. Each is first trained with all resources, which gives its minimum training time. Its deadline is
+then 1.0, 1.5 or 1.8 times as long (the paper's coefficient d_c); in some runs it is cut to 80 % when 30 % of the
+batches are done. Runs have parts of a CPU, limited by the kernel, or one or two devices. Devices are logical: on two
+hardware threads of one core, two workers that compute do 1.2 times the work of one, and no deadline lies between. So
+each batch waits, as if for an accelerator. The time of a run is from its submission until the scheduler knows that all
+batches are done.
 
-d_c 1.0 is reported apart: it measures the machine, on which equal work takes some per cent more or less from run to
-run.
+d_c 1.0 is reported separately: it measures the machine, on which equal work varies by some per cent between runs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.live.decor_runs import Bench, Run, Setting
 
-# The paper's mean |error| in per cent, of its three models: ResNet-50, VGG-19, Inception v3 (tables I to IV).
+# The paper's mean |error| in per cent for its three models: ResNet-50, VGG-19, Inception v3 (tables I to IV).
 PAPER = {
     ("cpu", 1.0, False): (3.78, 0.93, 0.79), ("cpu", 1.5, False): (0.43, 0.49, 0.43),
     ("cpu", 1.8, False): (0.34, 0.47, 0.47), ("cpu", 1.5, True): (1.47, 2.30, 2.10),
@@ -34,7 +33,7 @@ PAPER = {
 
 
 def _settings(kind: str, size: Size, models: Sequence[str]) -> Iterator[tuple[Setting, int]]:
-    """What is run, and how often."""
+    """Yield the settings and their numbers of runs."""
     times = {"quick": 1, "default": 1, "full": 3}[size]
     for model in models:
         if size == "quick":
@@ -51,6 +50,7 @@ def _settings(kind: str, size: Size, models: Sequence[str]) -> Iterator[tuple[Se
 
 
 def measure(size: Size, plots: Path | None = None, kinds: Sequence[str] = ("cpu", "devices")) -> Figures:
+    """Run all settings of a size, print the table and return its figures."""
     kinds = ("cpu",) if size == "quick" else kinds
     models = ("convolutions",) if size == "quick" else ("perceptron", "convolutions", "transformer")
     seconds = 10.0 if size == "quick" else 40.0
@@ -61,12 +61,12 @@ def measure(size: Size, plots: Path | None = None, kinds: Sequence[str] = ("cpu"
             with bench.cluster:
                 for model in models:
                     fastest = bench.fastest(model, seconds, 1 if size == "quick" else 3)
-                    print(f"{kind}, {model}: {bench.batches[model]} batches in {fastest:.2f} s with all there is",
+                    print(f"{kind}, {model}: {bench.batches[model]} batches in {fastest:.2f} s at full speed",
                           flush=True)  # fmt: skip
                     for setting, times in _settings(kind, size, (model,)):
                         for _ in range(times):
                             runs.append(bench.run(setting, fastest))
-                            _say(runs[-1])
+                            _print_run(runs[-1])
     _tables(runs)
     if plots is not None:
         from benchmarks.live.decor_plots import courses  # with matplotlib
@@ -75,11 +75,11 @@ def measure(size: Size, plots: Path | None = None, kinds: Sequence[str] = ("cpu"
     return _figures(runs)
 
 
-def _say(run: Run) -> None:
+def _print_run(run: Run) -> None:
     setting = run.setting
     words = [f"d_c {setting.tightness}", f"alpha {setting.alpha}"]
-    words += ["deadline cut"] * setting.changed + ["a neighbour"] * setting.neighbour
-    print(f"  {', '.join(words)}: {run.error:+.2f} % of {run.deadline:.1f} s; granted {run.granted:.2f}, used "
+    words += ["deadline cut"] * setting.changed + ["another process on half a core"] * setting.neighbour
+    print(f"  {', '.join(words)}: ended {run.error:+.2f} % from {run.deadline:.1f} s; granted {run.granted:.2f}, used "
           f"{run.used:.2f}, {run.resizes} resizes", flush=True)  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def _tables(runs: Sequence[Run]) -> None:
             float(np.mean(theirs)) if theirs and plain else "",
         ])  # fmt: skip
     table(
-        ["kind", "model", "d_c", "alpha", "", "granted", "used", "mean|e| %", "min e", "max e", "paper's mean|e|"], rows
+        ["kind", "model", "d_c", "alpha", "", "granted", "used", "mean |error| %", "min", "max", "paper's mean"], rows
     )
 
 
@@ -130,4 +130,4 @@ def _figures(runs: Sequence[Run]) -> Figures:
 if __name__ == "__main__":
     began = time.monotonic()
     main("live.decor", __doc__.splitlines()[0], measure, plots=None)
-    print(f"{time.monotonic() - began:.0f} s")
+    print(f"took {time.monotonic() - began:.0f} s")

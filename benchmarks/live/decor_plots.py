@@ -11,11 +11,11 @@ from benchmarks.live.decor_runs import CHANGED_AT, CHANGED_TO, CORES, Run
 
 
 def courses(runs: Sequence[Run], folder: Path) -> None:
-    """Progress beside its ramp, and devices, as time went by (DECOR-NN's figures 2 to 5): a picture a kind and model.
+    """Draw progress, its ramp and devices over time (DECOR-NN's figures 2 to 5), one picture per kind and model.
 
     Args:
-        runs: the first of each setting is drawn.
-        folder: for the pictures, made if it is not there.
+        runs: Runs, of which the first of each setting is drawn.
+        folder: Folder of the pictures, created if needed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for kind, model in dict.fromkeys((run.setting.kind, run.setting.model) for run in runs):
@@ -43,7 +43,7 @@ def _course(axis, run: Run, each: int) -> None:  # type: ignore[no-untyped-def]
     axis.set_ylim(0, 105)
     axis.set_ylabel("progress, %")
     words = [f"d_c {setting.tightness:g}", f"alpha {setting.alpha:g}"]
-    words += ["deadline cut to 80 %"] * setting.changed + ["a neighbour takes half a core"] * setting.neighbour
+    words += ["deadline cut to 80 %"] * setting.changed + ["another process on half a core"] * setting.neighbour
     axis.set_title(f"{', '.join(words)}: {run.error:+.2f} %", fontsize=9, loc="left")
     right = axis.twinx()
     right.step(times, [each * moment.devices for moment in run.course], where="post", color="#e8a33d", lw=1.2)

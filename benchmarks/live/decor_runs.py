@@ -1,4 +1,4 @@
-"""Real runs of small models towards deadlines under ``decor``."""
+"""Runs of small models with deadlines under ``decor``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lightning_core.core.answers import JobStatus
 from lightning_core.core.commands import SetDeadline
 
 CORES = 2
-# What a batch waits for a logical device, seconds, and of how many samples it is.
+# Seconds that a batch waits for a logical device, and its samples.
 WAIT, LOGICAL_BATCH = 0.08, 16
 CHANGED_AT, CHANGED_TO = 0.3, 0.8
-# Batches are first timed for so many seconds, to know how many make a run of the length that is wanted.
+# Minimum seconds of the trial that decides how many batches make a run of the wanted length.
 TRIAL = 3.0
-# A process beside that takes half a core: 50 ms of every 100.
+# Another process that uses half a core: 50 ms of every 100.
 NEIGHBOUR = """
 import time
 while True:
@@ -39,15 +39,15 @@ while True:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is run.
+    """Setting of a run.
 
     Args:
-        kind: ``"cpu"``: parts of one device of two cores; ``"devices"``: one or two devices of a core.
-        model: its name.
-        tightness: deadline over minimum training time (d_c); 0: as fast as it goes, without a deadline.
-        alpha: part of the time to its deadline in which it should end.
-        changed: whether the deadline is cut while it runs.
-        neighbour: whether another process takes half a core for the middle third.
+        kind: ``"cpu"`` for parts of one device of two cores, ``"devices"`` for one or two devices of a core.
+        model: Name of the model.
+        tightness: Deadline over minimum training time (d_c); 0 for full speed without a deadline.
+        alpha: Fraction of the time to the deadline after which it should end.
+        changed: Whether the deadline is cut during the run.
+        neighbour: Whether another process uses half a core in the middle third.
     """
 
     kind: str
@@ -59,6 +59,8 @@ class Setting:
 
 
 class Moment(NamedTuple):
+    """Progress in per cent and devices at a scheduler time."""
+
     now: float
     progress: float
     devices: float
@@ -66,16 +68,16 @@ class Moment(NamedTuple):
 
 @dataclass
 class Run:
-    """What became of one.
+    """Outcome of a run.
 
     Args:
-        setting: what was run.
-        took: seconds.
-        deadline: seconds.
-        granted: mean devices, or cores.
-        used: mean cores that the kernel counted; NaN where it had no group to count.
-        resizes: how often the number of devices changed.
-        course: progress in per cent, and devices, as time went by.
+        setting: Its setting.
+        took: Seconds that it took.
+        deadline: Deadline in seconds.
+        granted: Mean devices or cores.
+        used: Mean cores that the kernel counted; NaN without a control group.
+        resizes: Number of changes of the number of devices.
+        course: Progress and devices over time.
     """
 
     setting: Setting
@@ -88,12 +90,12 @@ class Run:
 
     @property
     def error(self) -> float:
-        """Eq. 7, per cent: positive if it ended late."""
+        """Error in per cent (eq. 7): positive if it ended late."""
         return 100.0 * (self.took - self.deadline) / self.deadline
 
 
 class _Watcher:
-    """Cuts the deadline, counts cores, brings the neighbour and takes it away."""
+    """A watcher that cuts the deadline, counts cores, and starts and stops the other process."""
 
     def __init__(self, cluster: Cluster, bundle: Bundle, setting: Setting, deadline: float) -> None:
         self._cluster, self._bundle, self._setting = cluster, bundle, setting
@@ -118,9 +120,9 @@ class _Watcher:
                 amended = SetDeadline(job.name, self.deadline, from_submission=True)
                 ray.get(self._cluster.scheduler.event.remote(amended))  # type: ignore[union-attr]  # it runs
             if self._setting.neighbour:
-                self._look_after_neighbour(self.deadline / 3 < now < 2 * self.deadline / 3)
+                self._set_neighbour(self.deadline / 3 < now < 2 * self.deadline / 3)
 
-    def _look_after_neighbour(self, wanted: bool) -> None:
+    def _set_neighbour(self, wanted: bool) -> None:
         if wanted and self._neighbour is None:
             self._neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
         elif not wanted and self._neighbour is not None:
@@ -128,11 +130,11 @@ class _Watcher:
             self._neighbour.wait()
 
     def close(self) -> None:
-        self._look_after_neighbour(False)
+        self._set_neighbour(False)
 
 
 def _used() -> float | None:
-    """CPU seconds of the one training that the kernel limits; None if none is."""
+    """Return the CPU seconds of the training that the kernel limits; None if there is none."""
     roots = (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup/cpu,cpuacct"), Path("/sys/fs/cgroup"))
     for root in roots:
         for group in root.glob("**/lightning_core-*"):
@@ -146,7 +148,7 @@ def _used() -> float | None:
 
 
 class Bench:
-    """Runs settings one after another, each kind on one cluster."""
+    """Runs settings one after another on one cluster."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
@@ -155,6 +157,7 @@ class Bench:
         self.runs = 0
 
     def run(self, setting: Setting, fastest: float) -> Run:
+        """Run a setting, with its deadline a multiple of ``fastest`` seconds."""
         batches = self.batches[setting.model]
         deadline = setting.tightness * fastest if setting.tightness else 3600.0
         policy = {"name": "decor", "alpha": setting.alpha} if setting.tightness else {"name": "edf"}
@@ -194,7 +197,7 @@ class Bench:
         return Run(setting, took, watcher.deadline, granted * each, used, resizes, watcher.course)
 
     def fastest(self, model: str, seconds: float, tries: int) -> float:
-        """Sees to it that a run takes about so long at full speed; how long it takes, the median of so many."""
+        """Choose the batches for a run of about ``seconds`` at full speed; return the median time of ``tries`` runs."""
         plain = Setting(self.kind, model, 0.0)
         took, self.batches[model] = 0.0, 50
         while took < min(TRIAL, seconds / 2):  # the first batches of a process are slower
@@ -206,9 +209,9 @@ class Bench:
     def _check_limited(self, folder: Path, used: float) -> None:
         paced = any("paced instead" in log.read_text(errors="replace") for log in folder.rglob("log*.txt"))
         if paced and _writable():
-            raise RuntimeError("the run was paced where a cgroup could be written")
+            raise RuntimeError("the kernel must limit the run where a cgroup is writable, and the run was paced")
         if not paced and math.isnan(used):
-            raise RuntimeError("the kernel counted nothing: the training was neither limited nor paced")
+            raise RuntimeError("the training must be limited by the kernel or paced, and was neither")
 
 
 def _writable() -> bool:
@@ -221,7 +224,7 @@ def _writable() -> bool:
 
 
 def _granted(journal: Path, end: float) -> tuple[float, int]:
-    """Devices granted, in the mean from the first grant to the end; how often their number changed."""
+    """Return the mean devices granted from the first grant to the end, and the number of changes."""
     changes: list[tuple[float, float]] = []
     with sqlite3.connect(journal) as database:
         for now, text in database.execute("SELECT now, answers FROM events ORDER BY number"):

@@ -1,7 +1,7 @@
-"""Two devices: do two jobs side by side do the work of two, and four that share them their halves?
+"""Measure the work of two jobs, and of four, on two devices, compared with one job alone.
 
-The same model all over: alone on one device, two on two devices, four on two devices, alone again. The mean of the two
-solo rates is the yardstick.
+All jobs train the same model: one alone on one device, two on two devices, four on two devices, and one alone again.
+The mean of the two solo throughputs is the reference.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 
 WIDTH = 192
-# Of each run, seconds left out at the beginning: jobs are built, and beside each other.
+# Seconds at the start of each run that are left out while jobs are built.
 START = 2.0
 
 
-def rates(cluster: Cluster, jobs: int, devices: int, seconds: float, folder: Path) -> list[float]:
-    """Batches a second of each job, all under equal shares."""
+def throughputs(cluster: Cluster, jobs: int, devices: int, seconds: float, folder: Path) -> list[float]:
+    """Return the batches per second of each job, all under equal shares."""
     specs = {f"job{k}": job(WIDTH, folder / f"job{k}.npy", seconds + START) for k in range(jobs)}
     bundle = Bundle.from_dict({"pool": {"devices": devices}, "policy": "uniform", "jobs": specs})
     bundle.check()
@@ -34,25 +34,26 @@ def rates(cluster: Cluster, jobs: int, devices: int, seconds: float, folder: Pat
 
 
 def measure(size: Size) -> Figures:
+    """Run all four settings, print the table and return its figures."""
     seconds = {"quick": 4.0, "default": 12.0, "full": 30.0}[size]
     with Cluster(workers=4, devices=2) as cluster, tempfile.TemporaryDirectory() as temp:
         folder = Path(temp)
-        rates(cluster, 4, 2, 1.0, folder / "warm")  # a process's first seconds are slower: thrown away
-        [before] = rates(cluster, 1, 1, seconds, folder / "before")
-        two = rates(cluster, 2, 2, seconds, folder / "two")
-        four = rates(cluster, 4, 2, seconds, folder / "four")
-        [after] = rates(cluster, 1, 1, seconds, folder / "after")
+        throughputs(cluster, 4, 2, 1.0, folder / "warm")  # a process's first seconds are slower
+        [before] = throughputs(cluster, 1, 1, seconds, folder / "before")
+        two = throughputs(cluster, 2, 2, seconds, folder / "two")
+        four = throughputs(cluster, 4, 2, seconds, folder / "four")
+        [after] = throughputs(cluster, 1, 1, seconds, folder / "after")
     alone = (before + after) / 2
     rows = [
-        ["alone, before and after", *(rate / alone for rate in (before, after)), "", ""],
-        ["two on two devices", *(rate / alone for rate in two), "", ""],
-        ["four on two devices", *(rate / alone for rate in four)],
+        ["alone, before and after", *(one / alone for one in (before, after)), "", ""],
+        ["two on two devices", *(one / alone for one in two), "", ""],
+        ["four on two devices", *(one / alone for one in four)],
     ]
-    table(["progress of what one does alone", "job0", "job1", "job2", "job3"], rows)
+    table(["throughput, of one job alone", "job0", "job1", "job2", "job3"], rows)
     return {
         "two_on_two": sum(two) / alone / 2,
         "four_on_two": sum(four) / alone / 2,
-        "worst_half": max(abs(rate / alone / 0.5 - 1) for rate in four),
+        "worst_half": max(abs(one / alone / 0.5 - 1) for one in four),
         "solo_drift": abs(before / after - 1),
     }
 

@@ -20,7 +20,7 @@ SAMPLES, BATCH, WIDTH = 4096, 16, 256
 
 
 class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
-    """Noise, of which each sample knows its number."""
+    """Noise whose samples carry their numbers."""
 
     def __init__(self) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -35,7 +35,7 @@ class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
 
 
 class Data(pl.LightningDataModule):
-    """The samples, in an order that does not depend on how many devices there are."""
+    """The samples, in an order that does not depend on the number of devices."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -46,11 +46,11 @@ class Data(pl.LightningDataModule):
 
 
 class Network(pl.LightningModule):
-    """A perceptron that writes down which samples it saw.
+    """A perceptron that records which samples it saw.
 
     Args:
-        folder: for a file a rank and incarnation.
-        pause: seconds to wait in each batch.
+        folder: Folder of the records, one file per rank and incarnation.
+        pause: Seconds to wait in each batch.
     """
 
     def __init__(self, folder: str, pause: float = 0.0) -> None:
@@ -83,12 +83,13 @@ class Network(pl.LightningModule):
             file.write(line + "\n")
 
     def write(self) -> None:
+        """Write the record of this rank and incarnation."""
         name = f"seen-{time.monotonic_ns()}-{self.trainer.global_rank}"
         (self.folder / name).write_text("\n".join(self._lines))
 
 
 class Writes(pl.Callback):
-    """Has the network write down what it saw, however the fit ends."""
+    """Makes the network write its record, however the fit ends."""
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         pl_module.write()  # type: ignore[operator]  # it is a Network
@@ -102,7 +103,7 @@ def _lines(folder: Path) -> list[tuple[int, int, list[int], float]]:
 
 
 def seen_samples(folder: Path) -> dict[tuple[int, int], list[int]]:
-    """The samples of each step."""
+    """Return the samples of each epoch and step."""
     seen: dict[tuple[int, int], list[int]] = defaultdict(list)
     for epoch, step, numbers, _ in _lines(folder):
         seen[epoch, step].extend(numbers)
@@ -110,7 +111,7 @@ def seen_samples(folder: Path) -> dict[tuple[int, int], list[int]]:
 
 
 def mean_losses(folder: Path) -> list[float]:
-    """The mean loss of each step."""
+    """Return the mean loss of each step."""
     losses: dict[int, list[float]] = defaultdict(list)
     for _, step, _, loss in _lines(folder):
         losses[step].append(loss)
@@ -118,19 +119,21 @@ def mean_losses(folder: Path) -> list[float]:
 
 
 def check_order(seen: dict[tuple[int, int], list[int]], undisturbed: dict[tuple[int, int], list[int]]) -> int:
-    """Compares sample by sample; how many steps were the same.
+    """Compare a training with one that was never resized, and return the number of steps compared.
 
     Raises:
-        RuntimeError: if a step saw other samples than that of a training that was never resized.
+        RuntimeError: If a step saw other samples, or an epoch did not see each sample once.
     """
     both = seen.keys() & undisturbed.keys()
     for step in sorted(both):
         if sorted(seen[step]) != sorted(undisturbed[step]):
-            raise RuntimeError(f"epoch and step {step}: the samples are others than without resizes")
+            raise RuntimeError(
+                f"epoch and step {step} must see the samples that they see without resizes, and saw others"
+            )
     epochs = defaultdict(list)
     for (epoch, _), numbers in seen.items():
         epochs[epoch].extend(numbers)
     for epoch in sorted(epochs)[:-1]:
         if sorted(epochs[epoch]) != list(range(SAMPLES)):
-            raise RuntimeError(f"epoch {epoch}: not every sample was seen once")
+            raise RuntimeError(f"epoch {epoch} must see every sample once, and did not")
     return len(both)

@@ -1,8 +1,8 @@
-"""Measure what the callback's hooks cost per batch, beside a blocking actor call and Ray Tune's report callback.
+"""Measure the callback's hooks per batch, compared with a blocking actor call and Ray Tune's report callback.
 
-A real ``Trainer.fit`` reports to a real scheduler in a Ray actor and takes turns at a real device arbiter. Every hook
-of the callback is timed from outside; the clock's own cost is subtracted. In the same run: ``ray.get`` of one report at
-a time, and with ``--full`` Ray Tune's callback on every batch (``pip install -e '.[bench]'`` first).
+A real ``Trainer.fit`` reports to a scheduler in a Ray actor and acquires quanta from a device arbiter. Every hook is
+timed from outside, and the cost of the clock is subtracted. The same run measures ``ray.get`` of one report
+at a time, and with ``--full`` Ray Tune's callback on every batch (needs ``pip install -e '.[bench]'``).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from lightning_core.server.clients.ray_client import RayClient
 from lightning_core.server.start_scheduler import start_scheduler
 
 HOOKS = ("on_train_batch_start", "on_train_batch_end")
-# The first batches of a run start threads and connections.
+# Batches at the start that are left out: they start threads and connections.
 WARM = 200
 
 
 def timed(callback: pl.Callback) -> list[float]:
-    """Times the callback's batch hooks; the answer fills with seconds a batch, start and end together."""
+    """Time the callback's batch hooks; the list that is returned fills with seconds per batch, both hooks together."""
     spent: list[float] = []
     started = [0.0]
 
@@ -63,7 +63,7 @@ def timed(callback: pl.Callback) -> list[float]:
 
 
 def clock_cost() -> float:
-    """Seconds that timing both hooks of a batch adds by itself."""
+    """Return the seconds per batch that the timing itself adds."""
     empty = pl.Callback()
     spent = timed(empty)
     for _ in range(2000):
@@ -73,7 +73,7 @@ def clock_cost() -> float:
 
 
 def fit(callback: pl.Callback, batches: int) -> None:
-    """Trains so many batches."""
+    """Train this many batches."""
     trainer = pl.Trainer(
         max_steps=batches, max_epochs=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, accelerator="cpu", callbacks=[callback],
@@ -82,8 +82,8 @@ def fit(callback: pl.Callback, batches: int) -> None:
 
 
 def ours(batches: int, folder: Path) -> np.ndarray:
-    """Seconds a batch in the hooks of CoreCallback, shape ``(batches,)``."""
-    arbiter = DeviceArbiter(folder / "turn")
+    """Return the seconds per batch in the hooks of CoreCallback, shape ``(batches,)``."""
+    arbiter = DeviceArbiter(folder / "arbiter")
     device_lock = ArbiterClient(arbiter.path)
     callback = CoreCallback("bench", "1d", BatchTarget(10**9))
     callback._options = replace(callback._options, client=RayClient("bench"), device_lock=device_lock)
@@ -95,7 +95,7 @@ def ours(batches: int, folder: Path) -> np.ndarray:
 
 
 def blocking(calls: int) -> np.ndarray:
-    """Seconds of one report at a time by ``ray.get``, shape ``(calls,)``."""
+    """Return the seconds of each report by ``ray.get``, shape ``(calls,)``."""
     client = RayClient("bench")
     spent = []
     for number in range(calls):
@@ -106,7 +106,7 @@ def blocking(calls: int) -> np.ndarray:
 
 
 def tune(batches: int) -> float:
-    """Median seconds a batch in the hooks of Ray Tune's report callback."""
+    """Return the median seconds per batch in the hooks of Ray Tune's report callback."""
     from ray import tune as ray_tune
     from ray.tune.integration.pytorch_lightning import TuneReportCheckpointCallback
 
@@ -132,6 +132,7 @@ def tune(batches: int) -> float:
 
 
 def measure(size: Size) -> Figures:
+    """Measure all of them, print the table and return its figures."""
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -145,7 +146,7 @@ def measure(size: Size) -> Figures:
         ray.get(actor.submit.remote(jobs))
         clock = clock_cost()
         rounds = []
-        for _ in range(repeats):  # side by side, so that a noisy neighbour hits both
+        for _ in range(repeats):  # alternating, so that other load affects both
             hooks = ours(batches // repeats + WARM, folder) - clock
             calls_took = blocking(calls // repeats)
             rounds.append((hooks, calls_took))
@@ -161,7 +162,7 @@ def measure(size: Size) -> Figures:
             rows.append(["Tune's report callback", tune_us, "", tune_ratio])
         ray.kill(actor)
         ray.shutdown()
-    table(["a batch", "median us", "p99 us", "ratio"], rows)
+    table(["cost per batch", "median us", "p99 us", "ratio"], rows)
     return {
         "callback_us": callback_us,
         "callback_p99_us": p99_us,

@@ -1,8 +1,8 @@
-"""Two scripts and a bundle of three on one pool: does each get its grant, and how soon do heirs inherit?
+"""Measure the shares of two scripts and a bundle of three on one pool, and how soon a share passes to the other jobs.
 
-A pool is brought up as a person would, two ordinary scripts join it, three jobs are submitted. All do the same work a
-batch and stamp every batch with the time. Before and after the shared phase each trains alone for a while, the others
-paused: the median of those rates is the yardstick. Then one script is killed and one is interrupted.
+A pool is started from the command line, two ordinary scripts join it, and three jobs are submitted. All do the same
+work per batch and record the time of every batch. Before and after the shared phase each trains alone for a while, with
+the others paused: the median of those throughputs is the reference. Then one script is killed and one interrupted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES = (*SCRIPTS, *LAUNCHED)
 
 
 class Pool:
-    """A pool in a folder of its own, and what runs on it."""
+    """A pool in a folder of its own, and the jobs that run on it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -61,30 +61,31 @@ class Pool:
         return {job.name: job.batches for job in self.client.status()[1]}
 
     def alone(self, seconds: float) -> list[float]:
-        """Batches a second of each job while it has the device to itself, by its reports."""
-        rates = []
+        """Return the batches per second of each job while it has the device to itself, from its reports."""
+        throughputs = []
         for name in NAMES:
             for other in NAMES:
                 self.client.event(Resume(other) if other == name else Pause(other))
             time.sleep(0.7)
             begin, before = time.monotonic(), self.batches()[name]
             time.sleep(seconds)
-            rates.append((self.batches()[name] - before) / (time.monotonic() - begin))
+            throughputs.append((self.batches()[name] - before) / (time.monotonic() - begin))
         for name in NAMES:
             self.client.event(Resume(name))
-        return rates
+        return throughputs
 
-    def inherited(self, share: float, heirs: int) -> float:
-        """Seconds until so many jobs have that share."""
+    def seconds_until_share(self, share: float, jobs: int) -> float:
+        """Return the seconds until this many jobs have that share."""
         began = time.monotonic()
-        while sum(abs(part - share) < 1e-6 for part in self.shares().values()) < heirs:
+        while sum(abs(part - share) < 1e-6 for part in self.shares().values()) < jobs:
             if time.monotonic() - began > 30:
-                raise TimeoutError(f"{heirs} jobs never got {share}: {self.shares()}")
+                raise TimeoutError(f"{jobs} jobs must have a share of {share:.2g} within 30 s, got {self.shares()}")
             time.sleep(0.02)
         return time.monotonic() - began
 
 
 def measure(size: Size) -> Figures:
+    """Run the pool, print the table and return its figures."""
     solo, shared = {"quick": (1.0, 11.0), "default": (3.0, 20.0), "full": (5.0, 60.0)}[size]
     with tempfile.TemporaryDirectory(prefix="lc-") as temp:
         pool = Pool(Path(temp))
@@ -95,44 +96,48 @@ def measure(size: Size) -> Figures:
             pool.command("submit", "bundle.yaml")
             while sum(done > 100 for done in pool.batches().values()) < len(NAMES):
                 time.sleep(0.2)
-            told_before = pool.alone(solo)
+            before = pool.alone(solo)
             time.sleep(0.7)
             begin, at_begin = time.monotonic(), pool.batches()
             end = begin + shared
             time.sleep(shared)
             at_end = pool.batches()
-            told_after = pool.alone(solo)
+            after = pool.alone(solo)
             time.sleep(0.5)
             scripts[0].kill()
-            kill = pool.inherited(1 / 4, 4)
+            kill = pool.seconds_until_share(1 / 4, 4)
             scripts[1].send_signal(signal.SIGINT)
-            leave = pool.inherited(1 / 3, 3)
+            leave = pool.seconds_until_share(1 / 3, 3)
             for name in LAUNCHED:
                 pool.command("cancel", name)
             scripts[1].wait(30)
             while any(job.devices for job in pool.client.status()[1]):
                 time.sleep(0.2)
-            time.sleep(1.0)  # the last ones write their stamps as they leave
+            time.sleep(1.0)  # the last jobs write their stamps as they leave
             stamps = {name: np.load(pool.stamps(name)) for name in NAMES[1:]}
         finally:
             pool.command("down", "--now")
-    # All do the same work a batch, so one yardstick serves: a machine's noise in ten rates cancels better than in two.
-    solos = np.array([told_before, told_after])
-    yardstick = float(np.median(solos))
+    # All do the same work per batch, so there is one reference: noise cancels better in ten throughputs than in two.
+    solos = np.array([before, after])
+    reference = float(np.median(solos))
     starts = np.linspace(begin, end - WINDOW, 20)
-    done = [(at_end[NAMES[0]] - at_begin[NAMES[0]]) / shared / yardstick]  # the killed one could write no stamps
+    done = [(at_end[NAMES[0]] - at_begin[NAMES[0]]) / shared / reference]  # the killed script wrote no stamps
     worst: list[object] = [""]
     for name in NAMES[1:]:
         count = np.array([np.sum((stamps[name] >= t) & (stamps[name] < t + WINDOW)) for t in starts])
-        shares = count / (yardstick * WINDOW)
+        shares = count / (reference * WINDOW)
         done.append(float(shares.mean()))
         worst.append(float(np.abs(shares * len(NAMES) - 1).max()))
     use = sum(done)
     uneven = max(abs(part * len(NAMES) / use - 1) for part in done)
     rows = [[name, *solos[:, k].tolist(), done[k], worst[k]] for k, name in enumerate(NAMES)]
-    table(["job", "alone before /s", "alone after /s", "share of work", "worst error in 10 s"], rows)
-    print(f"together they did {use:.3f} of what one job does alone; the most uneven one was {uneven:.1%} off the mean")
-    print(f"after kill -9 the heirs had their part in {kill:.2f} s, after Ctrl-C in {leave:.2f} s")
+    table(["job", "alone before, 1/s", "alone after, 1/s", "work, of one alone", "worst share error in 10 s"], rows)
+    print(
+        f"together they did {use:.3f} of the work of one job alone; the largest deviation from the mean is {uneven:.1%}"
+    )
+    print(
+        f"the other jobs had the share of a killed script after {kill:.2f} s, of an interrupted one after {leave:.2f} s"
+    )
     return {
         "worst_share_error": max(error for error in worst if isinstance(error, float)),
         "uneven": uneven,
@@ -143,7 +148,7 @@ def measure(size: Size) -> Figures:
 
 
 def script(name: str, stamps: str) -> None:
-    """What a person would write, and stamps."""
+    """Train as a user's script would, and record the time of every batch."""
     import lightning.pytorch as pl
     import torch
 

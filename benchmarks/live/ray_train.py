@@ -1,11 +1,12 @@
-"""What Ray Train's elastic training takes to go on with a second device: the same training, asked in the only way there
-is, by making the device free.
+"""Measure how long Ray Train's elastic training takes to use a second device.
 
-``python -m benchmarks.live.ray_train FOLDER`` prints the seconds from there to the first batch on two workers.
+The training is that of :mod:`benchmarks.live.resize`, resized in the only way there is: a device becomes free. Prints
+the seconds from then to the first batch on two workers. Needs ``pip install 'ray[train]'``.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import sys
@@ -14,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-# How long the resize may take, seconds.
-PATIENCE = 240.0
+# Maximum seconds of the resize.
+RESIZE_TIMEOUT = 240.0
 
 
 def train(config: dict[str, str]) -> None:
-    """A worker: from the last checkpoint that was reported, without end."""
+    """Train in a worker from the last checkpoint that was reported, without end."""
     import lightning.pytorch as pl
     import ray.train
     import ray.train.lightning
@@ -31,13 +32,13 @@ def train(config: dict[str, str]) -> None:
     folder = Path(config["folder"])
 
     class Reports(pl.Callback):
-        """Saves and reports every so many steps: what was not reported a resize would cost."""
+        """Saves and reports every 200 steps: a resize loses what was not reported."""
 
         def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
             if trainer.global_step % 200 == 199:
-                place = folder / f"save-{trainer.global_step}"
-                trainer.save_checkpoint(place / "last.ckpt", weights_only=False)
-                checkpoint = ray.train.Checkpoint.from_directory(place) if trainer.is_global_zero else None
+                path = folder / f"save-{trainer.global_step}"
+                trainer.save_checkpoint(path / "last.ckpt", weights_only=False)
+                checkpoint = ray.train.Checkpoint.from_directory(path) if trainer.is_global_zero else None
                 ray.train.report({"step": trainer.global_step}, checkpoint=checkpoint)
 
     theirs: Any = ray.train.lightning
@@ -61,7 +62,7 @@ def _incarnations(folder: Path) -> list[tuple[float, int]]:
 
 
 def measure(folder: Path) -> float:
-    """Seconds from the device's being free to the first batch that both workers have done."""
+    """Return the seconds from when the device becomes free to the first batch of both workers."""
     import ray
     import ray.train
     from ray.train.torch import TorchTrainer
@@ -78,7 +79,7 @@ def measure(folder: Path) -> float:
     made: Any = Holder
     holder = made.remote()
     ray.get(holder.there.remote())
-    config: Any = ray.train.ScalingConfig  # its annotations are of an older one
+    config: Any = ray.train.ScalingConfig  # its annotations lag behind its arguments
     trainer = TorchTrainer(
         train,
         train_loop_config={"folder": str(folder)},
@@ -89,7 +90,7 @@ def measure(folder: Path) -> float:
     )
     threading.Thread(target=trainer.fit, daemon=True).start()
     _wait(lambda: len(_incarnations(folder)) >= 1)
-    time.sleep(8.0)  # it trains, and has reported
+    time.sleep(8.0)  # long enough to train and report
     began = time.monotonic()
     ray.kill(holder)
     _wait(lambda: sum(ranks == 2 for _, ranks in _incarnations(folder)) >= 2)
@@ -97,17 +98,22 @@ def measure(folder: Path) -> float:
 
 
 def _wait(holds: Any) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + RESIZE_TIMEOUT
     while not holds():
         if time.monotonic() > until:
-            raise TimeoutError(f"not within {PATIENCE:.0f} s")
+            raise TimeoutError(f"Ray Train must resize within {RESIZE_TIMEOUT:.0f} s, and did not")
         time.sleep(0.05)
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.live.ray_train", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of checkpoints and of Ray's files")
+    arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    print(json.dumps(measure(Path(sys.argv[1]))), flush=True)
+    print(json.dumps(measure(arguments.folder)), flush=True)
     sys.stdout.flush()
     import os
 
-    os._exit(0)  # its training has no end; what it started ends with its Ray
+    os._exit(0)  # its training has no end; what it started ends with Ray

@@ -1,10 +1,10 @@
-"""Measure what another number of devices costs: warm workers against processes that are started anew.
+"""Measure what a resize costs: warm workers compared with new processes.
 
-A training on two devices of one core each is resized to one, and back to two, over and over; meanwhile another job
-trains on the device that it leaves. The time from the decision to the first batch of the next incarnation on all its
-ranks is measured. Beside it, the same training is resized by hand: each rank is a process that saves and ends, and new
-processes load. Every sample is recorded: each epoch must have seen each sample once, in the order of a training that
-was never resized, and the last loss must be the loss of that training, up to the difference between seeds.
+A training on two devices of one core each is resized to one and back to two repeatedly, while another job trains on the
+device that it leaves. Measured is the time from the decision to the first batch of the next incarnation on all ranks.
+The same training is also resized by hand: each rank is a process that saves and exits, and new processes load the
+checkpoint. Every sample is recorded: each epoch must see each sample once, in the order of a training that was never
+resized, and the last loss must be that of such a training, up to the difference between seeds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lightning_core.core.answers import JobStatus
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline
 
 LOOSE, TIGHT = 36_000.0, 12.0
-# How long each number of devices is kept, seconds.
+# Seconds between two resizes.
 SECONDS_BETWEEN = 2.5
 
 
@@ -42,17 +42,17 @@ class Timed(NamedTuple):
     """One resize."""
 
     ranks: int
-    """After it."""
+    """Ranks after it."""
     seconds: float
-    """From the decision to the first batch that all ranks have done."""
+    """Seconds from the decision to the first batch of all ranks."""
 
 
 class Warm:
-    """A pool of two devices on which one training is resized, again and again.
+    """A pool of two devices on which one training is resized repeatedly.
 
     Args:
-        folder: for the run and what the trainings write down.
-        kind: of the devices.
+        folder: Folder of the runs and of what the trainings record.
+        kind: Kind of the devices.
     """
 
     def __init__(self, folder: Path, kind: str = "cpu") -> None:
@@ -60,7 +60,7 @@ class Warm:
         self.cluster = Cluster(4, kind, 2)
 
     def run(self, name: str, resizes: int, batches: int, seed: int = 0, beside: bool = True) -> dict[str, Any]:
-        """Trains; what came of it: ``resizes``, ``seen`` by epoch and step, ``losses`` by step, batches ``beside``."""
+        """Train, and return ``resizes``, ``seen`` by epoch and step, ``losses`` by step, and batches ``beside``."""
         folder = self.folder / name
         specs = {"a": self._job(folder / "a", batches, seed, {"min_devices": 1, "max_devices": 2})}
         if beside:
@@ -80,7 +80,7 @@ class Warm:
         summary = self.cluster.run(bundle, folder / "run")
         steering.join()
         if self._resized < resizes:
-            raise RuntimeError(f"the training was resized {self._resized} times, not {resizes}")
+            raise RuntimeError(f"the training must be resized {resizes} times, was resized {self._resized} times")
         if resizes and any(job.detail for job in summary.jobs):
             raise RuntimeError("\n".join(job.detail for job in summary.jobs))
         return {
@@ -105,7 +105,7 @@ class Warm:
         }
 
     def _steer(self, bundle: Bundle, resizes: int, beside: bool) -> None:
-        """Changes the deadline of ``a``, so that it needs two devices, or one."""
+        """Change the deadline of ``a``, so that it needs two devices or one."""
         while self._jobs().get("a") is None or not self._jobs()["a"].batches:
             time.sleep(0.1)
         before = time.monotonic()
@@ -139,7 +139,7 @@ class Warm:
         ray.get(self.cluster.scheduler.event.remote(event))  # type: ignore[union-attr]
 
     def _wait_for(self, devices: int) -> bool:
-        """Whether the training is given so many devices."""
+        """Wait until the training has this many devices; return False after 30 s."""
         until = time.monotonic() + 30.0
         while time.monotonic() < until and (job := self._jobs().get("a")) is not None:
             if len(job.devices) == devices:
@@ -149,7 +149,7 @@ class Warm:
 
 
 def _timed(journal: Path, incarnations: Path, offset: float) -> list[Timed]:
-    """Each decision, and the first batch after it that all its ranks have done."""
+    """Return the time from each decision to the first batch of all ranks after it."""
     began: dict[int, list[tuple[float, int]]] = defaultdict(list)  # by step: when, and how many ranks
     for line in incarnations.read_text().splitlines():
         when, ranks, _, step = json.loads(line)
@@ -169,10 +169,10 @@ def _timed(journal: Path, incarnations: Path, offset: float) -> list[Timed]:
 
 
 class Cold:
-    """The same training as processes that a person starts, which save and end when a file appears.
+    """The same training as processes that a person starts, which save and exit when a file appears.
 
     Args:
-        folder: for the checkpoint and the incarnations.
+        folder: Folder of the checkpoint and of the record of incarnations.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -181,7 +181,7 @@ class Cold:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def resize(self, ranks: int) -> float:
-        """Ends the processes and starts so many; seconds until their first batch."""
+        """Stop the processes and start ``ranks`` new ones; return the seconds until their first batch."""
         began, stop, incarnations = time.monotonic(), self.folder / "stop", self.folder / "incarnations"
         if self._processes:
             stop.touch()
@@ -207,12 +207,15 @@ class Cold:
             )
         while not incarnations.exists() or len(incarnations.read_text().splitlines()) < before + ranks:
             if any(process.poll() for process in self._processes):
-                raise RuntimeError("a process of the cold training ended by an error")
+                raise RuntimeError(
+                    "a process of the cold training failed: run python -m benchmarks.live.restart by hand"
+                )
             time.sleep(0.01)
         times = [json.loads(line)[0] for line in incarnations.read_text().splitlines()[before:]]
         return float(max(times) - began)
 
     def wait(self) -> None:
+        """Wait for all processes to exit."""
         for process in self._processes:
             process.wait()
         self._processes.clear()
@@ -242,6 +245,7 @@ def _median(timed: Sequence[Timed], ranks: int | None = None) -> float:
 
 
 def measure(size: Size) -> Figures:
+    """Resize warm and cold, check the samples, and return the times."""
     resizes = {"quick": 4, "default": 10, "full": 20}[size]
     torch.set_num_threads(1)
     figures: Figures = {}
@@ -257,7 +261,7 @@ def measure(size: Size) -> Figures:
         theirs = [Timed(2, _ray_train(folder / f"elastic{n}")) for n in range(3)] if size == "full" else []
     timed: list[Timed] = resized["resizes"]
     if min(np.diff(resized["beside"][::2]), default=1) <= 0:
-        raise RuntimeError("the other job did not train on the device that was left")
+        raise RuntimeError("the other job must train on the device that becomes free, and did not")
     same = check_order(resized["seen"], plain["seen"])
     rows = [
         [
@@ -271,8 +275,10 @@ def measure(size: Size) -> Figures:
         for name, some in (("warm", timed), ("cold", cold), ("Ray Train, elastic", theirs))
         if some
     ]
-    table(["from decision to first batch, s", "resizes", "median", "1 to 2", "2 to 1", "longest"], rows)
-    print(f"{same} steps saw the samples that they see without resizes; {resized['beside'][-1]} batches beside")
+    table(["from decision to first batch, s", "resizes", "median", "1 to 2", "2 to 1", "max"], rows)
+    print(
+        f"{same} steps saw the same samples as without resizes; the other job trained {resized['beside'][-1]} batches"
+    )
     return figures | {
         "warm_s": _median(timed),
         "cold_s": _median(cold),
@@ -285,15 +291,15 @@ def measure(size: Size) -> Figures:
 
 
 def _compare_losses(warm: Warm, resizes: int) -> Figures:
-    """The loss at the end of a training with resizes and of others without, under several seeds."""
+    """Print and return the final loss with and without resizes, for several seeds."""
     batches, last = int(130 * (resizes + 2) * SECONDS_BETWEEN), 200
     ends: dict[int, list[float]] = defaultdict(list)
     for seed in (0, 1, 2):
         for number in (0, resizes):
             losses = warm.run(f"loss-{seed}-{number}", number, batches, seed, beside=False)["losses"]
             ends[number].append(float(np.mean(losses[batches - last : batches])))
-    table(["loss at the end", "seed 0", "seed 1", "seed 2"],
-          [["no resize", *ends[0]], [f"{resizes} resizes", *ends[resizes]]])  # fmt: skip
+    table(["final loss", "seed 0", "seed 1", "seed 2"],
+          [["no resizes", *ends[0]], [f"{resizes} resizes", *ends[resizes]]])  # fmt: skip
     return {
         "loss_difference": float(np.mean(np.abs(np.array(ends[0]) - ends[resizes]))),
         "loss_spread_of_seeds": float(np.ptp(ends[0])),

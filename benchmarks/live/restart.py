@@ -1,21 +1,18 @@
-"""A rank of a training as a person starts it: it loads, trains, and saves and ends when it is told by a file.
-
-``python -m benchmarks.live.restart FOLDER RANK RANKS PORT``
-"""
+"""Run one rank of a training as a person would start it: load, train, and save and exit when a file says so."""
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-# The loader's position holds for any number of ranks if a step is of the same micro-batches.
+# Micro-batches of a step: if they are the same, the loader's position is valid for any number of ranks.
 MICRO_BATCHES = "LIGHTNING_CORE_MICRO_BATCHES"
 
 
 def run(folder: Path, rank: int, ranks: int, port: int) -> None:
-    """Trains until the file ``stop`` is there."""
+    """Train until the file ``stop`` exists."""
     os.environ.update({
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": "0", "GROUP_RANK": str(rank), "TORCHELASTIC_RUN_ID": "restart", MICRO_BATCHES: "2",
@@ -29,7 +26,7 @@ def run(folder: Path, rank: int, ranks: int, port: int) -> None:
     torch.set_num_threads(1)
 
     class Stops(pl.Callback):
-        """All ranks look at the same moment: the first says what it saw."""
+        """Stops all ranks at the same step: the first looks for the file and tells the others."""
 
         def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
             told = torch.tensor(float((folder / "stop").exists()))
@@ -50,4 +47,9 @@ def run(folder: Path, rank: int, ranks: int, port: int) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.live.restart", description=(__doc__ or "").strip())
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the checkpoint and of the file stop")
+    parser.add_argument("rank", type=int, metavar="RANK", help="number of this process")
+    parser.add_argument("ranks", type=int, metavar="RANKS", help="number of processes")
+    parser.add_argument("port", type=int, metavar="PORT", help="port of the process group")
+    run(**vars(parser.parse_args()))

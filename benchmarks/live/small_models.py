@@ -1,4 +1,4 @@
-"""Three small models of different make, on noise in memory, for runs that are to end at their deadlines."""
+"""Three small models of different architectures, on noise in memory."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class _Mean(nn.Module):
 
 
 def perceptron(width: int) -> nn.Module:
+    """Return a perceptron with two hidden layers."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(3 * SIDE**2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
         nn.Linear(width, CLASSES),
@@ -40,6 +41,7 @@ def perceptron(width: int) -> nn.Module:
 
 
 def convolutions(width: int) -> nn.Module:
+    """Return three convolutions with pooling."""
     return nn.Sequential(
         nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, stride=2, padding=1), nn.ReLU(),
         nn.Conv2d(width, width, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
@@ -48,12 +50,13 @@ def convolutions(width: int) -> nn.Module:
 
 
 def transformer(width: int) -> nn.Module:
+    """Return a transformer encoder over patches."""
     layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     return nn.Sequential(_Patches(width), encoder, _Mean(), nn.Linear(width, CLASSES))
 
 
-# How to make each, and how wide it is: gradients that two devices exchange in little of a batch's time.
+# Constructor and width of each, so narrow that two devices exchange gradients in little of a batch's time.
 MODELS = {"perceptron": (perceptron, 384), "convolutions": (convolutions, 24), "transformer": (transformer, 64)}
 
 
@@ -61,8 +64,8 @@ class Classifier(pl.LightningModule):
     """One of the models.
 
     Args:
-        kind: a name in :data:`MODELS`.
-        wait: seconds that a batch waits for a device that is not there: a logical one.
+        kind: Name in :data:`MODELS`.
+        wait: Seconds that a batch waits, as if for an accelerator.
     """
 
     def __init__(self, kind: str, wait: float = 0.0) -> None:
@@ -84,7 +87,7 @@ class Images(pl.LightningDataModule):
     """Noise with labels.
 
     Args:
-        batch_size: what one device trains at once.
+        batch_size: Samples per batch of one device.
     """
 
     def __init__(self, batch_size: int = 128) -> None:

@@ -1,9 +1,7 @@
-"""How long a person waits: for a pool to come up, for a submission, and for the first line of a run.
+"""Measure how long a user waits: for a pool to start, for a submission, and for the first line of a run.
 
-Each is a command in a shell, beside what every training script waits for: ``import lightning.pytorch``. A submission is
-timed twice, checked by the pool's process that has torch imported and checked on the spot, in turn.
-
-``python -m benchmarks.live.waiting [--quick | --full]``
+Each is a command in a shell, compared with what every training script waits for: ``import lightning.pytorch``. A
+submission is timed twice: checked by the pool's process, which has torch imported, and checked in its own process.
 """
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ from lightning_core.server.discovery import read_head
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = {"quick": 1, "default": 3, "full": 7}
-# How long workers may take to be warm, seconds.
-PATIENCE = 180.0
+# Maximum seconds until a worker is warm.
+WARM_TIMEOUT = 180.0
 
 
 class Shell:
-    """A person at a terminal with a pool of one CPU device and two workers.
+    """A terminal with a pool of one CPU device and two workers.
 
     Args:
-        home: The folder of the pool and of bundles.
+        home: Folder of the pool and of bundles.
     """
 
     def __init__(self, home: Path) -> None:
@@ -46,7 +44,7 @@ class Shell:
         self._env |= {"LIGHTNING_CORE_HOME": str(home), "PYTHONPATH": str(ROOT)}
 
     def seconds(self, *words: str) -> float:
-        """Seconds that a command of Python takes."""
+        """Return the seconds that a Python command takes."""
         start = time.monotonic()
         done = subprocess.run([sys.executable, *words], env=self._env, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
@@ -54,11 +52,11 @@ class Shell:
         return time.monotonic() - start
 
     def command(self, *words: str) -> float:
-        """Seconds that a command of ours takes."""
+        """Return the seconds that a lightning-core command takes."""
         return self.seconds("-m", "lightning_core", *words)
 
     def first_line(self, *words: str) -> float:
-        """Seconds until a command of ours has printed something; it is ended then."""
+        """Return the seconds until a lightning-core command prints its first line, and end it."""
         line = [sys.executable, "-m", "lightning_core", *words]
         start = time.monotonic()
         process = subprocess.Popen(line, env=self._env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -70,7 +68,7 @@ class Shell:
         return took
 
     def bundle(self) -> Path:
-        """A bundle of a job that no one has submitted; it does not begin before it is cancelled."""
+        """Write a bundle of one new job, which begins in eight hours, so it never starts here."""
         self._jobs += 1
         job = {
             "model": {"class_path": "tests.tiny.Line"}, "data": {"class_path": "tests.tiny.Points"},
@@ -81,7 +79,7 @@ class Shell:
         return path
 
     def run_first_job(self) -> None:
-        """Submits a job of five batches and waits until it has met its target."""
+        """Submit a job of five batches and wait until it has met its target."""
         path = self.bundle()
         content = json.loads(path.read_text())
         for job in content["jobs"].values():
@@ -89,14 +87,14 @@ class Shell:
         path.write_text(json.dumps(content))
         self.command("submit", str(path))
         [name] = content["jobs"]
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + WARM_TIMEOUT
         while not any(job.name == name and job.verdict == "met" for job in self.client().status()[1]):
             if time.monotonic() > until:
-                raise RuntimeError(f"no worker is warm after {PATIENCE:.0f} s")
+                raise RuntimeError(f"the first job must meet its target within {WARM_TIMEOUT:.0f} s, and did not")
             time.sleep(0.1)
 
     def client(self) -> SocketClient:
-        """Of the pool that is up."""
+        """Return a client of the pool."""
         head = read_head(self.home / "pool")
         if head is None:
             raise RuntimeError("no pool is up")
@@ -104,7 +102,7 @@ class Shell:
 
     @contextmanager
     def without_checker(self) -> Iterator[None]:
-        """Submissions are checked on the spot meanwhile."""
+        """Hide the pool's checker, so that submissions are checked in their own process."""
         socket = self.client().path.with_name(SOCKET_NAME)
         aside = socket.rename(socket.with_name(f"{SOCKET_NAME}-aside"))
         try:
@@ -114,7 +112,7 @@ class Shell:
 
 
 def measure(size: Size) -> Figures:
-    """Medians in seconds, and in imports of Lightning."""
+    """Print and return medians in seconds."""
     taken: dict[str, list[float]] = {}
 
     def note(name: str, seconds: float) -> None:
@@ -123,7 +121,7 @@ def measure(size: Size) -> Figures:
     for _ in range(ROUNDS[size]):
         with tempfile.TemporaryDirectory(prefix="lc-") as folder:
             shell = Shell(Path(folder))
-            shell.command("policies")  # whatever is read for the first time is in memory now
+            shell.command("policies")  # files are in the page cache from here on
             note("import lightning", shell.seconds("-c", "import lightning.pytorch"))
             note("first line of run", shell.first_line("run", str(shell.bundle()), "--own"))
             start = time.monotonic()
@@ -141,9 +139,9 @@ def measure(size: Size) -> Figures:
     medians = {name: median(seconds) for name, seconds in taken.items()}
     imports = medians["import lightning"]
     rows = [(name, value, min(taken[name]), max(taken[name]), value / imports) for name, value in medians.items()]
-    common.table(("", "median, s", "least", "most", "imports of Lightning"), rows)
+    common.table(("", "median, s", "min", "max", "multiple of the import"), rows)
     return {name.replace(" ", "_").replace(",", ""): value for name, value in medians.items()}
 
 
 if __name__ == "__main__":
-    common.main("live.waiting", "How long a person waits for up, submit and the first line of run.", measure)
+    common.main("live.waiting", (__doc__ or "").splitlines()[0], measure)

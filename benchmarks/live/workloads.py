@@ -1,4 +1,4 @@
-"""A small training whose batches are stamped with the time, to be placed on a device by the benchmarks."""
+"""A small training that records the time of every batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Regression(pl.LightningModule):
     """A multi-layer perceptron on noise.
 
     Args:
-        width: of its hidden layers: how long a batch takes.
+        width: Width of its hidden layers, which determines the time per batch.
     """
 
     def __init__(self, width: int = 128) -> None:
@@ -38,7 +38,7 @@ class Regression(pl.LightningModule):
 
 
 class Noise(pl.LightningDataModule):
-    """Random inputs and targets in memory; an epoch of 500 batches."""
+    """Random inputs and targets in memory, 500 batches per epoch."""
 
     def train_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]]:
         draw = torch.Generator().manual_seed(0)
@@ -47,10 +47,10 @@ class Noise(pl.LightningDataModule):
 
 
 class Stamps(pl.Callback):
-    """Writes down when each batch ended (monotonic clock, the same for all processes of a machine).
+    """Records when each batch ended, by the monotonic clock, which all processes of a machine share.
 
     Args:
-        path: of the ``.npy`` file, written when training ends, shape ``(batches,)``.
+        path: Path of the ``.npy`` file of shape ``(batches,)``, written when training ends.
     """
 
     def __init__(self, path: str) -> None:
@@ -73,7 +73,7 @@ class Stamps(pl.Callback):
 
 
 def job(width: int, stamps: Path, deadline: float) -> dict[str, Any]:
-    """A job that trains until its deadline, as in a bundle file."""
+    """Return a job that trains until its deadline, as in a bundle file."""
     return {
         "seed_everything": 0,
         "model": {"class_path": "benchmarks.live.workloads.Regression", "init_args": {"width": width}},

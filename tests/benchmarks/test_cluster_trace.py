@@ -11,17 +11,18 @@ import pytest
 
 from benchmarks.clusters.cluster import TRACES, contenders, play_all, round_ms
 from benchmarks.clusters.cluster_play import Contender, play
-from benchmarks.clusters.cluster_policies import ElasticFlowLike, Gavel, Known, Slots
 from benchmarks.clusters.cluster_trace import (
     PARAMETERS,
     Wanted,
     find,
-    made_up,
+    fraction_as_asked,
+    fraction_in_reach,
     read,
     repeated,
-    share_as_asked,
-    share_in_reach,
+    synthetic,
 )
+from benchmarks.clusters.elasticflow import ElasticFlowLike, Known, Slots
+from benchmarks.clusters.gavel import Gavel
 
 COLUMNS = ["job_id", "submit_time", "iteration", "model_name", "ddl", "batch_size", "num_gpu"]
 
@@ -53,17 +54,17 @@ def write(path: Path, header: list[object] | list[str], rows: list[list[object]]
 
 
 def test_the_largest_trace_and_the_rates_of_all_its_models(folder: Path) -> None:
-    trace, rates = find(folder)
-    assert (trace.name, rates.name) == ("large.csv", "throughputs_B")
-    jobs = read(trace, rates)
+    trace, throughputs = find(folder)
+    assert (trace.name, throughputs.name) == ("large.csv", "throughputs_B")
+    jobs = read(trace, throughputs)
     assert [(job.submitted, job.deadline, job.batches, job.asked) for job in jobs] == [
         (0, 110, 100, 1), (0, 60, 100, 1), (0, 40, 100, 4), (600, 100, 1000, 2),
     ]  # fmt: skip
-    assert jobs[0].rates == {1: 1.0, 4: 2.0}  # neither nan nor 0
-    assert jobs[3].rates == {1: 20.0, 2: 5.0}
-    assert share_in_reach(jobs, 4) == 3 / 4
-    assert share_in_reach(jobs, 1) == 2 / 4
-    assert share_as_asked(jobs) == 1 / 4
+    assert jobs[0].throughputs == {1: 1.0, 4: 2.0}  # neither nan nor 0
+    assert jobs[3].throughputs == {1: 20.0, 2: 5.0}
+    assert fraction_in_reach(jobs, 4) == 3 / 4
+    assert fraction_in_reach(jobs, 1) == 2 / 4
+    assert fraction_as_asked(jobs) == 1 / 4
     assert [job.fixed(4) for job in jobs] == [1, 1, 4, 2]
     assert jobs[2].fixed(2) == 1
     with pytest.raises(FileNotFoundError, match="no trace with deadlines"):
@@ -74,8 +75,8 @@ def test_the_largest_trace_and_the_rates_of_all_its_models(folder: Path) -> None
 def test_the_bounds_of_the_cluster_s_trace_are_those_of_its_sources() -> None:
     jobs = read(*find(TRACES))
     assert len(jobs) == 195
-    assert round(100 * share_in_reach(jobs, 64), 1) == 92.8
-    assert round(100 * share_as_asked(jobs), 1) == 51.8
+    assert round(100 * fraction_in_reach(jobs, 64), 1) == 92.8
+    assert round(100 * fraction_as_asked(jobs), 1) == 51.8
 
 
 def test_restarts_cost_from_25_to_250_seconds_by_the_size_of_the_model() -> None:
@@ -86,7 +87,7 @@ def test_restarts_cost_from_25_to_250_seconds_by_the_size_of_the_model() -> None
 
 
 def test_a_trace_is_repeated_one_after_the_other_the_same_each_time() -> None:
-    jobs = made_up(20)
+    jobs = synthetic(20)
     many = repeated(jobs, 50)
     assert many == repeated(jobs, 50)
     assert len({job.name for job in many}) == 50
@@ -96,9 +97,9 @@ def test_a_trace_is_repeated_one_after_the_other_the_same_each_time() -> None:
 
 
 def test_nobody_is_above_the_bound_and_all_is_counted() -> None:
-    jobs = made_up(24)
+    jobs = synthetic(24)
     rows = {name: row for name, row in contenders().items() if name != "ours, idle spent"}
-    played = play_all(jobs, 16, rows, 120.0, 100 * share_in_reach(jobs, 16))
+    played = play_all(jobs, 16, rows, 120.0, 100 * fraction_in_reach(jobs, 16))
     best = max(one.met for name, one in played.items() if name != "ours")
     assert played["ours"].met >= best
     for one in played.values():
@@ -126,18 +127,18 @@ def test_a_round_is_timed() -> None:
 # ------------------------------------------------------------------------------------------------- the others
 
 
-def job(left: float, deadline: float, *rates: float, holds: int = 0, move: float = 0.0) -> Known:
-    return Known(left, holds, 0.0, move, tuple(2**k for k in range(len(rates))), rates, deadline)
+def job(left: float, deadline: float, *throughputs: float, holds: int = 0, move: float = 0.0) -> Known:
+    return Known(left, holds, 0.0, move, tuple(2**k for k in range(len(throughputs))), throughputs, deadline)
 
 
 def test_slots_are_filled_progressively() -> None:
     slots = Slots(0.0, 4)
-    assert slots.lay_on_least(job(100, 100, 1, 1.9, 3), 0.0) == [(0.0, 100.0, 1)]
-    way: Any = slots.lay_on_least(job(150, 100, 1, 1.9, 3), 0.0)
+    assert slots.reserve_min(job(100, 100, 1, 1.9, 3), 0.0) == [(0.0, 100.0, 1)]
+    way: Any = slots.reserve_min(job(150, 100, 1, 1.9, 3), 0.0)
     assert way == [(0.0, pytest.approx(150 / 1.9), 2)]
-    slots.take(way)
-    assert slots.lay_on_least(job(240, 100, 1, 1.9, 3), 0.0) is None
-    way = slots.lay(job(200, 120, 1, 1.9, 3), 4)
+    slots.claim(way)
+    assert slots.reserve_min(job(240, 100, 1, 1.9, 3), 0.0) is None
+    way = slots.reserve(job(200, 120, 1, 1.9, 3), 4)
     assert way == [
         (0.0, pytest.approx(150 / 1.9), 2),
         (pytest.approx(150 / 1.9), pytest.approx(150 / 1.9 + 50 / 3), 4),
@@ -146,9 +147,9 @@ def test_slots_are_filled_progressively() -> None:
 
 def test_an_admitted_job_keeps_its_guarantee() -> None:
     """Two jobs fill the pool; a third, more urgent one is dropped for good, though it alone could be in time."""
-    rates = {1: 1.0, 2: 1.0}
-    first = [Wanted(name, "ncf", 0.0, 1100.0, 1000, 1, rates) for name in ("a", "b")]
-    urgent = Wanted("c", "ncf", 100.0, 700.0, 600, 1, rates)
+    throughputs = {1: 1.0, 2: 1.0}
+    first = [Wanted(name, "ncf", 0.0, 1100.0, 1000, 1, throughputs) for name in ("a", "b")]
+    urgent = Wanted("c", "ncf", 100.0, 700.0, 600, 1, throughputs)
     played = play([*first, urgent], 2, Contender(ElasticFlowLike, elastic=True))
     assert played.verdicts == {"a": "met", "b": "met", "c": "missed"}
     assert played.moves == 0
