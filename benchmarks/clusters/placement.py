@@ -151,9 +151,7 @@ def by_price(seeds: int) -> None:
                 lacks[rival] += len(placement[rival].unserved)
         found = {rival: f"{statistics.median(some):.1f}" for rival, some in saved.items()}
         rows.append([price, *(words + "*" * bool(lacks[rival]) for rival, words in found.items())])
-    print(
-        f"\nscenario A, mean accuracy 0.8: savings of the plan, %, by the price of a GPU at the edge (median of {seeds})"
-    )
+    print(f"\nscenario A, mean accuracy 0.8: savings of the plan, %, by the price of an edge GPU (median of {seeds})")
     print("*: the baseline did not serve all tasks, and paid less for that reason")
     table(["edge / cloud", ONE_PERIOD, INCREMENTAL], rows)
 
