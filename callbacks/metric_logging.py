@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import lightning.pytorch as pl
 
-from lightning_core.core.answers import End, JobForecast, Verdict
-
-VERDICT_CODES = {
-    Verdict.MET: 3.0,
-    Verdict.FEASIBLE: 2.0,
-    Verdict.AT_RISK: 1.0,
-    Verdict.INFEASIBLE: 0.0,
-    Verdict.MISSED: -1.0,
-    Verdict.CANCELLED: -2.0,
-    Verdict.CRASHED: -3.0,
-}
+from lightning_core.core.answers import End, JobForecast
 
 
 def metrics_of(news: JobForecast | End) -> dict[str, float]:
@@ -22,13 +12,14 @@ def metrics_of(news: JobForecast | End) -> dict[str, float]:
 
     Example::
 
+        >>> from lightning_core import Verdict
         >>> metrics_of(JobForecast(Verdict.AT_RISK, "late by 12m", 0.5, 60.0, None))
         {'lightning_core/share': 0.5, 'lightning_core/seconds_left': 60.0, 'lightning_core/verdict': 1.0}
     """
     known: dict[str, float | None] = {}
     if isinstance(news, JobForecast):
         known = {"share": news.share, "seconds_left": news.left, "seconds_to_spare": news.spare}
-    known["verdict"] = None if news.verdict is None else VERDICT_CODES[news.verdict]
+    known["verdict"] = None if news.verdict is None else float(news.verdict.number)
     return {f"lightning_core/{name}": value for name, value in known.items() if value is not None}
 
 
@@ -48,6 +39,7 @@ def summary_line(job: str, forecast: JobForecast | None, refused: str = "") -> s
 
     Example::
 
+        >>> from lightning_core import Verdict
         >>> summary_line("a", JobForecast(Verdict.MET, "target met with 51.0s to spare", 0.0, None, None))
         'lightning_core: a: met: target met with 51.0s to spare'
     """

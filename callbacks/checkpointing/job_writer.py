@@ -68,7 +68,10 @@ class _JobWriterIO(CheckpointIO):
 
 
 class JobCheckpointIO(CheckpointIO):
-    """Loads the job's own checkpoints as they were saved, and leaves all others to the Trainer's plugin.
+    """Loads the job's own checkpoints as they were saved, and leaves all others to the user's plugin of the Trainer.
+
+    Without a user's plugin every checkpoint is loaded by :class:`SafeCheckpointIO`. All are loaded with
+    ``weights_only=True``, whatever the caller asks for.
 
     Args:
         folder: Folder of the job's own checkpoints.

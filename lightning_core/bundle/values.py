@@ -16,8 +16,6 @@ from lightning_core.core.targets import TARGETS, Target, parse_target
 
 E = TypeVar("E", bound=StrEnum)
 
-TARGET_FORMS = "val_acc>=0.9, {loss: E}, {metric: NAME, at_most: E}, {metric: NAME, at_least: X} or {batches: N}"
-
 
 def read_target(value: Any) -> Target:
     """Read the target of a job.
@@ -33,7 +31,7 @@ def read_target(value: Any) -> Target:
     if isinstance(value, str):
         return parse_target(value)
     if not isinstance(value, Mapping):
-        raise ValueError(f"expected {TARGET_FORMS}, got {value!r}")
+        raise ValueError(f"expected {_target_forms()}, got {value!r}")
     keys = target_keys()
     for key in value:
         if key not in keys:
@@ -41,7 +39,13 @@ def read_target(value: Any) -> Target:
     for kind in TARGETS:
         if (target := kind.from_terms(value)) is not None:
             return target
-    raise ValueError(f"expected {TARGET_FORMS}, got {', '.join(sorted(value)) or 'nothing'}")
+    raise ValueError(f"expected {_target_forms()}, got {', '.join(sorted(value)) or 'nothing'}")
+
+
+def _target_forms() -> str:
+    """Return how a target can be written, for messages: as one line, or with the keys of its kind."""
+    forms = [form for kind in reversed(TARGETS) for form in (kind.FORMS[-1], *kind.MAPPINGS)]
+    return f"{', '.join(forms[:-1])} or {forms[-1]}"
 
 
 def target_keys() -> list[str]:

@@ -22,11 +22,12 @@ MAX_CLOSE_ATTEMPTS = 3
 
 
 class CommandProvisioner:
-    """Runs a command with each request; the environment tells it how many nodes there should be.
+    """Runs a command with the newest request; the environment tells it how many nodes there should be.
 
-    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` are the numbers of nodes. The command is run for each
-    request, even if it is the same as the last, because nodes may have gone in between, and again after a while if it
-    failed. It should drain a node (``ray drain-node``) before it takes it away, so that the job there can save.
+    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` are the numbers of nodes. The command is run again even if
+    the request is the same as the last, because nodes may have gone in between, and after a while if it failed. Of
+    several requests that arrive while it runs, only the newest is carried out. It should drain a node (``ray drain-
+    node``) before it takes it away, so that the job there can save.
 
     Args:
         words: The command and its arguments; no shell is involved.

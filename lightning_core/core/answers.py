@@ -24,6 +24,22 @@ class Verdict(StrEnum):
     CRASHED = "crashed"
     CANCELLED = "cancelled"
 
+    @property
+    def number(self) -> int:
+        """Number for charts, the higher the better for the job; below zero, it ended without reaching its target."""
+        return _VERDICT_NUMBERS[self]
+
+
+_VERDICT_NUMBERS = {
+    Verdict.MET: 3,
+    Verdict.FEASIBLE: 2,
+    Verdict.AT_RISK: 1,
+    Verdict.INFEASIBLE: 0,
+    Verdict.MISSED: -1,
+    Verdict.CRASHED: -2,
+    Verdict.CANCELLED: -3,
+}
+
 
 class State(StrEnum):
     """Activity of a job."""

@@ -48,7 +48,7 @@ def look_at_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[li
     if bad.over:
         _clear(table, row, "bad_losses")
     else:
-        table.alerts[row] = Reason("bad_losses", (float(bad.since),))
+        _raise(table, row, Reason("bad_losses", (float(bad.since),)))
     lasts = not bad.over and bad.cells >= MIN_BAD_CELLS
     alerted = table.alerted.get(row)
     if alerted == bad.since or (alerted is not None and not lasts):
@@ -73,9 +73,9 @@ def look_for_stalls(round: Round) -> list[Alert]:
     for row, stands, since, each in zip(*(x.tolist() for x in (rows, stalled, waited, usual)), strict=True):
         if not stands:
             _clear(table, row, "stalled")
-        elif row not in table.alerts:
+        elif "stalled" not in table.alerts.get(row, {}):
             alerts.append(Alert(table.names[row], Reason("stalled", (since, each))))
-            table.alerts[row] = alerts[-1].reason
+            _raise(table, row, alerts[-1].reason)
     return alerts
 
 
@@ -91,6 +91,9 @@ def forgive_absence(table: JobTable, settings: Settings, gap: float) -> None:
         table.moved_at[: len(table)] += gap
 
 
+def _raise(table: JobTable, row: int, alert: Reason) -> None:
+    table.alerts.setdefault(row, {})[alert.code] = alert
+
+
 def _clear(table: JobTable, row: int, code: str) -> None:
-    if row in table.alerts and table.alerts[row].code == code:
-        del table.alerts[row]
+    table.alerts.get(row, {}).pop(code, None)

@@ -214,7 +214,8 @@ def _diverged(state: SchedulerState, row: int, now: float) -> None:
     table.checkpoints[row] = tuple(
         checkpoint for checkpoint in table.checkpoints[row] if table.is_good(row, checkpoint)
     )
-    del table.bad[row], table.alerts[row]
+    del table.bad[row]
+    table.alerts.pop(row, None)
     table.set_back(row, "diverged_back", now, since)
     table.back_at[row] = now + restart_delay(table.names[row], int(table.in_a_row[row]))
     state.accept(row, fault=True)

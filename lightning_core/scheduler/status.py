@@ -172,7 +172,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         lost=int(table.lost[row]),
         saved=table.checkpoints[row][0].batches if table.checkpoints[row] else None,
         fault=table.faults.get(row),
-        alert=table.alerts.get(row),
+        alert=next(reversed(table.alerts.get(row, {}).values()), None),
         spot=table.spot.get(row),
     )
 

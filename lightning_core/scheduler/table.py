@@ -117,7 +117,7 @@ class JobTable:
         self.spot: dict[int, Reason] = {}
         self.bad: dict[int, BadLosses] = {}  # the newest run of losses that are NaN or infinite
         self.alerted: dict[int, int] = {}  # first batch of the run of bad losses that was alerted
-        self.alerts: dict[int, Reason] = {}  # what is wrong now
+        self.alerts: dict[int, dict[str, Reason]] = {}  # what is wrong now, by code, the newest last
         self.limits: dict[int, str] = {}  # what ends a training at `ends_at`
         self.checkpoints: list[tuple[Checkpoint, ...]] = []
         self.speedups: list[SpeedUp] = []

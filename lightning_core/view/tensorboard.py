@@ -6,7 +6,7 @@
 | ``batches`` | batches done | seconds since submission |
 | ``share`` | share of its devices, 0 to 1 | seconds since submission |
 | ``spare`` | seconds from the forecast end to the deadline | seconds since submission |
-| ``verdict`` | :data:`NUMBERS` | seconds since submission |
+| ``verdict`` | ``Verdict.number`` | seconds since submission |
 """
 
 from __future__ import annotations
@@ -17,22 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from lightning_core.core.answers import Verdict
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.storage.journal import Journal
 
-# The higher, the better for the job; below zero, it ended without reaching its target.
-NUMBERS = {
-    Verdict.MET: 3,
-    Verdict.FEASIBLE: 2,
-    Verdict.AT_RISK: 1,
-    Verdict.INFEASIBLE: 0,
-    Verdict.MISSED: -1,
-    Verdict.CRASHED: -2,
-    Verdict.CANCELLED: -3,
-}
 # Number of forecasts of each job, evenly spaced over its training.
 FORECASTS = 100
 
@@ -102,7 +91,7 @@ def _write_job(scalars: Writer, job: JobHistory, opened: float) -> None:
     if job.ended is not None:
         add("share", 0.0, job.ended)
     for belief in job.beliefs:
-        add("verdict", NUMBERS[belief.verdict], belief.time)
+        add("verdict", belief.verdict.number, belief.time)
     for made in job.forecasts:
         deadline = [deadline for since, deadline in job.deadlines if since <= made.time][-1]
         if made.likely < math.inf:

@@ -106,7 +106,7 @@ class ConnectedScript(CoreCallback):  # type: ignore[misc]
     """The callback of a script that is given a client rather than a pool to join."""
 
     def __init__(self, job: str, target: Target | str, *, client: Any, device_lock: Any = None, **options: Any) -> None:
-        super().__init__(job, "1s", target, **options)
+        super().__init__(job, "10m", target, **options)
         self._options: Any = replace(self._options, client=client, device_lock=device_lock)
 
 

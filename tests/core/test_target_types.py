@@ -48,6 +48,7 @@ class PerplexityTarget(Target):
     KEY: ClassVar[str] = "perplexity"
     KEYS: ClassVar[tuple[str, ...]] = ("perplexity",)
     FORMS: ClassVar[tuple[str, ...]] = ("perplexity 20",)
+    MAPPINGS: ClassVar[tuple[str, ...]] = ("{perplexity: X}",)
 
     perplexity: float
 
@@ -66,7 +67,7 @@ class PerplexityTarget(Target):
 
     @property
     def quantity(self) -> str:
-        return "perplexity"
+        return STEP_LOSS  # goal and values are losses; show() makes perplexities of them
 
     @property
     def observed(self) -> str:

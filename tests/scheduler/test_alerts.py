@@ -288,6 +288,18 @@ def test_nothing_at_all_from_its_process_is_a_stall_too(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
+def test_a_stall_is_reported_beside_losses_that_are_still_bad(tmp_path: Path) -> None:
+    told = Told(tmp_path, job())
+    for _ in range(20):
+        told.report()
+    told.report(BadLosses(told.batches))
+    found = [words for _ in range(70) for words in alerts(told.take(Tick(), 1.0))]
+    assert [words.split(" for ")[0] for words in found] == ["no batch"]
+    told.report(BadLosses(told.batches, 1))  # a batch came, so that only the losses are wrong
+    told.take(Tick(), 1.0)
+    assert "NaN or infinite" in str(told.status.alert)
+
+
 @pytest.mark.parametrize("why_not", ["aside", "paused", "slow", "scheduler away", "never"])
 def test_what_takes_long_for_a_reason_is_no_stall(why_not: str, tmp_path: Path) -> None:
     told = Told(tmp_path, job(), **({"stall": None} if why_not == "never" else {}))

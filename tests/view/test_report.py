@@ -275,7 +275,7 @@ def test_tensorboard_has_a_run_for_each_job(run: Path, history: History, tmp_pat
     assert [row[1] for row in losses] == [point.batches for point in job.points]
     assert [row[2] for row in losses] == pytest.approx([point.value for point in job.points])
     assert [row[3] for row in losses] == pytest.approx([opened + point.time for point in job.points])
-    assert [row[2] for row in found if row[0] == "verdict"][-1] == tensorboard.NUMBERS[Verdict.CANCELLED]
+    assert [row[2] for row in found if row[0] == "verdict"][-1] == Verdict.CANCELLED.number
     spare = [row for row in found if row[0] == "spare"]
     assert len(spare) > 50
     assert len({row[0] for row in found}) == 5

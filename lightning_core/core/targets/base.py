@@ -32,6 +32,7 @@ class Target(ABC):
         KEY: The key of :meth:`to_dict` that only this kind has.
         KEYS: All keys by which a bundle can spell it.
         FORMS: Examples of it as one line, for messages.
+        MAPPINGS: How a bundle can spell it with keys, for messages.
     """
 
     __slots__ = ()
@@ -39,6 +40,7 @@ class Target(ABC):
     KEY: ClassVar[str]
     KEYS: ClassVar[tuple[str, ...]]
     FORMS: ClassVar[tuple[str, ...]]
+    MAPPINGS: ClassVar[tuple[str, ...]]
 
     # ------------------------------------------------------------------------------------------------ spelling
 
@@ -83,7 +85,7 @@ class Target(ABC):
     @property
     @abstractmethod
     def quantity(self) -> str:
-        """Name of what is compared with the goal."""
+        """Name of what is compared with the goal, in the scale of the goal."""
 
     @property
     def observed(self) -> str:
@@ -93,7 +95,7 @@ class Target(ABC):
     @property
     @abstractmethod
     def goal(self) -> float:
-        """Value to reach, in the target's own scale."""
+        """Value to reach, in the scale of the values that the training logs; :meth:`show` may show another scale."""
 
     @property
     @abstractmethod

@@ -28,6 +28,7 @@ class BatchTarget(Target):
     KEY: ClassVar[str] = "batches"
     KEYS: ClassVar[tuple[str, ...]] = ("batches",)
     FORMS: ClassVar[tuple[str, ...]] = ("2000 batches",)
+    MAPPINGS: ClassVar[tuple[str, ...]] = ("{batches: N}",)
 
     batches: int
 

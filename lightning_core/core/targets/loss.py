@@ -46,6 +46,9 @@ class LossTarget(Target):
     KEY: ClassVar[str] = "metric"
     KEYS: ClassVar[tuple[str, ...]] = ("loss", "metric", "at_most", "at_least", "best", "for_evaluations")
     FORMS: ClassVar[tuple[str, ...]] = ("train_loss<=0.35", "val_acc>=0.9")
+    MAPPINGS: ClassVar[tuple[str, ...]] = (
+        "{loss: E}", "{metric: NAME, at_most: E}", "{metric: NAME, at_least: X}",
+    )  # fmt: skip
 
     metric: str
     at_most: float | None = None
