@@ -159,7 +159,7 @@ class Fit:
         if (complaint := losses.read_batch(trainer, outputs, accumulated, self._batches)) is not None:
             log.warning("%s: %s", self._name, complaint)
         self._report_bad_losses(mailbox)
-        outbox.aside = False
+        outbox.in_slow_phase = False
         outbox.progress = (self._batches, self._timer.batch(), losses.rejected)
         if self._new_epoch:
             self._new_epoch = False
@@ -190,7 +190,7 @@ class Fit:
     def report_busy(self) -> None:
         """After work that is not a training batch."""
         if self.mailbox is not None:
-            self.mailbox.outbox.aside = True
+            self.mailbox.outbox.in_slow_phase = True
             self.mailbox.outbox.progress = (self._batches, self._timer.batch(), self._losses.rejected)
 
     def end_epoch(self, trainer: pl.Trainer) -> None:
@@ -229,10 +229,10 @@ class Fit:
             self._close_best_model(trainer)
 
     def _report_bad_losses(self, mailbox: Mailbox) -> None:
-        bad, before = self._losses.bad, mailbox.outbox.bad
+        bad, before = self._losses.bad, mailbox.outbox.bad_losses
         if bad is before:
             return
-        mailbox.outbox.bad = bad
+        mailbox.outbox.bad_losses = bad
         if bad is not None and (before is None or before.since != bad.since):
             if before is None:  # losses may be NaN again and again: log it once
                 log.warning("%s: the losses are NaN or infinite since batch %s", self._name, f"{bad.since:,}")
@@ -250,7 +250,7 @@ class Fit:
     def _save_due(self) -> bool:
         if self._launched:
             # While losses are NaN, the previous checkpoint is kept to go back to.
-            bad = None if self.mailbox is None else self.mailbox.outbox.bad
+            bad = None if self.mailbox is None else self.mailbox.outbox.bad_losses
             return self._checkpointer.due() and (bad is None or bad.over)
         self._slurm.note_batch()
         return self._slurm.due()

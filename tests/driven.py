@@ -137,7 +137,7 @@ def drive(
                 known = tuple(cells) if isinstance(worker.job.target, LossTarget) else ()
                 report = Report(
                     worker.job.name, worker.incarnation, worker.number, worker.version, int(worker.batches),
-                    worker.busy, known, began=worker.began,
+                    worker.busy, known, batches_at_start=worker.began,
                 )  # fmt: skip
                 handle(report, at)
     return scheduler

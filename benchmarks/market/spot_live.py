@@ -103,12 +103,12 @@ def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> M
     for now, event in story:
         if not isinstance(event, Report | WorkerExited) or event.incarnation != span:
             continue
-        if isinstance(event.saved, Checkpoint):
-            saves.add(event.saved.batches)
+        if isinstance(event.checkpoint, Checkpoint):
+            saves.add(event.checkpoint.batches)
         if isinstance(event, Report):
             if event.number == 1:
-                found.begun.append(event.began in saves)
-            if left is not None and event.batches > event.began:
+                found.begun.append(event.batches_at_start in saves)
+            if left is not None and event.batches > event.batches_at_start:
                 found.back.append(now - left)
                 left = None
             continue
@@ -268,8 +268,8 @@ def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
     return Day(
         ended.verdict is Verdict.MET, run.cost, first.cost + float(simulated.cost[0]),
         first.cost + float(lossless.cost[0]), *others,
-        sum(row.incarnations for row in run.rows), sum(row.failures for row in run.rows), ended.lost, ended.batches,
-        held, found,
+        sum(row.incarnations for row in run.rows), sum(row.failures for row in run.rows), ended.lost_batches,
+        ended.batches, held, found,
     )  # fmt: skip
 
 

@@ -135,8 +135,8 @@ class Mailbox:
 
     def tell_saved(self, save: Checkpoint) -> None:
         """Report a new checkpoint at once."""
-        if save != self.outbox.saved:
-            self.outbox.saved = save
+        if save != self.outbox.checkpoint:
+            self.outbox.checkpoint = save
             self.hurry()
 
     def unheard_for(self) -> float:
@@ -180,7 +180,7 @@ class Mailbox:
                     return
                 if self._parked():
                     self._take(connection.client.wait(self._job, self._version(), self._hold_timeout))
-                alerts = self.outbox.bad is None
+                alerts = self.outbox.bad_losses is None
                 self._forecasts.poll(connection.client, self._job, now=forecast_wanted, alerts=alerts)
                 self._note_return(connection)
             except JoinDeferredError as error:

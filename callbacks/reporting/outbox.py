@@ -19,21 +19,21 @@ class Outbox:
         progress: Batches since the job began, and busy seconds and rejected losses of this process. None before the
             training begins.
         evaluated: Whether each cell is a whole evaluation.
-        saved: Newest checkpoint.
+        checkpoint: Newest checkpoint.
         horizon: Where the training ends by itself, without its seconds.
         ends_by: Monotonic time at which a time limit ends the training.
-        bad: Newest run of losses that are NaN or infinite.
-        aside: Whether the training does something other than its batches, which may take long.
+        bad_losses: Newest run of losses that are NaN or infinite.
+        in_slow_phase: Whether the training does something other than its batches, which may take long.
     """
 
     def __init__(self) -> None:
         self.progress: tuple[int, float, int] | None = None
         self.evaluated = False
-        self.saved: Checkpoint | None = None
+        self.checkpoint: Checkpoint | None = None
         self.horizon: Horizon | None = None
         self.ends_by = math.inf
-        self.bad: BadLosses | None = None
-        self.aside = True
+        self.bad_losses: BadLosses | None = None
+        self.in_slow_phase = True
         self._cells: deque[Cell] = deque()
         self._began: tuple[int, float] | None = None
         self._number = 0
@@ -69,7 +69,7 @@ class Outbox:
         self._number += 1
         return Report(
             job, incarnation, self._number, version, batches, busy - busy_before, cells, rejected, began,
-            self.evaluated, self.saved, self._horizon_now(), self.bad, self.aside,
+            self.evaluated, self.checkpoint, self._horizon_now(), self.bad_losses, self.in_slow_phase,
         )  # fmt: skip
 
     def note_arrival(self, report: Report) -> None:

@@ -106,7 +106,7 @@ def _why(arguments: argparse.Namespace) -> int:
     print("\n".join(why(history, arguments.job)))
     for status in jobs:
         if status.name == arguments.job and status.incarnation == history.of(arguments.job).run_number:
-            print(f"spot policy: {clean(str(status.spot))}")
+            print(f"spot policy: {clean(str(status.spot_policy))}")
     return EXIT_MET
 
 

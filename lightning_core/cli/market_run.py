@@ -98,7 +98,11 @@ def _market(
 
 def _policy_of(options: MarketOptions, status: JobStatus) -> str:
     # The scheduler of a pool with a recorded market has chosen one for each job.
-    return str(status.spot.text) if options.policy is None and status.spot is not None else str(options.policy)
+    return (
+        str(status.spot_policy.text)
+        if options.policy is None and status.spot_policy is not None
+        else str(options.policy)
+    )
 
 
 def draw(spot: SpotWatcher, bundle: BundleSpec, path: Path) -> None:

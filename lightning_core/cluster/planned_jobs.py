@@ -279,7 +279,7 @@ def _by_deadline(jobs: Mapping[str, JobStatus]) -> list[JobStatus]:
 
 def _batches_done(status: JobStatus) -> int:
     """Return the batches of a job that need not be trained again."""
-    return min(status.batches, status.saved or 0) if status.state is State.RECOVERING else status.batches
+    return min(status.batches, status.checkpoint_batches or 0) if status.state is State.RECOVERING else status.batches
 
 
 def _with_margin(job: SpotJob) -> SpotJob:

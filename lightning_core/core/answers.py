@@ -110,7 +110,7 @@ class Accepted(NamedTuple):
     """Number of losses that were NaN or infinite."""
     evaluated: bool = False
     """Whether each cell is a whole evaluation."""
-    began: int | None = None
+    batches_at_start: int | None = None
     """Batches done when the worker began; None unless this is its first report."""
     fault: Reason | None = None
     """Fault after which the job restarts; its numbers are the batch that it resumes from and the batches it repeats."""
@@ -192,7 +192,7 @@ class JobStatus:
     finished_at: float | None
     detail: str
     """Traceback, if the job crashed."""
-    why: Reason
+    grant_reason: Reason
     """Reason of its present grant."""
     devices: tuple[int, ...]
     incarnation: int
@@ -200,13 +200,13 @@ class JobStatus:
     paused: bool
     restarts: int
     """Number of restarts after a fault."""
-    lost: int
+    lost_batches: int
     """Total of batches repeated because of faults."""
-    saved: int | None
+    checkpoint_batches: int | None
     """Batches done at its last checkpoint; None for a job that was not launched."""
     fault: Reason | None
     """Newest of its faults."""
     alert: Reason | None
     """Present problem of its training, such as NaN losses; None if there is none."""
-    spot: Reason | None
+    spot_policy: Reason | None
     """Spot policy chosen for it, and its weight; None in a pool without a market."""

@@ -56,6 +56,16 @@ _PLAIN: dict[str, type[Any]] = {
     "tick": Tick,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()}
+# How a field of an event is read from JSON, where that is not its value already.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "cells": lambda cells: tuple(Cell(*cell) for cell in cells),
+    "horizon": lambda parts: Horizon(*parts),
+    "bad_losses": lambda parts: BadLosses(*parts),
+    "checkpoint": lambda parts: Checkpoint(*parts),
+    "cause": ExitCause,
+    "devices": lambda devices: tuple(devices) if isinstance(devices, list) else devices,
+    "utilities": tuple,
+}
 
 
 def _text(value: Any) -> str:
@@ -88,7 +98,7 @@ def _terms_from_dict(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode_event(event: Event) -> str:
-    """Encode an event as one line of JSON.
+    """Encode an event as one line of JSON, without the fields that have their default, which keeps journals small.
 
     Raises:
         ValueError: If a number is not finite; no valid event contains one.
@@ -100,7 +110,7 @@ def encode_event(event: Event) -> str:
         if isinstance(event.target, Target):
             terms["target"] = event.target.to_dict()
         return _text({"kind": "set_terms", "job": event.job, "terms": terms, "by": event.by})
-    body = {f.name: getattr(event, f.name) for f in fields(event)}
+    body = {f.name: value for f in fields(event) if (value := getattr(event, f.name)) != f.default}
     return _text({"kind": _KIND[type(event)], **body})
 
 
@@ -114,27 +124,24 @@ def decode_event(text: str) -> Event:
         body["by"] = Asker(body["by"])
     if kind == "set_terms":
         return SetTerms(body["job"], by=body["by"], **_terms_from_dict(body["terms"]))
-    if kind == "report":
-        body["cells"] = tuple(Cell(*cell) for cell in body["cells"])
-        if body.get("horizon") is not None:
-            body["horizon"] = Horizon(*body["horizon"])
-        if body.get("bad") is not None:
-            body["bad"] = BadLosses(*body["bad"])
-    if kind == "devices_unavailable":
-        body["devices"] = tuple(body["devices"])
-    if kind == "selector_feedback":
-        body["utilities"] = tuple(body["utilities"])
-    if kind == "worker_exited":
-        body["cause"] = ExitCause(body["cause"])
-    if body.get("saved") is not None:
-        body["saved"] = Checkpoint(*body["saved"])
+    for name in _READERS.keys() & body.keys():
+        if body[name] is not None:
+            body[name] = _READERS[name](body[name])
     event: Event = _PLAIN[kind](**body)
     return event
 
 
-def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> str:
-    """Encode answers and the accepted parts of the event as one line of JSON, a list."""
-    return _text([*map(answer_to_dict, answers), *map(_accepted_to_dict, accepted)])
+def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = (), event: Event | None = None) -> str:
+    """Encode answers and the accepted parts of an event as one line of JSON, a list.
+
+    Of an accepted part only what differs from the event is encoded, which keeps journals small.
+
+    Args:
+        answers: The answers to the event.
+        accepted: The accepted parts of the event.
+        event: The event, which :func:`decode_accepted` needs as well; None if nothing was accepted.
+    """
+    return _text([*map(answer_to_dict, answers), *(_accepted_to_dict(part, event) for part in accepted)])
 
 
 def decode_answers(text: str) -> list[Answer]:
@@ -142,30 +149,31 @@ def decode_answers(text: str) -> list[Answer]:
     return [answer_from_dict(body) for body in json.loads(text) if "accepted" not in body]
 
 
-def decode_accepted(text: str) -> list[Accepted]:
-    """Decode the accepted parts of the event; the result equals those that were encoded."""
-    return [_accepted_from_dict(body) for body in json.loads(text) if "accepted" in body]
+def decode_accepted(text: str, event: Event) -> list[Accepted]:
+    """Decode the accepted parts of an event; the result equals those that were encoded with it."""
+    return [_accepted_from_dict(body, event) for body in json.loads(text) if "accepted" in body]
 
 
-def _accepted_to_dict(accepted: Accepted) -> dict[str, Any]:
-    """Return the fields that are not at their defaults, to keep journals small."""
-    body = {
-        name: value
-        for name, value in accepted._asdict().items()
-        if name != "job" and value != Accepted._field_defaults[name]
-    }
-    if accepted.fault is not None:
-        body["fault"] = list(accepted.fault)
-    return {"job": accepted.job, "accepted": body}
+def _accepted_whole(job: str, event: Event | None) -> Accepted:
+    """Return what is accepted of an event about a job if nothing of it is refused."""
+    if not isinstance(event, Report) or event.job != job:
+        return Accepted(job)
+    cells = tuple((batches, value) for _, batches, value in event.cells)
+    return Accepted(job, event.batches, float(event.busy), cells, event.rejected, event.evaluated)
 
 
-def _accepted_from_dict(value: dict[str, Any]) -> Accepted:
+def _accepted_to_dict(accepted: Accepted, event: Event | None) -> dict[str, Any]:
+    columns = zip(Accepted._fields, accepted, _accepted_whole(accepted.job, event), strict=True)
+    return {"job": accepted.job, "accepted": {name: value for name, value, whole in columns if value != whole}}
+
+
+def _accepted_from_dict(value: dict[str, Any], event: Event) -> Accepted:
     body = dict(value["accepted"])
     if "cells" in body:
         body["cells"] = tuple((batches, loss) for batches, loss in body["cells"])
     if "fault" in body:
         body["fault"] = _reason(body["fault"])
-    return Accepted(value["job"], **body)
+    return _accepted_whole(value["job"], event)._replace(**body)
 
 
 def answer_to_dict(answer: Answer) -> dict[str, Any]:
@@ -188,9 +196,15 @@ def status_to_dict(status: JobStatus) -> dict[str, Any]:
     """Return the status of a job as JSON values."""
     body = {f.name: getattr(status, f.name) for f in fields(status)}
     fault = None if status.fault is None else list(status.fault)
-    spot = None if status.spot is None else list(status.spot)
+    spot = None if status.spot_policy is None else list(status.spot_policy)
     alert = None if status.alert is None else list(status.alert)
-    reasons = {"reason": list(status.reason), "why": list(status.why), "fault": fault, "spot": spot, "alert": alert}
+    reasons = {
+        "reason": list(status.reason),
+        "grant_reason": list(status.grant_reason),
+        "fault": fault,
+        "spot_policy": spot,
+        "alert": alert,
+    }
     return body | {"target": status.target.to_dict()} | reasons
 
 
@@ -203,10 +217,10 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "verdict": None if value["verdict"] is None else Verdict(value["verdict"]),
             "target": target_from_dict(value["target"]),
             "reason": _reason(value["reason"]),
-            "why": _reason(value["why"]),
+            "grant_reason": _reason(value["grant_reason"]),
             "fault": None if value["fault"] is None else _reason(value["fault"]),
             "alert": None if value["alert"] is None else _reason(value["alert"]),
-            "spot": None if value["spot"] is None else _reason(value["spot"]),
+            "spot_policy": None if value["spot_policy"] is None else _reason(value["spot_policy"]),
             "finish": None if value["finish"] is None else tuple(value["finish"]),
             "devices": tuple(value["devices"]),
         }

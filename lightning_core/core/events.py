@@ -105,13 +105,13 @@ class Report:
         busy: Seconds that this incarnation has spent in training, validation and saving.
         cells: Loss cells that the scheduler has not yet acknowledged.
         rejected: Number of losses left out so far because they were NaN or infinite.
-        began: Batches done before this incarnation began; positive in a resumed run.
+        batches_at_start: Batches done before this incarnation began; positive in a resumed run.
         evaluated: Whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
-        saved: Newest checkpoint of this incarnation.
+        checkpoint: Newest checkpoint of this incarnation.
         horizon: Where its training ends by its own limits; None if it has none.
-        bad: Newest run of losses that are NaN or infinite; None if there was none.
-        aside: Whether the worker is busy with something other than a usual batch that may take long: validation,
-            saving, its first batch.
+        bad_losses: Newest run of losses that are NaN or infinite; None if there was none.
+        in_slow_phase: Whether the worker is in a phase that may take much longer than a batch: validation, saving, its
+            first batch.
     """
 
     job: str
@@ -122,12 +122,12 @@ class Report:
     busy: float
     cells: tuple[Cell, ...] = ()
     rejected: int = 0
-    began: int = 0
+    batches_at_start: int = 0
     evaluated: bool = False
-    saved: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
     horizon: Horizon | None = None
-    bad: BadLosses | None = None
-    aside: bool = False
+    bad_losses: BadLosses | None = None
+    in_slow_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +139,14 @@ class WorkerExited:
         incarnation: Incarnation of the job that exited.
         cause: Why it exited.
         detail: Traceback, with the error in its last line; for a training that ended or was interrupted, what ended it.
-        saved: Newest checkpoint of this incarnation.
+        checkpoint: Newest checkpoint of this incarnation.
     """
 
     job: str
     incarnation: int
     cause: ExitCause = ExitCause.DONE
     detail: str = ""
-    saved: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

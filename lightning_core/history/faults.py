@@ -162,7 +162,7 @@ def repeated_words(batches: int, seconds: float | None) -> str:
 def fault_words(job: JobStatus) -> list[str]:
     """Return what a person who looks at a job should know of its faults now."""
     waits = [] if job.alert is None else [str(job.alert)]
-    waits += [str(job.why)] if job.why.code == "device_gone" and job.state is not State.ENDED else []
+    waits += [str(job.grant_reason)] if job.grant_reason.code == "device_gone" and job.state is not State.ENDED else []
     if job.fault is None:
         return waits
     if job.state is State.ENDED or (job.state is not State.RECOVERING and job.fault.code != "launch_timed_out"):
@@ -172,15 +172,17 @@ def fault_words(job: JobStatus) -> list[str]:
     if again and job.throughput:
         parts[0] += f", {format_duration(again / job.throughput)} of work"
     if job.restarts:
-        parts.append(f"restart {job.restarts}" + _when(job.why))
+        parts.append(f"restart {job.restarts}" + _when(job.grant_reason))
     return parts + waits
 
 
 def came_back(job: JobStatus) -> str:
     """Return how often a job restarted, and what that cost."""
     times = "once" if job.restarts == 1 else f"{job.restarts} times"
-    seconds = job.lost / job.throughput if job.throughput else None
-    return f"came back {times}" + (f", {repeated_words(job.lost, seconds)} done again" if job.lost else "")
+    seconds = job.lost_batches / job.throughput if job.throughput else None
+    return f"came back {times}" + (
+        f", {repeated_words(job.lost_batches, seconds)} done again" if job.lost_batches else ""
+    )
 
 
 def _when(why: Reason) -> str:

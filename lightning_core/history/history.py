@@ -67,12 +67,9 @@ class History:
         # In a part of the journal of a pool, times count from the submission of its jobs.
         start = 0.0 if history.part_of is None else history.part_of.submitted_at
         for entry in journal.entries():
-            history.take(
-                decode_event(entry.event),
-                entry.now - start,
-                decode_answers(entry.answers),
-                decode_accepted(entry.answers),
-            )
+            event = decode_event(entry.event)
+            accepted = decode_accepted(entry.answers, event)
+            history.take(event, entry.now - start, decode_answers(entry.answers), accepted)
         return history
 
     def take(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted]) -> None:

@@ -147,8 +147,8 @@ class JobHistory:
 
     def progressed(self, accepted: Accepted, now: float) -> None:
         """Take in what was accepted of a report."""
-        if accepted.began is not None and self.faults and self.faults[-1].back is None:
-            self._came_back(self.faults[-1], accepted.began, now)
+        if accepted.batches_at_start is not None and self.faults and self.faults[-1].back is None:
+            self._came_back(self.faults[-1], accepted.batches_at_start, now)
         self.evaluated = accepted.evaluated
         # A report brings all cells since the one before: they lie between the two.
         times = np.linspace(self._last_heard(), now, len(accepted.cells) + 1)[1:].tolist()

@@ -21,7 +21,7 @@ MIN_BAD_CELLS = 3
 # A training is stalled if no batch comes in this many times the usual time of one at its share.
 STALL_FACTOR = 30.0
 # While it validates, saves or starts, it may take this many times as long.
-ASIDE_FACTOR = 10.0
+SLOW_PHASE_FACTOR = 10.0
 # Seconds without an event, beyond a period, after which the scheduler itself was away: no training is to blame.
 ABSENCE = 5.0
 
@@ -40,11 +40,11 @@ def look_at_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[li
         Alerts, and whether something should be done about it.
     """
     if bad is None:
-        if row in table.bad and int(table.batches[row]) > table.bad[row].since:
-            del table.bad[row]  # of an earlier incarnation; this one has passed that batch
+        if row in table.bad_losses and int(table.batches[row]) > table.bad_losses[row].since:
+            del table.bad_losses[row]  # of an earlier incarnation; this one has passed that batch
             _clear(table, row, "bad_losses")
         return [], False
-    table.bad[row] = bad
+    table.bad_losses[row] = bad
     if bad.over:
         _clear(table, row, "bad_losses")
     else:
@@ -66,7 +66,9 @@ def look_for_stalls(round: Round) -> list[Alert]:
     table.moved_at[rows[idle]] = now
     with np.errstate(divide="ignore"):
         usual = 1.0 / (table.throughput(rows) * table.share[rows])
-    limit = np.maximum(settings.stall, STALL_FACTOR * usual) * np.where(table.aside[rows], ASIDE_FACTOR, 1.0)
+    limit = np.maximum(settings.stall, STALL_FACTOR * usual) * np.where(
+        table.in_slow_phase[rows], SLOW_PHASE_FACTOR, 1.0
+    )
     waited = now - table.moved_at[rows]
     stalled = ~idle & (waited > limit)
     alerts = []

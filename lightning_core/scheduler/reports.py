@@ -30,10 +30,10 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     row = table.find(report.job, report.incarnation)
     if row is None or not table.active[row] or report.number <= table.last_report[row] or not is_countable(report):
         return False
-    began = None if table.last_report[row] else report.began
+    batches_at_start = None if table.last_report[row] else report.batches_at_start
     record_progress(table, row, report, now)
     table.obeys[row] = report.version >= table.directives[row].version
-    table.accept(row, report.saved)
+    table.accept(row, report.checkpoint)
     sooner = table.set_horizon(row, report.horizon, now)
     cells = _take_cells(state, row, report)
     rejected = int(table.rejected[row] + table.rejected_cells[row])
@@ -45,10 +45,10 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
             cells,
             rejected,
             bool(table.evaluated[row]),
-            began,
+            batches_at_start,
         )
     )
-    alerts, diverged = look_at_losses(table, row, report.bad)
+    alerts, diverged = look_at_losses(table, row, report.bad_losses)
     state.answers += alerts
     if table.is_met(row):
         state.end_met(row, now)
@@ -76,31 +76,31 @@ def answer_report(state: SchedulerState, report: Report) -> None:
 
 
 def is_countable(report: Report) -> bool:
-    """Return whether the numbers of a report are in range; a worker that sends others has lost count."""
+    """Return whether the numbers of a report are in range; a worker that sends others is faulty."""
     batches, _, seconds = report.horizon or Horizon()
-    since, cells, _ = report.bad or BadLosses(0)
-    counts = (report.number, report.batches, report.began, report.rejected, report.busy, batches or 0, seconds or 0.0,
-              since, cells)  # fmt: skip
-    return all(0 <= count <= MAX_COUNT for count in counts) and is_valid(report.saved)
+    since, cells, _ = report.bad_losses or BadLosses(0)
+    counts = (report.number, report.batches, report.batches_at_start, report.rejected, report.busy, batches or 0,
+              seconds or 0.0, since, cells)  # fmt: skip
+    return all(0 <= count <= MAX_COUNT for count in counts) and is_valid(report.checkpoint)
 
 
 # ---------------------------------------------------------------------------------------------------- progress
 
 
 def record_progress(table: JobTable, row: int, report: Report, now: float) -> None:
-    """Record the cumulative counts of one incarnation; batches from before it began cost it no time."""
-    began = report.began
+    """Record the cumulative counts of one incarnation; batches from before it started cost it no time."""
+    batches_at_start = report.batches_at_start
     if not table.last_report[row]:
         table.recovering[row] = False
         table.launch_timeouts[row] = 0
-        if began < table.batches[row]:  # batches that the last incarnation did not save are repeated
-            table.lost[row] += int(table.batches[row]) - began
-            table.batches[row] = began
+        if batches_at_start < table.batches[row]:  # batches that the last incarnation did not save are repeated
+            table.lost_batches[row] += int(table.batches[row]) - batches_at_start
+            table.batches[row] = batches_at_start
     table.last_report[row] = report.number
     more_batches = max(report.batches - int(table.batches[row]), 0)
     more_busy = max(report.busy + float(table.busy_before[row]) - float(table.busy[row]), 0.0)
     keep = np.exp(-more_busy / THROUGHPUT_MEMORY)
-    trained = max(report.batches - max(int(table.batches[row]), began), 0)
+    trained = max(report.batches - max(int(table.batches[row]), batches_at_start), 0)
     table.recent_batches[row] = keep * table.recent_batches[row] + trained
     table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
     table.batches[row] += more_batches
@@ -108,7 +108,7 @@ def record_progress(table: JobTable, row: int, report: Report, now: float) -> No
     table.rejected[row] = max(int(table.rejected[row]), report.rejected)
     table.evaluated[row] |= report.evaluated  # before its first evaluation a new incarnation cannot tell
     table.heard[row] = now
-    table.aside[row] = report.aside
+    table.in_slow_phase[row] = report.in_slow_phase
     if trained or more_busy > 0:
         table.moved_at[row] = now
     if trained:
@@ -203,7 +203,7 @@ def _add_cell(table: JobTable, row: int, batches: int, value: float) -> None:
 def _diverged(state: SchedulerState, row: int, now: float) -> None:
     """End a job whose losses stay NaN or infinite, or take it back to a checkpoint from before them."""
     table = state.table
-    since = f"{table.bad[row].since:,}"
+    since = f"{table.bad_losses[row].since:,}"
     if table.jobs[row].on_nan is OnNan.STOP or not table.launched[row]:
         state.end_unmet(row, now, Verdict.CRASHED, "diverged", since)
         return
@@ -214,7 +214,7 @@ def _diverged(state: SchedulerState, row: int, now: float) -> None:
     table.checkpoints[row] = tuple(
         checkpoint for checkpoint in table.checkpoints[row] if table.is_good(row, checkpoint)
     )
-    del table.bad[row]
+    del table.bad_losses[row]
     table.alerts.pop(row, None)
     table.set_back(row, "diverged_back", now, since)
     table.back_at[row] = now + restart_delay(table.names[row], int(table.in_a_row[row]))

@@ -43,7 +43,7 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
         state.accept(row)
         if state.selector is not None:
             state.awaiting_feedback.pop(job.name, None)  # the name means another job now
-            table.spot[row] = _spot_policy(state.selector, row)
+            table.spot_policies[row] = _spot_policy(state.selector, row)
         refusal = _refusal(state, job, available, size)
         if refusal is None:
             state.set_threshold(row)

@@ -32,8 +32,8 @@ def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> boo
     row = table.find(event.job, event.incarnation)
     if row is None or not table.active[row]:
         return False
-    if is_valid(event.saved):
-        table.accept(row, event.saved)
+    if is_valid(event.checkpoint):
+        table.accept(row, event.checkpoint)
     restarts = int(table.restarts[row])
     match event.cause:
         case ExitCause.RELEASED if table.launched[row]:

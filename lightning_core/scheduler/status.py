@@ -163,17 +163,17 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         finish=None if ended else _finish(table, row, now),
         finished_at=float(table.ended_at[row]) if ended else None,
         detail=table.details.get(row, ""),
-        why=directive.reason,
+        grant_reason=directive.reason,
         devices=table.home[row],
         incarnation=int(table.incarnation[row]),
         weight=float(table.weight[row]),
         paused=bool(table.paused[row]),
         restarts=int(table.restarts[row]),
-        lost=int(table.lost[row]),
-        saved=table.checkpoints[row][0].batches if table.checkpoints[row] else None,
+        lost_batches=int(table.lost_batches[row]),
+        checkpoint_batches=table.checkpoints[row][0].batches if table.checkpoints[row] else None,
         fault=table.faults.get(row),
         alert=next(reversed(table.alerts.get(row, {}).values()), None),
-        spot=table.spot.get(row),
+        spot_policy=table.spot_policies.get(row),
     )
 
 

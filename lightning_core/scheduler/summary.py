@@ -102,7 +102,7 @@ class Summary:
             "device_use": min(busy / available, 1.0) if available > 0 else 0.0,
             "rejected_losses": sum(job.rejected for job in self.jobs),
             "restarts": sum(job.restarts for job in self.jobs),
-            "lost_batches": sum(job.lost for job in self.jobs),
+            "lost_batches": sum(job.lost_batches for job in self.jobs),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _job(job: JobStatus) -> dict[str, Any]:
         "busy": job.busy,
         "rejected_losses": job.rejected,
         "restarts": job.restarts,
-        "lost_batches": job.lost,
+        "lost_batches": job.lost_batches,
         "fault": None if job.fault is None else str(job.fault),
     }
     return body | {"traceback": job.detail} if job.detail else body

@@ -62,12 +62,12 @@ class JobTable:
     errors: IntArray  # exceptions raised by its own code
     in_a_row: IntArray  # faults without a calm period between them
     launch_timeouts: IntArray  # launches that timed out since a worker last reported
-    lost: IntArray  # batches that had to be repeated
+    lost_batches: IntArray  # batches that had to be repeated
     last_report: IntArray
     obeys: BoolArray  # whether its worker has reported under its newest grant, or there is no worker
     heard: FloatArray  # time of its last report
     moved_at: FloatArray  # time of its last progress
-    aside: BoolArray  # whether it is busy with something other than batches, which may take long
+    in_slow_phase: BoolArray  # whether it is busy with something other than batches, which may take long
     timed_version: IntArray  # version of the grant whose throughput is being measured; -1 if none is
     timed_at: FloatArray
     timed_batches: IntArray
@@ -114,8 +114,8 @@ class JobTable:
         self.waiting: list[dict[int, tuple[int, float]]] = []
         self.details: dict[int, str] = {}
         self.faults: dict[int, Reason] = {}
-        self.spot: dict[int, Reason] = {}
-        self.bad: dict[int, BadLosses] = {}  # the newest run of losses that are NaN or infinite
+        self.spot_policies: dict[int, Reason] = {}
+        self.bad_losses: dict[int, BadLosses] = {}  # the newest run of losses that are NaN or infinite
         self.alerted: dict[int, int] = {}  # first batch of the run of bad losses that was alerted
         self.alerts: dict[int, dict[str, Reason]] = {}  # what is wrong now, by code, the newest last
         self.limits: dict[int, str] = {}  # what ends a training at `ends_at`
@@ -262,12 +262,12 @@ class JobTable:
 
     def is_bad(self, row: int) -> bool:
         """Return whether the losses of a job are NaN or infinite now."""
-        bad = self.bad.get(row)
+        bad = self.bad_losses.get(row)
         return bad is not None and not bad.over
 
     def is_good(self, row: int, checkpoint: Checkpoint) -> bool:
         """Return whether a finite loss followed a checkpoint: the first bad loss shows the step before it."""
-        return checkpoint.batches < self.bad[row].since - 1
+        return checkpoint.batches < self.bad_losses[row].since - 1
 
     # ------------------------------------------------------------------------------------------------ times
 

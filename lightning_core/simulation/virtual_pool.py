@@ -151,7 +151,7 @@ class VirtualPool:
     def _left(self, worker: Worker) -> None:
         worker.leaving = False
         self._free(worker)
-        self._send(WorkerExited(worker.name, worker.incarnation, ExitCause.RELEASED, saved=worker.save()))
+        self._send(WorkerExited(worker.name, worker.incarnation, ExitCause.RELEASED, checkpoint=worker.save()))
 
     def _stop(self, worker: Worker) -> None:
         """Stop a training without a report."""

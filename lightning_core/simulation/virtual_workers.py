@@ -25,8 +25,8 @@ class Worker:
 
     __slots__ = (
         "at",
+        "batches_at_start",
         "batches_per_second",
-        "began",
         "busy",
         "busy_before",
         "busy_since",
@@ -86,7 +86,7 @@ class Worker:
         self.done = self.busy = self.batches_per_second = self.time_share = 0.0
         self.since = self.done_since = self.busy_since = 0.0
         # What it has reported: reports of this incarnation, cells in all, and both when the incarnation began.
-        self.number = self.cells = self.earlier = self.began = 0
+        self.number = self.cells = self.earlier = self.batches_at_start = 0
         self.busy_before = 0.0
         self.reported = -math.inf
         # Its next report: the number of its entry in the queue, its batches, and the cells that are closed by then.
@@ -113,7 +113,7 @@ class Worker:
         self.version = -1
         self.number = 0
         self.earlier = self.cells
-        self.began = self.batches
+        self.batches_at_start = self.batches
         self.busy_before += self.busy
         self.busy = 0.0
         self.set_throughput(now, 0.0)
@@ -124,7 +124,7 @@ class Worker:
 
     def set_back(self, every: int) -> Checkpoint | None:
         """Go back to the newest checkpoint; return it, or None if there is none."""
-        saved = max(self.began, self.batches // every * every if every else 0)
+        saved = max(self.batches_at_start, self.batches // every * every if every else 0)
         self.done = float(saved)
         self.cells = bisect_right(self.positions, saved)
         return self.save() if saved else None
@@ -146,7 +146,14 @@ class Worker:
         self.cells = seen
         self.reported = now
         return Report(
-            self.name, self.incarnation, self.number, self.version, self.batches, self.busy, cells, began=self.began
+            self.name,
+            self.incarnation,
+            self.number,
+            self.version,
+            self.batches,
+            self.busy,
+            cells,
+            batches_at_start=self.batches_at_start,
         )
 
     def aim(self, report_every: float) -> float:

@@ -28,7 +28,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.downtime import Downtime
 from lightning_core.storage.failpoints import reach
 
-SCHEMA = 7
+SCHEMA = 8
 # Beginnings of the events that determine downtime: the others need not be decoded for it.
 _DOWNTIME_EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
 
@@ -152,7 +152,7 @@ class Journal:
 
     def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
         """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return."""
-        body, answer = encode_event(event), encode_answers(answers, accepted)
+        body, answer = encode_event(event), encode_answers(answers, accepted, event)
         digest = _digest(self._digest, repr(now), body, answer)
         with self._connection if self._durable else nullcontext():
             self._connection.execute(
@@ -249,8 +249,9 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
     now, count = 0.0, 0
     try:
         for entry in journal.entries():
-            answers = scheduler.handle(decode_event(entry.event), entry.now)
-            answer = encode_answers(answers, scheduler.accepted)
+            event = decode_event(entry.event)
+            answers = scheduler.handle(event, entry.now)
+            answer = encode_answers(answers, scheduler.accepted, event)
             if strict and answer != entry.answers:
                 raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
             digest = _digest(digest, repr(entry.now), entry.event, answer)

@@ -68,10 +68,10 @@ def _reason(job: JobStatus) -> str:
     """Return the reasons of the verdict and of the grant, and the fault that the job is recovering from."""
     faults = fault_words(job)
     if job.state is State.RECOVERING:
-        return clean("; ".join(faults or [str(job.why)]))
+        return clean("; ".join(faults or [str(job.grant_reason)]))
     parts = [str(job.reason)] if job.verdict is not None else []
-    if job.state is not State.ENDED and str(job.why) != str(job.reason):
-        parts.append(str(job.why))
+    if job.state is not State.ENDED and str(job.grant_reason) != str(job.reason):
+        parts.append(str(job.grant_reason))
     parts += faults
     if job.rejected:
         parts.append(f"{job.rejected} bad losses kept out")

@@ -50,7 +50,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         try:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)
         except JobReleased:
-            return replace(left, cause=ExitCause.RELEASED, saved=callback.saved)
+            return replace(left, cause=ExitCause.RELEASED, checkpoint=callback.saved)
         except JobFenced as reason:  # nothing is saved, and nothing waits for its report
             fenced = True
             return replace(left, cause=ExitCause.LOST, detail=str(reason))
@@ -59,7 +59,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         else:
             left = replace(left, detail=ended_by(cli.trainer)[1])
         try:
-            left = replace(left, saved=write(cli.trainer, folder / CHECKPOINT))
+            left = replace(left, checkpoint=write(cli.trainer, folder / CHECKPOINT))
         except CheckpointNotSavedError as error:  # the training has ended all the same
             log.warning("%s: its last checkpoint could not be written: %s", assignment.job, error)
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's classes may raise anything

@@ -210,7 +210,7 @@ def test_a_resumed_run_says_where_it_began(tmp_path: Path) -> None:
         callbacks=[steered(script)],
     )  # fmt: skip
     again.fit(Line(), datamodule=ValidatedPoints(), ckpt_path=tmp_path / "half.ckpt")
-    assert {report.began for report in script.reports} == {32}
+    assert {report.batches_at_start for report in script.reports} == {32}
     assert script.reports[-1].batches == 64
     assert [cell.batches for cell in cells(script)] == [42, 52, 62]
 

@@ -75,7 +75,7 @@ def test_a_resumed_script_goes_on_under_its_promise_with_its_curve(tmp_path: Pat
     first = pool.reports[0]
     assert [(cell.number, cell.batches) for cell in first.cells[:4]] == [(1, 10), (2, 20), (3, 30), (4, 40)]
     assert [cell.value for cell in first.cells[:4]] == before["values"]
-    assert (first.began, first.number) == (48, 1)
+    assert (first.batches_at_start, first.number) == (48, 1)
     numbers = {cell.number: cell.batches for report in pool.reports for cell in report.cells}
     assert list(numbers.values()) == sorted(set(numbers.values()))
     assert list(numbers) == list(range(1, len(numbers) + 1))

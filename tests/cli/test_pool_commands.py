@@ -26,7 +26,7 @@ def scheduler() -> Iterator[Scheduler]:
     yield made
     made.check()
     for status in made.status():  # whoever looks can read it, over any wire
-        assert str(status.reason) + str(status.why)
+        assert str(status.reason) + str(status.grant_reason)
         assert status_from_dict(json.loads(json.dumps(status_to_dict(status)))) == status
 
 
@@ -126,7 +126,7 @@ def test_a_job_may_be_told_to_have_no_device_for_now(scheduler: Scheduler) -> No
     scheduler.handle(SetDevices("a", 0, Asker.MARKET), 1.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     status = scheduler.status()[0]
-    assert str(status.why) == "told to hold no devices by the spot policy"
+    assert str(status.grant_reason) == "told to hold no devices by the spot policy"
     scheduler.handle(SetTerms("a", weight=2.0), 2.0)  # other terms leave that as it is
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     scheduler.handle(SetDevices("a", 1), 3.0)
@@ -183,7 +183,7 @@ def test_nobody_steers_what_is_not_there(scheduler: Scheduler) -> None:
 def test_a_job_does_not_start_before_it_may(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 60.0, begin=20.0),)), 0.0)
     status = scheduler.status()[0]
-    assert (status.share, status.verdict, str(status.why)) == (0.0, None, "starts in 20.0s")
+    assert (status.share, status.verdict, str(status.grant_reason)) == (0.0, None, "starts in 20.0s")
     assert scheduler.wakeup() == 20.0
     [grant] = scheduler.handle(Tick(), 20.0)
     assert isinstance(grant, Grant)
@@ -265,7 +265,7 @@ def test_a_released_job_comes_back_as_another_incarnation(scheduler: Scheduler) 
     [old] = scheduler.handle(report("a", 2, 90, 9.0), 6.0)
     assert str(old.reason) == "another incarnation of this job is running"
     assert scheduler.handle(WorkerExited("a", 1, ExitCause.RAISED), 6.0) == []
-    scheduler.handle(report("a", 1, 45, 0.5, life=2, began=40, rejected=1), 7.0)
+    scheduler.handle(report("a", 1, 45, 0.5, life=2, batches_at_start=40, rejected=1), 7.0)
     status = scheduler.status()[0]
     assert (status.batches, status.busy, status.incarnation, status.rejected) == (45, 4.5, 2, 3)
     assert status.throughput == pytest.approx(10.0)
@@ -275,11 +275,11 @@ def test_batches_that_were_not_saved_are_done_again(scheduler: Scheduler) -> Non
     scheduler.handle(Submit((Job("a", 100.0, LossTarget("loss", 0.01)),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, cells=cells([4.0, 3.0, 2.0, 1.0])), 4.0)
     scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)
-    scheduler.handle(report("a", 1, 21, 0.1, life=2, began=20), 6.0)
+    scheduler.handle(report("a", 1, 21, 0.1, life=2, batches_at_start=20), 6.0)
     assert scheduler.status()[0].batches == 21
     # Numbered anew; the cells at 30 and 40 batches are known, the one at 50 is not.
     again = (Cell(1, 30, 9.0), Cell(2, 40, 9.0), Cell(3, 50, 0.5))
-    scheduler.handle(report("a", 2, 50, 3.0, life=2, began=20, cells=again), 7.0)
+    scheduler.handle(report("a", 2, 50, 3.0, life=2, batches_at_start=20, cells=again), 7.0)
     status = scheduler.status()[0]
     assert (status.batches, status.cells, status.busy) == (50, 5, 7.0)
     assert status.loss == pytest.approx((4 + 3 + 2 + 1 + 0.5) / 5)

@@ -62,7 +62,7 @@ def meet(pool: Pool, name: str) -> None:
     saved.mkdir(parents=True, exist_ok=True)
     pool.do(pool.actor.event(Report(name, incarnation, 1, 0, 5, 1.0)))
     (saved / "last.ckpt").write_text(f"the last state of {name}")
-    pool.do(pool.actor.event(WorkerExited(name, incarnation, saved=Checkpoint(5, "0" * 64))))
+    pool.do(pool.actor.event(WorkerExited(name, incarnation, checkpoint=Checkpoint(5, "0" * 64))))
 
 
 @contextmanager

@@ -86,7 +86,9 @@ def test_a_run_goes_on_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
 
     second = command(tmp_path, "run", "--resume", "run", "--accept-changes")
     until(lambda: progress(run_dir)["long"].incarnation > 1 and progress(run_dir)["long"].batches > saved, second)
-    assert progress(run_dir)["long"].began >= saved - 1  # it left at the end of an epoch, with all that it had done
+    assert (
+        progress(run_dir)["long"].batches_at_start >= saved - 1
+    )  # it left at the end of an epoch, with all that it had done
     second.kill()
     second.wait()
 
@@ -96,7 +98,7 @@ def test_a_run_goes_on_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     body = json.loads((run_dir / "summary.json").read_text())
     assert {name: job["verdict"] for name, job in body["jobs"].items()} == {"short": "met", "long": "met"}
     assert progress(run_dir)["short"].incarnation == 1
-    assert progress(run_dir)["long"].began >= saved - 1
+    assert progress(run_dir)["long"].batches_at_start >= saved - 1
     report = (run_dir / "report.html").read_text()
     assert "Stopped by Ctrl-C after" in report  # what was left in order was no fault, and the power cut was one
     assert report.count("the pool was down") >= 1

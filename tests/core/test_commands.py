@@ -90,14 +90,14 @@ def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
 def test_a_reason_names_who_asked(command: Command, words: str) -> None:
     scheduler = submitted()
     scheduler.handle(command, 10.0)
-    assert str(scheduler.last("a").why) == words
+    assert str(scheduler.last("a").grant_reason) == words
 
 
 def test_a_reason_names_who_asked_last() -> None:
     scheduler = submitted()
     scheduler.handle(Pause("a", by=Asker.PLAN), 10.0)
     assert [a for a in scheduler.handle(Pause("a"), 11.0) if isinstance(a, Grant)] == []
-    assert str(scheduler.last("a").why) == "paused by a person"
+    assert str(scheduler.last("a").grant_reason) == "paused by a person"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_job_that_does_not_get_there_is_not_said_to_need_no_time(policy: str) 
     train(scheduler, "a", 1.0)
     train(scheduler, "b", 2.0)
     scheduler.handle(Tick(), 13.0)
-    told = [str(status.why) for status in scheduler.status()]
+    told = [str(status.grant_reason) for status in scheduler.status()]
     assert all("0.0s" not in words for words in told)
     assert any(words.startswith("not scheduled: by forecast it does not reach its target, ") for words in told)
     assert {"never", "likely_never"} <= set(CODES)
@@ -47,7 +47,7 @@ def test_a_verdict_is_explained_by_the_grant_that_holds_and_not_by_the_one_befor
     scheduler.handle(Report("a", 1, 1, 9, 1, 0.1), 1.0)
     scheduler.handle(Pause("a"), 2.0)
     [_, status] = scheduler.status()
-    assert (status.verdict, str(status.why)) == (Verdict.FEASIBLE, "paused by a person")
+    assert (status.verdict, str(status.grant_reason)) == (Verdict.FEASIBLE, "paused by a person")
     assert str(status.reason) == "would need about 9.9s alone from now and has 58.0s"
     assert notices(scheduler.handle(Resume("a"), 3.0)) == [(Verdict.AT_RISK, "has no fixed share")]
 

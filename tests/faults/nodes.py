@@ -77,7 +77,9 @@ def main(folder: Path) -> None:
         found["lost"] = time.monotonic() - began
         found["words"] = str(story.jobs["a"].fault)
         # One of them trains on the node that is left, the other waits for a device.
-        yield from story.until(lambda jobs: any("no worker is ready" in str(job.why) for job in jobs.values()), 90)
+        yield from story.until(
+            lambda jobs: any("no worker is ready" in str(job.grant_reason) for job in jobs.values()), 90
+        )
         found["waits after"] = time.monotonic() - began
         yield from story.until(lambda jobs: any(job.state == "running" for job in jobs.values()))
         yield from another(story)
@@ -87,11 +89,13 @@ def main(folder: Path) -> None:
         leaves = nodes[node_of(story, "b")]
         drain(machines.address, leaves.node_id, NOTICE)
         began = time.monotonic()
-        yield from story.until(lambda jobs: "no worker is ready" in str(jobs["b"].why) and story_free(story, "b"), 20)
+        yield from story.until(
+            lambda jobs: "no worker is ready" in str(jobs["b"].grant_reason) and story_free(story, "b"), 20
+        )
         found["left"] = time.monotonic() - began
         end(leaves)
         yield from another(story)
-        found["b"] = (story.jobs["b"].restarts, story.jobs["b"].lost)
+        found["b"] = (story.jobs["b"].restarts, story.jobs["b"].lost_batches)
 
         # Nobody hears of it in time: it comes back from what it saved last, and nobody counts.
         life = story.jobs["b"].incarnation

@@ -130,7 +130,7 @@ class Watch:
         """What may be resumed from was said by the life that was current, when it was said."""
         for save in set(self._scheduler.checkpoints(name)) - set(self._saves.get(name, ())):
             assert isinstance(event, Report | WorkerExited), f"{name}: {save} of nobody"
-            assert (event.job, event.incarnation, event.saved) == (name, life, save), f"{name}: {save} of {event}"
+            assert (event.job, event.incarnation, event.checkpoint) == (name, life, save), f"{name}: {save} of {event}"
 
     def _in_time(self, now: float, limits: Limits) -> None:
         # While nobody was there to hand it events (the pool was down), nothing can have passed on.
@@ -162,7 +162,7 @@ class Watch:
             )
         if not status.devices and reported:
             return limits.leaving, "told to leave for {:.1f}s, and it has not left"
-        if status.why.code == "recovering":
+        if status.grant_reason.code == "recovering":
             return limits.away, "away after a fault for {:.1f}s, though it may come back"
         return None
 

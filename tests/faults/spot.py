@@ -111,8 +111,9 @@ def main(folder: Path) -> None:
         nodes.close()
     ends = [found[key] for key in ("killed at", "stopped at") if key in found]
     story = moments(folder / "run" / "journal.db", watcher.preempted_at, ends)
-    found |= {"verdict": str(ended.verdict), "at": ended.finished_at, "restarts": ended.restarts, "lost": ended.lost,
-              "batches": ended.batches, "rows": [row._asdict() for row in spot.rows], "preempted": nodes.preempted,
+    found |= {"verdict": str(ended.verdict), "at": ended.finished_at, "restarts": ended.restarts,
+              "lost": ended.lost_batches, "batches": ended.batches,
+              "rows": [row._asdict() for row in spot.rows], "preempted": nodes.preempted,
               "steps": len(seen(folder / "a")), "moments": story._asdict()}  # fmt: skip
     (folder / "found.json").write_text(json.dumps(found))
 

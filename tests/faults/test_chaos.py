@@ -96,7 +96,7 @@ def judged(jobs: list[JobStatus], trace: Trace, took: float, kept: Path) -> str:
     assert ended, f"{[(job.name, job.verdict, str(job.reason)) for job in jobs]}\n{told(trace, None)}\nkept in {kept}"
     deeds = [action.what for action in trace.actions if action.whom != "nobody"]
     counts = ", ".join(f"{deeds.count(what)} x {what}" for what in sorted(set(deeds)))
-    restarts, lost = sum(job.restarts for job in jobs), sum(job.lost for job in jobs)
+    restarts, lost = sum(job.restarts for job in jobs), sum(job.lost_batches for job in jobs)
     return f"seed {trace.seed}, {took:.0f} s: {counts}; {restarts} restarts, {lost} batches done again, all targets met"
 
 

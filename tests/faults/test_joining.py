@@ -328,7 +328,7 @@ def test_it_comes_back_to_a_pool_that_comes_back(pool: Pool, caplog: pytest.LogC
     assert 55 < pool.jobs[1].deadline < pool.jobs[0].deadline == 60
     again = pool.reports[0]
     assert (again.incarnation, again.number, again.version) == (2, 1, -1)
-    assert again.began == again.batches > first[-1].batches
+    assert again.batches_at_start == again.batches > first[-1].batches
     assert again.busy < first[-1].busy
     cells = {cell.number: cell for report in pool.reports for cell in report.cells}
     assert sorted(cells) == list(range(1, len(cells) + 1))
@@ -347,7 +347,7 @@ def test_a_pool_that_knows_it_again_is_told_what_follows(pool: Pool, monkeypatch
     time.sleep(0.8)
     pool.away = False
     thread.join(30)
-    assert {report.began for report in pool.reports} == {0}
+    assert {report.batches_at_start for report in pool.reports} == {0}
     assert [report.number for report in pool.reports] == sorted({report.number for report in pool.reports})
     assert {cell.number for report in pool.reports for cell in report.cells} == set(range(1, 17))
 

@@ -46,9 +46,22 @@ def jobs() -> tuple[Job, ...]:
     )
 
 
-def report(job: str, number: int, life: int = 1, saved: Checkpoint | None = None, began: int = 0) -> Report:
-    done = began + 20 * number
-    return Report(job, life, number, 1, done, 2.0 * number, (Cell(number, done, 2.0 / number),), 0, began, saved=saved)
+def report(
+    job: str, number: int, life: int = 1, checkpoint: Checkpoint | None = None, batches_at_start: int = 0
+) -> Report:
+    done = batches_at_start + 20 * number
+    return Report(
+        job,
+        life,
+        number,
+        1,
+        done,
+        2.0 * number,
+        (Cell(number, done, 2.0 / number),),
+        0,
+        batches_at_start,
+        checkpoint=checkpoint,
+    )
 
 
 SAVE = Checkpoint(20, "5" * 64)
@@ -56,23 +69,23 @@ SAVE = Checkpoint(20, "5" * 64)
 # late, ended.
 STORY: tuple[Event, ...] = (
     Submit(jobs()),
-    report("a", 1, saved=SAVE),
+    report("a", 1, checkpoint=SAVE),
     report("e", 1),
     report("b", 1),
     Pause("a"),
     report("c", 1),
     Pause("b", release=True),
-    WorkerExited("b", 1, ExitCause.RELEASED, saved=SAVE),
+    WorkerExited("b", 1, ExitCause.RELEASED, checkpoint=SAVE),
     Resume("a"),
     WorkerExited("a", 1, ExitCause.LOST, "its worker died", SAVE),
     Resume("b"),
     LaunchTimedOut("c", 1, "nobody came"),
     SetDeadline("e", 300.0),
     SetTerms("e", target=BatchTarget(4000), weight=2.0),
-    report("a", 1, life=2, began=20),
+    report("a", 1, life=2, batches_at_start=20),
     WorkerExited("a", 2, ExitCause.RAISED, "ValueError: no"),
     Cancel("e"),
-    report("a", 1, life=3, began=20),
+    report("a", 1, life=3, batches_at_start=20),
 )
 
 

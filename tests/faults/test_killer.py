@@ -84,7 +84,7 @@ def test_a_checkpoint_of_another_incarnation_is_found() -> None:
     scheduler = Scheduler(POOL)
     watch = Watch(scheduler)
     watch.after(JOB, 0.0, scheduler.handle(JOB, 0.0))
-    told = Report("a", 1, 1, 1, 10, 1.0, saved=SAVE)
+    told = Report("a", 1, 1, 1, 10, 1.0, checkpoint=SAVE)
     with pytest.raises(AssertionError, match="a: Checkpoint"):
         watch.after(replace(told, incarnation=7), 1.0, scheduler.handle(told, 1.0))
 

@@ -148,7 +148,7 @@ def test_a_life_that_was_given_up_leaves_when_it_is_refused_and_saves_nothing_mo
     training.join()
     [left] = training.left
     assert isinstance(left, JobFenced)
-    reported = [report.saved for report in script.reports if report.saved is not None]
+    reported = [report.checkpoint for report in script.reports if report.checkpoint is not None]
     assert reported
     assert reported[-1].batches <= training.batches
 
@@ -192,5 +192,5 @@ def test_a_checkpoint_is_told_at_once() -> None:
     until(lambda: script.reports)
     save = Checkpoint(40, "0" * 64)
     box.tell_saved(save)
-    until(lambda: script.reports[-1].saved == save, 2.0)
+    until(lambda: script.reports[-1].checkpoint == save, 2.0)
     box.close()

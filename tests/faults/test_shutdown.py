@@ -141,12 +141,12 @@ def batches(run_dir: Path) -> int:
 def saved(run_dir: Path) -> int:
     """Batches that the job had saved when it last left."""
     left = [event for event in events(run_dir) if isinstance(event, WorkerExited) and event.cause is ExitCause.RELEASED]
-    return left[-1].saved.batches if left and left[-1].saved is not None else 0
+    return left[-1].checkpoint.batches if left and left[-1].checkpoint is not None else 0
 
 
 def began(run_dir: Path) -> int:
     """With what the newest life of the job began."""
-    return [event for event in events(run_dir) if isinstance(event, Report)][-1].began
+    return [event for event in events(run_dir) if isinstance(event, Report)][-1].batches_at_start
 
 
 def whole(run_dir: Path) -> bool:

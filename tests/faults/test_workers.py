@@ -134,7 +134,7 @@ def test_a_killed_a_hung_and_a_broken_gang(
         kept = story.jobs["one"].batches
         story.do(Resume("one"))
         yield from story.until(lambda jobs: begun(2, "one")(jobs) and jobs["one"].batches > kept + 20)
-        assert story.jobs["one"].lost == 0
+        assert story.jobs["one"].lost_batches == 0
 
         # Killed, and of the other job a rank of two: known at once, and from where it was saved; the whole gang.
         spare = {"one": story.pid("one"), "two": story.pid("two", story.jobs["two"].devices[1])}
@@ -210,7 +210,7 @@ def test_nobody_is_given_up_for_a_standstill_nor_forgotten_in_a_restart(
             story.do(Resume(name))
         yield from story.until(lambda jobs: begun(1, "held")(jobs) and begun(2, "away")(jobs), 15)
         assert time.monotonic() - began < 15
-        assert story.jobs["away"].lost == 0
+        assert story.jobs["away"].lost_batches == 0
 
     told(three, tmp_path, tell, runs=job(), held=job(), away=job())
 

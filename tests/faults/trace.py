@@ -62,7 +62,9 @@ def told(trace: Trace, broken: Broken | None) -> str:
         now, event = trace.history.events[number - 1]
         lines.append(f"event {number}, {now:.3f}s: {event}")
     for job in broken.scheduler.status():
-        lines.append(f"  {job.name}: {job.state}, life {job.incarnation}, {job.share:.2f} of {job.devices}, {job.why}")
+        lines.append(
+            f"  {job.name}: {job.state}, life {job.incarnation}, {job.share:.2f} of {job.devices}, {job.grant_reason}"
+        )
     return "\n".join([*lines, f"broken: {broken.story}"])
 
 

@@ -58,12 +58,12 @@ def test_each_job_gets_a_policy_and_the_reason_says_how_sure_it_is(tmp_path: Pat
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"), job("b"))), 0.0)
     first, second = scheduler.status()
-    assert first.spot is not None
-    assert second.spot is not None
-    assert first.spot.numbers == second.spot.numbers  # nothing has been learned in between
-    assert first.spot.text in POLICIES
-    assert str(first.spot) == f"{first.spot.text}, with 33% of the weight after feedback from 0 jobs"
-    assert all(status.spot is None for status in _without_a_market().status())
+    assert first.spot_policy is not None
+    assert second.spot_policy is not None
+    assert first.spot_policy.numbers == second.spot_policy.numbers  # nothing has been learned in between
+    assert first.spot_policy.text in POLICIES
+    assert str(first.spot_policy) == f"{first.spot_policy.text}, with 33% of the weight after feedback from 0 jobs"
+    assert all(status.spot_policy is None for status in _without_a_market().status())
 
 
 def _without_a_market() -> Scheduler:
@@ -80,7 +80,7 @@ def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> N
         scheduler.handle(SelectorFeedback(f"j{number}", (0.9, 0.5, 0.1)), 10.0 * number + 6)
         scheduler.check()
     scheduler.handle(Submit((job("next"),)), 100.0)
-    spot = scheduler.status()[-1].spot
+    spot = scheduler.status()[-1].spot_policy
     assert spot is not None
     assert (spot.text, spot.numbers[1]) == ("chain", 8)
     assert spot.numbers[0] > 0.9
@@ -101,7 +101,7 @@ def test_feedback_that_teaches_nothing(tmp_path: Path, feedback: SelectorFeedbac
     ended(scheduler, "a", 5.0)
     scheduler.handle(feedback, 6.0)
     scheduler.handle(Submit((job("b"),)), 7.0)
-    spot = scheduler.status()[-1].spot
+    spot = scheduler.status()[-1].spot_policy
     assert spot is not None
     assert spot.numbers[1] == 0
 
@@ -117,7 +117,7 @@ def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
         scheduler.handle(SelectorFeedback("a", (1.0, 0.0, 0.0)), 6.0)
     assert not scheduler.awaiting_feedback
     scheduler.handle(Submit((job("b"),)), 7.0)
-    spot = scheduler.status()[-1].spot
+    spot = scheduler.status()[-1].spot_policy
     assert spot is not None
     assert spot.numbers[1] == 1
 
@@ -177,9 +177,11 @@ def test_a_simulated_pool_learns_and_its_journal_replays(tmp_path: Path) -> None
     with Journal.open(path, read_only=True) as journal:
         again = replay(journal)
         assert again.digest == journal.digest
-    feedback_count = [status.spot.numbers[1] for status in again.scheduler.status() if status.spot is not None]
+    feedback_count = [
+        status.spot_policy.numbers[1] for status in again.scheduler.status() if status.spot_policy is not None
+    ]
     assert feedback_count == list(map(float, range(10)))
-    last = again.scheduler.status()[-1].spot
+    last = again.scheduler.status()[-1].spot_policy
     assert last is not None
     assert last.text != "on-demand"
 
@@ -199,7 +201,7 @@ def test_the_actor_learns_apart_and_wakes_for_it(tmp_path: Path) -> None:
         await actor.submit((Job("b", 5.0, BatchTarget(10)),))
         _, jobs = await actor.status()
         await actor.close()
-        return [status.spot.numbers[1] for status in jobs if status.spot is not None]
+        return [status.spot_policy.numbers[1] for status in jobs if status.spot_policy is not None]
 
     assert asyncio.run(story()) == [0, 1]
 
@@ -216,7 +218,7 @@ def test_a_recording_that_is_gone_costs_the_feedback_alone(tmp_path: Path) -> No
 
     asyncio.run(story(before=True))
     (tmp_path / "cheap.csv").unlink()
-    assert [status.name for status in asyncio.run(story(before=False)) if status.spot] == ["before", "after"]
+    assert [status.name for status in asyncio.run(story(before=False)) if status.spot_policy] == ["before", "after"]
 
 
 def test_feedback_that_cannot_be_computed_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +246,7 @@ def test_feedback_that_cannot_be_computed_is_asked_for_once(tmp_path: Path, monk
         await actor.submit((job("next"),))
         _, jobs = await actor.status()
         await actor.close()
-        return [status.spot.numbers[1] for status in jobs if status.spot is not None]
+        return [status.spot_policy.numbers[1] for status in jobs if status.spot_policy is not None]
 
     assert asyncio.run(story()) == [0, 0, 1]
     assert sorted(asked) == ["bad", "good"]

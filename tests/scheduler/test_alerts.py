@@ -70,7 +70,7 @@ class Told:
         return answers
 
     def report(
-        self, bad: BadLosses | None = None, saved: Checkpoint | None = None, began: int = 0, **more: Any
+        self, bad: BadLosses | None = None, checkpoint: Checkpoint | None = None, batches_at_start: int = 0, **more: Any
     ) -> list[Answer]:
         self.number += 1
         self.batches += 10
@@ -78,7 +78,7 @@ class Told:
         directive = self.scheduler.directive("a")
         assert directive is not None
         report = Report("a", self.life, self.number, directive.version, self.batches, float(self.number), cells,
-                        saved=saved, bad=bad, began=began, **more)  # fmt: skip
+                        checkpoint=checkpoint, bad_losses=bad, batches_at_start=batches_at_start, **more)  # fmt: skip
         return self.take(report, 1.0)
 
     def why(self) -> str:
@@ -143,12 +143,12 @@ def test_on_nan_stop_ends_the_job_with_the_reason(can: Any, tmp_path: Path) -> N
 
 def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_path: Path) -> None:
     told = Told(tmp_path, job(OnNan.RESTART))
-    told.report(saved=save(5))
-    told.report(saved=save(19))
+    told.report(checkpoint=save(5))
+    told.report(checkpoint=save(19))
     told.report(BadLosses(21))
     # Saved after the first bad loss, and after the step that it tells of: neither is gone back to, nor displaces one.
-    told.report(BadLosses(21, 1), saved=save(40))
-    told.report(BadLosses(21, 2), saved=save(50))
+    told.report(BadLosses(21, 1), checkpoint=save(40))
+    told.report(BadLosses(21, 2), checkpoint=save(50))
     assert told.scheduler.checkpoints("a")[1] == save(19)
     answers = told.report(BadLosses(21, 3))
     assert answers[-1] == End("a", 0, Verdict.CANCELLED, Reason("superseded"))  # its process leaves and saves nothing
@@ -159,10 +159,10 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     told.take(WorkerExited("a", 1, ExitCause.LOST, "it was fenced"), 1.0)  # no fault of its own
     told.take(Tick(), 10.0)
     told.life, told.number, told.batches = 2, 0, 9
-    told.report(began=19)
+    told.report(batches_at_start=19)
     assert told.status.state is State.RUNNING
     for cells in range(4):
-        answers = told.report(BadLosses(25, cells), began=19)
+        answers = told.report(BadLosses(25, cells), batches_at_start=19)
     [end] = [answer for answer in answers if isinstance(answer, End)]
     assert str(end.reason).startswith("its losses were NaN or infinite from batch 25 on; retry limit reached: best")
     story = told.why()
@@ -174,8 +174,8 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
 def test_a_checkpoint_is_good_only_if_a_number_followed_on_it(tmp_path: Path) -> None:
     """The loss of batch 21 is that of the weights after batch 20."""
     told = Told(tmp_path, job(OnNan.RESTART))
-    told.report(saved=save(19))
-    told.report(saved=save(20))
+    told.report(checkpoint=save(19))
+    told.report(checkpoint=save(20))
     for cells in range(4):
         told.report(BadLosses(21, cells))
     assert told.scheduler.checkpoints("a") == (save(19),)
@@ -191,19 +191,19 @@ def test_restart_is_for_launched_jobs_and_says_so() -> None:
 
 
 def test_what_is_new_travels_and_hostile_numbers_change_nothing() -> None:
-    report = Report("a", 1, 1, 1, 9, 1.0, bad=BadLosses(3, 1, True), aside=True)
+    report = Report("a", 1, 1, 1, 9, 1.0, bad_losses=BadLosses(3, 1, True), in_slow_phase=True)
     assert decode_event(encode_event(report)) == report
     assert checked(report, Report) == report
     with pytest.raises(ValueError, match="bad"):
-        checked(Report("a", 1, 1, 1, 9, 1.0, bad=BadLosses("x")), Report)  # type: ignore[arg-type]
+        checked(Report("a", 1, 1, 1, 9, 1.0, bad_losses=BadLosses("x")), Report)  # type: ignore[arg-type]
     alert: list[Answer] = [Alert("a", Reason("bad_losses", (3.0,)))]
     assert decode_answers(encode_answers(alert)) == alert
     assert job_from_dict(job_to_dict(job(OnNan.STOP))) == job(OnNan.STOP)
     scheduler = Scheduler(Settings())
     scheduler.handle(Submit((job(OnNan.STOP),)), 0.0)
     for number, hostile in enumerate((BadLosses(-1), BadLosses(2**80), BadLosses(1, -3)), 1):
-        assert scheduler.handle(Report("a", 1, number, 1, 9, 1.0, bad=hostile), 1.0) == []
-    scheduler.handle(Report("a", 1, 9, 1, 9, 1.0, bad=BadLosses(3)), 2.0)
+        assert scheduler.handle(Report("a", 1, number, 1, 9, 1.0, bad_losses=hostile), 1.0) == []
+    scheduler.handle(Report("a", 1, 9, 1, 9, 1.0, bad_losses=BadLosses(3)), 2.0)
     [status] = scheduler.status()
     assert status_from_dict(json.loads(json.dumps(status_to_dict(status)))) == status
 
@@ -300,14 +300,14 @@ def test_a_stall_is_reported_beside_losses_that_are_still_bad(tmp_path: Path) ->
     assert "NaN or infinite" in str(told.status.alert)
 
 
-@pytest.mark.parametrize("why_not", ["aside", "paused", "slow", "scheduler away", "never"])
+@pytest.mark.parametrize("why_not", ["slow phase", "paused", "slow", "scheduler away", "never"])
 def test_what_takes_long_for_a_reason_is_no_stall(why_not: str, tmp_path: Path) -> None:
     told = Told(tmp_path, job(), **({"stall": None} if why_not == "never" else {}))
     for _ in range(20):
         told.take(Tick(), 50.0 if why_not == "slow" else 0.0)
         if why_not == "slow":
             told.number += 49
-        told.report(aside=why_not == "aside")
+        told.report(in_slow_phase=why_not == "slow phase")
     if why_not == "paused":
         told.take(Pause("a"))
     if why_not == "scheduler away":

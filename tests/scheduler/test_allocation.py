@@ -286,7 +286,7 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
                 worker.busy += worker.share
                 worker.number += 1
                 handle(Report(name, worker.life, worker.number, worker.version, int(worker.batches + 1e-6),
-                              worker.busy, began=worker.began))  # fmt: skip
+                              worker.busy, batches_at_start=worker.began))  # fmt: skip
         if (wakeup := scheduler.wakeup()) is not None and wakeup <= now:
             handle(Tick())
     return granted, available, team

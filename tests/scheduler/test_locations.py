@@ -54,7 +54,7 @@ def test_each_trains_where_it_is_said_to_and_waits_there() -> None:
     tell(scheduler, Submit((job("one", "b"), job("two", "b"), job("three"), job("four", "cloud"))), 0.0)
     assert where(scheduler) == {"one": (2,), "three": (0,), "four": (3,)}
     waits = scheduler.last("two")
-    assert str(waits.why) == "waiting for a device at its location: the pool has 1 there"
+    assert str(waits.grant_reason) == "waiting for a device at its location: the pool has 1 there"
     tell(scheduler, WorkerExited("one", 1, ExitCause.DONE), 1.0)
     assert where(scheduler)["two"] == (2,)
 

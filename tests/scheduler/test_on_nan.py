@@ -77,7 +77,7 @@ def test_a_job_goes_back_to_before_its_losses_were_nan_another_is_stopped_a_thir
 
     assert (back.verdict, back.restarts) == (Verdict.MET, 1)
     assert str(back.fault).startswith("its losses were NaN or infinite from batch 201 on; it resumes from batch ")
-    assert back.saved is not None
+    assert back.checkpoint_batches is not None
     start = int(str(back.fault).partition("from batch ")[2].partition("it resumes from batch ")[2].partition(" ")[0])
     assert 0 < start < 200
     state = torch.load(run / "jobs" / "back" / "last.ckpt", weights_only=True)["state_dict"]

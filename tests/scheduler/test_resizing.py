@@ -148,7 +148,7 @@ def test_a_worker_that_dies_in_a_resize_brings_the_last_good_number_of_devices_b
     run.until(lambda jobs: jobs["a"].fault is not None)  # on two devices from the beginning: there is no good number
     run.until(lambda jobs: jobs["a"].batches > 50)
     run.tell(SetDeadline("a", LOOSE))
-    run.until(lambda jobs: len(jobs["a"].devices) == 1 and jobs["a"].saved)
+    run.until(lambda jobs: len(jobs["a"].devices) == 1 and jobs["a"].checkpoint_batches)
     before = run.jobs()["a"].batches
     run.until(lambda jobs: jobs["a"].batches > before + 60)
     (tmp_path / "died").unlink()
@@ -159,8 +159,8 @@ def test_a_worker_that_dies_in_a_resize_brings_the_last_good_number_of_devices_b
     status = run.jobs()["a"]
     run.end()
     assert len(status.devices) == 1
-    assert "the last change of their number failed" in str(status.why)
-    assert status.lost < 100
+    assert "the last change of their number failed" in str(status.grant_reason)
+    assert status.lost_batches < 100
     assert run.grants("a")[-1][1].devices == status.devices
 
 

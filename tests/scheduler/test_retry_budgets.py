@@ -58,23 +58,23 @@ def state(scheduler: Scheduler, name: str = "a") -> State:
 @pytest.mark.promise("R10", "F5")
 def test_a_lost_worker_comes_back_from_what_was_saved_after_a_pause(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
-    scheduler.handle(report(40, saved=save(30)), 4.0)
+    scheduler.handle(report(40, checkpoint=save(30)), 4.0)
     [grant] = scheduler.handle(lost(), 5.0)
     assert isinstance(grant, Grant)
     assert (grant.share, grant.devices) == (0.0, ())
     assert scheduler.placements() == []  # nobody is to launch it yet
     [status] = scheduler.status()
-    assert (status.state, status.restarts, status.saved) == (State.RECOVERING, 1, 30)
+    assert (status.state, status.restarts, status.checkpoint_batches) == (State.RECOVERING, 1, 30)
     assert str(status.fault) == "ValueError: no; it resumes from batch 30 and repeats 10 batches"
     back = 5.0 + restart_delay("a", 1)
-    assert str(status.why) == "restarts in 1.1s"
+    assert str(status.grant_reason) == "restarts in 1.1s"
     assert scheduler.wakeup() == back
     scheduler.handle(Tick(), back)
     assert scheduler.placements() == [Placement("a", 2, (0,))]
     assert state(scheduler) is State.RECOVERING
-    scheduler.handle(report(32, life=2, began=30), back + 2)
+    scheduler.handle(report(32, life=2, batches_at_start=30), back + 2)
     [status] = scheduler.status()
-    assert (status.state, status.lost, status.batches) == (State.RUNNING, 10, 32)
+    assert (status.state, status.lost_batches, status.batches) == (State.RUNNING, 10, 32)
 
 
 @pytest.mark.promise("R10")
@@ -130,18 +130,18 @@ def test_pauses_grow_to_a_most_and_start_over_after_a_calm_time(scheduler: Sched
 @pytest.mark.promise("R5", "F12")
 def test_a_life_that_is_over_is_refused_with_all_that_it_saved(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
-    scheduler.handle(report(10, saved=save(10, "a")), 1.0)
-    scheduler.handle(report(20, 2, saved=save(20, "b")), 2.0)
-    scheduler.handle(report(30, 3, saved=save(30, "c")), 3.0)
+    scheduler.handle(report(10, checkpoint=save(10, "a")), 1.0)
+    scheduler.handle(report(20, 2, checkpoint=save(20, "b")), 2.0)
+    scheduler.handle(report(30, 3, checkpoint=save(30, "c")), 3.0)
     assert scheduler.checkpoints("a") == (save(30, "c"), save(20, "b"))
-    scheduler.handle(lost(saved=save(35, "d")), 4.0)  # what it saved in its last moment counts
+    scheduler.handle(lost(checkpoint=save(35, "d")), 4.0)  # what it saved in its last moment counts
     known = (save(35, "d"), save(30, "c"))
-    [end] = scheduler.handle(report(90, 9, saved=save(90, "e")), 5.0)
+    [end] = scheduler.handle(report(90, 9, checkpoint=save(90, "e")), 5.0)
     assert isinstance(end, End)
     assert (end.version, str(end.reason)) == (0, "another incarnation of this job is running")
-    assert scheduler.handle(lost(saved=save(95, "f")), 5.5) == []
+    assert scheduler.handle(lost(checkpoint=save(95, "f")), 5.5) == []
     assert scheduler.checkpoints("a") == known
-    scheduler.handle(report(36, life=2, began=35), 6.0)
+    scheduler.handle(report(36, life=2, batches_at_start=35), 6.0)
     assert scheduler.status()[0].batches == 36
 
 
@@ -150,8 +150,8 @@ def test_a_life_that_is_over_is_refused_with_all_that_it_saved(scheduler: Schedu
 )
 def test_a_save_that_is_none_is_not_taken(scheduler: Scheduler, bad: Checkpoint) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
-    scheduler.handle(report(10, saved=bad), 1.0)
-    scheduler.handle(lost(saved=bad), 2.0)
+    scheduler.handle(report(10, checkpoint=bad), 1.0)
+    scheduler.handle(lost(checkpoint=bad), 2.0)
     assert scheduler.checkpoints("a") == ()
 
 
@@ -200,7 +200,7 @@ def test_with_no_device_left_all_wait_and_say_so() -> None:
     scheduler.handle(DevicesUnavailable((0,), "device 0: its node is gone"), 1.0)
     assert scheduler.placements() == []
     [status] = scheduler.status()
-    assert str(status.why) == "waiting for a device: no worker is ready on 1 of the pool's devices"
+    assert str(status.grant_reason) == "waiting for a device: no worker is ready on 1 of the pool's devices"
     scheduler.handle(DevicesUnavailable(()), 500.0)
     assert scheduler.placements() == [Placement("a", 1, (0,))]
     scheduler.check()
@@ -224,7 +224,7 @@ def test_workers_that_came_after_all_are_not_missed(scheduler: Scheduler) -> Non
 @pytest.mark.promise("F22")
 def test_a_pool_that_was_lost_brings_its_jobs_back_and_says_so(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(), job("b"))), 0.0)
-    scheduler.handle(report(10, saved=save(8)), 1.0)
+    scheduler.handle(report(10, checkpoint=save(8)), 1.0)
     scheduler.handle(WorkersLost(), 2.0)
     status = {job.name: job for job in scheduler.status()}
     assert str(status["a"].fault) == "the pool was lost; it resumes from batch 8 and repeats 2 batches"

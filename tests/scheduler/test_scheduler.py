@@ -250,7 +250,7 @@ def test_bad_losses_are_kept_out_and_counted(scheduler: Scheduler, bad: float) -
 def test_a_resumed_run_is_not_thought_fast(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", n=200_000),)), 0.0)
     scheduler.handle(report("a", 1, batches=0, busy=0.0), 0.1)
-    scheduler.handle(report("a", 2, batches=100_010, busy=1.0, began=100_000), 1.1)
+    scheduler.handle(report("a", 2, batches=100_010, busy=1.0, batches_at_start=100_000), 1.1)
     assert scheduler.status()[0].throughput == pytest.approx(10.0)
 
 

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.core.answers import Answer, End, Grant, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, Answer, End, Grant, Verdict, VerdictChanged
 from lightning_core.core.codec import (
+    decode_accepted,
     decode_answers,
     decode_event,
     encode_answers,
@@ -237,6 +238,16 @@ def test_answers_come_back_equal() -> None:
     assert list(map(type, again)) == list(map(type, answers))
 
 
+def test_accepted_parts_of_a_report_are_decoded_equal_and_only_differences_are_stored() -> None:
+    report = Report("a", 1, 3, 1, 40, 2.0, (Cell(3, 30, 0.5), Cell(4, 40, 0.4)), rejected=1)
+    whole = Accepted("a", 40, 2.0, ((30, 0.5), (40, 0.4)), 1)
+    assert encode_answers([], [whole], report) == '[{"job":"a","accepted":{}}]'
+    fault = Accepted("a", fault=Reason("worker_lost", (20.0, 3.0), "OOM"), restart=2)
+    for accepted in (whole, whole._replace(cells=((40, 0.4),), busy=9.0, batches_at_start=20), fault, Accepted("b")):
+        for event in (report, Tick(), Cancel("a")):
+            assert decode_accepted(encode_answers([], [accepted], event), event) == [accepted]
+
+
 def test_what_is_shown_comes_back_equal_over_a_wire() -> None:
     accuracy = LossTarget("val_acc", at_least=0.9)
     scheduler = Scheduler(Settings(devices=4, resident=4))
@@ -269,7 +280,7 @@ def test_a_metric_that_grows_and_people_who_steer_replay_to_the_bit(tmp_path: Pa
         SetDeadline("a", 30.0),
         Close(),
         WorkersLost(),
-        Report("a", 2, 1, 0, 200, 5.0, (Cell(1, 200, 0.95),), began=100, evaluated=True),
+        Report("a", 2, 1, 0, 200, 5.0, (Cell(1, 200, 0.95),), batches_at_start=100, evaluated=True),
     ]
     for event in events:
         clock.now += 4.0
@@ -310,7 +321,7 @@ def test_an_empty_journal_opens(tmp_path: Path) -> None:
 
 
 OLDER = (
-    "the journal has version 6, and this release of lightning_core reads version 7; "
+    "the journal has version 7, and this release of lightning_core reads version 8; "
     "read it with the release that wrote it, or move it away to start a new one"
 )
 
@@ -322,7 +333,7 @@ OLDER = (
         (lambda path: path.unlink(), "no journal here"),
         (lambda path: path.write_bytes(b"not a database" * 100), "damaged"),
         (lambda path: sql(path, "DROP TABLE meta"), "damaged"),
-        (lambda path: sql(path, "UPDATE meta SET value = '6' WHERE key = 'schema'"), OLDER),
+        (lambda path: sql(path, "UPDATE meta SET value = '7' WHERE key = 'schema'"), OLDER),
         (lambda path: sql(path, "DELETE FROM meta WHERE key = 'schema'"), "damaged"),
     ],
 )

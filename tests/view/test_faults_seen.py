@@ -55,10 +55,10 @@ class Told:
     def take(self, event: Event, now: float) -> None:
         self.history.take(event, now, self.scheduler.handle(event, now), self.scheduler.accepted)
 
-    def come_back(self, began: int = 80) -> None:
+    def come_back(self, batches_at_start: int = 80) -> None:
         self.take(Tick(), 6.0)
-        self.take(Report("a", 2, 1, 1, began, 0.0, began=began), 7.0)
-        self.take(Report("a", 2, 2, 9, began + 20, 2.0, began=began), 9.0)
+        self.take(Report("a", 2, 1, 1, batches_at_start, 0.0, batches_at_start=batches_at_start), 7.0)
+        self.take(Report("a", 2, 2, 9, batches_at_start + 20, 2.0, batches_at_start=batches_at_start), 9.0)
 
     @property
     def status(self) -> JobStatus:
@@ -113,8 +113,8 @@ def test_when_it_is_back_what_it_cost_is_still_told() -> None:
 
 def test_a_checkpoint_that_was_damaged_costs_more_than_was_thought() -> None:
     told = Told(job(), ExitCause.LOST)
-    told.come_back(began=30)
-    assert told.status.lost == 70
+    told.come_back(batches_at_start=30)
+    assert told.status.lost_batches == 70
     for text in (told.why(), told.report()):
         assert "70 batches, 7.0s of work" in text
         assert "came back from batch 30" in text
@@ -152,7 +152,7 @@ def test_each_cause_has_its_words(
 
 def test_workers_that_are_not_ready_in_time_are_told_with_what_is_done() -> None:
     told = Told(job())
-    told.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=SAVED), 4.0)
+    told.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=SAVED), 4.0)
     told.take(LaunchTimedOut("a", 2, "rank 1 of 2 missing: NO_RESOURCES"), 64.0)
     assert "its workers were not ready in time (rank 1 of 2 missing: NO_RESOURCES)" in told.board()
     for text in (told.why(), told.report()):
@@ -162,7 +162,7 @@ def test_workers_that_are_not_ready_in_time_are_told_with_what_is_done() -> None
 
 def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() -> None:
     killed, left = Told(job()), Told(job())
-    left.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=Checkpoint(100, "1" * 64)), 4.0)
+    left.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=Checkpoint(100, "1" * 64)), 4.0)
     for told in (killed, left):
         told.take(WorkersLost(), 100.0)
         assert "the pool was down" in told.report()
@@ -175,7 +175,7 @@ def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() ->
 def test_a_run_that_was_left_in_order_had_no_fault() -> None:
     told = Told(job())
     told.take(Close("Ctrl-C"), 3.0)
-    told.take(WorkerExited("a", 1, ExitCause.RELEASED, saved=Checkpoint(100, "1" * 64)), 4.0)
+    told.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=Checkpoint(100, "1" * 64)), 4.0)
     told.take(Tick(), 4.2)
     told.take(Tick(), 184.2)  # the scheduler that goes on wakes itself, before it is told
     told.take(WorkersLost(), 184.3)
@@ -265,6 +265,6 @@ def test_what_is_told_is_what_the_scheduler_counted(tmp_path: Path) -> None:
     assert sum(status.restarts for status in told.values()) >= 4
     for name, status in told.items():
         faults = history.of(name).faults
-        assert sum(fault.batches for fault in faults) == status.lost
+        assert sum(fault.batches for fault in faults) == status.lost_batches
         assert all(fault.batches <= 100 + 8 for fault in faults)  # one interval, and what no report had told yet
         assert all(fault.work == pytest.approx(fault.batches / 8.0, abs=0.3) for fault in faults)

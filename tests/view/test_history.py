@@ -94,9 +94,18 @@ def test_points_lie_between_the_reports_that_brought_them_and_not_where_the_job_
     assert [point.time for point in history.of("a").points] == [2.0, 4.0, 11.0, 12.0]
 
 
-def report(number: int, cells: list[tuple[int, int, float]], incarnation: int = 1, began: int = 0) -> Report:
-    batches = cells[-1][1] if cells else began
-    return Report("a", incarnation, number, 1, batches, 1.0, tuple(Cell(*cell) for cell in cells), began=began)
+def report(number: int, cells: list[tuple[int, int, float]], incarnation: int = 1, batches_at_start: int = 0) -> Report:
+    batches = cells[-1][1] if cells else batches_at_start
+    return Report(
+        "a",
+        incarnation,
+        number,
+        1,
+        batches,
+        1.0,
+        tuple(Cell(*cell) for cell in cells),
+        batches_at_start=batches_at_start,
+    )
 
 
 def test_what_did_not_move_the_scheduler_is_left_out() -> None:
@@ -117,7 +126,7 @@ def test_what_did_not_move_the_scheduler_is_left_out() -> None:
     assert [point[1:] for point in job.points] == [(10, 3.0), (30, 1.0)]
     assert (len(history.jobs), len(job.grants), job.deadline, job.rejected) == (1, 1, 51.0, 1)
     take(WorkerExited("a", 1, ExitCause.LOST, "it died", Checkpoint(20, "0" * 64)), 4.5)
-    take(report(1, [(1, 40, 0.8)], incarnation=2, began=20), 6.0)
+    take(report(1, [(1, 40, 0.8)], incarnation=2, batches_at_start=20), 6.0)
     take(report(3, [(4, 50, 0.7)]), 7.0)  # the first incarnation again
     take(WorkerExited("a", 1, ExitCause.RAISED, detail="old"), 7.0)
     take(SetDeadline("a", -3.0 + 10.0), 8.0)

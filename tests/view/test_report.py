@@ -176,7 +176,7 @@ def test_words_from_outside_stay_words(words: str) -> None:
         Report(words, 1, 1, 1, 20, 1.0, (Cell(1, 10, 1.0), Cell(2, 20, 0.9))),
         5.0,
         [],
-        [Accepted(words, 20, 1.0, ((10, 1.0), (20, 0.9)), began=0)],
+        [Accepted(words, 20, 1.0, ((10, 1.0), (20, 0.9)), batches_at_start=0)],
     )
     history.take(
         WorkerExited(words, 1, ExitCause.RAISED, detail=f"Trace\n{words}"),

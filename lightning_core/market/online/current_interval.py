@@ -122,7 +122,7 @@ class CurrentInterval:
             self.surplus_seconds / seconds, self.device_seconds / seconds, self.cost(self.price, on_demand), batches,
             sum(after.incarnation - before.incarnation for before, after in pairs),
             sum(after.restarts - before.restarts for before, after in pairs),
-            sum(after.lost - before.lost for before, after in pairs),
+            sum(after.lost_batches - before.lost_batches for before, after in pairs),
         )  # fmt: skip
 
     def unobserved(self, number: int, price: float, available: int, on_demand: float) -> IntervalRecord:
