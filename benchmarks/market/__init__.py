@@ -1,1 +1,1 @@
-"""Policies of the spot market, on recorded prices and live."""
+"""Spot market policies, on recorded prices and live."""

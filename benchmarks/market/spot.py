@@ -1,12 +1,13 @@
-"""Spot and on-demand instances under a deadline: what each policy costs, and how much of what can be saved it saves.
+"""Compare policies that buy spot and on-demand instances under a deadline: cost, and part of the possible savings.
 
-The paper's job, its baselines and its two policies beside ours, on recorded markets, from random starts; each job alone
-in its market, all policies from the same starts. Utility is the value of the end less what was paid; the offline
-optimum knows the market beforehand. *Gap closed* is the part of the way from on-demand only to the optimum. With the
-safety net every job that can end in time does, so costs are at equal on-time share; without it, the cost of those that
-come late has the on-demand instances in it that end them.
+The paper's job, baselines and two policies, and ours, on recorded markets from random starts; each job is alone in its
+market, and all policies have the same starts. Utility is the value of the job less what was paid; the offline optimum
+knows the market in advance. *Gap closed* is the part of the gap between on-demand only and the optimum. With the safety
+net every job that can be on time is, so that costs compare at equal punctuality; without it the cost of a late job
+includes the on-demand instances that finish it.
 
-The paper's figures 4 to 10: :mod:`benchmarks.market.spot_paper`. The markets: :mod:`benchmarks.market.spot_traces`.
+The paper's figures: :mod:`benchmarks.market.spot_paper` and :mod:`benchmarks.market.spot_selector`. The markets:
+:mod:`benchmarks.market.spot_traces`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import get_args
 import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
-from benchmarks.market.spot_paper import paper_s_figures
+from benchmarks.market.spot_paper import paper_figures
 from benchmarks.market.spot_speed import measure_speed
 from benchmarks.market.spot_traces import PRICE, TRACES, Trace, load, paper_jobs
 from lightning_core.core.arrays import FloatArray
@@ -51,12 +52,12 @@ from lightning_core.market.policies.paper_pool import paper_pool
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: Chain"
-# How wrong forecasts are made in the search for a deadline that is missed, and what a fixed error is a part of.
+# Errors of the forecasts in the search for a missed deadline, and the scale of fixed errors.
 NOISES, FIXED_PRICE, FIXED_COUNT = (0.1, 0.5, 1.0, 2.0), 1.0, 8.0
 
 
 def policies() -> dict[str, SpotPolicy]:
-    """All rows of the standings."""
+    """Return all rows of the standings."""
     return {
         ON_DEMAND: OnDemand(),
         MSU: MaxSpot(),
@@ -72,7 +73,7 @@ def policies() -> dict[str, SpotPolicy]:
 
 
 def forecasters(size: Size) -> dict[str, Forecaster]:
-    """All that can be had; ARIMA takes minutes."""
+    """Return all forecasters; ARIMA, which takes minutes, only in a full run."""
     found: dict[str, Forecaster] = {
         "last value": LastValue(),
         "autoregression": Autoregressive(),
@@ -83,7 +84,7 @@ def forecasters(size: Size) -> dict[str, Forecaster]:
 
 
 def measure(size: Size, traces: Path, plots: Path | None, speed: bool) -> Figures:
-    """All tables; ``speed``: that of the pool alone."""
+    """Print all tables and return their figures; with ``speed`` only the cost of the paper's pool."""
     if speed:
         return measure_speed()
     found = load(traces)
@@ -98,7 +99,7 @@ def measure(size: Size, traces: Path, plots: Path | None, speed: bool) -> Figure
     for trace in several:
         forecasts(trace, min(starts, 40) if size == "quick" else starts, size)
     misses = guarded_misses(found, 5 if size == "quick" else 50 if size == "default" else starts, size)
-    of_paper = paper_s_figures(next((one for one in several if one.priced), several[0]), size, plots)
+    of_paper = paper_figures(next((one for one in several if one.priced), several[0]), size, plots)
 
     def mean_closed(name: str, *, priced: bool) -> float | None:
         each = [closed[one.name][name] for one in several if one.priced == priced]
@@ -118,21 +119,21 @@ def measure(size: Size, traces: Path, plots: Path | None, speed: bool) -> Figure
 
 
 def _show(traces: list[Trace]) -> None:
-    print(f"markets; where no prices were recorded, a spot instance costs {PRICE} on-demand ones")
+    print(f"markets; without recorded prices a spot instance costs {PRICE} of an on-demand one")
     rows = []
     for one in traces:
         market = one.market
         price = float(market.price.mean()) if one.priced else "assumed"
         count = float(market.available.mean())
         rows.append([one.name, len(market), one.max_nodes, count, 100 * one.extreme, price])
-    table(["market", "intervals", "job's most", "spot instances", "none or all, %", "price"], rows)
+    table(["market", "intervals", "max of a job", "mean instances", "none or all, %", "mean price"], rows)
 
 
 def standings(trace: Trace, starts: int) -> tuple[dict[str, float], tuple[float, float]]:
-    """Every policy, told that all goes on as it is.
+    """Print all policies, with the last value as their forecast.
 
     Returns:
-        Gaps closed, per cent, by policy; and what ours has more than MSU with its standard error.
+        Gaps closed, per cent, by policy; and the difference of our utility and MSU's with its standard error.
     """
     batch = trace.jobs(starts)
     best = optimum(batch)
@@ -148,9 +149,9 @@ def standings(trace: Trace, starts: int) -> tuple[dict[str, float], tuple[float,
         for guarded in (True, False)
     )
     for ledger in (*guarded.values(), *bare.values()):
-        assert (ledger.utility <= best + 1e-6).all(), "nothing is better than the optimum"
+        assert (ledger.utility <= best + 1e-6).all(), "no policy may be better than the optimum"
     base, other = guarded[ON_DEMAND].utility, guarded[MSU].utility
-    print(f"\n{trace.name}: {starts} starts, forecast: last value; with the safety net, and without")
+    print(f"\n{trace.name}: {starts} starts, forecast: last value; with the safety net, and without it (bare)")
     rows, closed = [], {}
     for name, ledger in guarded.items():
         closed[name] = gap_closed(ledger.utility, base, best)
@@ -165,13 +166,26 @@ def standings(trace: Trace, starts: int) -> tuple[dict[str, float], tuple[float,
         ["optimum", "", float(best.mean()), spread(best), 100.0, "{:+.2f} ± {:.2f}".format(*paired(best, other))]
     )
     rows[-1] += ["", "", ""]
-    table(["policy", "cost", "utility", "±", "gap closed, %", "over MSU", "bare: on time, %", "cost", "utility"], rows)
+    table(
+        [
+            "policy",
+            "cost",
+            "utility",
+            "±",
+            "gap closed, %",
+            "over MSU",
+            "bare: on time, %",
+            "bare: cost",
+            "bare: utility",
+        ],
+        rows,
+    )
     return closed, paired(guarded[OURS].utility, other)
 
 
 def single(traces: list[Trace], starts: int) -> None:
-    """Markets of one instance, where there is little to decide."""
-    print("\none instance: part of the gap that is closed, per cent")
+    """Print the gaps closed on markets of one instance, where there is little to decide."""
+    print("\nmarkets of one instance: gap closed, %")
     rows = []
     for trace in (one for one in traces if one.max_nodes == 1):
         batch, named = trace.jobs(starts), policies()
@@ -184,7 +198,7 @@ def single(traces: list[Trace], starts: int) -> None:
 
 
 def forecasts(trace: Trace, starts: int, size: Size) -> None:
-    """How wrong each forecaster is beside the last value, and what AHAP makes of it."""
+    """Print each forecaster's error relative to the last value, and the gap that AHAP closes with it."""
     batch = trace.jobs(starts)
     best, named = optimum(batch), {"2": Ahap(2, 1), "5": Ahap(5, 1), "5r": Ahap(5, 1, end="rollout")}
     [base] = backtest([OnDemand()], batch, MarketForecaster(LastValue()))
@@ -192,7 +206,7 @@ def forecasts(trace: Trace, starts: int, size: Size) -> None:
     known = {kind: errors(LastValue().table(values, 6), values) for kind, values in (("n", counts), ("p", prices))}
     rows = []
     for name, forecaster in {**forecasters(size), "50 % wrong": Noisy(0.5), "200 % wrong": Noisy(2.0)}.items():
-        # What is drawn for counts is not drawn for prices again.
+        # Prices have random numbers of their own.
         apart = replace(forecaster, seed=1) if isinstance(forecaster, Noisy) else forecaster
         wrong = errors(forecaster.table(counts, 6), counts)
         priced = errors(forecaster.table(prices, 6), prices)
@@ -203,16 +217,16 @@ def forecasts(trace: Trace, starts: int, size: Size) -> None:
             for ledger in backtest(list(named.values()), batch, MarketForecaster(forecaster, apart))
         ]
         rows.append([name, float(wrong[0]), *beside, cost, *closed])
-    print(f"\n{trace.name}: forecasts; errors as parts of the last value's, and what AHAP closes of the gap")
+    print(f"\n{trace.name}: forecasters; errors relative to those of the last value, and the gap that AHAP closes")
     of = ["1 interval", "3 intervals", "6 intervals", "price, 1 interval"]
     table(["forecaster", "mean |error|", *of, "AHAP 2, %", "AHAP 5, %", "5 rollout, %"], rows)
 
 
 def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
-    """Plays all the pool and all others with every forecaster and noise; asserts that no utility is above the optimum.
+    """Play all policies with every forecaster and noise; assert that no utility is above the optimum.
 
     Returns:
-        Jobs that ended late though they could have been ended in time.
+        Number of jobs that were late though they could have been on time.
     """
     pool = paper_pool() | {name: policy for name, policy in policies().items() if name != OURS}
     known = {"last value": LastValue()} if size == "quick" else forecasters(size)
@@ -227,36 +241,38 @@ def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
     for trace in traces:
         if trace.max_nodes > 1:
             some, batches = foresights, [trace.jobs(starts, seed=1), paper_jobs(trace, starts, seed=2)]
-        else:  # of one instance there are many markets, and little to do wrong
+        else:  # markets of one instance are many and simple
             some, batches = {"last value": last}, [trace.jobs(max(starts // 10, 1), seed=1)]
         for batch in batches:
             best, feasible = optimum(batch), batch.feasible
-            runs = [backtest([Chain()], batch, last)]  # it makes its own forecast
+            runs = [backtest([Chain()], batch, last)]  # it has its own forecast
             runs += [backtest(list(pool.values()), batch, forecasts) for forecasts in some.values()]
-            runs.append(backtest([*pool.values(), Chain()], batch, last, overhead="launches"))  # less still can be had
+            runs.append(
+                backtest([*pool.values(), Chain()], batch, last, overhead="launches")
+            )  # the optimum is an upper bound here as well
             for ledger in itertools.chain(*runs):
                 misses += int((feasible & ~ledger.on_time).sum())
                 played += int(feasible.sum())
-                assert (ledger.utility <= best + 1e-6).all(), "nothing is better than the optimum"
+                assert (ledger.utility <= best + 1e-6).all(), "no policy may be better than the optimum"
     print(
-        f"\nsafety net: {misses} of {played} jobs late that can be ended in time; {len(pool) + 1} policies, "
+        f"\nsafety net: {misses} of {played} jobs late that could have been on time; {len(pool) + 1} policies, "
         f"{len(foresights)} forecasts, {len(traces)} markets; up to {2 * starts} jobs each"
     )
     return misses
 
 
 def gap_closed(utility: FloatArray, base: FloatArray, best: FloatArray) -> float:
-    """Part of the way from a base to the best, in the mean of all starts, per cent."""
+    """Return the part of the gap between a base and the best that is closed, over all starts, in per cent."""
     return float(100 * (utility - base).mean() / (best - base).mean())
 
 
 def spread(values: FloatArray) -> float:
-    """Standard error of a mean."""
+    """Return the standard error of the mean."""
     return float(values.std(ddof=1) / len(values) ** 0.5)
 
 
 def paired(one: FloatArray, other: FloatArray) -> tuple[float, float]:
-    """Mean difference and its standard error."""
+    """Return the mean difference and its standard error."""
     return float((one - other).mean()), spread(one - other)
 
 
@@ -265,7 +281,7 @@ if __name__ == "__main__":
         "market.spot",
         str(__doc__).partition("\n")[0],
         measure,
-        flags={"speed": "only the paper's pool on 1,000 jobs"},
+        flags={"speed": "only time the paper's pool of policies on 1,000 jobs"},
         traces=TRACES,
         plots=None,
     )

@@ -1,9 +1,10 @@
-"""The paper's figures 4 to 10, its claims beside what was measured.
+"""The paper's figures 4 to 8, and its claims compared with what is measured.
 
-Its figures are pictures without numbers; four percentages are in its text. It does not say what a job is worth, nor for
-how long, how it forecasts in figures 5 to 8, or what MSU does near the deadline: see
-:mod:`benchmarks.market.spot_traces` for the first two, the forecast is the last value, and the bare MSU takes on-demand
-instances in the last two intervals. Of AHAP and AHANP the best of the pool counts, chosen in hindsight.
+Its figures have no numbers; four percentages are in its text. It does not give the value of a job and how it decays,
+the forecast in figures 5 to 8, or what MSU does near the deadline. The first two are chosen in
+:mod:`benchmarks.market.spot_traces`, the forecast is the last value, and the bare MSU buys on-demand instances in the
+last two intervals. AHAP and AHANP are represented by the best of the pool in hindsight. Figures 9 and 10:
+:mod:`benchmarks.market.spot_selector`.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from lightning_core.market.policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand
 from lightning_core.market.policies.paper_pool import MAX_OMEGA, SIGMAS
 from lightning_core.market.window_planner import WindowPlanner
 
-# AHAP over the others at a deadline of 10 intervals, per cent (its section VI-B).
+# Utility of AHAP above the others at a deadline of 10 intervals, per cent (section VI-B).
 CLAIMED = {"OD": 49.0, "MSU": 54.8, "UP": 33.4, "AHANP": 23.2}
 BASELINES = ("OD", "MSU", "UP")
-# Minutes to launch an instance at 800 Mbps, and what is left of an interval of 30 minutes at each bandwidth.
+# Minutes to launch an instance at 800 Mbps, and the bandwidths of figure 6 in Mbps.
 LAUNCH, BANDWIDTHS = 3.0, (100, 200, 400, 800)
 STARTS: Mapping[Size, int] = {"quick": 20, "default": 100, "full": 200}
 
 
 class Setting(NamedTuple):
-    """One point of a figure: where the jobs of it train, and what they are like."""
+    """One point of a figure: its market and its jobs."""
 
     name: str
     trace: Trace
@@ -43,8 +44,8 @@ class Setting(NamedTuple):
     growth_fraction: float = 0.9
 
 
-def paper_s_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
-    """All of them, on one market."""
+def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
+    """Print all figures of the paper for one market."""
     figure_4(trace, STARTS[size])
     ladder = slice(1, None, 2) if size == "quick" else slice(None)
 
@@ -77,7 +78,7 @@ def paper_s_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
 
 
 class Constant:
-    """Always as many, at the present price."""
+    """A forecaster that always answers the same value."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -87,7 +88,7 @@ class Constant:
 
 
 def figure_4(trace: Trace, starts: int) -> None:
-    """20 units within 5 intervals, without overhead: what a forecast is good for, if it is right, and if it is not."""
+    """Print the benefit of right and wrong forecasts: 20 units within 5 intervals, without overhead."""
     part = 20 / WORK
     job = SpotJob(20.0, 5, growth_fraction=1.0, shrink_fraction=1.0, value=part * VALUE)
     begin = np.random.default_rng(4).integers(0, len(trace.market) - 4, starts)
@@ -102,22 +103,22 @@ def figure_4(trace: Trace, starts: int) -> None:
         "spot first": backtest([MaxSpot()], batch, last, guarded=False)[0],
         "progress tracking": backtest([UniformProgress()], batch, last)[0],
         "perfect forecast": backtest([Ahap(4, 1)], batch, perfect)[0],
-        "6 are forecast": backtest([Ahap(4, 1)], batch, six)[0],
+        "forecast of 6": backtest([Ahap(4, 1)], batch, six)[0],
     }
     print(f"\nfigure 4: 20 units in 5 intervals, {starts} starts")
     table(
         ["strategy", "cost", "on time, %"],
         [[name, float(one.cost.mean()), 100 * float(one.on_time.mean())] for name, one in rows.items()],
     )
-    worse = float((rows["6 are forecast"].cost > rows["progress tracking"].cost + 1e-9).mean())
+    worse = float((rows["forecast of 6"].cost > rows["progress tracking"].cost + 1e-9).mean())
     costs = {name: float(one.cost.mean()) for name, one in rows.items()}
-    print_claim("a perfect forecast costs least of all that are on time", costs["perfect forecast"] <= min(
+    print_claim("a perfect forecast has the lowest cost of all that are on time", costs["perfect forecast"] <= min(
         cost for name, cost in costs.items() if rows[name].on_time.all()) + 1e-9)  # fmt: skip
     print_claim("a wrong forecast can cost more than none", worse > 0, f"in {worse:.0%} of the starts")
 
 
 def contenders(*, guarded: bool) -> dict[str, list[SpotPolicy]]:
-    """What figures 5 to 8 compare; of several the best in hindsight counts."""
+    """Return the policies of figures 5 to 8; of several under one name the best in hindsight counts."""
     shared = WindowPlanner()
     return {
         "OD": [OnDemand()],
@@ -146,14 +147,14 @@ def figure(number: str, points: Sequence[Setting], starts: int, *, guarded: bool
     if number.startswith("5"):
         at = next(row for point, row in zip(points, found, strict=True) if point.deadline == DEADLINE)
         over = {name: 100 * (at["AHAP"] / at[name] - 1) for name in CLAIMED}
-        print("AHAP over OD, MSU, UP, AHANP at a deadline of 10, %:", ", ".join(f"{one:+.1f}" for one in over.values()),
-              "- the paper:", ", ".join(f"{one:+.1f}" for one in CLAIMED.values()))  # fmt: skip
+        ours, papers = (", ".join(f"{one:+.1f}" for one in some.values()) for some in (over, CLAIMED))
+        print(f"Utility of AHAP above OD, MSU, UP, AHANP at a deadline of 10, %: {ours}; the paper: {papers}")
     return found
 
 
 def claims(observation: Mapping[tuple[str, bool], Sequence[Mapping[str, float]]]) -> None:
-    """What of the paper's words on figures 5 to 8 holds."""
-    print("\nthe paper's claims on figures 5 to 8")
+    """Print which of the paper's claims on figures 5 to 8 hold."""
+    print("\nClaims of the paper on figures 5 to 8")
     for guarded in (False, True):
         net = "with the safety net" if guarded else "without"
         for (number, kept), rows in observation.items():
@@ -166,7 +167,7 @@ def claims(observation: Mapping[tuple[str, bool], Sequence[Mapping[str, float]]]
         slow, fast = observation["6: bandwidth, Mbps", guarded][0], observation["6: bandwidth, Mbps", guarded][-1]
         lost = {name: fast[name] - slow[name] for name in ("AHANP", "AHAP")}
         print_claim(
-            f"figure 6, {net}: AHANP loses least by overhead", lost["AHANP"] < lost["AHAP"],
+            f"figure 6, {net}: AHANP loses less by overhead than AHAP", lost["AHANP"] < lost["AHAP"],
             f"AHANP {lost['AHANP']:.1f}, AHAP {lost['AHAP']:.1f}",
         )  # fmt: skip
 

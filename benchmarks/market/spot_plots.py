@@ -1,4 +1,4 @@
-"""Pictures of spot market policies."""
+"""Pictures of the selection of spot market policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_core.core.arrays import FloatArray
 
 
 def weights(found: Mapping[str, FloatArray], ends: Sequence[int], path: Path) -> None:
-    """Weights of policies, of shape ``(jobs, policies)``, as they move; the phases end at ``ends``."""
+    """Draw the weights of policies, of shape ``(jobs, policies)``, over the jobs; phases end at ``ends``."""
     figure = Figure(figsize=(9, 3 * len(found)), layout="constrained")
     axes = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (name, each) in zip(axes, found.items(), strict=True):

@@ -1,4 +1,4 @@
-"""The paper's figures 9 and 10: how near its selector, and ours, come to the best policy of the pool."""
+"""The paper's figures 9 and 10: how close its selector, and ours, come to the best policy of the pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from lightning_core.market.policies.paper_pool import distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
 
 SELECTED: Mapping[Size, int] = {"quick": 60, "default": 500, "full": 1000}
-# Of figure 10: jobs, and how wrong forecasts are: of the price of an instance, and of 8 instances.
+# Phases of figure 10: jobs, and the kind and size of forecast errors. Fixed errors are parts of a price of 1 and of 8
+# instances.
 PHASES: tuple[tuple[int, Tails, float], ...] = (
     (800, "uniform", 0.1), (800, "heavy", 0.3), (800, "uniform", 0.5), (1200, "uniform", 2.0)
 )  # fmt: skip
@@ -25,17 +26,18 @@ FIXED = (1.0, 8.0)
 
 
 def print_claim(words: str, holds: bool, figures: str = "") -> None:
+    """Print whether a claim of the paper holds, and the figures that show it."""
     print(f"  {'holds' if holds else 'does not hold'}: {words}{f' ({figures})' if figures else ''}")
 
 
 def utilities_of(batch: JobBatch, forecasts: MarketForecaster, *, guarded: bool) -> tuple[FloatArray, int]:
-    """Of each policy of the pool with each job, shape ``(M, K)``; and how many of them differ."""
+    """Return the utility of each policy of the pool with each job, shape ``(M, K)``, and how many policies differ."""
     ledgers = backtest(list(paper_pool().values()), batch, forecasts, guarded=guarded)
     return np.array([one.utility for one in ledgers]), distinct(ledgers)
 
 
 def selected(utilities: FloatArray, batch: JobBatch, jobs: int | None) -> tuple[FloatArray, FloatArray, Selector]:
-    """What a selector has of them in the mean of its draws, shape ``(K,)``; its weights, shape ``(K, M)``; itself."""
+    """Return a selector's expected utilities, shape ``(K,)``, its weights, shape ``(K, M)``, and the selector."""
     selector = Selector(list(paper_pool()), jobs)
     had, weights = [], []
     for column, job in zip(utilities.T, batch.jobs, strict=True):
@@ -46,7 +48,7 @@ def selected(utilities: FloatArray, batch: JobBatch, jobs: int | None) -> tuple[
 
 
 def noises(level: float) -> dict[str, MarketForecaster]:
-    """The paper's four kinds."""
+    """Return forecasters with the paper's four kinds of errors."""
     kinds: dict[str, MarketForecaster] = {}
     for tails in get_args(Tails):
         relative = Noisy(level, tails=tails), Noisy(level, tails=tails, seed=1)
@@ -57,16 +59,15 @@ def noises(level: float) -> dict[str, MarketForecaster]:
 
 
 def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> float:
-    """How near the selector comes to the best policy.
+    """Print how close the selectors come to the best policy.
 
     Args:
-        trace: the market.
-        jobs: with each forecast; with the last value and the safety net 500 at least.
-        levels: how wrong.
+        trace: The market.
+        jobs: Number of jobs with each forecast; at least 500 with the last value and the safety net.
+        levels: Relative sizes of the forecast errors.
 
     Returns:
-        What it lacks of the best, all jobs together, as a part of what the mean of the pool lacks: the worst of all
-        forecasts.
+        Our selector's shortfall from the best policy, relative to that of the mean policy: the worst of all forecasts.
     """
     batch, names = paper_jobs(trace, max(jobs, 500), seed=9), list(paper_pool())
     few = paper_jobs(trace, jobs, seed=9)
@@ -96,28 +97,28 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> float:
             float(printed.mean()), float(had.mean()), lacks[1], lacks[0], differ, *map(float, fixed.values()),
         ])  # fmt: skip
     print(
-        f"\nfigure 9: selectors over the pool of 112; {int((~batch.feasible).sum())} of {len(batch)} jobs cannot be "
-        "ended in time; what is lacking is of what the mean of the pool lacks of its best policy, all jobs together"
+        f"\nfigure 9: selectors over the pool of 112; {int((~batch.feasible).sum())} of {len(batch)} jobs cannot be on "
+        "time; shortfall from the best policy relative to that of the mean policy, over all jobs"
     )
     table(
-        ["forecast", "jobs", "best policy", "utility", "worst", "mean", "paper's step", "ours", "lacks: paper's",
-         "ours", "differ", "best of v = 1", "sigma = 0.9", "omega = 1"], rows,
+        ["forecast", "jobs", "best policy", "utility", "worst", "mean", "paper's step", "ours",
+         "shortfall: paper's", "ours", "policies that differ", "best of v = 1", "sigma = 0.9", "omega = 1"], rows,
     )  # fmt: skip
     chosen = {str(row[2]) for row in rows}
-    print_claim("the noise decides which policy is best", len(chosen) > 1, ", ".join(sorted(chosen)))
+    print_claim("the best policy depends on the noise", len(chosen) > 1, ", ".join(sorted(chosen)))
     for words, column in (("v", 11), ("sigma", 12), ("omega", 13)):
         lost = max(float(row[3]) - float(row[column]) for row in rows)
-        print_claim(f"{words} held fixed costs utility", lost > 0.05, f"{lost:.2f} at most")
+        print_claim(f"a fixed {words} costs utility", lost > 0.05, f"at most {lost:.2f}")
     return max(ratios)
 
 
 def _of(part: int, value: str) -> Callable[[str], bool]:
-    """Whether a name, such as ``ahap-2-1-0.6``, has a value in its place."""
+    """Return a test whether a name, such as ``ahap-2-1-0.6``, has this value in this part."""
     return lambda name: name.startswith("ahap") and name.split("-")[part] == value
 
 
 def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:
-    """How the weights move while forecasts get worse."""
+    """Print, and draw, how the weights move while forecasts get worse."""
     several, columns = [], []
     for number, (count, tails, level) in enumerate(PHASES):
         batch = paper_jobs(trace, int(scale * count), seed=100 + number)
@@ -138,9 +139,9 @@ def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:
         for had, weights, _ in runs.values():
             row += [float(had[late].mean()), names[int(weights[end - 1].argmax())], float(weights[end - 1].max())]
         rows.append(row)
-    print(f"\nfigure 10: {len(whole)} jobs, forecasts of four kinds; utilities of the last quarter of each")
+    print(f"\nfigure 10: {len(whole)} jobs in four phases of forecast errors; utilities of the last quarter of each")
     table(
-        ["forecast", "jobs", "best policy", "utility", "paper's step", "its best", "weight", "ours", "its best",
+        ["forecast", "jobs", "best policy", "utility", "paper's step", "its choice", "weight", "ours", "its choice",
          "weight"], rows,
     )  # fmt: skip
     if plots is not None:

@@ -1,4 +1,4 @@
-"""Cost of a backtest of the paper's pool of policies."""
+"""Time of a backtest of the paper's pool of policies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lightning_core.market import (
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies.paper_pool import distinct, paper_pool
 
-POLICIES, JOBS = 112, (250, 500, 1000)
+JOBS = (250, 500, 1000)
 
 
 def measure_speed() -> Figures:
-    """What the paper's pool costs, and how that grows with the jobs; beside each policy with tables of its own."""
+    """Print and return the time of the pool by number of jobs, and with separate tables for each policy."""
     trace = next(one for one in load(Path("/nonexistent")) if one.priced)
     last, took = MarketForecaster(LastValue()), {}
     for jobs in JOBS:
@@ -31,14 +31,14 @@ def measure_speed() -> Figures:
     alone = sum(_timed([_own(name)], few, last)[0] for name in pool)
     together, _ = _timed(list(paper_pool().values()), few, last)
     rows = [[jobs, seconds, 1000 * seconds / jobs] for jobs, seconds in took.items()]
-    print(f"the paper's pool, {len(pool)} policies of which {distinct(ledgers)} differ, on one core")
-    table(["jobs", "seconds", "ms a job"], rows)
-    print(f"each with tables of its own: {alone / together:.1f} times as long (50 jobs)")
+    print(f"the paper's pool of {len(pool)} policies, {distinct(ledgers)} of them with different results, on one core")
+    table(["jobs", "seconds", "ms per job"], rows)
+    print(f"with separate tables for each policy: {alone / together:.1f} times as long (50 jobs)")
     return {"pool_112x1000_s": took[1000], "pool_alone_ratio": alone / together}
 
 
 def _own(name: str) -> SpotPolicy:
-    """A policy of the pool that shares nothing."""
+    """Return a policy of the pool with tables of its own."""
     return paper_pool()[name]
 
 

@@ -1,4 +1,4 @@
-"""The spot markets that the benchmark plays in, and its jobs."""
+"""Markets and jobs of the spot benchmark."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.traces import PRICES, read_events, read_intervals, read_spot_traces, shipped_trace
 
 TRACES = Path(__file__).parents[2] / "../shared/data/spot"
-# What a spot instance costs where nothing was recorded, in on-demand prices: about what it does on AWS.
+# Price of a spot instance where none was recorded, relative to on-demand: about that of AWS.
 PRICE = 0.33
-# The paper's job, on as many instances: 8 of them need 5 hours for it. What it is worth and for how long the paper
-# does not say; these are the values that its percentages are closest with.
+# The paper's job, for which 8 instances need 5 hours. The paper does not give its value and grace period: these come
+# closest to its percentages.
 INSTANCES, WORK, DEADLINE, VALUE, GRACE = 12, 80.0, 10, 120.0, 1.5
 
 
@@ -24,8 +24,8 @@ class Trace:
     """A market.
 
     Args:
-        market: the market.
-        priced: whether its prices were recorded; if not, an instance costs ``PRICE``.
+        market: The market.
+        priced: Whether its prices were recorded; if not, an instance costs ``PRICE``.
     """
 
     market: Market
@@ -37,11 +37,11 @@ class Trace:
 
     @property
     def max_nodes(self) -> int:
-        """Instances that a job can use: the paper's, or all that there ever were."""
+        """Instances that a job can use: the paper's number, or the most that the market ever had."""
         return min(int(self.market.available.max()), INSTANCES)
 
     def job(self, deadline: int = DEADLINE, growth_fraction: float = 0.9) -> SpotJob:
-        """The paper's, on as many instances as there are."""
+        """Return the paper's job, scaled to the instances that the market has."""
         part = self.max_nodes / INSTANCES
         return SpotJob(
             part * WORK,
@@ -55,19 +55,19 @@ class Trace:
         )
 
     def jobs(self, count: int, seed: int = 0, deadline: int = DEADLINE, growth_fraction: float = 0.9) -> JobBatch:
-        """So many of them, at random intervals."""
+        """Return ``count`` such jobs, submitted at random intervals."""
         starts = np.random.default_rng(seed).integers(0, len(self.market) - deadline + 1, count)
         return JobBatch([self.job(deadline, growth_fraction)] * count, self.market, [int(start) for start in starts])
 
     @property
     def extreme(self) -> float:
-        """Part of its intervals in which there were none, or all that a job can use."""
+        """Fraction of intervals with no instance, or with all that a job can use."""
         available = self.market.available
         return float(((available == 0) | (available >= self.max_nodes)).mean())
 
 
 def paper_jobs(trace: Trace, count: int, seed: int) -> JobBatch:
-    """So many of the jobs that figures 9 and 10 are of, at random intervals. A few cannot be ended in time."""
+    """Return ``count`` jobs of figures 9 and 10, submitted at random intervals. A few cannot be on time."""
     draw = np.random.default_rng(seed)
     jobs = [
         SpotJob(
@@ -80,10 +80,10 @@ def paper_jobs(trace: Trace, count: int, seed: int) -> JobBatch:
 
 
 def load(folder: Path) -> list[Trace]:
-    """All markets in a folder and below it; the shipped one and a made-up one if there are none.
+    """Return all markets in a folder and below it; the shipped one and a synthetic one if there are none.
 
-    A CSV is one if it has a column of counts; a JSON if it is a recording of the public spot traces. Markets that a
-    job does not fit into are left out, and those that never had an instance; what is left out is told.
+    A market is a CSV with a column of counts, or a JSON of the public spot traces. Markets that are too short for a job
+    or never had an instance are left out, and named on the screen.
     """
     found = []
     for path in sorted([*folder.rglob("*.csv"), *folder.rglob("*.json")], key=lambda path: (path.suffix, path)):
@@ -110,15 +110,15 @@ def _trace(path: Path) -> Trace:
 
 
 def all_or_nothing(seed: int, intervals: int = 800, max_nodes: int = 16) -> Market:
-    """A market that is made up: all instances for some hours, then none."""
+    """Return a synthetic market: all instances for some hours, then none."""
     draw = np.random.default_rng(seed)
     lives = draw.geometric(0.1, intervals)
     counts = np.repeat(np.arange(intervals) % 2 * max_nodes, lives)[:intervals]
-    return Market(np.full(intervals, PRICE), counts, name="made up")
+    return Market(np.full(intervals, PRICE), counts, name="synthetic")
 
 
 def scaled(market: Market, counts: float | None = None, prices: float | None = None) -> Market:
-    """With so many instances, or such prices, in the mean."""
+    """Return the market scaled to a mean number of instances, or a mean price."""
     available: FloatArray = market.available.astype(float)
     price = market.price
     if counts is not None:

@@ -23,8 +23,8 @@ def test_markets_of_a_folder_with_and_without_prices(tmp_path: Path, capsys: pyt
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "gap.csv").write_text("avail,price\n1,\n")
     priced, several, one = load(tmp_path)
-    told = capsys.readouterr().out
-    assert all(f"left out: {tmp_path / name}" in told for name in ("jobs.csv", "short.csv", "other.json", "gap.csv"))
+    printed = capsys.readouterr().out
+    assert all(f"left out: {tmp_path / name}" in printed for name in ("jobs.csv", "short.csv", "other.json", "gap.csv"))
     assert [trace.name for trace in (priced, several, one)] == ["a", "b", "c"]
     assert [trace.priced for trace in (priced, several, one)] == [True, False, False]
     assert [trace.max_nodes for trace in (priced, several, one)] == [12, 4, 1]
