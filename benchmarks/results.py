@@ -7,6 +7,7 @@ includes its size and options; figures that the run did not measure keep their d
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -146,5 +147,7 @@ def in_readme(text: str, runs: list[Run]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m benchmarks.results", description="Write docs/results.md and the figures of "
+                            "README.md from docs/results.json.").parse_args()  # fmt: skip
     PAGE.write_text(page(read()))
     README.write_text(in_readme(README.read_text(), read()))

@@ -1,1 +1,1 @@
-"""Bundles of jobs drawn from recorded curves, and played in virtual time."""
+"""Bundles of jobs drawn from recorded curves, played in virtual time."""

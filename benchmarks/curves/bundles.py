@@ -1,13 +1,14 @@
-"""Bundles of jobs drawn from recorded loss curves, and the most of them that a clairvoyant could bring home in time.
+"""Bundles of jobs drawn from recorded loss curves, and the number of them that a clairvoyant scheduler could meet.
 
-A job is a recording, a target loss on it, a speed and a deadline. Its target is the recording's own smoothed loss at a
-random place, so that no one invented when it is reached; its speed makes that a random time. Then a third of the jobs
-are made hard, half of these impossible.
+A job is a recording, a target loss on it, a throughput and a deadline. The target is the recording's own smoothed loss
+at a random position, so that the time to reach it is real; the throughput makes that a random time. Then a third of the
+jobs are made hard, half of these impossible.
 
-Three ways to draw deadlines. ``sequence`` is LARA's: jobs in a random order, each deadline the sum of the work so far,
-so that earliest deadline first would just do before some were made hard. ``terms`` is LaiRA's: short, middle and long
-terms as 2 : 6 : 2, the middle ones closer together, the short ones harder and the long ones easier. ``load`` favours
-no policy: deadlines are independent of the work, and the work that can be done at all is 0.8, 1.2 or 2 times the time.
+There are three ways to draw deadlines. ``sequence`` is LARA's: jobs in a random order, each deadline the sum of the
+work so far, so that earliest deadline first would just succeed before some jobs were made hard. ``terms`` is LaiRA's:
+short, middle and long terms as 2 : 6 : 2, the middle ones closer together, the short ones harder and the long ones
+easier. ``load`` favours no policy: deadlines are independent of the work, and the feasible work is 0.8, 1.2 or 2 times
+the time.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.simulation.recorded_curves import Curve
 from lightning_core.simulation.scenario import SimulatedJob
 
-# Cells whose mean must come down to a target; the scheduler's own window.
+# Cells whose mean must reach a target: the scheduler's own window.
 WINDOW = 5
-MOST_CELLS = 1000
-LEAST_CELLS = 150
-# A pure bundle is of one domain, which needs so many recordings.
-LEAST_PURE = 11
-# Loads of None are the papers' ways; half of the bundles favour no policy.
+MAX_CELLS = 1000
+MIN_CELLS = 150
+# Minimum recordings of a domain for pure bundles.
+MIN_PURE = 11
+# Ways to draw deadlines, by turns: the papers' two, and ``load``, which favours no policy.
 KINDS: tuple[str, ...] = ("sequence", "load 0.8", "terms", "load 1.2", "sequence", "load 2.0")
 
 
 class Recording(NamedTuple):
-    """A curve in cells, ready to be drawn."""
+    """A curve in cells, ready for drawing."""
 
     curve: Curve
     position: FloatArray
@@ -47,12 +48,12 @@ class Recording(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Jobs and what is true of them.
+    """Jobs and the truth about them.
 
     Args:
-        jobs: as a simulation takes them.
-        work: seconds alone until each target is reached in truth, inf if never, shape ``(n,)``.
-        kind: how its deadlines were drawn.
+        jobs: Jobs for a simulation.
+        work: True seconds alone until each target is reached, inf if never, shape ``(n,)``.
+        kind: Kind of its deadlines.
     """
 
     jobs: tuple[SimulatedJob, ...]
@@ -61,26 +62,26 @@ class Bundle:
 
     @property
     def ceiling(self) -> int:
-        """Return the number of jobs that a clairvoyant could finish in time: no policy is above that."""
+        """Return the number of jobs that a clairvoyant scheduler could meet: the upper bound of every policy."""
         deadline = np.array([one.job.deadline for one in self.jobs])
         return int(largest_feasible_set(self.work, deadline, 0.0).sum())
 
 
 def recordings(curves: Sequence[Curve]) -> list[Recording]:
-    """Those that can be drawn: long enough, and not started anew on the way."""
-    cut = [_in_cells(curve) for curve in curves if not curve.restarts and len(curve.loss) >= LEAST_CELLS]
-    return [one for one in cut if len(one.loss) >= LEAST_CELLS // 2]
+    """Return the curves that are long enough and have no restarts, in cells."""
+    cut = [_in_cells(curve) for curve in curves if not curve.restarts and len(curve.loss) >= MIN_CELLS]
+    return [one for one in cut if len(one.loss) >= MIN_CELLS // 2]
 
 
 def draw(pool: Sequence[Recording], size: int, *, pure: bool, kind: str, seed: int) -> Bundle:
-    """One bundle.
+    """Draw one bundle.
 
     Args:
-        pool: to draw from, without replacement while it lasts.
-        size: jobs.
-        pure: all of one domain.
-        kind: one of :data:`KINDS`.
-        seed: of everything that is random.
+        pool: Recordings to draw from, without replacement while they last.
+        size: Number of jobs.
+        pure: Whether all are of one domain.
+        kind: One of :data:`KINDS`.
+        seed: Seed of all draws.
     """
     rng = np.random.default_rng(seed)
     if pure:
@@ -99,16 +100,16 @@ def draw(pool: Sequence[Recording], size: int, *, pure: bool, kind: str, seed: i
         work[k] = recording.position[passage - 1] / throughput if passage else np.inf
         job = Job(f"job{k}", float(deadline[k]), LossTarget("loss", target), on_miss=OnMiss.STOP)
         jobs.append(SimulatedJob(job, recording.position, recording.loss, throughput))
-    if kind.startswith("load"):  # how long there is, is known only now that it is known what can be done
+    if kind.startswith("load"):  # the time span follows from the feasible work
         span = work[np.isfinite(work)].sum() / float(kind.split()[1])
         jobs = [_due(one, part * max(span, 1.0)) for one, part in zip(jobs, deadline.tolist(), strict=True)]
     return Bundle(tuple(jobs), work, kind)
 
 
 def _in_cells(curve: Curve) -> Recording:
-    """As a worker reports it: a cell closes each time so many batches have been done since the last."""
+    """Return the curve in cells as a worker reports them: each closes after a fixed number of batches."""
     gaps = np.diff(curve.position, prepend=0.0)
-    every = max(float(np.median(gaps)), float(curve.position[-1]) / MOST_CELLS) * (1 - 1e-9)
+    every = max(float(np.median(gaps)), float(curve.position[-1]) / MAX_CELLS) * (1 - 1e-9)
     ends, last = [], 0.0
     for row, position in enumerate(curve.position.tolist()):
         if position - last >= every:
@@ -119,7 +120,7 @@ def _in_cells(curve: Curve) -> Recording:
     loss = np.add.reduceat(curve.loss[: ends[-1] + 1], starts) / rows
     position = curve.position[ends]
     smooth = np.full(len(loss), np.inf)
-    # Summed as the scheduler sums them, so that truth and test agree to the bit.
+    # Summed as the scheduler sums them, so that both agree to the bit.
     windows = np.lib.stride_tricks.sliding_window_view(loss, WINDOW).tolist()
     smooth[WINDOW - 1 :] = np.minimum.accumulate([sum(window) / WINDOW for window in windows])
     return Recording(curve, position, loss, smooth)
@@ -129,14 +130,14 @@ def _one_domain(pool: Sequence[Recording], rng: np.random.Generator) -> list[Rec
     domains: dict[str, list[Recording]] = {}
     for one in pool:
         domains.setdefault(one.curve.domain, []).append(one)
-    large = sorted(name for name, many in domains.items() if len(many) >= LEAST_PURE)
+    large = sorted(name for name, many in domains.items() if len(many) >= MIN_PURE)
     if not large:
         large = [max(sorted(domains), key=lambda name: len(domains[name]))]
     return domains[large[int(rng.integers(len(large)))]]
 
 
 def _passage(recording: Recording, target: float) -> int:
-    """Cells until the target is reached in truth; 0 if never."""
+    """Return the cells until the target is reached; 0 if never."""
     below = recording.smooth <= target
     return int(np.argmax(below)) + 1 if below[-1] else 0
 
@@ -151,9 +152,9 @@ def _never(recording: Recording, rng: np.random.Generator) -> float:
 
 
 def _target(recording: Recording, part: float, harder: float, rng: np.random.Generator) -> float:
-    """The loss to reach: at a part of the recording, ``harder`` times as far; inf is never.
+    """Return the loss at a part of the recording, ``harder`` times as far; one that is never reached for inf.
 
-    A recording that hardly learns gives no target: a job with a target below what it ever shows is impossible.
+    A recording that hardly learns always has a target that it never reaches.
     """
     learns = _loss_at(recording, part) <= 0.95 * recording.smooth[WINDOW - 1]
     if not learns or part * harder > 1.0:
@@ -162,7 +163,7 @@ def _target(recording: Recording, part: float, harder: float, rng: np.random.Gen
 
 
 def _deadlines(kind: str, nominal: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Seconds (for a load: parts of the span), and how many times as far each target is, inf for never."""
+    """Return deadlines in seconds (for a load: parts of the span), and factors of the distance to each target."""
     n = len(nominal)
     order = rng.permutation(n)
     deadline, harder = np.empty(n), np.ones(n)

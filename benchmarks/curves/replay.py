@@ -1,4 +1,4 @@
-"""Policies on the same bundles: each bundle is played to the shipped scheduler once for each of them."""
+"""Play the same bundles to the scheduler in virtual time, once under each policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPLIT = Path(__file__).parent / "split.json"
 
 
 class Cell(NamedTuple):
-    """Bundles of one kind: so many jobs, pure or mixed."""
+    """Bundles of one size, pure or mixed."""
 
     size: int
     pure: bool
@@ -36,11 +36,11 @@ class Contender:
     """A policy with its constants, under the name of its row.
 
     Args:
-        policy: a name in :data:`lightning_core.policies.POLICIES`.
-        arguments: its arguments.
-        estimator: whose forecasts it is shown; its own if none is given.
-        estimator_arguments: of that.
-        delays: what takes time beside training.
+        policy: Name in :data:`lightning_core.policies.POLICIES`.
+        arguments: Arguments of the policy.
+        estimator: Name of the estimator; the policy's own if empty.
+        estimator_arguments: Arguments of the estimator.
+        delays: Delays beside training.
     """
 
     policy: str
@@ -50,7 +50,7 @@ class Contender:
     delays: Delays = field(default_factory=Delays)
 
     def settings(self, size: int) -> Settings:
-        """The unit of time is 1 s, of a hundred jobs 2 s."""
+        """Return settings with a period of 1 s, or 2 s from a hundred jobs on."""
         return Settings(
             policy=self.policy,
             policy_args=self.arguments,
@@ -61,7 +61,7 @@ class Contender:
 
 
 class Played(NamedTuple):
-    """What became of one bundle under one policy."""
+    """Outcome of one bundle under one policy."""
 
     met: int
     ceiling: int
@@ -71,13 +71,13 @@ class Played(NamedTuple):
 
 
 def reporting(folder: Path) -> list[Recording]:
-    """The recordings of a folder on which nothing was tuned: constants come from other families of tasks."""
+    """Return the recordings of a folder on which nothing was tuned, by families of tasks."""
     tuned = set(json.loads(SPLIT.read_text())["tuned_on"])
     return recordings([curve for curve in load_curves(folder) if curve.family not in tuned])
 
 
 def tuning(folder: Path) -> list[Recording]:
-    """The other ones."""
+    """Return the recordings of a folder for tuning."""
     tuned = set(json.loads(SPLIT.read_text())["tuned_on"])
     return recordings([curve for curve in load_curves(folder) if curve.family in tuned])
 
@@ -90,31 +90,33 @@ def play(
     first_seed: int = 0,
     processes: int | None = None,
 ) -> dict[Cell, dict[str, list[Played]]]:
-    """Every contender on the same bundles.
+    """Play the same bundles under every contender.
 
     Args:
-        pool: to draw bundles from.
-        cells: bundles of each.
-        contenders: by the names of their rows.
-        first_seed: of the first bundle of each cell; the next ones count on.
-        processes: to work with; as many as there are cores if None.
+        pool: Recordings to draw bundles from.
+        cells: Number of bundles of each cell.
+        contenders: Policies by row name.
+        first_seed: Seed of the first bundle of each cell; the following bundles have the following seeds.
+        processes: Number of processes; one per core if None.
 
     Returns:
-        For each cell and contender what became of each bundle, in order.
+        Outcome of each bundle, in order, by cell and row name.
 
     Raises:
-        AssertionError: if a contender is above the ceiling: then the ceiling or the simulation is wrong.
+        AssertionError: If a contender is above the ceiling: then the ceiling or the simulation is wrong.
     """
     tasks = [
         (name, cell, first_seed + k, contender)
-        for cell, bundles in sorted(cells.items(), reverse=True)  # the long ones first: no core is left alone with one
+        for cell, bundles in sorted(cells.items(), reverse=True)  # the longest first, so that no core ends with one
         for k in range(bundles)
         for name, contender in contenders.items()
     ]
     results: dict[Cell, dict[str, list[Played]]] = {cell: {name: [] for name in contenders} for cell in cells}
     for (name, cell, seed, _), played in zip(tasks, _played(pool, tasks, processes), strict=True):
         if played.met > played.ceiling:
-            raise AssertionError(f"{name} met {played.met} of a bundle of {cell}, seed {seed}: above {played.ceiling}")
+            raise AssertionError(
+                f"{name} met {played.met} of a bundle of {cell}, seed {seed}: above its ceiling, {played.ceiling}"
+            )
         results[cell][name].append(played)
     return results
 
@@ -128,7 +130,7 @@ def _played(pool: Sequence[Recording], tasks: Sequence[Task], processes: int | N
     if processes == 1:
         yield from map(partial(_play_one, pool), tasks)
         return
-    context = get_context("fork")  # the recordings are there already
+    context = get_context("fork")  # shares the recordings
     with ProcessPoolExecutor(processes, context, _take, (pool,)) as workers:
         yield from workers.map(_play_task, tasks, chunksize=4)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
-from benchmarks.live.workloads import job
+from benchmarks.live.workloads import job, read_stamps
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 
@@ -28,7 +28,7 @@ def throughputs(cluster: Cluster, jobs: int, devices: int, seconds: float, folde
     bundle.check()
     (folder / "run").mkdir(parents=True)
     cluster.run(bundle, folder / "run")
-    stamps = [np.load(folder / f"job{k}.npy") for k in range(jobs)]
+    stamps = [read_stamps(folder / f"job{k}.npy") for k in range(jobs)]
     begin, end = max(s[0] for s in stamps) + START / 2, min(s[-1] for s in stamps)
     return [float(np.sum((s >= begin) & (s < end)) / (end - begin)) for s in stamps]
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
-from benchmarks.live.workloads import job
+from benchmarks.live.workloads import job, read_stamps
 from lightning_core.core.commands import Pause, Resume
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import read_head
@@ -114,7 +114,7 @@ def measure(size: Size) -> Figures:
             while any(job.devices for job in pool.client.status()[1]):
                 time.sleep(0.2)
             time.sleep(1.0)  # the last jobs write their stamps as they leave
-            stamps = {name: np.load(pool.stamps(name)) for name in NAMES[1:]}
+            stamps = {name: read_stamps(pool.stamps(name)) for name in NAMES[1:]}
         finally:
             pool.command("down", "--now")
     # All do the same work per batch, so there is one reference: noise cancels better in ten throughputs than in two.

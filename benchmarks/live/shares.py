@@ -18,7 +18,7 @@ import psutil
 import ray
 
 from benchmarks.common import Figures, Size, main, table
-from benchmarks.live.workloads import job
+from benchmarks.live.workloads import job, read_stamps
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus
@@ -67,7 +67,7 @@ def run_alone(cluster: Cluster, jobs: int, seconds: float, folder: Path) -> tupl
     bundle.check()
     (folder / "run").mkdir(parents=True)
     summary = cluster.run(bundle, folder / "run", offset)
-    stamps = [np.load(folder / f"{name}.npy") - offset.seconds for name in names]
+    stamps = [read_stamps(folder / f"{name}.npy") - offset.seconds for name in names]
     return stamps, [float(status.finished_at or 0.0) for status in summary.jobs]
 
 
@@ -116,7 +116,7 @@ def together(cluster: Cluster, shares: list[float], seconds: float, folder: Path
     bundle.check()
     (folder / "run").mkdir(parents=True)
     cluster.run(bundle, folder / "run")
-    return [np.load(folder / f"job{k}.npy") for k in range(len(shares))]
+    return [read_stamps(folder / f"job{k}.npy") for k in range(len(shares))]
 
 
 def measure_shares(cluster: Cluster, shares: list[float], solo: float, shared: float) -> dict[str, float]:

@@ -72,6 +72,21 @@ class Stamps(pl.Callback):
         os.sync()
 
 
+def read_stamps(path: Path) -> np.ndarray:
+    """Return the times that :class:`Stamps` recorded.
+
+    Raises:
+        RuntimeError: If the training was killed before it could write them.
+    """
+    if not path.exists():
+        raise RuntimeError(
+            f"{path.stem} must record the times of its batches, and ended before it could: run the benchmark again "
+            "while the machine is less busy"
+        )
+    stamps: np.ndarray = np.load(path)
+    return stamps
+
+
 def job(width: int, stamps: Path, deadline: float) -> dict[str, Any]:
     """Return a job that trains until its deadline, as in a bundle file."""
     return {

