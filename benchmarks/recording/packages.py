@@ -61,7 +61,7 @@ class Package:
             said = (getattr(error, "stderr", None) or "").strip() or str(error)
             why = said.splitlines()[-1]
             raise FileNotFoundError(
-                f"{self.name} cannot be downloaded ({why}): run `{self.command}` where it can be and unpack it in {folder}"
+                f"{self.name} cannot be downloaded ({why}): run `{self.command}` elsewhere and unpack it in {folder}"
             ) from error
 
 
