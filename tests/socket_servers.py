@@ -29,7 +29,7 @@ class Pool:
     def _made(self) -> SchedulerActor:
         actor = SchedulerActor({"policy": "uniform"}, str(self.folder), str(self.path))
         self.do(actor.pid())
-        self.do(actor.shares([("cpu0", "/turn")]))
+        self.do(actor.register_devices([("cpu0", "/turn")]))
         return actor
 
     def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

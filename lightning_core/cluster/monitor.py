@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 # Seconds between two questions to a worker.
 ASK_INTERVAL = 1.0
-# Seconds for which a worker may continue with a job that is over.
+# Seconds for which a worker may continue with a job that has ended.
 OVERDUE_GRACE = 30.0
 # Attempts to deliver an event to a scheduler that does not answer, and seconds between them.
 DELIVERY_ATTEMPTS, DELIVERY_PAUSE = 120, 0.5
@@ -99,7 +99,7 @@ class WorkerMonitor:
                 self._slots.release(slot)
 
     async def kill_overdue(self, scheduler: Actor, name: str) -> None:
-        """Kill each worker that has continued for too long with a job that is over.
+        """Kill each worker that has continued for too long with a job that has ended.
 
         Args:
             scheduler: Actor of the scheduler.
@@ -111,17 +111,17 @@ class WorkerMonitor:
             for slot in self._slots.busy()
             if slot.incarnation and slot.incarnation.scheduler == name
         ]
-        over = await scheduler.over.remote([(incarnation.job, incarnation.number) for _, incarnation in busy])
-        for (slot, incarnation), is_over in zip(busy, over, strict=True):
+        ended = await scheduler.have_ended.remote([(incarnation.job, incarnation.number) for _, incarnation in busy])
+        for (slot, incarnation), has_ended in zip(busy, ended, strict=True):
             if slot.incarnation != incarnation:
                 continue
-            if not is_over:
-                slot.over_since = None
-            elif slot.over_since is None:
-                slot.over_since = now
-            elif now - slot.over_since > OVERDUE_GRACE:
-                log.warning("%s is over and its worker continues: killed", incarnation.job)
-                self._slots.kill(slot, "its worker continued with a job that was over")
+            if not has_ended:
+                slot.ended_since = None
+            elif slot.ended_since is None:
+                slot.ended_since = now
+            elif now - slot.ended_since > OVERDUE_GRACE:
+                log.warning("%s has ended and its worker continues: killed", incarnation.job)
+                self._slots.kill(slot, "its worker continued with a job that had ended")
 
     def give_up(self, slot: WorkerSlot, cause: ExitCause, detail: str) -> None:
         """Give up the incarnation that the worker of a slot has, with all its ranks."""

@@ -30,7 +30,7 @@ from lightning_core.cluster.node_slots import NodeSlots
 from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.answers import Placement
 from lightning_core.server.ray_settings import NAMESPACE, Actor
-from lightning_core.server.start_scheduler import here
+from lightning_core.server.start_scheduler import this_node
 from lightning_core.storage.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class PoolManager:
                 actor = ray.get_actor(scheduler, namespace=NAMESPACE)
                 shared = list(zip(self._slots.names, self._slots.arbiters, strict=True))
                 async with asyncio.timeout(REPLY_TIMEOUT):
-                    await actor.shares.remote(shared)
+                    await actor.register_devices.remote(shared)
                 async with asyncio.timeout(NEWS_TIMEOUT + REPLY_TIMEOUT):
                     known = await actor.placements.remote(known, NEWS_TIMEOUT)
                 launcher.want(known or [])
@@ -228,7 +228,7 @@ class PoolManager:
                 if (unavailable := self._slots.unavailable()) != reported:
                     actor = ray.get_actor(scheduler, namespace=NAMESPACE)
                     async with asyncio.timeout(REPLY_TIMEOUT):
-                        await actor.gone.remote(list(unavailable.items()))
+                        await actor.set_unavailable.remote(list(unavailable.items()))
                     reported = unavailable
             except (RayError, ValueError, TimeoutError):  # it is being restarted, or is stalled
                 reported = None
@@ -271,7 +271,7 @@ def start_pool_manager(
         "get_if_exists": True,
         "max_restarts": -1,
         "num_cpus": 0,
-        "scheduling_strategy": here(),
+        "scheduling_strategy": this_node(),
     }
     actor: Any = ray.remote(PoolManager)
     made = actor.options(**options)

@@ -20,7 +20,7 @@ class WorkerSlot:
         unavailable: Whether it is unknown when there will be a worker.
         exit_awaited: Whether the end of the worker's run is awaited; otherwise the worker is asked whether it is idle.
         silent_for: Seconds for which the worker has not answered.
-        over_since: Monotonic time at which the job was first found to be over.
+        ended_since: Monotonic time at which the job was first found to have ended.
     """
 
     def __init__(self, device: int, number: int) -> None:
@@ -36,7 +36,7 @@ class WorkerSlot:
         self.unavailable = True
         self.exit_awaited = False
         self.silent_for = 0.0
-        self.over_since: float | None = None
+        self.ended_since: float | None = None
 
     @property
     def name(self) -> str:
@@ -52,5 +52,5 @@ class WorkerSlot:
     ) -> None:
         """Set the worker of this slot, and what it is doing."""
         self.worker, self.incarnation, self.exit_awaited = worker, incarnation, exit_awaited
-        self.silent_for, self.over_since, self.failures = 0.0, None, 0
+        self.silent_for, self.ended_since, self.failures = 0.0, None, 0
         self.unavailable = self.unavailable and worker is None

@@ -29,7 +29,7 @@ from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.downtime import Down, Downtime
-from lightning_core.storage.journal import Journal, PartOf
+from lightning_core.storage.journal import Journal, JournalPart
 
 # Seconds that the scheduler may be late, on a busy machine, before that is shown as a gap.
 MAX_LATENESS = 1.5
@@ -55,7 +55,7 @@ class History:
         self.gaps: list[Gap] = []
         self.stops: list[Gap] = []
         self.outages: list[DeviceOutage] = []
-        self.part_of: PartOf | None = None
+        self.part_of: JournalPart | None = None
         self._newest: dict[str, JobHistory] = {}
         self._downtime = Downtime()
 

@@ -27,7 +27,7 @@ from lightning_core.core.validation import checked
 from lightning_core.storage import excerpt
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import home_of
-from lightning_core.storage.journal import JournalError, PartOf
+from lightning_core.storage.journal import JournalError, JournalPart
 from lightning_core.storage.private_files import owner_only
 
 FILE = "pool.json"
@@ -73,7 +73,7 @@ class PoolReference:
             write_whole(run_dir / FILE, json.dumps(asdict(self), indent=2))
 
     @property
-    def journal_part(self) -> PartOf:
+    def journal_part(self) -> JournalPart:
         """Part of the pool's journal that belongs to the run.
 
         Raises:
@@ -81,7 +81,7 @@ class PoolReference:
         """
         if self.submitted_at is None:
             raise JournalError("nothing has been submitted yet")
-        return PartOf(self.folder, self.jobs, self.submitted_at)
+        return JournalPart(self.folder, self.jobs, self.submitted_at)
 
     def own_jobs(self, jobs: Iterable[JobStatus]) -> list[JobStatus]:
         """Return the jobs of this run; other jobs may have used the same names before or after."""

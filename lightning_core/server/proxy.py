@@ -35,24 +35,24 @@ class Remote:
     def __getattr__(self, method: str) -> Any:
         return partial(self._forward, method)
 
-    async def join(self, job: Any, device: str, incarnation: int | None, line: int) -> Any:
-        reply = await self._forward("join", job, device, incarnation, self._first + line)
+    async def join(self, job: Any, device: str, incarnation: int | None, connection: int) -> Any:
+        reply = await self._forward("join", job, device, incarnation, self._first + connection)
         return reply._replace(arbiters=tuple(path if Path(path).exists() else "" for path in reply.arbiters))
 
-    async def event(self, event: Any, line: int) -> Any:
-        return await self._forward("event", event, self._first + line)
+    async def event(self, event: Any, connection: int) -> Any:
+        return await self._forward("event", event, self._first + connection)
 
-    async def hung_up(self, line: int) -> None:
+    async def disconnected(self, connection: int) -> None:
         from ray.exceptions import RayError
 
         with contextlib.suppress(RayError):  # the pool is down
-            await self._forward("hung_up", self._first + line)
+            await self._forward("disconnected", self._first + connection)
 
     async def send_heartbeats(self, every: float) -> None:
-        """Send signs of heartbeats, so that the jobs of a killed proxy do not keep their shares for ever."""
+        """Send heartbeats, so that the jobs of a killed proxy do not keep their shares for ever."""
         while True:
             with contextlib.suppress(Exception):  # the actor is being restarted
-                await self._forward("here", self._first)
+                await self._forward("heartbeat", self._first)
             await asyncio.sleep(every)
 
     async def _forward(self, method: str, *args: Any) -> Any:

@@ -22,38 +22,22 @@ from typing import Any
 
 import ray
 
-from lightning_core.core.answers import (
-    Alert,
-    Answer,
-    Directive,
-    JobForecast,
-    JobStatus,
-    JoinReply,
-    Placement,
-    VerdictChanged,
-)
+from lightning_core.core.answers import Answer, Directive, JobForecast, JobStatus, JoinReply, Placement
 from lightning_core.core.commands import Command
-from lightning_core.core.events import (
-    Checkpoint,
-    DevicesUnavailable,
-    Event,
-    Report,
-    Submit,
-    WorkerExited,
-    WorkersLost,
-)
+from lightning_core.core.events import Checkpoint, DevicesUnavailable, Event, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.feedback_task import FeedbackTask
 from lightning_core.server.host import Host
-from lightning_core.server.journal_lock import lock_journal
+from lightning_core.server.long_polling import LongPolling
 from lightning_core.server.notifications import Notifier
 from lightning_core.server.server import SocketServer
 from lightning_core.server.sessions import Sessions
 from lightning_core.storage.job_specs import Spec, store
 from lightning_core.storage.journal import JournalError
+from lightning_core.storage.journal_lock import lock_journal
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +60,7 @@ class SchedulerActor:
     ) -> None:
         self._folder = Path(folder)
         self._trouble: str | None = None
-        self._new_directives: dict[str, asyncio.Event] = {}
-        self._placements_changed = asyncio.Event()
+        self._long_polling = LongPolling(lambda: self._host)
         self._woken = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -101,11 +84,11 @@ class SchedulerActor:
 
     # ------------------------------------------------------------------------------------------------ for workers
 
-    async def event(self, event: Event, line: int | None = None) -> Directive | None:
+    async def event(self, event: Event, connection: int | None = None) -> Directive | None:
         """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
         await self._ready()
-        if line is not None and isinstance(event, Report | WorkerExited):
-            self._sessions.speak(event, line)
+        if connection is not None and isinstance(event, Report | WorkerExited):
+            self._sessions.check_reporter(event, connection)
         if isinstance(event, Report):
             answer = self._handle(event)
             # An unknown job or an ended incarnation gets an answer that is not stored.
@@ -118,20 +101,9 @@ class SchedulerActor:
         return None
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+        """Return the directive of a job once it is newer than ``version``; None after ``timeout`` seconds."""
         await self._ready()
-        if self._host.scheduler.directive(job) is None:
-            raise RuntimeError(f"no job {job!r}")  # it may join again
-        news = self._new_directives.setdefault(job, asyncio.Event())
-        directive = self._host.newer(job, version)
-        if directive is None:
-            news.clear()
-            try:
-                async with asyncio.timeout(timeout):
-                    await news.wait()
-            except TimeoutError:
-                return None
-            directive = self._host.newer(job, version)
-        return directive
+        return await self._long_polling.directive(job, version, timeout)
 
     async def job_forecast(self, job: str) -> JobForecast | None:
         await self._ready()
@@ -139,29 +111,29 @@ class SchedulerActor:
 
     # ------------------------------------------------------------------------------------------------ for scripts
 
-    async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
+    async def join(self, job: Job, device: str, incarnation: int | None, connection: int) -> JoinReply:
         """Add the job of a script, or recognise it when the script reconnects.
 
         Args:
             job: Job to submit.
             device: ``"cpu"``, or the UUID of the GPU that the script trains on.
             incarnation: Incarnation that the script was given before, if it reconnects.
-            line: Number of the connection that reports for the job from now on.
+            connection: Number of the connection that reports for the job from now on.
 
         Raises:
             JoinRefusedError: If its name is taken, or its device is not one of the pool's.
         """
         await self._ready()
-        return self._sessions.join(job, device, incarnation, line)
+        return self._sessions.join(job, device, incarnation, connection)
 
-    async def hung_up(self, line: int) -> None:
+    async def disconnected(self, connection: int) -> None:
         """Take note that a connection has closed."""
-        self._sessions.hung_up(line)
+        self._sessions.disconnected(connection)
 
-    async def here(self, first: int) -> None:
+    async def heartbeat(self, first: int) -> None:
         """Take note that a proxy is alive whose connections are numbered from ``first``."""
         await self._ready()
-        self._sessions.here(first)
+        self._sessions.heartbeat(first)
 
     # ------------------------------------------------------------------------------------------------ for users
 
@@ -197,7 +169,7 @@ class SchedulerActor:
         return self._host.scheduler.job(name)
 
     async def throughputs(self, name: str) -> dict[int, float]:
-        """Batches a second that a job is believed to do on each number of devices; none while nothing is known."""
+        """Return the expected batches per second of a job by number of devices; empty while unknown."""
         await self._ready()
         self._known(name)
         speed = self._host.scheduler.speedup(name)
@@ -218,12 +190,12 @@ class SchedulerActor:
 
     # ------------------------------------------------------------------------------------------ for the pool manager
 
-    async def shares(self, devices: Sequence[tuple[str, str]]) -> None:
+    async def register_devices(self, devices: Sequence[tuple[str, str]]) -> None:
         """Set the name and arbiter path of each device; called repeatedly, since the actor may have been restarted."""
         await self._ready()
         self._sessions.devices = list(devices)
 
-    async def gone(self, devices: Sequence[tuple[int, str]]) -> None:
+    async def set_unavailable(self, devices: Sequence[tuple[int, str]]) -> None:
         """Set the numbers of the devices on which no worker can run, each with the reason."""
         await self._ready()
         scheduler = self._host.scheduler
@@ -233,12 +205,12 @@ class SchedulerActor:
                 DevicesUnavailable(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items()))
             )
 
-    async def over(self, lives: Sequence[tuple[str, int]]) -> list[bool]:
-        """Return for each job and incarnation whether it is over and must not train any more."""
+    async def have_ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
+        """Return for each job and incarnation whether it has ended and must not train any more."""
         await self._ready()
         scheduler = self._host.scheduler
         active = set(scheduler.names(active=True))
-        return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in lives]
+        return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in incarnations]
 
     async def checkpoints(self, job: str) -> tuple[Checkpoint, ...]:
         """Return the accepted checkpoints of a job, the newest first."""
@@ -248,15 +220,7 @@ class SchedulerActor:
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
         """Return the placements as soon as they differ from ``known``, or after ``timeout`` seconds."""
         await self._ready()
-        until = self._host.now() + timeout
-        while (now := self._host.scheduler.placements()) == known and (left := until - self._host.now()) > 0:
-            self._placements_changed.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._placements_changed.wait()
-            except TimeoutError:
-                break
-        return now
+        return await self._long_polling.placements(known, timeout)
 
     async def close(self) -> None:
         """Stop the timer and close the journal; every later call fails."""
@@ -288,7 +252,7 @@ class SchedulerActor:
             self._trouble = f"the socket server cannot be opened: {error}"
             return
         self._timer = asyncio.get_running_loop().create_task(self._keep_time())
-        self._sessions.expect_all()
+        self._sessions.await_reconnections()
 
     def _known(self, job: str) -> None:
         names = self._host.scheduler.names()
@@ -299,26 +263,19 @@ class SchedulerActor:
         if self._trouble is not None:
             raise RuntimeError(self._trouble)
         answers = self._host.handle(event)
-        self._tell(answers)
+        self._pass_on(answers, event)
         self._woken.set()
-        if isinstance(event, WorkerExited | WorkersLost):
-            self._placements_changed.set()
         return answers
 
-    def _tell(self, answers: list[Answer]) -> None:
+    def _pass_on(self, answers: list[Answer], event: Event | None = None) -> None:
         self._notifier.tell(answers)
-        for answer in answers:
-            if isinstance(answer, VerdictChanged | Alert):
-                continue
-            self._placements_changed.set()
-            if (news := self._new_directives.get(answer.job)) is not None:
-                news.set()
+        self._long_polling.notify(answers, event)
 
     async def _keep_time(self) -> None:
         """Wake the scheduler when it asked to be woken."""
         while True:
             try:
-                self._tell(self._host.catch_up())
+                self._pass_on(self._host.catch_up())
                 self._feedback.start_if_due()
             except Exception:  # a full disk, for example: try again
                 log.exception("cannot wake the scheduler")

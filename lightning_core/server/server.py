@@ -42,10 +42,10 @@ MAX_WAIT = 60.0
 class Pool(Protocol):
     """What a server serves: a scheduler's actor, or a proxy of one."""
 
-    async def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
-        """As :meth:`lightning_core.core.protocols.Client.join`; ``line`` is the connection that speaks for the job."""
+    async def join(self, job: Job, device: str, incarnation: int | None, connection: int) -> JoinReply:
+        """Add or recognise the job of a script, for which the connection of this number reports from now on."""
 
-    async def event(self, event: Event, line: int) -> Directive | None:
+    async def event(self, event: Event, connection: int) -> Directive | None:
         """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
@@ -66,7 +66,7 @@ class Pool(Protocol):
     async def about(self) -> dict[str, Any]:
         """Return a description of the pool."""
 
-    async def hung_up(self, line: int) -> None:
+    async def disconnected(self, connection: int) -> None:
         """Take note that a connection has closed."""
 
 
@@ -74,22 +74,22 @@ class SocketServer:
     """Serves a pool on a socket.
 
     Args:
-        pool: that stands behind it.
-        path: of the socket, at most 107 characters; made with permissions for its user alone.
+        pool: Pool to serve.
+        path: Path of the socket, at most 107 characters; accessible to its user only.
     """
 
     def __init__(self, pool: Pool, path: Path) -> None:
         self._pool = pool
         self._path = path
-        self._lines = 0
+        self._connections = 0
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.WriteTransport] = set()
 
     async def open(self) -> None:
-        """Begins to listen; a socket that a process before this one left is replaced.
+        """Begin to listen; the socket of an earlier process is replaced.
 
         Raises:
-            OSError: if the path is too long, or its folder cannot be written.
+            OSError: If the path is too long, or its folder cannot be written.
         """
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -112,17 +112,17 @@ class SocketServer:
             transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._lines += 1
-        line = self._lines
+        self._connections += 1
+        connection = self._connections
         calls: set[asyncio.Task[None]] = set()
         watch = _watch_process(writer)
         self._open.add(writer.transport)
         try:
             while (text := await reader.readline()).endswith(b"\n") and len(calls) < MAX_PENDING_CALLS:
-                call = asyncio.create_task(self._answer(text, line, writer))
+                call = asyncio.create_task(self._answer(text, connection, writer))
                 calls.add(call)
                 call.add_done_callback(calls.discard)
-        except (OSError, ValueError):  # it died in the middle of a line, or sent one without end
+        except (OSError, ValueError):  # it died in the middle of a line, or sent an endless one
             pass
         finally:
             for call in calls:
@@ -132,19 +132,19 @@ class SocketServer:
                 os.close(watch)
             writer.transport.abort()
             self._open.discard(writer.transport)
-            await self._pool.hung_up(line)
+            await self._pool.disconnected(connection)
 
-    async def _answer(self, text: bytes, line: int, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, text: bytes, connection: int, writer: asyncio.StreamWriter) -> None:
         number = None
         try:
             request = json.loads(text, parse_constant=_refuse)
             number = request["id"]
             if request["protocol"] != PROTOCOL:
                 raise ValueError(f"scheduler protocol {PROTOCOL}, client {request['protocol']}: upgrade the older one")
-            asked = self._understood(request["call"], request["args"], line)
+            asked = self._parse(request["call"], request["args"], connection)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            # A scheduler's refusal is words; what Python says of a missing key is not.
-            words = str(error) if type(error) is ValueError else f"not understood: {type(error).__name__}: {error}"
+            # A plain ValueError has a message for people; that of a KeyError, say, has none.
+            words = str(error) if type(error) is ValueError else f"invalid request: {type(error).__name__}: {error}"
             answer: dict[str, Any] = {"id": number, "refused": words}
         else:
             try:
@@ -158,19 +158,19 @@ class SocketServer:
             writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
             await writer.drain()
 
-    def _understood(self, call: str, args: Mapping[str, Any], line: int) -> Callable[[], Awaitable[Any]]:
-        """What is to be done; nothing has been yet."""
+    def _parse(self, call: str, args: Mapping[str, Any], connection: int) -> Callable[[], Awaitable[Any]]:
+        """Return the call that a request asks for; nothing has been done yet."""
         pool = self._pool
         match call:
             case "join":
                 job, device = job_from_dict(args["job"]), checked(args["device"], str)
                 incarnation = checked(args["incarnation"], int | None)
-                return partial(pool.join, checked(job, Job), device, incarnation, line)
+                return partial(pool.join, checked(job, Job), device, incarnation, connection)
             case "event":
                 event = decode_event(args["event"])
                 if not isinstance(event, EVENTS):
                     raise ValueError(f"{type(event).__name__} is not for clients to send")
-                return partial(_directive, pool.event, checked(event, type(event)), line)
+                return partial(_directive, pool.event, checked(event, type(event)), connection)
             case "wait":
                 name, version = checked(args["job"], str), checked(args["version"], int)
                 timeout = min(checked(args["timeout"], float), MAX_WAIT)
@@ -204,14 +204,14 @@ async def _terms(pool: Pool, name: str) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"numbers must be finite, got {constant}")
 
 
 def _watch_process(writer: asyncio.StreamWriter) -> int | None:
-    """Closes the connection when the process that opened it ends: a child that it forked may keep the socket open."""
+    """Close the connection when the process that opened it ends: a child that it forked may keep the socket open."""
     try:
         watch = process_watch(writer.get_extra_info("socket"))
-    except OSError:  # of another machine's or container's processes nothing can be known: the socket has to tell
+    except OSError:  # it is in another container, say: the connection closes with its last process
         return None
     asyncio.get_running_loop().add_reader(watch, writer.transport.abort)
     return watch

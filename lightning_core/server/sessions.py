@@ -26,7 +26,7 @@ from lightning_core.server import stall_aware_clock
 # Seconds that a script has to reconnect: after its connection has closed, and after the scheduler has restarted.
 RECONNECT_GRACE = 1.0
 RESTART_GRACE = 15.0
-# Seconds between two signs of life of a proxy, and of silence after which it counts as lost.
+# Seconds between two heartbeats of a proxy, and of silence after which it counts as lost.
 PROXY_HEARTBEAT, PROXY_TIMEOUT = 5.0, 30.0
 PROCESS_EXITED = "its process has exited"
 
@@ -42,16 +42,15 @@ class Sessions:
     def __init__(self, scheduler: Callable[[], Scheduler], handle: Callable[[Event], object]) -> None:
         self.devices: Sequence[tuple[str, str]] = ()
         """Name and arbiter path of each device of the pool."""
-        self.speakers: dict[str, int] = {}
+        self.reporters: dict[str, int] = {}
         """For each job, the number of the connection that reports for it."""
         self._scheduler = scheduler
         self._handle = handle
-        self._proxies: dict[
-            int, float
-        ] = {}  # number of the first connection of each, and time of its last sign of life
+        # Number of the first connection of each, and time of its last heartbeat.
+        self._proxies: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def join(self, job: Job, device: str, incarnation: int | None, line: int) -> JoinReply:
+    def join(self, job: Job, device: str, incarnation: int | None, connection: int) -> JoinReply:
         """Add the job of a script, or recognise it when the script reconnects.
 
         Raises:
@@ -60,24 +59,24 @@ class Sessions:
         scheduler = self._scheduler()
         check_name(job.name)
         able = job.can - {Capability.RELEASE, Capability.RESIZE}
-        job = replace(job, can=able, device=self._place(device), sizes=(), throughputs=())
+        job = replace(job, can=able, device=self._device_number(device), sizes=(), throughputs=())
         if job.min_devices > (have := scheduler.settings.devices):
             raise JoinRefusedError(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
         if (refusal := scheduler.settings.refusal(job.target)) is not None:
             raise JoinRefusedError(f"{job.name}: {refusal}")
         again = False
         if job.name in scheduler.names(active=True):
-            if Capability.RELEASE in scheduler.job(job.name).can or self.speakers.get(job.name, line) != line:
+            if self._has_other_reporter(job.name, connection):
                 raise NameTakenError(f"the name {job.name!r} is taken by a job that has not ended; choose another")
             again = incarnation == scheduler.incarnation(job.name)
             if not again:  # another process had the name and has exited
-                self._part(job.name, scheduler.incarnation(job.name))
-        self.speakers[job.name] = line
+                self._report_lost(job.name, scheduler.incarnation(job.name))
+        self.reporters[job.name] = connection
         self._handle(Submit((job,)))
         paths, cores = tuple(path for _, path in self.devices), scheduler.settings.cores
         return JoinReply(self._scheduler().incarnation(job.name), paths, again, cores)
 
-    def speak(self, event: Report | WorkerExited, line: int) -> None:
+    def check_reporter(self, event: Report | WorkerExited, connection: int) -> None:
         """Check that the connection of an event may report for its job.
 
         Raises:
@@ -86,38 +85,43 @@ class Sessions:
         scheduler, job = self._scheduler(), event.job
         if not isinstance(scheduler.directive(job), Grant) or event.incarnation != scheduler.incarnation(job):
             return  # the event changes nothing, and the answer says so
-        if Capability.RELEASE in scheduler.job(job).can or self.speakers.get(job, line) != line:
+        if self._has_other_reporter(job, connection):
             raise RuntimeError(f"another process reports for {job}")
-        self.speakers[job] = line
+        self.reporters[job] = connection
         if isinstance(event, WorkerExited):
-            del self.speakers[job]
+            del self.reporters[job]
 
-    def hung_up(self, line: int) -> None:
+    def _has_other_reporter(self, job: str, connection: int) -> bool:
+        """Return whether a launched worker or another connection reports for a job."""
+        launched = Capability.RELEASE in self._scheduler().job(job).can
+        return launched or self.reporters.get(job, connection) != connection
+
+    def disconnected(self, connection: int) -> None:
         """Give the jobs of a closed connection a grace period to reconnect."""
-        for job in [job for job, speaker in self.speakers.items() if speaker == line]:
-            del self.speakers[job]
-            self._expect(job, RECONNECT_GRACE)
+        for job in [job for job, reporter in self.reporters.items() if reporter == connection]:
+            del self.reporters[job]
+            self._await_reconnection(job, RECONNECT_GRACE)
 
-    def here(self, first: int) -> None:
-        """Note a sign of life of a proxy whose connections are numbered from ``first``; silence closes all of them."""
+    def heartbeat(self, first: int) -> None:
+        """Note a heartbeat of a proxy, whose connections are numbered from ``first``; its silence closes them all."""
         known = first in self._proxies
         self._proxies[first] = time.monotonic()
         if not known:
-            self._keep(self._listen_for(first))
+            self._spawn(self._watch_proxy(first))
 
-    def expect_all(self) -> None:
+    def await_reconnections(self) -> None:
         """Give all scripts a grace period to reconnect after a restart of the scheduler."""
         scheduler = self._scheduler()
         for job in scheduler.names(active=True):
             if Capability.RELEASE not in scheduler.job(job).can:
-                self._expect(job, RESTART_GRACE)
+                self._await_reconnection(job, RESTART_GRACE)
 
     def close(self) -> None:
         """Cancel all grace periods."""
         for task in self._tasks:
             task.cancel()
 
-    def _place(self, device: str) -> int | None:
+    def _device_number(self, device: str) -> int | None:
         known = [name for name, _ in self.devices]
         if not known:
             raise RuntimeError("the pool is starting up; try again in some seconds")
@@ -127,30 +131,30 @@ class Sessions:
             return None  # any core
         raise DeviceNotSharedError(f"this process trains on {device}, but the pool manages {', '.join(known)}")
 
-    def _expect(self, job: str, within: float) -> None:
+    def _await_reconnection(self, job: str, within: float) -> None:
         """Declare the current incarnation of a job lost unless a connection reports for it in time."""
         incarnation = self._scheduler().incarnation(job)
 
         async def declare_lost_after_grace() -> None:
             await stall_aware_clock.sleep(within)
-            if job not in self.speakers:
-                self._part(job, incarnation)
+            if job not in self.reporters:
+                self._report_lost(job, incarnation)
 
-        self._keep(declare_lost_after_grace())
+        self._spawn(declare_lost_after_grace())
 
-    def _part(self, job: str, incarnation: int) -> None:
+    def _report_lost(self, job: str, incarnation: int) -> None:
         self._handle(WorkerExited(job, incarnation, ExitCause.LOST, PROCESS_EXITED))
 
-    async def _listen_for(self, first: int) -> None:
+    async def _watch_proxy(self, first: int) -> None:
         heard = None
         while heard != self._proxies[first]:
             heard = self._proxies[first]
             await stall_aware_clock.sleep(heard + PROXY_TIMEOUT - time.monotonic())
         del self._proxies[first]
-        for line in {line for line in self.speakers.values() if line >> 32 == first >> 32}:
-            self.hung_up(line)
+        for connection in {connection for connection in self.reporters.values() if connection >> 32 == first >> 32}:
+            self.disconnected(connection)
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a task and hold a reference to it, since the event loop holds only a weak one."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -1,4 +1,4 @@
-"""Starting the scheduler's actor on this node."""
+"""Starts the scheduler's actor on this node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 
 
-def here() -> NodeAffinitySchedulingStrategy:
+def this_node() -> NodeAffinitySchedulingStrategy:
     """Return the scheduling strategy that keeps an actor on this node, where the pool's folder is."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
@@ -32,5 +32,5 @@ def start_scheduler(
         max_restarts=-1,
         max_task_retries=0,
         num_cpus=0,
-        scheduling_strategy=here(),
+        scheduling_strategy=this_node(),
     ).remote(settings.to_dict(), str(folder), socket, on_verdict)

@@ -20,14 +20,14 @@ from typing import Any
 
 from lightning_core.core.codec import encode_event
 from lightning_core.core.events import Tick
-from lightning_core.storage.journal import Entry, Journal, JournalError, PartOf, Replay, replay
+from lightning_core.storage.journal import Entry, Journal, JournalError, JournalPart, Replay, replay
 
 TICK = encode_event(Tick())
 # Kinds of events that concern the whole pool, and so every excerpt.
 POOL_EVENTS = ("tick", "close", "workers_lost", "devices_unavailable")
 
 
-def find(part: PartOf) -> Path | None:
+def find(part: JournalPart) -> Path | None:
     """Return the journal in which the jobs of a part were submitted, None if it no longer exists.
 
     A pool archives a journal once all of its jobs have ended.
@@ -43,7 +43,7 @@ def find(part: PartOf) -> Path | None:
     return None
 
 
-def write(part: PartOf, path: Path) -> bool:
+def write(part: JournalPart, path: Path) -> bool:
     """Write the part as it is now, and return whether all of its jobs have ended.
 
     Args:
@@ -69,7 +69,7 @@ def write(part: PartOf, path: Path) -> bool:
     return not running
 
 
-def with_workers(part: PartOf) -> set[str]:
+def with_workers(part: JournalPart) -> set[str]:
     """Return the jobs of a part that have a worker; a worker may still be saving after its job has ended.
 
     Raises:
@@ -96,7 +96,7 @@ def with_workers(part: PartOf) -> set[str]:
     return set(workers)
 
 
-def compare(journal: Journal, part: PartOf) -> Replay:
+def compare(journal: Journal, part: JournalPart) -> Replay:
     """Replay the whole journal, and compare each entry of the part with it.
 
     Raises:
@@ -111,7 +111,7 @@ def compare(journal: Journal, part: PartOf) -> Replay:
     return again
 
 
-def open_whole(part: PartOf) -> Journal:
+def open_whole(part: JournalPart) -> Journal:
     """Open the whole journal to read it.
 
     Raises:
@@ -126,7 +126,7 @@ def open_whole(part: PartOf) -> Journal:
     return Journal.open(path, read_only=True)
 
 
-def _entries(journal: Journal, part: PartOf) -> Iterator[Entry]:
+def _entries(journal: Journal, part: JournalPart) -> Iterator[Entry]:
     """Yield the entries of a whole journal that concern the jobs, from their submission until the last has ended."""
     running: set[str] = set()
     for entry in journal.entries(part.submitted_at):

@@ -37,7 +37,7 @@ class JournalError(LightningCoreError, RuntimeError):
     """The journal is missing, damaged, of another version, or does not replay."""
 
 
-class PartOf(NamedTuple):
+class JournalPart(NamedTuple):
     """The pool whose journal another one is a part of. The part concerns some jobs and cannot be replayed alone."""
 
     folder: str
@@ -75,7 +75,9 @@ class Journal:
         self._digest = digest
 
     @classmethod
-    def create(cls, path: Path, settings: Settings, *, durable: bool = True, part_of: PartOf | None = None) -> Self:
+    def create(
+        cls, path: Path, settings: Settings, *, durable: bool = True, part_of: JournalPart | None = None
+    ) -> Self:
         """Create a journal.
 
         Args:
@@ -137,13 +139,13 @@ class Journal:
         return Settings(**json.loads(text))
 
     @property
-    def part_of(self) -> PartOf | None:
+    def part_of(self) -> JournalPart | None:
         """The pool whose journal this one is a part of; None if this one is whole."""
         found = self._connection.execute("SELECT value FROM meta WHERE key = 'part_of'").fetchone()
         if found is None:
             return None
         folder, jobs, submitted_at = json.loads(found[0])
-        return PartOf(folder, tuple(jobs), submitted_at)
+        return JournalPart(folder, tuple(jobs), submitted_at)
 
     def insert(self, entry: Entry) -> None:
         """Insert an entry of the whole journal with its number and digest, in a journal that is a part."""

@@ -32,7 +32,7 @@ from lightning_core.run.differences import differences
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.run.run_folder import read_origin, write_origin
 from lightning_core.storage.excerpt import compare, find, with_workers, write
-from lightning_core.storage.journal import Journal, JournalError, PartOf, replay
+from lightning_core.storage.journal import Journal, JournalError, JournalPart, replay
 from tests.cli.test_cli import SCRIPT, Said, note
 from tests.socket_servers import Pool, until
 
@@ -350,7 +350,7 @@ def test_a_run_is_resumed_by_run_and_a_job_by_resume(
 # ---------------------------------------------------------------------------------------------------- the part
 
 
-def journalled(folder: Path) -> PartOf:
+def journalled(folder: Path) -> JournalPart:
     """A pool of two devices in which others come and go; jobs a and b are submitted at 10 s."""
     from lightning_core.scheduler.settings import Settings
     from lightning_core.server.host import Host
@@ -373,7 +373,7 @@ def journalled(folder: Path) -> PartOf:
     now[0] += 30.0
     host.handle(Tick())
     host.close()
-    return PartOf(str(folder), ("a", "b"), 10.0)
+    return JournalPart(str(folder), ("a", "b"), 10.0)
 
 
 def test_the_part_of_a_journal_tells_of_its_jobs_all_that_the_journal_tells(tmp_path: Path) -> None:

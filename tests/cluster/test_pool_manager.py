@@ -73,15 +73,15 @@ class Stage:
         self.killed: list[Any] = []
         self.refilled: list[WorkerSlot] = []
         self.told = Method(lambda left: None)
-        self.over = Method(lambda incarnations: [False] * len(incarnations))
+        self.ended = Method(lambda incarnations: [False] * len(incarnations))
         self.checkpoints = Method(lambda job: ())
         self.met: list[tuple[str, int]] = []
         self.scheduler = SimpleNamespace(
             event=self.told,
-            over=self.over,
+            have_ended=self.ended,
             checkpoints=self.checkpoints,
-            shares=Method(lambda devices: None),
-            gone=Method(lambda devices: None),
+            register_devices=Method(lambda devices: None),
+            set_unavailable=Method(lambda devices: None),
             placements=Method(self._placements),
         )
         self.launcher = self.new_launcher()
@@ -600,7 +600,7 @@ def test_a_worker_that_another_pool_manager_launched_is_watched_by_asking(stage:
 
 def test_a_job_that_is_over_and_goes_on_is_ended_in_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        stage.over.answer = lambda incarnations: [True] * len(incarnations)
+        stage.ended.answer = lambda incarnations: [True] * len(incarnations)
         stage.spec()
         await stage.launch()
         worker = slot_of(stage).worker
@@ -623,7 +623,7 @@ def test_what_nobody_foresaw_does_not_end_its_watch(
     monkeypatch.setattr(pool_manager, "ERROR_PAUSE", 0.01)
     monkeypatch.setattr(pool_manager, "AWAY_PAUSE", 0.01)
     failures = iter([KeyError("nobody foresaw it"), RayError("away"), TimeoutError()])
-    stage.scheduler.shares.answer = lambda devices: next(failures, None)
+    stage.scheduler.register_devices.answer = lambda devices: next(failures, None)
 
     async def story() -> None:
         stage.spec()
@@ -793,7 +793,7 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
         for error in failures:
             raise error
 
-    stage.scheduler.gone.answer = answer
+    stage.scheduler.set_unavailable.answer = answer
 
     async def story() -> None:
         looking = asyncio.create_task(stage.pool_manager._report_devices("scheduler"))
@@ -812,7 +812,7 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
     asyncio.run(story())
     none: list[Any] = []
     away = [(0, "its node is draining")]
-    assert [devices for (devices,) in stage.scheduler.gone.calls] == [none, none, away, none]
+    assert [devices for (devices,) in stage.scheduler.set_unavailable.calls] == [none, none, away, none]
 
 
 def test_the_next_job_s_module_of_the_same_name_is_another_one(tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, T
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.server import journal_lock, server, sessions
+from lightning_core.server import server, sessions
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.ray_actor import SchedulerActor
+from lightning_core.storage import journal_lock
 from lightning_core.storage.journal import Journal, replay
 from tests.conftest import ROOT
 from tests.socket_servers import Pool, until
@@ -143,30 +144,30 @@ GOOD = {
 }
 
 GARBAGE = {
-    "no JSON": (b"\xff\xfe\n", "not understood: UnicodeDecodeError"),
-    "half a line of JSON": (b'{"id": 1,\n', "not understood: JSONDecodeError"),
-    "a list": (b"[1]\n", "not understood: TypeError"),
-    "nothing asked": (b"{}\n", "not understood: KeyError: 'id'"),
-    "bottomless": (b"[" * 100_000 + b"\n", "not understood: RecursionError"),
-    "no number": (b'{"id": NaN}\n', "NaN is no number"),
+    "no JSON": (b"\xff\xfe\n", "invalid request: UnicodeDecodeError"),
+    "half a line of JSON": (b'{"id": 1,\n', "invalid request: JSONDecodeError"),
+    "a list": (b"[1]\n", "invalid request: TypeError"),
+    "nothing asked": (b"{}\n", "invalid request: KeyError: 'id'"),
+    "bottomless": (b"[" * 100_000 + b"\n", "invalid request: RecursionError"),
+    "no number": (b'{"id": NaN}\n', "numbers must be finite, got NaN"),
     "unknown call": (request("sudo"), "unknown call 'sudo'"),
     "a call that is no word": (request(["close"]), "unknown call ['close']"),  # type: ignore[arg-type]
     "a method that is no call": (request("close"), "unknown call 'close'"),
-    "arguments missing": (request("wait"), "not understood: KeyError: 'job'"),
+    "arguments missing": (request("wait"), "invalid request: KeyError: 'job'"),
     "a job that is a list": (request("wait", job=[], version=0, timeout=1), "expected str, got []"),
     "wait for ever": (b'{"id":1,"protocol":5,"call":"wait","args":{"job":"job","version":0,"timeout":1e999}}\n',
                       "expected a finite number, got inf"),
     "time": (event(kind="tick"), "Tick is not for clients to send"),
     "a submission": (event(kind="submit", jobs=[]), "Submit is not for clients to send"),
     "workers lost": (event(kind="workers_lost"), "WorkersLost is not for clients to send"),
-    "an unknown event": (event(kind="reboot"), "not understood: KeyError: 'reboot'"),
-    "an event with more": (event(**GOOD, more=1), "not understood: TypeError"),
+    "an unknown event": (event(kind="reboot"), "invalid request: KeyError: 'reboot'"),
+    "an event with more": (event(**GOOD, more=1), "invalid request: TypeError"),
     "a count that is a word": (event(**GOOD | {"batches": "9"}), "batches: expected int, got '9'"),
     "a count that is true": (event(**GOOD | {"number": True}), "number: expected int, got True"),
     "a count beyond all": (event(**GOOD | {"batches": 10**400}), "batches: expected int, got 1000"),
     "seconds without end": (event(**GOOD | {"busy": 1e999}), "busy: expected a finite number, got inf"),
     "cells of words": (event(**GOOD | {"cells": [[1, 2, "a"]]}), "cells: value: expected a finite number, got 'a'"),
-    "cells of two": (event(**GOOD | {"cells": [[1, 2]]}), "not understood: TypeError"),
+    "cells of two": (event(**GOOD | {"cells": [[1, 2]]}), "invalid request: TypeError"),
     "a job named 5": (event(kind="cancel", job=5), "job: expected str, got 5"),
     "a target of words": (
         request("launch", specs=[spec(target={"batches": "9"})]), "target batches must be a whole number"),
@@ -325,7 +326,7 @@ def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch:
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
     client.close()
-    until(lambda: not pool.actor._sessions.speakers)
+    until(lambda: not pool.actor._sessions.reporters)
     pool.do(pool.actor.event(Cancel("job")))
     client.launch([spec("job")])
     time.sleep(0.6)
@@ -344,7 +345,7 @@ def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: py
     assert isinstance(back.report(report()), Grant)
     stranger = SocketClient(pool.path)
     with pytest.raises(ConnectionError, match="another process reports for job"):
-        stranger.report(report(2))  # speakers are known again
+        stranger.report(report(2))  # its reporter is known again
     until(lambda: pool.crashed("gone"))
     assert pool.lives("job")
     for one in (back, gone, stranger):
@@ -388,12 +389,12 @@ def test_a_proxy_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.M
     monkeypatch.setattr(sessions, "PROXY_TIMEOUT", 0.5)
     monkeypatch.setattr(sessions, "RECONNECT_GRACE", 0.1)
     first = 7 << 32
-    pool.do(pool.actor.here(first))
+    pool.do(pool.actor.heartbeat(first))
     pool.do(pool.actor.join(JOB, "cpu", None, first + 1))
     pool.do(pool.actor.join(replace(JOB, name="near"), "cpu", None, 1))
     for _ in range(4):
         time.sleep(0.25)
-        pool.do(pool.actor.here(first))
+        pool.do(pool.actor.heartbeat(first))
     assert pool.lives("job")
     until(lambda: pool.crashed("job"))
     assert pool.lives("near")
