@@ -28,13 +28,13 @@ __all__ = ["AUTO", "LOCAL", "PoolUnavailableError", "connect", "home", "is_addre
 
 log = logging.getLogger(__name__)
 
-# How long the helper may take to join a Ray, seconds.
+# Seconds that a proxy may take to join a Ray.
 PROXY_START_SECONDS = 60.0
 AUTO, LOCAL = "auto", "local"
 
 
 class Proxy(NamedTuple):
-    """A helper process that has joined a Ray, and its folder."""
+    """A proxy process that has joined a Ray, and its folder."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -45,28 +45,28 @@ class Proxy(NamedTuple):
         return self.folder / "socket"
 
 
-# By process and address: a forked child has no part in its parent's.
+# By process and address: a forked child does not use the proxies of its parent.
 _proxies: dict[tuple[int, str], Proxy] = {}
 
 
 def home() -> Path:
-    """The folder of the pool that ``lightning-core up`` brings up unless told otherwise."""
+    """Return the folder of the pool that ``lightning-core up`` starts by default."""
     return Path(os.environ.get("LIGHTNING_CORE_HOME", "~/.lightning_core")).expanduser() / "pool"
 
 
 def connect(pool: str = AUTO) -> SocketClient | None:
-    """A client of the pool; nothing has been sent yet.
+    """Return a client of a pool, which has not sent anything yet.
 
     Args:
-        pool: ``"auto"`` for the one whose place ``LIGHTNING_CORE_POOL`` names, else the one that runs on this machine;
-            ``"local"`` for none; else the folder of a pool or the address of a Ray, ``host:port``.
+        pool: ``"auto"`` for the pool that ``LIGHTNING_CORE_POOL`` names, or else the one that runs on this machine;
+            ``"local"`` for none; otherwise the folder of a pool or the address of a Ray, ``host:port``.
 
     Returns:
-        None if there is none, or none is wanted.
+        The client; None if no pool was named and none is up, or with ``"local"``.
 
     Raises:
-        PoolUnavailableError: if a pool was named that cannot be joined, however often one tries.
-        ConnectionError: if a pool was named and cannot be reached.
+        PoolUnavailableError: If the named pool cannot be joined, and retrying will not help.
+        ConnectionError: If the named pool cannot be reached.
     """
     if pool == AUTO:
         pool = os.environ.get("LIGHTNING_CORE_POOL") or AUTO
@@ -79,19 +79,19 @@ def connect(pool: str = AUTO) -> SocketClient | None:
         return SocketClient(_start_proxy(pool))
     head = read_head(Path(pool).expanduser())
     if head is None:
-        raise ConnectionError(f"{pool}: there is no pool; `lightning-core up --folder {pool}` brings one up")
+        raise ConnectionError(f"{pool}: there is no pool; `lightning-core up --folder {pool}` starts one")
     if not is_alive(head):
         raise ConnectionError(f"{pool}: its pool is down")
     return SocketClient(Path(head["socket"]))
 
 
 def is_found(pool: str) -> bool:
-    """Return whether no pool was named, so that the one that is up on this machine is meant."""
+    """Return whether no pool was named: then the one that is up on this machine is used."""
     return pool == AUTO and os.environ.get("LIGHTNING_CORE_POOL", AUTO) == AUTO
 
 
 def describe(about: Mapping[str, Any]) -> str:
-    """Say which pool it is, from what it says of itself.
+    """Return a description of a pool for people, from its own description.
 
     Example::
 
@@ -104,34 +104,34 @@ def describe(about: Mapping[str, Any]) -> str:
 
 
 def kind_of(about: Mapping[str, Any]) -> Literal["cpu", "gpu"]:
-    """Return the kind of a pool's devices, from what it says of itself."""
+    """Return the kind of a pool's devices, from its own description."""
     if about["devices"]:
         return "cpu" if about["devices"][0].startswith("cpu") else "gpu"
-    return "cpu" if about["settings"]["quantum"] < 1 else "gpu"  # they are not known for a moment after a restart
+    return "cpu" if about["settings"]["quantum"] < 1 else "gpu"  # devices are not known for a moment after a restart
 
 
 def is_address(pool: str) -> bool:
-    """Whether it is ``host:port`` and no path."""
+    """Return whether a pool is named by an address, ``host:port``, and not by a path."""
     host, _, port = pool.rpartition(":")
     return bool(host) and port.isdigit() and "/" not in pool
 
 
 def read_head(folder: Path) -> dict[str, Any] | None:
-    """What the pool in a folder noted of itself; None if there is none.
+    """Return the content of ``head.json`` in a pool's folder; None if there is no such file.
 
     Raises:
-        ConnectionError: if the note cannot be understood.
+        ConnectionError: If it cannot be read, or is invalid.
     """
-    note = folder / "head.json"
+    path = folder / "head.json"
     try:
-        head = json.loads(note.read_text())
+        head = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise ConnectionError(f"{note} cannot be read: {error}") from None
+        raise ConnectionError(f"{path} cannot be read: {error}") from None
     kinds = {"pid": int, "started": int, "temp": str, "socket": str, "token": str}
     if not isinstance(head, dict) or not all(isinstance(head.get(key), kind) for key, kind in kinds.items()):
-        raise ConnectionError(f"{note} is no note of a pool")
+        raise ConnectionError(f"{path} was not written by a pool: it must have {', '.join(kinds)}")
     return head
 
 
@@ -145,14 +145,14 @@ def _start_proxy(address: str) -> Path:
     check(address)
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
         log.warning(
-            "RAY_AUTH_MODE=%s: the Ray at %s may not ask for a token; everyone who reaches it can run code there",
+            "RAY_AUTH_MODE=%s: the Ray at %s may require no token; anyone who can reach it can run code there",
             mode,
             address,
         )
     folder = Path(tempfile.mkdtemp(prefix="lc-"))
     errors = folder / "errors"
     command = [sys.executable, "-m", "lightning_core.server.proxy", address, str(folder / "socket")]
-    with errors.open("wb") as file:  # not a pipe: it would never be read
+    with errors.open("wb") as file:  # not a pipe, which nothing would read
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=file)
     proxy = _proxies[key] = Proxy(process, folder)
     try:

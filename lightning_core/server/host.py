@@ -1,6 +1,6 @@
-"""What every driver of a live scheduler shares: the journal, the clock, and recovery.
+"""What every process with a live scheduler needs: the journal, the clock, and recovery.
 
-A host is not thread-safe: its driver makes one call at a time.
+A host is not thread-safe: the process makes one call at a time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journal import Journal, replay
 
 Clock = Callable[[], float]
-# A disk that is full is full for the next event too. Each one that fails costs a replay, so the next is tried after so
-# many seconds at least, and so many times what the replay took: meanwhile there is time to answer questions.
-REFUSE, RARELY = 1.0, 10.0
+# A full disk fails for the next event too, and each failure costs a replay. The next event is tried after this many
+# seconds at least, and this many times the duration of the replay, so that queries can be answered in between.
+MIN_RETRY_PAUSE, PAUSE_PER_REPLAY = 1.0, 10.0
 
 
 class EventNotPersistedError(LightningCoreError, RuntimeError):
@@ -90,7 +90,7 @@ class Host:
 
     def _handle(self, event: Event, now: float) -> list[Answer]:
         if (left := self._refuses_until - self._clock()) > 0:
-            raise EventNotPersistedError(f"{self._trouble}; nothing is taken in for {left:.0f} s")
+            raise EventNotPersistedError(f"{self._trouble}; the next attempt is in {left:.0f} s")
         try:
             answers = self.scheduler.handle(event, now)
             reach("host.decided")
@@ -100,7 +100,7 @@ class Host:
             began = self._clock()
             self._go_back()
             self._trouble = f"the journal cannot be written: {error}"
-            self._refuses_until = self._clock() + max(REFUSE, RARELY * (self._clock() - began))
+            self._refuses_until = self._clock() + max(MIN_RETRY_PAUSE, PAUSE_PER_REPLAY * (self._clock() - began))
             raise EventNotPersistedError(self._trouble) from error
         except Exception:
             self._go_back()

@@ -1,7 +1,7 @@
-"""Tells within seconds, and in words, why a pool at the address of a Ray cannot be joined; Ray itself takes twenty.
+"""Finds out within seconds why the pool at an address cannot be joined, where Ray itself takes 20 s.
 
-The caller looks whether a Ray listens there and whether it has a token to show (:func:`check`); the proxy, which has
-Ray, asks whether the token is right (:func:`ask`).
+The caller checks that a Ray listens at the address and that there is a token to show (:func:`check`). The proxy, which
+imports Ray, checks that the token is accepted (:func:`ask`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from lightning_core.errors import LightningCoreError
 
-# Seconds within which a Ray says that it is one. None answers later unless its machine is in trouble.
-ANSWERS = 5.0
-# How a connection of HTTP/2 begins, which Ray speaks, and the kind of frame that is answered first (RFC 9113, 3.4).
+# Seconds within which a Ray answers.
+ANSWER_TIMEOUT = 5.0
+# Beginning of an HTTP/2 connection, Ray's protocol, and the type of the first frame of the answer (RFC 9113, 3.4).
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 SETTINGS = 4
-# Exit code of the proxy where no further try would help.
+# Exit code of the proxy if retrying will not help.
 UNUSABLE = 3
 TOKEN_FILE = Path(".ray") / "auth_token"
 
@@ -29,29 +29,31 @@ class PoolUnavailableError(LightningCoreError, ConnectionError):
 
 
 def check(address: str, environment: Mapping[str, str] = os.environ) -> None:
-    """See to it that a Ray listens at an address, and that there is a token to show it.
+    """Check that a Ray listens at an address, and that there is a token to show.
 
     Args:
-        address: ``host:port``.
-        environment: in which Ray will look for the token.
+        address: Address, ``host:port``.
+        environment: Environment in which Ray will look for the token.
 
     Raises:
-        PoolUnavailableError: if it is no Ray that listens, or no token or no Ray is to be found here.
+        PoolUnavailableError: If another program listens there, or there is no token, or Ray is not installed.
         ConnectionError: If nothing listens there, or nothing answers.
     """
     if find_spec("ray") is None:
-        raise PoolUnavailableError(f"{address}: the address of a pool needs Ray, which is not installed; "
-                           "run pip install 'lightning-core-learning[ray]'")  # fmt: skip
+        raise PoolUnavailableError(
+            f"{address}: joining a pool by its address needs Ray, which is not installed; "
+            "run pip install 'lightning-core-learning[ray]'"
+        )
     if environment.get("RAY_AUTH_MODE", "token") == "token":
-        token_place(address, environment)
-    _look(address, encrypted=environment.get("RAY_USE_TLS", "0") == "1")
+        token_source(address, environment)
+    _check_listener(address, encrypted=environment.get("RAY_USE_TLS", "0") == "1")
 
 
-def token_place(address: str, environment: Mapping[str, str]) -> str:
-    """Return where Ray finds the token that it shows, in words.
+def token_source(address: str, environment: Mapping[str, str]) -> str:
+    """Return where Ray finds the token that it shows: a variable or a file.
 
     Raises:
-        PoolUnavailableError: if there is none.
+        PoolUnavailableError: If there is no token.
     """
     if environment.get("RAY_AUTH_TOKEN"):
         return "RAY_AUTH_TOKEN"
@@ -64,56 +66,57 @@ def token_place(address: str, environment: Mapping[str, str]) -> str:
     except FileNotFoundError:
         words = f"{path} does not exist" if told else "RAY_AUTH_TOKEN is not set"
     except (OSError, UnicodeDecodeError) as error:
-        words = f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
-    raise PoolUnavailableError(f"{address}: no token to show to the pool: {words}; {_what_to_do()}")
+        words = f"{path} cannot be read: {getattr(error, 'strerror', None) or 'not a text file'}"
+    raise PoolUnavailableError(f"{address}: there is no token to show to the pool: {words}; {_what_to_do()}")
 
 
 def ask(address: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Ask the Ray at an address whether it takes our token. Imports Ray.
+    """Ask the Ray at an address whether it accepts the token; this imports Ray.
 
     Raises:
-        PoolUnavailableError: if it does not.
+        PoolUnavailableError: If it does not.
     """
     import ray
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # private, as is all that asks once only
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # private; all public ways retry
 
     try:
         GcsClient(address=address)
     except ray.exceptions.AuthenticationError:
-        place = token_place(address, environment)
+        source = token_source(address, environment)
         raise PoolUnavailableError(
-            f"{address}: the pool there refuses the token in {place}: it is another pool's, or an old one; "
+            f"{address}: the pool refuses the token in {source}: it is another pool's token, or an old one; "
             + _what_to_do()
         ) from None
 
 
 def _what_to_do() -> str:
     return (
-        "`lightning-core up` printed the file of the token on the pool's machine: put its content into RAY_AUTH_TOKEN, "
-        "or a copy's path into RAY_AUTH_TOKEN_PATH"
+        "`lightning-core up` printed the path of the token's file on the pool's machine: set RAY_AUTH_TOKEN to its "
+        "content, or RAY_AUTH_TOKEN_PATH to the path of a copy"
     )
 
 
-def _look(address: str, encrypted: bool) -> None:
+def _check_listener(address: str, encrypted: bool) -> None:
     host, _, port = address.rpartition(":")
     if not 0 < int(port) < 65536:
         raise PoolUnavailableError(f"{address}: a port must be 1 to 65535, got {port}")
-    right = "is this the address that `lightning-core up` printed as its Ray's"
+    question = "is this the address of the Ray that `lightning-core up` printed"
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), ANSWERS) as line:
-            if encrypted:  # it would want to see a certificate first
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_TIMEOUT) as connection:
+            if encrypted:  # it asks for a certificate first
                 return
-            line.sendall(PREFACE)
-            said = line.recv(9)
+            connection.sendall(PREFACE)
+            frame = connection.recv(9)
     except TimeoutError:
-        raise ConnectionError(f"{address}: no answer within {ANSWERS:.0f} s; {right}, and can its machine be reached?"
-                              ) from None  # fmt: skip
+        raise ConnectionError(
+            f"{address}: no answer within {ANSWER_TIMEOUT:.0f} s; {question}, and can its machine be reached?"
+        ) from None
     except ConnectionResetError:
-        said = b""
+        frame = b""
     except socket.gaierror:
-        raise ConnectionError(f"{address}: there is no machine named {host}; {right}?") from None
+        raise ConnectionError(f"{address}: there is no machine named {host}; {question}?") from None
     except OSError as error:
         words = "nothing listens there" if isinstance(error, ConnectionRefusedError) else error.strerror or str(error)
-        raise ConnectionError(f"{address}: {words}; is the pool up, and {right}?") from None
-    if said[3:4] != bytes((SETTINGS,)):
-        raise PoolUnavailableError(f"{address}: what listens there is no Ray; {right}?")
+        raise ConnectionError(f"{address}: {words}; is the pool up, and {question}?") from None
+    if frame[3:4] != bytes((SETTINGS,)):
+        raise PoolUnavailableError(f"{address}: the program that listens there is not Ray; {question}?")

@@ -150,7 +150,7 @@ def test_without_a_pool(words: list[str], tmp_path: Path, capsys: pytest.Capture
     assert (said.code, said.err) == (2, "error: no pool is up; `lightning-core up` brings one up\n")
     said = Said(capsys, *words, "--pool", "there")
     assert (said.code, said.err) == (
-        2, "error: there: there is no pool; `lightning-core up --folder there` brings one up\n")  # fmt: skip
+        2, "error: there: there is no pool; `lightning-core up --folder there` starts one\n")  # fmt: skip
     note(tmp_path / "there", started=1)
     said = Said(capsys, *words, "--pool", "there")
     assert (said.code, said.err) == (2, "error: there: its pool is down\n")
@@ -168,9 +168,9 @@ def test_a_pool_whose_scheduler_does_not_answer(tmp_path: Path, capsys: pytest.C
     [
         ("", "cannot be read: Expecting value"),
         ("\x00\x01", "cannot be read"),
-        ("[1]", "is no note of a pool"),
-        ('{"pid": "1"}', "is no note of a pool"),
-        ('{"pid": 1, "started": null, "temp": "", "socket": "", "token": ""}', "is no note of a pool"),
+        ("[1]", "was not written by a pool"),
+        ('{"pid": "1"}', "was not written by a pool"),
+        ('{"pid": 1, "started": null, "temp": "", "socket": "", "token": ""}', "was not written by a pool"),
     ],
 )
 def test_a_note_that_is_garbage(text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

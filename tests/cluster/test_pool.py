@@ -220,7 +220,7 @@ def test_a_wrong_token_is_told_in_words(shell: Shell) -> None:
     assert head is not None
     address = head["address"]
     told = shell.command("status", "--pool", address, code=2, RAY_AUTH_TOKEN="0" * 64)
-    assert "the pool there refuses the token in RAY_AUTH_TOKEN" in told
+    assert "the pool refuses the token in RAY_AUTH_TOKEN" in told
     assert "Traceback" not in told
 
 

@@ -52,13 +52,14 @@ def test_a_ray_is_known_by_its_first_words(listener: socket.socket) -> None:
 @pytest.mark.parametrize("words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b""])
 def test_something_else_listens_there(words: bytes, listener: socket.socket) -> None:
     with pytest.raises(
-        probe.PoolUnavailableError, match=r"what listens there is no Ray; is this the address that `lightning-c"
+        probe.PoolUnavailableError,
+        match=r"the program that listens there is not Ray; is this the address of the Ray that `",
     ):
         probe.check(answering(listener, words), TOKEN)
 
 
 def test_somebody_listens_who_says_nothing(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "ANSWERS", 0.2)
+    monkeypatch.setattr(probe, "ANSWER_TIMEOUT", 0.2)
     with pytest.raises(ConnectionError, match="no answer within 0 s") as caught:
         probe.check(f"127.0.0.1:{listener.getsockname()[1]}", TOKEN)
     assert not isinstance(caught.value, probe.PoolUnavailableError)  # it may be a Ray in trouble: scripts look again
@@ -69,7 +70,7 @@ def test_somebody_listens_who_says_nothing(listener: socket.socket, monkeypatch:
     [
         (
             "127.0.0.1:1",
-            "nothing listens there; is the pool up, and is this the address that `lightning-core up` printed",
+            "nothing listens there; is the pool up, and is this the address of the Ray",
         ),
         ("127.0.0.1:99999", "a port must be 1 to 65535, got 99999"),
         ("nowhere.invalid:6379", "there is no machine named nowhere.invalid"),
@@ -88,7 +89,10 @@ def test_no_token_to_show(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     (tmp_path / "empty").write_text("\n")
     for environment, words in (
-        (home, "RAY_AUTH_TOKEN is not set; `lightning-core up` printed the file of the token on the pool's machine"),
+        (
+            home,
+            "RAY_AUTH_TOKEN is not set; `lightning-core up` printed the path of the token's file on the pool's machine",
+        ),
         (home | {"RAY_AUTH_TOKEN_PATH": "/nowhere/token"}, "/nowhere/token does not exist"),
         (home | {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "empty")}, "empty is empty"),
         (home | {"RAY_AUTH_TOKEN_PATH": str(tmp_path)}, "cannot be read: Is a directory"),
@@ -97,7 +101,7 @@ def test_no_token_to_show(tmp_path: Path) -> None:
             probe.check("127.0.0.1:1", environment)
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
-    assert probe.token_place("x:1", home) == str(tmp_path / ".ray" / "auth_token")
+    assert probe.token_source("x:1", home) == str(tmp_path / ".ray" / "auth_token")
     with pytest.raises(ConnectionError, match="nothing listens"):
         probe.check("127.0.0.1:1", home)
 
@@ -124,7 +128,7 @@ def test_a_script_that_can_never_join_trains_by_itself(
     assert not join().is_fallback
     assert not join().is_fallback
     [told] = [record.getMessage() for record in caplog.records]
-    assert told.startswith("a: training without the pool: 127.0.0.1:1: no token to show to the pool: RAY_AUTH")
+    assert told.startswith("a: training without the pool: 127.0.0.1:1: there is no token to show to the pool: RAY_AUTH")
 
 
 def test_a_pool_that_is_not_up_yet_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +153,8 @@ def test_a_wrong_token_is_told_before_ray_gives_up(local_ray: None) -> None:
         done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
         print(f"told after {time.monotonic() - began:.1f} s")
         assert done.returncode == 2
-        words = f"{address}: the pool there refuses the token in RAY_AUTH_TOKEN: it is another pool's, or an old one"
-        assert done.stderr.startswith(f"error: {words}; `lightning-core up` printed the file of the token")
+        words = f"{address}: the pool refuses the token in RAY_AUTH_TOKEN: it is another pool's token, or an old one"
+        assert done.stderr.startswith(f"error: {words}; `lightning-core up` printed the path of the token's file")
         assert done.stderr.count("\n") == 1
 
         line = [sys.executable, "-m", "tests.script", "a", "60s", "1500"]

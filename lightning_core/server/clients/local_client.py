@@ -1,4 +1,4 @@
-"""The scheduler beside one Trainer, in its own process: no Ray, no cluster, the same forecasts and verdicts."""
+"""A scheduler in the process of a Trainer, without Ray: the same forecasts and verdicts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lightning_core.server.host import Host
 
 
 class LocalClient:
-    """A client that is its own driver.
+    """A client with a scheduler of its own; implements :class:`lightning_core.core.protocols.Client`.
 
     Args:
-        settings: of the scheduler.
-        journal: file to keep; None keeps nothing.
+        settings: Settings of the scheduler; None for the defaults.
+        journal: Path of the journal; None for no journal.
 
     Example::
 
@@ -35,11 +35,11 @@ class LocalClient:
         self._news = threading.Condition()
 
     def join(self, job: Job, device: str) -> JoinReply:
-        """Adds a job, alone on the device; its deadline counts from now."""
+        """Add a job, alone on the device; its deadline counts from now."""
         self.event(Submit((job,)))
         with self._news:
-            if isinstance(word := self._host.scheduler.directive(job.name), End):
-                raise JoinRefusedError(f"{job.name}: {word.reason}")
+            if isinstance(directive := self._host.scheduler.directive(job.name), End):
+                raise JoinRefusedError(f"{job.name}: {directive.reason}")
             return JoinReply(self._host.scheduler.incarnation(job.name), ())
 
     def report(self, report: Report) -> Directive | None:
@@ -69,12 +69,12 @@ class LocalClient:
                 self._news.notify_all()
 
     def status(self) -> list[JobStatus]:
-        """Every job as of now."""
+        """Return the status of every job as of now."""
         with self._news:
             self._host.catch_up()
             return self._host.scheduler.status()
 
     def close(self) -> None:
-        """Closes the journal, if one is kept."""
+        """Close the journal, if there is one."""
         with self._news:
             self._host.close()

@@ -108,7 +108,7 @@ class SocketClient:
                 connection.sendall(json.dumps(request, separators=(",", ":")).encode() + b"\n")
                 text = answers.readline()
                 if not text.endswith(b"\n"):
-                    raise OSError("it hung up")
+                    raise OSError("it closed the connection")
                 answer = json.loads(text)
             except (OSError, ValueError) as error:
                 self._hang_up()
@@ -146,5 +146,5 @@ def _directive_from_dict(value: dict[str, Any] | None) -> Directive | None:
         return None
     directive = answer_from_dict(value)
     if not isinstance(directive, Grant | End):
-        raise ConnectionError(f"the pool answered with what is no directive: {directive}")
+        raise ConnectionError(f"the pool must answer with a directive, got {directive}")
     return directive
