@@ -1,4 +1,4 @@
-"""One Ray a session, one pool of warm workers: bringing them up costs more than most tests."""
+"""Fixtures of all tests: one Ray for the session, and pools of warm workers, which take long to start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lightning_core.cluster.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
-# Who is begun in the background of a shell has Ctrl-C ignored, and so has all that it starts: scripts would not leave.
+# A process started in the background of a shell ignores Ctrl-C, and so do its children: scripts would not leave.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -39,12 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What needs a GPU says so where there is none."""
+    """Skip tests that need a GPU where there is none."""
     if item.get_closest_marker("gpu") is not None:
         import torch
 
         if not torch.cuda.is_available():
             pytest.skip("no GPU here")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test-ray` collects the files in which the marker stands: a test marked from elsewhere would never run."""
+    for item in items:
+        if item.get_closest_marker("cluster") and "mark.cluster" not in item.path.read_text():
+            raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.cluster in the test's own file")
 
 
 def debian(program: str) -> str:
@@ -62,8 +69,8 @@ def debian(program: str) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nobody_s_pool(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test joins the pool of whoever runs the tests."""
+def no_pool_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the tests from joining the pool of the user who runs them."""
     for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
         del os.environ[name]
     os.environ["LIGHTNING_CORE_HOME"] = str(tmp_path_factory.mktemp("nobody"))

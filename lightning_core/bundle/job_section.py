@@ -117,6 +117,19 @@ class _Terms:
             )
 
 
+def _is_named_mapping(name: Any, section: Any, problems: Problems) -> bool:
+    """Return whether a job has a valid name and is a mapping; add a problem otherwise."""
+    if not is_name(name):
+        quote = "" if isinstance(name, str) else "; quote it"
+        problems.add(f"a name is {NAME_RULE}, got {name!a}{quote}")  # !a shows letters that only look alike by code
+    elif not isinstance(section, Mapping):
+        given = "empty" if section is None else f"got {section!r}"
+        problems.add(f"{given}; expected a mapping with deadline, target and a config")
+    else:
+        return True
+    return False
+
+
 def read_job(
     name: Any,
     section: Any,
@@ -143,13 +156,7 @@ def read_job(
         The job; None, with the problems added, if anything is wrong.
     """
     before = len(problems.messages)
-    if not is_name(name):
-        quote = "" if isinstance(name, str) else "; quote it"
-        problems.add(f"a name is {NAME_RULE}, got {name!a}{quote}")  # !a shows letters that only look alike by code
-        return None
-    if not isinstance(section, Mapping):
-        given = "empty" if section is None else f"got {section!r}"
-        problems.add(f"{given}; expected a mapping with deadline, target and a config")
+    if not _is_named_mapping(name, section, problems):
         return None
     problems.check_keys(section, JOB_KEYS)
     config, position = read_config(section, folder, problems, allow)

@@ -212,6 +212,7 @@ def test_the_scheduler_s_process_imports_neither_torch_nor_lightning() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.nightly  # tests/scheduler/test_allocation.py holds the same without workers
 def test_more_jobs_than_fit_in_memory_come_in_as_others_end(cluster: Cluster, tmp_path: Path) -> None:
     names = ("a", "b", "c", "d", "e")
     seen = Seen()

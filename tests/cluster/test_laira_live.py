@@ -17,7 +17,8 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from lightning_core.cluster.cluster import Cluster
 
-pytestmark = pytest.mark.cluster
+# Nightly: tests/policies/test_laira_slices.py holds the same without workers.
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 SLICE = 1.0
 

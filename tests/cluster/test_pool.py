@@ -120,7 +120,7 @@ def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: 
     def unevenness() -> float:
         """Most over least batches that a job has done within some seconds."""
         before = shell.jobs()
-        time.sleep(8)
+        time.sleep(5)
         after = shell.jobs()
         done = [after[name].batches - before[name].batches for name in names]
         return max(done) / max(min(done), 1)
