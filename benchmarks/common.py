@@ -64,7 +64,7 @@ def _shown(path: Path) -> str:
 def add_files(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where figures are written."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
-    text = "merge the figures into this record, such as docs/results.json; only the same command's are replaced"
+    text = "merge the figures into this record, such as docs/results.json (replaces figures of the same command)"
     parser.add_argument("--results", type=Path, metavar="FILE", help=text)
 
 
