@@ -74,6 +74,13 @@ class Pool:
             self.client.event(Resume(name))
         return throughputs
 
+    def cancel_jobs(self) -> None:
+        """Cancel the jobs of the bundle, and wait until no job has a device."""
+        for name in LAUNCHED:
+            self.command("cancel", name)
+        while any(job.devices for job in self.client.status()[1]):
+            time.sleep(0.2)
+
     def seconds_until_share(self, share: float, jobs: int) -> float:
         """Return the seconds until this many jobs have that share."""
         began = time.monotonic()
@@ -108,11 +115,8 @@ def measure(size: Size) -> Figures:
             kill = pool.seconds_until_share(1 / 4, 4)
             scripts[1].send_signal(signal.SIGINT)
             leave = pool.seconds_until_share(1 / 3, 3)
-            for name in LAUNCHED:
-                pool.command("cancel", name)
+            pool.cancel_jobs()
             scripts[1].wait(30)
-            while any(job.devices for job in pool.client.status()[1]):
-                time.sleep(0.2)
             time.sleep(1.0)  # the last jobs write their stamps as they leave
             stamps = {name: read_stamps(pool.stamps(name)) for name in NAMES[1:]}
         finally:

@@ -10,7 +10,6 @@ resized, and the last loss must be that of such a training, up to the difference
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -20,13 +19,14 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import ray
 import torch
 
 from benchmarks.common import Figures, Size, main, table
+from benchmarks.live.cold_resizes import Timed, cold_resizes
 from benchmarks.live.numbered_training import check_order, mean_losses, seen_samples
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
@@ -36,15 +36,6 @@ from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline
 LOOSE, TIGHT = 36_000.0, 12.0
 # Seconds between two resizes.
 SECONDS_BETWEEN = 2.5
-
-
-class Timed(NamedTuple):
-    """One resize."""
-
-    ranks: int
-    """Ranks after it."""
-    seconds: float
-    """Seconds from the decision to the first batch of all ranks."""
 
 
 class Warm:
@@ -168,71 +159,6 @@ def _timed(journal: Path, incarnations: Path, offset: float) -> list[Timed]:
     return found
 
 
-class Cold:
-    """The same training as processes that a person starts, which save and exit when a file appears.
-
-    Args:
-        folder: Folder of the checkpoint and of the record of incarnations.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def resize(self, ranks: int) -> float:
-        """Stop the processes and start ``ranks`` new ones; return the seconds until their first batch."""
-        began, stop, incarnations = time.monotonic(), self.folder / "stop", self.folder / "incarnations"
-        if self._processes:
-            stop.touch()
-            self.wait()
-            stop.unlink()
-        before = len(incarnations.read_text().splitlines()) if incarnations.exists() else 0
-        from lightning_core.worker.process_group import free_port
-
-        port = free_port()
-        for rank in range(ranks):
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.live.restart",
-                str(self.folder),
-                str(rank),
-                str(ranks),
-                str(port),
-            ]
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            self._processes.append(
-                subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            )
-        while not incarnations.exists() or len(incarnations.read_text().splitlines()) < before + ranks:
-            if any(process.poll() for process in self._processes):
-                raise RuntimeError(
-                    "a process of the cold training failed: run python -m benchmarks.live.restart by hand"
-                )
-            time.sleep(0.01)
-        times = [json.loads(line)[0] for line in incarnations.read_text().splitlines()[before:]]
-        return float(max(times) - began)
-
-    def wait(self) -> None:
-        """Wait for all processes to exit."""
-        for process in self._processes:
-            process.wait()
-        self._processes.clear()
-
-
-def _cold(folder: Path, resizes: int) -> list[Timed]:
-    cold, found = Cold(folder), []
-    cold.resize(1)
-    for number in range(resizes):
-        time.sleep(1.0)
-        ranks = 2 if number % 2 == 0 else 1
-        found.append(Timed(ranks, cold.resize(ranks)))
-    (folder / "stop").touch()
-    cold.wait()
-    return found
-
-
 def _ray_train(folder: Path) -> float:
     folder.mkdir()
     command = [sys.executable, "-m", "benchmarks.live.ray_train", str(folder)]
@@ -257,7 +183,7 @@ def measure(size: Size) -> Figures:
             plain = warm.run("plain", 0, steps, beside=False)
             if size != "quick":
                 figures |= _compare_losses(warm, resizes)
-        cold = _cold(folder / "cold", 2 if size == "quick" else 6)
+        cold = cold_resizes(folder / "cold", 2 if size == "quick" else 6)
         theirs = [Timed(2, _ray_train(folder / f"elastic{n}")) for n in range(3)] if size == "full" else []
     timed: list[Timed] = resized["resizes"]
     if min(np.diff(resized["beside"][::2]), default=1) <= 0:
