@@ -21,7 +21,7 @@ from lightning_core.storage.journal import Journal, replay
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.cli.market_options import MarketOptions
+    from lightning_core.cli.on_market.market_options import MarketOptions
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -111,7 +111,7 @@ def _market_of(arguments: argparse.Namespace) -> MarketOptions | None:
                 words = "needs a run on a market: --market TRACE or --quotes COMMAND"
             raise ValueError(f"--{flag.replace('_', '-')} {words}")
         return None
-    from lightning_core.cli.market_options import MarketOptions
+    from lightning_core.cli.on_market.market_options import MarketOptions
 
     return MarketOptions(arguments.market, arguments.quotes, arguments.interval, arguments.price, arguments.spot_policy,
                     arguments.ray, arguments.provision, arguments.picture)  # fmt: skip
@@ -160,7 +160,7 @@ def _run_in(
     try:
         with recorded_signals(at_once=True):
             if market_options is not None:
-                from lightning_core.cli.market_run import run_on_market
+                from lightning_core.cli.on_market.market_run import run_on_market
 
                 summary = run_on_market(market_options, bundle, run_dir, view, before)
             else:
@@ -189,7 +189,7 @@ def _run_in(
 
 def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.cli.market_options import MarketOptions
+    from lightning_core.cli.on_market.market_options import MarketOptions
     from lightning_core.run.differences import differences
     from lightning_core.run.run_folder import read_origin
 

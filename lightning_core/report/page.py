@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from lightning_core.core.answers import Verdict
@@ -19,14 +18,13 @@ from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.report.chart import CLASSES, chart
+from lightning_core.report.document import document, write_document
 from lightning_core.report.gantt import gantt, swatch, use
-from lightning_core.report.style import STYLE
 from lightning_core.report.svg import escape
 from lightning_core.storage.journal import Journal
 from lightning_core.view.job_line import SYMBOLS
 from lightning_core.view.why import Row, rows
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # Number of grants of a job on the page, the newest ones.
 MAX_GRANTS = 100
 
@@ -58,9 +56,7 @@ def write(journal: Journal, path: Path, title: str = "") -> None:
     """
     history = History.read(journal)
     fill_in(journal, history)
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(page(history, title), encoding="utf-8")
-    os.replace(beside, path)
+    write_document(path, page(history, title))
 
 
 def page(history: History, title: str = "") -> str:
@@ -71,18 +67,15 @@ def page(history: History, title: str = "") -> str:
     if running:
         headline += f", {running} still running"
     cards = "".join(_card(history, job, key) for key, job in enumerate(history.jobs))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(f'{title}: ' if title else '')}{headline}</title><style>{STYLE}</style></head><body><main>"
+    return document(
+        f"{title}: {headline}" if title else headline,
         f'<p class="soft">{escape(title or "Training jobs with deadlines")}</p><h1>{headline}</h1>'
         f"<p>{_intro(history)}</p>{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{_overview(history)}</div>"
         f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_faults(history)}"
         f'<h2>Job by job</h2><div class=panel><ul class="legend">{_legend()}</ul></div>'
         f'<p class="soft">Times of a job count from its submission. Forecasts are those that the scheduler used.</p>'
-        f'<div class="cards">{cards}</div></main></body></html>'
+        f'<div class="cards">{cards}</div>',
     )
 
 

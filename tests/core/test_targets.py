@@ -13,6 +13,7 @@ import pytest
 
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli.status import to_plain
+from lightning_core.core import targets
 from lightning_core.core.answers import End, Grant, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.commands import SetTerms
@@ -69,7 +70,7 @@ def test_a_line_is_a_target_and_a_target_is_a_line(text: str, target: Target) ->
     assert Job("a", 1.0, text).target == target  # type: ignore[arg-type]
 
 
-FORMS = "target must be like 'train_loss<=0.35', 'val_acc>=0.9' or '2000 batches'"
+FORMS = f"target must be like {targets._forms()}"
 WRONG: dict[str, tuple[Any, str]] = {
     "no target": ("soon", f"{FORMS}, got 'soon'"),
     "no sign of ours": ("val_acc>0.9", f"{FORMS}, got 'val_acc>0.9'"),

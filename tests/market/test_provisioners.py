@@ -116,7 +116,7 @@ def test_a_provisioner_is_chosen_by_its_name_or_by_a_command() -> None:
     assert parse_provision("command sh -c 'up 1'") == ("command", ["sh", "-c", "up 1"])
     assert parse_provision("sh -c 'up 1'") == ("command", ["sh", "-c", "up 1"])
     assert parse_provision("autoscaler") == parse_provision(None) == ("autoscaler", [])
-    assert set(PROVISIONERS) == {"autoscaler", "command"}
+    assert {"autoscaler", "command"} <= set(PROVISIONERS)
 
 
 def test_provisioners_are_imported_without_ray() -> None:

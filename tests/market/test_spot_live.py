@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.bundle.problems import BundleError
-from lightning_core.cli.market_options import MarketOptions
-from lightning_core.cli.market_run import draw, read_ledger, write_ledger
+from lightning_core.cli.on_market.market_options import MarketOptions
+from lightning_core.cli.on_market.market_run import draw, read_ledger, write_ledger
 from lightning_core.cloud import command_provisioner
 from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cloud.quotes import MarketFeed

@@ -60,11 +60,10 @@ def as_target(value: object) -> Target:
 
         >>> as_target("val_acc>=0.9")
         LossTarget(metric='val_acc', at_most=None, at_least=0.9, best=1.0, for_evaluations=1)
-        >>> as_target(0.35)
+        >>> as_target(0.35)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: target must be like 'train_loss<=0.35', 'val_acc>=0.9' or '2000 batches', a LossTarget or a \
-BatchTarget, got 0.35; did you mean 'loss<=0.35'?
+        ValueError: target must be like 'train_loss<=0.35', ..., got 0.35; did you mean 'loss<=0.35'?
     """
     if isinstance(value, Target):
         return value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.problems import BundleError
-from lightning_core.cli.market_options import MarketOptions
+from lightning_core.cli.on_market.market_options import MarketOptions
 from lightning_core.cloud import PROVISIONERS, parse_provision
 from lightning_core.cloud.provisioner import Provisioner, count_nodes
 from lightning_core.cloud.quotes import Quotes
