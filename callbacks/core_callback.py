@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -143,7 +142,7 @@ class CoreCallback(pl.Callback):
     @property
     def directive(self) -> Directive | None:
         """The scheduler's newest directive; None between fits and on all ranks but the first."""
-        return None if self._fit is None or self._fit.mailbox is None else self._fit.mailbox.directive
+        return None if self._fit is None or self._fit.mailbox is None else self._fit.mailbox.inbox.directive
 
     @property
     def forecast(self) -> JobForecast | None:
@@ -176,10 +175,9 @@ class CoreCallback(pl.Callback):
         """Return a card with verdict, forecast and curve for notebooks."""
         from lightning_core.report.card import card  # not needed outside notebooks
 
-        record = self._record
+        record, job = self._record, self._options.job
         points = [] if record is None else record.curve.points
         window = 1 if record is None or record.evaluated_in else Settings().window
-        job = self._options.job
         rows = [("best model", self.best_model_path)] if self.best_model_path else []
         return card(job.name, job.target, points, self.forecast, window=window, over=self._fit is None, rows=rows)
 
@@ -291,18 +289,12 @@ class CoreCallback(pl.Callback):
         return JobCheckpointer(self._folder, self._save_every, micro_batches)
 
     def _new_record(self, trainer: pl.Trainer) -> JobRecord:
-        """Return the record of the fit that begins; on rank 0 it continues what the checkpoint held."""
-        record, now = JobRecord(self._terms.job_now(), self._terms.deadline_text), time.time()
+        """Return the record of the fit that begins; on rank 0 of a script it continues what the checkpoint held."""
         found, self._found = self._found, None
-        if not self._options.launched and trainer.is_global_zero:
-            record.take(found, now)
-        record.begin(now)
-        return record
+        continues = trainer.is_global_zero and not self._options.launched
+        return JobRecord.for_fit(self._terms.job_now(), self._terms.deadline_text, found if continues else None)
 
     def _close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
         fit, self._fit = self._fit, None
         if fit is not None:
             fit.close(trainer, error)
-            if fit.mailbox is not None and self._record is not None:
-                forecast = fit.mailbox.final_forecast or fit.mailbox.job_forecast
-                self._record.job_forecast = forecast or self._record.job_forecast

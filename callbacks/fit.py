@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import traceback
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.core.answers import End, JobForecast
-from lightning_core.core.events import Cell, ExitCause, WorkerExited
+from lightning_core.core.events import Cell
 from lightning_core.core.jobs import Capability
 from lightning_core.view.console_lines import logger, watch_bar_of
 
@@ -19,14 +18,15 @@ from .checkpointing.best_model import best_model_saver
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .checkpointing.job_writer import batches_done
 from .control.busy_timer import BusyTimer, GpuTimer, HostTimer
-from .control.fit_signals import JobEnded, JobReleased
+from .control.fit_signals import JobReleased
 from .control.ranks import Ranks, SideAction
 from .control.steering import Steering
 from .elastic.steps import micro_batches_per_step
+from .fit_end import exit_of
 from .job_record import JobRecord
 from .metric_logging import log_metrics, print_line, summary_line
 from .options import Options
-from .reporting.horizon import ended_by, horizon, is_sigterm, seconds_left
+from .reporting.horizon import horizon, seconds_left
 from .reporting.joining import Connect, Connection, Join, device_name
 from .reporting.losses import Losses
 from .reporting.mailbox import Mailbox
@@ -102,7 +102,7 @@ class Fit:
         return "" if self._best is None else self._best.path
 
     def begin(self, trainer: pl.Trainer) -> None:
-        """Before the first batch, which may be one of the sanity check."""
+        """Start reporting, and wait until this process may train; the first batch may be one of the sanity check."""
         if not self._begun:
             self._begun = True
             self._batches = batches_done(trainer)
@@ -113,20 +113,20 @@ class Fit:
         self._leave_if_told()  # nothing was trained since the checkpoint that was loaded
 
     def begin_training(self, trainer: pl.Trainer) -> None:
-        """Before the first training batch: the loaders are set up, so it is known where the training will end."""
+        """Report where the training will end, which is known once the loaders are set up."""
         if self.mailbox is not None:
             self.mailbox.outbox.ends_by = time.monotonic() + seconds_left(trainer)
             self.mailbox.outbox.horizon = horizon(trainer, self._batches, 0, None)
             self.mailbox.hurry_and_ask()  # a target that cannot be met is reported at once
 
     def begin_epoch(self, trainer: pl.Trainer) -> None:
-        """Before the first hook of an epoch."""
+        """Save or leave, if told to, before the first hook of an epoch."""
         self._new_epoch, self._epoch_began = True, self._batches
         if self.steering.leaving or self.steering.saving:
             self._checkpointer.between_epochs(trainer, self._leave_if_told)
 
     def end_batch(self, trainer: pl.Trainer, outputs: Any) -> None:
-        """After a training batch."""
+        """Report a training batch, obey the newest directive, and save what is due."""
         # Lightning divides the loss by this number, which may change from epoch to epoch.
         accumulated = trainer.accumulate_grad_batches if self._automatic else 1
         if accumulated == 1 and not self._is_elastic:
@@ -177,7 +177,7 @@ class Fit:
             log_metrics(trainer, forecast)
 
     def end_evaluation(self, trainer: pl.Trainer, stage: Stage) -> None:
-        """At the end of a validation or an epoch."""
+        """Read the target's number at the end of a validation or an epoch."""
         if self.mailbox is not None:
             self._losses.read_evaluation(trainer, stage, self._batches)
             self._report_bad_losses(self.mailbox)
@@ -188,13 +188,13 @@ class Fit:
         self.report_busy()
 
     def report_busy(self) -> None:
-        """After work that is not a training batch."""
+        """Report work that is not a training batch."""
         if self.mailbox is not None:
             self.mailbox.outbox.in_slow_phase = True
             self.mailbox.outbox.progress = (self._batches, self._timer.batch(), self._losses.rejected)
 
     def end_epoch(self, trainer: pl.Trainer) -> None:
-        """After an epoch and its validation: everything that this training logs has been logged.
+        """Check, after an epoch and its validation, that the target's number has been logged.
 
         Raises:
             MisconfigurationException: If the metric of a launched job was not logged.
@@ -210,22 +210,23 @@ class Fit:
             log.warning("%s: %s", self._name, complaint)
 
     def close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
-        """After the fit, or the exception that ended it."""
+        """Release the device and leave the pool after the fit, or after the exception that ended it."""
         mailbox = self.mailbox
         try:
             busy = self.steering.close()
             if mailbox is not None:
                 mailbox.outbox.progress = (self._batches, busy, self._losses.rejected)
                 self._losses.flush()
-                if error is None and isinstance(mailbox.directive, End):
-                    log_metrics(trainer, mailbox.directive)
+                if error is None and isinstance(mailbox.inbox.directive, End):
+                    log_metrics(trainer, mailbox.inbox.directive)
         finally:  # the device may fail, but the scheduler must be told about the end
             if mailbox is not None:
                 if self._launched:
                     mailbox.close()
                 else:
-                    mailbox.close(_exit_of(trainer, self._name, error), CLOSE_TIMEOUT)
+                    mailbox.close(exit_of(trainer, self._name, error), CLOSE_TIMEOUT)
                     print_line(trainer, summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
+                self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
             self._close_best_model(trainer)
 
     def _report_bad_losses(self, mailbox: Mailbox) -> None:
@@ -235,7 +236,7 @@ class Fit:
         mailbox.outbox.bad_losses = bad
         if bad is not None and (before is None or before.since != bad.since):
             if before is None:  # losses may be NaN again and again: log it once
-                log.warning("%s: the losses are NaN or infinite since batch %s", self._name, f"{bad.since:,}")
+                log.warning("%s: the losses have been NaN or infinite since batch %s", self._name, f"{bad.since:,}")
             mailbox.hurry()
 
     def _deliver(self, cell: Cell) -> None:
@@ -288,12 +289,3 @@ def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Option
     can = frozenset({Capability.HOLD}) if size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})
     job = dataclasses.replace(options.job, can=can, min_devices=size, max_devices=size)
     return Join(job, options.pool, device_name(pl_module.device), options.on_refused)
-
-
-def _exit_of(trainer: pl.Trainer, job: str, error: BaseException | None) -> WorkerExited:
-    """Return how a script has ended."""
-    if error is None or is_sigterm(error) or isinstance(error, KeyboardInterrupt | JobEnded | JobReleased):
-        return WorkerExited(job, 0, *ended_by(trainer, error))
-    message = " ".join(str(error).split()) or "no message"
-    detail = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"
-    return WorkerExited(job, 0, ExitCause.RAISED, detail=detail)

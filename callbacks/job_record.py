@@ -7,6 +7,7 @@ scheduler knows the whole curve from the first report on.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypedDict
@@ -111,6 +112,20 @@ class JobRecord:
     job_forecast: JobForecast | None = None
     resumed: bool = False
     best_model: str = ""
+
+    @classmethod
+    def for_fit(cls, job: Job, deadline: str, entry: object) -> JobRecord:
+        """Return the record of a fit that begins now.
+
+        Args:
+            job: Job as its user wants it.
+            deadline: Deadline as it was written.
+            entry: Entry of the checkpoint that the fit resumes from; None if there is none.
+        """
+        record, now = cls(job, deadline), time.time()
+        record.take(entry, now)
+        record.begin(now)
+        return record
 
     @property
     def target(self) -> Target:

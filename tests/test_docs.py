@@ -236,7 +236,9 @@ def test_the_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_day_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    [printed] = re.findall(r"```text\n(foreseen by[^`]*)\n```", (DOCS / "how-to" / "edge-and-cloud.md").read_text())
+    [printed] = re.findall(
+        r"```text\n(forecast +served[^`]*)\n```", (DOCS / "how-to" / "edge-and-cloud.md").read_text()
+    )
     assert main.main(["place", "simulate", str(ROOT / "examples" / "day.yaml")]) == 0
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[-len(printed.splitlines()) :] == printed.splitlines()

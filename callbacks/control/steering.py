@@ -85,9 +85,9 @@ class Steering:
     def wait_for_start(self) -> None:
         """Wait for the first directive, and hold until this process may train."""
         if self._mailbox is not None and self._launched:
-            self._mailbox.wait(None, FIRST_DIRECTIVE_TIMEOUT)
+            self._mailbox.inbox.wait(None, FIRST_DIRECTIVE_TIMEOUT)
         elif self._mailbox is not None:
-            self._mailbox.wait_for_answer(FIRST_ANSWER_TIMEOUT)
+            self._mailbox.inbox.wait_for_answer(FIRST_ANSWER_TIMEOUT)
         self.obey(SideAction.NOTHING)
 
     def enter(self) -> None:
@@ -135,10 +135,10 @@ class Steering:
         while (action := self._decide(side_actions)) is Action.HOLD:
             self._release(again=False)
             if self._mailbox is not None:
-                self._mailbox.parked_at = self._obeyed
-                self._mailbox.wait(self._obeyed, MAX_WAIT)
+                self._mailbox.inbox.parked_at = self._obeyed
+                self._mailbox.inbox.wait(self._obeyed, MAX_WAIT)
         if self._mailbox is not None:
-            self._mailbox.parked_at = None  # a hold may end without a new directive
+            self._mailbox.inbox.parked_at = None  # a hold may end without a new directive
         self.leaving = action is Action.LEAVE
         if action is Action.STOP:
             self.stopping = True
@@ -161,7 +161,7 @@ class Steering:
     def _decide(self, side_actions: SideAction) -> Action:
         action = Action.GO
         if self._mailbox is not None:
-            directive, known = self._mailbox.directive, self._obeyed
+            directive, known = self._mailbox.inbox.directive, self._obeyed
             self._obeyed = directive
             action = self._action_for(directive)
             if action in (Action.GO, Action.LEAVE) and (self._mailbox.refused or self._check_lease()):
@@ -179,11 +179,11 @@ class Steering:
     def _has_news(self) -> bool:
         mailbox = self._mailbox
         return mailbox is not None and (
-            mailbox.directive is not self._obeyed or bool(mailbox.refused) or self._lease_over(mailbox)
+            mailbox.inbox.directive is not self._obeyed or bool(mailbox.refused) or self._lease_over(mailbox)
         )
 
     def _lease_over(self, mailbox: Mailbox) -> bool:
-        return self._launched and mailbox.unheard_for() > LEASE
+        return self._launched and mailbox.inbox.unheard_for() > LEASE
 
     def _check_lease(self) -> bool:
         """Return whether the lease of a launched job is over; log when that begins."""
@@ -232,7 +232,7 @@ class Steering:
     def _pause(self, seconds: float) -> None:
         """Stand still, unless there is news."""
         assert self._mailbox is not None  # the limit arrived there
-        self._mailbox.wait(self._obeyed, seconds)
+        self._mailbox.inbox.wait(self._obeyed, seconds)
         if self._has_news():
             self.obey(SideAction.NOTHING)
 

@@ -1,4 +1,4 @@
-"""Where a Trainer will end by itself, and what has ended it."""
+"""Where a Trainer will end by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from lightning_core.core.events import ExitCause, Horizon
+from lightning_core.core.events import Horizon
 
 
 def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None) -> Horizon:
@@ -43,47 +43,10 @@ def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None
 
 def seconds_left(trainer: pl.Trainer) -> float:
     """Return the seconds until a Timer (``max_time``) ends the training; infinity if there is none."""
-    left = [callback.time_remaining() for callback in _callbacks_with(trainer, "time_remaining")]
+    left = [callback.time_remaining() for callback in callbacks_with(trainer, "time_remaining")]
     return min((seconds for seconds in left if seconds is not None), default=math.inf)
 
 
-def ended_by(trainer: pl.Trainer, error: BaseException | None = None) -> tuple[ExitCause, str]:
-    """Return how a training that did not fail has ended, and a description of what ended it.
-
-    Args:
-        trainer: Trainer that has ended.
-        error: Exception by which it left ``fit``; None if there was none.
-    """
-    if isinstance(error, KeyboardInterrupt):
-        return ExitCause.INTERRUPTED, "Ctrl-C"
-    if is_sigterm(error):
-        return ExitCause.INTERRUPTED, "SIGTERM"
-    return ExitCause.DONE, "" if error is not None else _limit(trainer)
-
-
-def is_sigterm(error: BaseException | None) -> bool:
-    """Return whether Lightning raised the exception because of SIGTERM, in either of its packages."""
-    return type(error).__name__ == "SIGTERMException"
-
-
-def _limit(trainer: pl.Trainer) -> str:
-    steps, epochs = trainer.max_steps, trainer.max_epochs
-    if trainer.num_training_batches == 0 or trainer.limit_train_batches == 0:
-        return "at once: there are no training batches"
-    if steps is not None and 0 <= steps <= trainer.global_step:
-        return f"at max_steps={steps}"
-    if epochs is not None and 0 <= epochs <= trainer.current_epoch:
-        return f"at max_epochs={epochs}"
-    if seconds_left(trainer) <= 0:
-        return "at max_time"
-    for stopper in _callbacks_with(trainer, "stopped_epoch"):
-        message = getattr(stopper, "stopping_reason_message", None) or ""
-        if message or stopper.stopped_epoch:
-            reason = " ".join(message.partition(" Signaling")[0].rstrip(".").split())
-            return f"by {type(stopper).__name__}" + (f" ({reason})" if reason else "")
-    return "by a callback or the module, which stopped the Trainer" if trainer.should_stop else ""
-
-
-def _callbacks_with(trainer: pl.Trainer, attribute: str) -> list[Any]:
+def callbacks_with(trainer: pl.Trainer, attribute: str) -> list[Any]:
     """Return the callbacks that have an attribute: Lightning's two packages have separate classes."""
     return [callback for callback in trainer.callbacks if hasattr(callback, attribute)]  # type: ignore[attr-defined]

@@ -13,12 +13,13 @@ import contextlib
 import threading
 import time
 
-from lightning_core.core.answers import Directive, End, Grant, JobForecast
+from lightning_core.core.answers import JobForecast
 from lightning_core.core.events import Cell, Checkpoint, WorkerExited
 from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.view.console_lines import inform, logger
 
 from .forecast_watch import ForecastWatch
+from .inbox import Inbox
 from .joining import Connect, Connection, JoinDeferredError
 from .outbox import Outbox
 
@@ -55,10 +56,8 @@ class Mailbox:
     ) -> None:
         self.outbox = Outbox()
         """What the next report will say."""
-        self.directive: Directive | None = None
-        """Newest directive; None before the first."""
-        self.parked_at: Directive | None = None
-        """Directive under which the training thread waits for another one, so that nothing moves."""
+        self.inbox = Inbox()
+        """The newest directive."""
         self.final_forecast: JobForecast | None = None
         """Outcome of the job, once this process has left the pool."""
         self.arbiters: tuple[str, ...] = ()
@@ -73,16 +72,12 @@ class Mailbox:
         self._period = period
         self._hold_timeout = hold_timeout
         self._forecasts = ForecastWatch(asks_forecast)
-        self._news = threading.Condition()
         self._wake = threading.Event()
         self._exited: WorkerExited | None = None
         self._closing = False
         self._close_by = 0.0
-        self._anew = False
         self._lost_at: float | None = None
-        self._heard_at = time.monotonic()
         self._retry_delay = MIN_RETRY_DELAY
-        self._answered = False
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
         self._thread.start()
         if listens:
@@ -113,17 +108,6 @@ class Mailbox:
         """Add a cell to the next report."""
         self.outbox.add(cell)
 
-    def wait(self, known: Directive | None, timeout: float) -> None:
-        """Return when there is a directive other than ``known``, or after ``timeout`` seconds."""
-        with self._news:
-            if self.directive is known:
-                self._news.wait(timeout)
-
-    def wait_for_answer(self, timeout: float) -> None:
-        """Return when the first report was answered or cannot be, or after ``timeout`` seconds."""
-        with self._news:
-            self._news.wait_for(lambda: self._answered, timeout)
-
     def hurry(self) -> None:
         """Report at once."""
         self._wake.set()
@@ -138,13 +122,6 @@ class Mailbox:
         if save != self.outbox.checkpoint:
             self.outbox.checkpoint = save
             self.hurry()
-
-    def unheard_for(self) -> float:
-        """Return the seconds since the scheduler's last answer.
-
-        They also pass while the scheduler hangs, or while this process is stopped.
-        """
-        return time.monotonic() - self._heard_at
 
     def silent_for(self) -> float:
         """Return the seconds since the scheduler is known to be away; 0 if it is not."""
@@ -171,15 +148,14 @@ class Mailbox:
             closing = self._closing
             try:
                 connection = self._connected()
-                forecast_wanted = (
-                    self._forecasts.take_request()
-                )  # before the report: the forecast is about what it says
+                # Before the report: the forecast is about what it says.
+                forecast_wanted = self._forecasts.take_request()
                 self._report(connection)
                 if closing:
                     self._leave(connection)
                     return
-                if self._parked():
-                    self._take(connection.client.wait(self._job, self._version(), self._hold_timeout))
+                if self.inbox.parked:
+                    self.inbox.take(connection.client.wait(self._job, self.inbox.version, self._hold_timeout))
                 alerts = self.outbox.bad_losses is None
                 self._forecasts.poll(connection.client, self._job, now=forecast_wanted, alerts=alerts)
                 self._note_return(connection)
@@ -191,7 +167,7 @@ class Mailbox:
                 self._wake.wait(REJOIN_PERIOD)
             except JoinRefusedError as error:
                 log.warning("%s: no scheduler accepts the job, training continues: %s", self._job, error)
-                self._set_answered()
+                self.inbox.set_answered()
                 return
             except Exception as error:  # training never fails because of a client
                 self._lose(error)
@@ -199,17 +175,17 @@ class Mailbox:
                     return
                 self._wake.clear()
                 self._wake.wait(self._retry_delay)
-            if not self._parked() and not self._wake.wait(self._period) and not self.outbox.has_progress:
+            if not self.inbox.parked and not self._wake.wait(self._period) and not self.outbox.has_progress:
                 self._wake.wait(self._period)
             self._wake.clear()
 
     def _report(self, connection: Connection) -> None:
-        report = self.outbox.make_report(self._job, connection.incarnation, self._version())
+        report = self.outbox.make_report(self._job, connection.incarnation, self.inbox.version)
         if report is not None:
-            self._take(connection.client.report(report))
-            self._anew = False
+            self.inbox.take(connection.client.report(report))
+            self.inbox.renumbered = False
             self.outbox.note_arrival(report)
-            self._set_answered()
+            self.inbox.set_answered()
 
     def _listen(self) -> None:
         """Wait for news in the second thread."""
@@ -219,7 +195,7 @@ class Mailbox:
                 time.sleep(self._period)  # the reporting thread reconnects
                 continue
             try:
-                self._take(connection.client.wait(self._job, self._version(), LISTEN_TIMEOUT))
+                self.inbox.take(connection.client.wait(self._job, self.inbox.version, LISTEN_TIMEOUT))
             except Exception:  # the reporting thread logs it
                 time.sleep(MIN_RETRY_DELAY)
 
@@ -237,7 +213,7 @@ class Mailbox:
         if known is not None and known is not connection:
             if not connection.knows:
                 self.outbox.start_over()
-            self._anew = True
+            self.inbox.renumbered = True
             with contextlib.suppress(OSError):
                 known.client.close()
         return connection
@@ -257,19 +233,13 @@ class Mailbox:
                 self._job, reason, REJOIN_PERIOD,
             )  # fmt: skip
         self.refused, self._lost_at, self._retry_delay = reason, None, MIN_RETRY_DELAY
-        self._set_answered()
-
-    def _set_answered(self) -> None:
-        """Wake the thread that waits for the first answer, which has come or will not come."""
-        with self._news:
-            self._answered = True
-            self._news.notify_all()
+        self.inbox.set_answered()
 
     def _lose(self, error: Exception) -> None:
         if self._lost_at is None:
             log.warning("%s: the scheduler does not answer, training continues: %s", self._job, error)
             self._lost_at = time.monotonic()
-            self._set_answered()
+            self.inbox.set_answered()
         else:
             self._retry_delay = min(2 * self._retry_delay, MAX_RETRY_DELAY)
 
@@ -281,23 +251,3 @@ class Mailbox:
                 self.final_forecast = connection.client.job_forecast(self._job)
             with contextlib.suppress(OSError):
                 connection.client.close()
-
-    def _parked(self) -> bool:
-        # Not a flag that the training thread resets: it may not have run since the news that wakes it.
-        return self.parked_at is not None and self.parked_at is self.directive
-
-    def _version(self) -> int:
-        # A pool that was joined again may count its versions anew.
-        return -1 if self.directive is None or self._anew else self.directive.version
-
-    def _take(self, directive: Directive | None) -> None:
-        self._heard_at = time.monotonic()
-        if directive is not None:
-            with self._news:
-                known = self.directive
-                if not self._anew and isinstance(directive, Grant) and isinstance(known, End):
-                    return  # meant for another incarnation
-                if not self._anew and isinstance(known, Grant) and 0 < directive.version < known.version:
-                    return  # the other thread has heard a newer one
-                self.directive = directive
-                self._news.notify_all()

@@ -17,9 +17,9 @@ DEFAULT = Path("lightning-core-example")
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``init``."""
-    made = command("init", _init, "write an example: five trainings with deadlines, and a script")
+    made = command("init", _init, "write an example: a bundle of five trainings with deadlines, and a script")
     made.add_argument(
-        "folder", type=Path, nargs="?", default=DEFAULT, metavar="DIR", help=f"new or empty (default {DEFAULT})"
+        "folder", type=Path, nargs="?", default=DEFAULT, metavar="DIR", help=f"new or empty folder (default {DEFAULT})"
     )
 
 
@@ -35,11 +35,11 @@ def _init(arguments: argparse.Namespace) -> int:
             copy.write_bytes(source.read_bytes())
     bundle, script = shlex.quote(str(folder / "bundle.yaml")), shlex.quote(str(folder / "training.py"))
     print(f"{folder}: a bundle of five trainings with deadlines, their models, and a script with the callback; next:\n")
-    print("  # played on recordings of the five, in seconds")
+    print("  # simulate them on recorded loss curves, in seconds")
     print(f"  lightning-core simulate {bundle} --policy fifo,edf,triage")
-    print("  # trained for real on one core, in a minute or two")
+    print("  # train them on one core, in a minute or two")
     print(f"  lightning-core run {bundle}")
-    print("  # a script with one callback")
+    print("  # train one of them by a script with the callback")
     print(f"  python {script}")
     if missing := [name for name in ("torch", "lightning", "ray", "jsonargparse") if find_spec(name) is None]:
         are = "is" if len(missing) == 1 else "are"

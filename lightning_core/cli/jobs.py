@@ -1,4 +1,4 @@
-"""Commands about the jobs of a pool: hand them in, look at why they got what they got, steer them."""
+"""Commands about the jobs of a pool: submit them, show why they hold what they hold, steer them."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``submit``, ``why``, ``logs``, ``deadline``, ``devices``, ``pause``, ``resume`` and ``cancel``."""
-    submit = command("submit", _submit, "hand jobs to the pool and return")
+    submit = command("submit", _submit, "submit jobs to the pool and return")
     submit.add_argument("bundle", type=Path, metavar="JOB.yaml", help="bundle file, or a file of one job")
     add_allow_import(submit)
-    why = command("why", _why, "show everything that a job was given, with the reasons")
+    why = command("why", _why, "show every grant, verdict, fault and command of a job, with its reason")
     why.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="run or simulation (default: the pool)")
     logs = command("logs", _logs, "show what a launched job has printed")
     logs.add_argument("-n", "--lines", type=whole_number(0), default=40, metavar="N", help="last N lines (default 40)")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended, or Ctrl-C")
+    logs.add_argument("-f", "--follow", action="store_true", help="follow the log until the job has ended, or Ctrl-C")
     words = "give a job another deadline: a duration from now, or a time such as 18:00 or 2026-11-23T18:00"
     deadline = command("deadline", _deadline, words)
-    devices = command("devices", _devices, "train a job on another number of devices")
-    pause = command("pause", _pause, "let a job stand still, its memory kept")
-    resume = command("resume", _resume, "let a paused job of the pool go on (a run: `run --resume`)")
-    cancel = command("cancel", _cancel, "end a job; its state is saved")
+    devices = command("devices", _devices, "change the number of devices of a job")
+    pause = command("pause", _pause, "pause a job; it keeps its memory")
+    resume = command("resume", _resume, "resume a paused job of the pool (for a run: `run --resume`)")
+    cancel = command("cancel", _cancel, "cancel a job; a launched one is saved first")
     for one in (why, logs, deadline, devices, pause, resume, cancel):
         one.add_argument("job", metavar="JOB")
     deadline.add_argument("when", nargs="+", metavar="WHEN", help="such as 45m, 2 hours, 02:30:00 or 18:00")
-    words = "number of devices; the largest that the job can train on and that is not above it"
+    words = "number of devices; if the job cannot train on that many, the next smaller number that it can"
     devices.add_argument("number", type=whole_number(1), metavar="N", help=words)
-    pause.add_argument("--release", action="store_true", help="save it and free its memory")
+    pause.add_argument("--release", action="store_true", help="save it and free its memory too")
     for one in (submit, why, logs, deadline, devices, pause, resume, cancel):
         add_pool(one)
 
@@ -145,8 +145,8 @@ def _pause(arguments: argparse.Namespace) -> int:
 def _resume(arguments: argparse.Namespace) -> int:
     folder = arguments.job
     if (Path(folder) / "bundle.yaml").is_file() and not has_job(arguments.pool, folder):
-        raise ValueError(f"{folder} is a run: `lightning-core run --resume {folder}` goes on with it")
-    return _steer(arguments, lambda pool: pool.resume(arguments.job), "goes on", after=False)
+        raise ValueError(f"{folder} is a run: `lightning-core run --resume {folder}` resumes it")
+    return _steer(arguments, lambda pool: pool.resume(arguments.job), "resumed", after=False)
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
@@ -154,7 +154,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 
 def _steer(arguments: argparse.Namespace, act: Callable[[Pool], None], done: str, *, after: bool = True) -> int:
-    """Change a job, say so, and, if asked for, say what is believed of it now."""
+    """Change a job and print what was done; if asked for, print its verdict too."""
     with Pool.connect(arguments.pool) as pool:
         act(pool)
         print(f"{arguments.job}: {done}")

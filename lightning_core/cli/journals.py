@@ -1,4 +1,4 @@
-"""Commands about the journal of a run: handle it again, make a report of it, draw it."""
+"""Commands about the journal of a run: replay it, make a report of it, draw it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,30 @@ from lightning_core.storage.journal import Journal, replay
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``replay``, ``report`` and ``picture``."""
-    made = command("replay", _replay, "handle the journal of a run again and compare every answer")
+    made = command("replay", _replay, "replay the journal of a run and compare every answer")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run or a pool, or its journal.db")
-    made = command("report", _report, "write report.html: the whole run on one page")
+    made = command("report", _report, "write report.html, which shows the whole run on one page")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    made.add_argument("--out", type=new_file, metavar="FILE", help="default: report.html in the run's folder")
-    made.add_argument("--tensorboard", type=Path, metavar="DIR", help="write TensorBoard scalars too")
-    made = command("picture", _picture, "draw each job's share of the devices, and its loss")
+    made.add_argument(
+        "--out", type=new_file, metavar="FILE", help="file to write (default: report.html in the run's folder)"
+    )
+    made.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write TensorBoard scalars to this folder")
+    made = command("picture", _picture, "draw the share of the devices and the loss of each job")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    made.add_argument("--out", type=new_file, default=Path("run.png"), metavar="FILE", help="PNG, SVG or PDF")
+    made.add_argument(
+        "--out",
+        type=new_file,
+        default=Path("run.png"),
+        metavar="FILE",
+        help="file to write: PNG, SVG or PDF (default run.png)",
+    )
 
 
 def _replay(arguments: argparse.Namespace) -> int:
     with Journal.open(journal_path(arguments.run_dir), read_only=True) as journal:
         if (part := journal.part_of) is not None:
             again, same = compare(journal, part), True
-            print(f"a part of the journal of the pool at {part.folder}, which was handled again; its jobs are "
+            print(f"part of the journal of the pool at {part.folder}, all of which was replayed; jobs: "
                   f"{', '.join(part.jobs)}", file=sys.stderr)  # fmt: skip
         else:
             again = replay(journal)

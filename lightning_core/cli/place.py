@@ -1,4 +1,4 @@
-"""``lightning-core location``: where the tasks of a day train, at the edge or in the cloud. Nothing is launched."""
+"""``lightning-core place``: plan where the tasks of a day train, at the edge or in the cloud. Nothing is launched."""
 
 from __future__ import annotations
 
@@ -18,58 +18,79 @@ if TYPE_CHECKING:  # solvers take longer to import than most commands to run
     from lightning_core.placement import Placement, Solution, Weights
     from lightning_core.placement.day_simulation import DayResult
 
-# As the planner's own.
+# Optimality gap, the default of the planner too.
 GAP = 1e-3
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """The command with its own commands."""
-    words = "edge and cloud: where tasks train over the day"
+    """Add ``place`` with its subcommands."""
+    words = "plan where tasks train over a day, at the edge or in the cloud"
     commands = command("place", print, words).add_subparsers(required=True, metavar="WHAT")
-    words = "the best plan of a day: tasks by place and period, and what it costs"
+    words = "print the best plan of a day: tasks by location and period, and their cost"
     made = commands.add_parser("plan", help=words, description=words)
     made.set_defaults(run=_plan)
     _add_plan(made)
-    made.add_argument(
-        "--baselines", action="store_true", help="one task after the other, and one period planned, beside it"
-    )
-    made.add_argument("--picture", type=new_file, metavar="FILE", help="PNG, SVG or PDF")
-    made.add_argument("--json", type=new_file, metavar="FILE", help="write where each task is here")
-    words = "a planned day with surges: what is foreseen, what moves, and what could be served"
+    made.add_argument("--baselines", action="store_true", help="compare with two simpler planners")
+    made.add_argument("--picture", type=new_file, metavar="FILE", help="draw the plan: PNG, SVG or PDF")
+    made.add_argument("--json", type=new_file, metavar="FILE", help="write the location of each task to this file")
+    words = "simulate a planned day with surges: what is forecast, what moves, and what is served"
     played = commands.add_parser("simulate", help=words, description=words)
     played.set_defaults(run=_simulate)
     _add_plan(played)
-    played.add_argument("--steps", type=int, default=32, metavar="N", help="of each period (default 32: quarter hours)")
     played.add_argument(
-        "--surge", type=float, default=0.2, metavar="PART", help="that comes in more in an event (default 0.2)"
-    )
-    played.add_argument("--events", type=float, default=1.0, metavar="N", help="for each job and period (default 1)")
-    played.add_argument("--noise", type=float, default=0.02, metavar="PART", help="of what comes in (default 0.02)")
-    played.add_argument("--seed", type=int, default=0, metavar="N", help="of events and noise (default 0)")
-    played.add_argument(
-        "--arrivals", type=Path, metavar="FILE.csv", help="instead: a column a job, a row a step, samples/s of a task"
+        "--steps", type=int, default=32, metavar="N", help="steps of each period (default 32: quarter hours)"
     )
     played.add_argument(
-        "--most", type=float, default=0.5, metavar="PART", help="that a move may cost more than planned (default 0.5)"
+        "--surge",
+        type=float,
+        default=0.2,
+        metavar="FRACTION",
+        help="size of a surge, relative to the planned demand (default 0.2)",
     )
-    played.add_argument("--picture", type=new_file, metavar="FILE", help="loads by place and step: PNG, SVG or PDF")
-    played.add_argument("--json", type=new_file, metavar="FILE", help="write the figures here")
+    played.add_argument(
+        "--events", type=float, default=1.0, metavar="N", help="mean surges of a job in a period (default 1)"
+    )
+    played.add_argument("--noise", type=float, default=0.02, metavar="FRACTION",
+                        help="standard deviation of the demand (default 0.02)")  # fmt: skip
+    played.add_argument("--seed", type=int, default=0, metavar="N", help="seed of surges and noise (default 0)")
+    played.add_argument(
+        "--arrivals",
+        type=Path,
+        metavar="FILE.csv",
+        help="demand to simulate instead: a column for each job, a row for each step, samples/s of a task",
+    )
+    played.add_argument(
+        "--max-extra-cost",
+        type=float,
+        default=0.5,
+        metavar="FRACTION",
+        help="maximum extra cost of a task that moves, relative to its planned cost (default 0.5)",
+    )
+    played.add_argument(
+        "--picture", type=new_file, metavar="FILE", help="draw the load of each location: PNG, SVG or PDF"
+    )
+    played.add_argument("--json", type=new_file, metavar="FILE", help="also write the table to this file")
 
 
 def _add_plan(made: argparse.ArgumentParser) -> None:
-    """Of what a plan is made."""
-    made.add_argument("demands", type=Path, metavar="DEMANDS.yaml", help="nodes, GPUs, levels and jobs")
-    made.add_argument("--cost", type=float, default=0.5, metavar="W", help="weight of money (default 0.5)")
+    """Add the arguments of a plan."""
+    made.add_argument(
+        "demands", type=Path, metavar="DEMANDS.yaml", help="file with periods, nodes, GPUs, levels and jobs"
+    )
+    made.add_argument("--cost", type=float, default=0.5, metavar="W", help="weight of the cost (default 0.5)")
     made.add_argument(
         "--accuracy", type=float, default=0.5, metavar="W", help="weight of the mean accuracy (default 0.5)"
     )
-    made.add_argument("--moves", type=float, default=0.01, metavar="W", help="weight of tasks that move (default 0.01)")
-    made.add_argument("--mean-accuracy", type=float, metavar="A", help="that must be reached at least")
+    made.add_argument("--moves", type=float, default=0.01, metavar="W", help="weight of moved tasks (default 0.01)")
+    made.add_argument("--mean-accuracy", type=float, metavar="A", help="minimum mean accuracy")
     made.add_argument(
-        "--gap", type=float, default=GAP, metavar="PART", help=f"that may be left to the best (default {GAP:g})"
+        "--gap", type=float, default=GAP, metavar="FRACTION", help=f"optimality gap of the solver (default {GAP:g})"
     )
     made.add_argument(
-        "--seconds", type=float, metavar="S", help="at most; with a limit the plan depends on the machine"
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="time limit of the solver; with one, the plan depends on the machine's speed",
     )
 
 
@@ -84,7 +105,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         solution = plan(demands, weights, accuracy=accuracy, gap=arguments.gap, seconds=arguments.seconds)
         placement = solution.placement
     except InfeasibleError as error:
-        print(f"not all can be served: {error}; this is the most:")
+        print(f"not all tasks can be served: {error}; the plan that serves the most:")
         placement, code = error.largest, EXIT_NOT_MET
     _show(placement)
     if solution is not None:
@@ -116,13 +137,13 @@ def _simulate(arguments: argparse.Namespace) -> int:
     else:
         arrivals = read_arrivals(arguments.arrivals, demands)
     limits, weights = (
-        ReconfigurationLimits(arguments.most),
+        ReconfigurationLimits(arguments.max_extra_cost),
         Weights(arguments.cost, arguments.accuracy, arguments.moves),
     )
     found = plan(demands, weights, accuracy=arguments.mean_accuracy, gap=arguments.gap, seconds=arguments.seconds)
-    foreseers = {"as planned": None, **PREDICTORS, "perfect": Perfect()}
-    results = {name: simulate_day(found.placement, arrivals, foreseer, limits) for name, foreseer in foreseers.items()}
-    _tell(results, arrivals)
+    forecasters = {"as planned": None, **PREDICTORS, "perfect": Perfect()}
+    results = {name: simulate_day(found.placement, arrivals, one, limits) for name, one in forecasters.items()}
+    _show_results(results, arrivals)
     if arguments.json:
         body = {name: {key: value for key, value in one._asdict().items() if key != "loads"}
                 for name, one in results.items()}  # fmt: skip
@@ -139,8 +160,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
     return EXIT_MET
 
 
-def _tell(results: Mapping[str, DayResult], arrivals: Mapping[str, FloatArray]) -> None:
-    """What became of the day, by who foresaw it, and how wrong that was."""
+def _show_results(results: Mapping[str, DayResult], arrivals: Mapping[str, FloatArray]) -> None:
+    """Print the result of the day under each forecaster, and the errors of its forecasts."""
     from lightning_core.placement.predictor import PREDICTORS, relative_errors
 
     wrong = relative_errors(list(arrivals.values()))
@@ -149,13 +170,13 @@ def _tell(results: Mapping[str, DayResult], arrivals: Mapping[str, FloatArray]) 
          *([f"{error:.2f}" for error in wrong[name]] if name in PREDICTORS else ["-"] * 3)]
         for name, one in results.items()
     ]  # fmt: skip
-    words = "errors of what is foreseen 1, 2 and 3 steps ahead are in those of persistence: all goes on as it is"
-    header = ["foreseen by", "served", "cost", "moves", "left", "1 ahead", "2 ahead", "3 ahead"]
+    words = "errors of forecasts 1, 2 and 3 steps ahead are relative to those of persistence: the demand stays as it is"
+    header = ["forecast", "served", "cost", "moves", "no room", "1 ahead", "2 ahead", "3 ahead"]
     print_table(header, rows, words)
 
 
 def _show(placement: Placement) -> None:
-    """GPUs by place and period, of those that there are, and the tasks that hold them."""
+    """Print the GPUs that are used at each location in each period, and the number of tasks there."""
     from lightning_core.placement.plan import capacity_of
 
     demands = placement.demands
@@ -179,20 +200,20 @@ def _show(placement: Placement) -> None:
 
 
 def _compare(solution: Solution, weights: Weights, accuracy: float | None, *, baselines: bool) -> None:
-    """What the plan costs and reaches, beside what others would."""
+    """Print cost and accuracy of the plan and of simpler planners."""
     from lightning_core.placement.baselines import incremental, one_period
 
     placement = solution.placement
     named = {"plan": placement}
     if baselines:
-        named["one period planned"] = one_period(placement.demands, weights, solution.ranges, accuracy)
-        named["one after the other"] = incremental(placement.demands, weights, solution.ranges, accuracy)
+        named["one period at a time"] = one_period(placement.demands, weights, solution.ranges, accuracy)
+        named["one task at a time"] = incremental(placement.demands, weights, solution.ranges, accuracy)
     rows = [
         [name, f"{one.cost:.4g}", f"{one.accuracy:.4f}", f"{one.gpu_count:g}", str(one.moves), str(len(one.unserved)),
          f"{solution.ranges.objective(weights, one.cost, one.accuracy, one.moves):.4f}"]
         for name, one in named.items()
     ]  # fmt: skip
-    words = f"no plan has an objective below {solution.bound:.4f}; costs are of a window, all periods together"
+    words = f"no plan has an objective below {solution.bound:.4f}; costs are those of a window, summed over all periods"
     print_table(["", "cost", "accuracy", "GPUs", "moves", "unserved", "objective"], rows, words)
 
 

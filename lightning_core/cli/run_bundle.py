@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``run``."""
-    run = command("run", _run, "run a bundle of jobs to its end, on the pool that is up or on one of its own")
+    run = command("run", _run, "run a bundle of jobs to its end, in the pool that is up or in one of its own")
     run.add_argument("bundle", type=Path, nargs="?", metavar="BUNDLE.yaml")
     run.add_argument(
         "--policy", metavar="NAME", help="policy instead of the bundle's, such as fifo, edf, lara:order=edf"
     )
     run.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, spec and summary")
-    run.add_argument("--json", type=new_file, metavar="FILE", help="write the summary here too")
+    run.add_argument("--json", type=new_file, metavar="FILE", help="also write the summary to this file")
     run.add_argument(
-        "--resume", type=Path, metavar="DIR", help="go on with an interrupted run (a paused job: `resume`)"
+        "--resume", type=Path, metavar="DIR", help="resume an interrupted run (for a paused job: `resume`)"
     )
     run.add_argument("--accept-changes", action="store_true", help="with --resume: accept an edited bundle")
     run.add_argument("--own", action="store_true", help="use a pool of its own even if one is up")
@@ -56,12 +56,12 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="on a market: spot policy for all jobs (default: one is chosen for each job)",
     )
     words = (
-        "on a market, with --ray: name of a provisioner with its words, or a command that is told the wanted number of "
+        "on a market, with --ray: name of a provisioner with its words, or a command that is given the wanted number of "
         "nodes (default: autoscaler, Ray's)"
     )
     run.add_argument("--provision", metavar="COMMAND", help=words)
     run.add_argument(
-        "--picture", type=new_file, metavar="FILE", help="on a market: picture of the intervals, PNG, SVG or PDF"
+        "--picture", type=new_file, metavar="FILE", help="on a market: draw the intervals: PNG, SVG or PDF"
     )
     run.add_argument(
         "--ray",
@@ -154,7 +154,7 @@ def _run_in(
         print(f"warning: {warning}", file=sys.stderr)
     settings = bundle.settings
     view = view_for(sys.stdout, settings.policy, settings.devices)
-    goes_on = f"it goes on with: lightning-core run --resume {run_dir}"
+    goes_on = f"resume it with: lightning-core run --resume {run_dir}"
     workers = settings.devices if market_options is not None else Cluster.workers_of(bundle)
     print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)
     try:
@@ -196,9 +196,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     run_dir = arguments.resume.resolve()
     if not (run_dir / "bundle.yaml").is_file():
         if not run_dir.exists() and has_job(arguments.pool, name := str(arguments.resume)):
-            raise ValueError(
-                f"{name} is a job in the pool: `lightning-core resume {name}` continues it if it is paused"
-            )
+            raise ValueError(f"{name} is a job in the pool: `lightning-core resume {name}` resumes it if it is paused")
         raise ValueError(f"{arguments.resume}: there is no interrupted run here: no bundle.yaml")
     if (note := PoolReference.read(run_dir)) is not None:
         return resume_in_pool(run_dir, note, arguments)
@@ -216,7 +214,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     if changes := differences(before, bundle):
         if not arguments.accept_changes:
             story = [f"bundle changed since the run started: {change}" for change in changes]
-            raise BundleError([*story, "use --accept-changes to go on with it as it is now, or change it back"])
+            raise BundleError([*story, "use --accept-changes to resume with it as it is now, or change it back"])
         for change in changes:
             print(f"changed: {change}")
     else:

@@ -108,7 +108,7 @@ def _unchanged(run_dir: Path, note: PoolReference) -> BundleSpec:
     if changes := differences(before, now):
         raise BundleError([
             *(f"bundle changed since the run started: {change}" for change in changes),
-            "a run in a pool goes on as it was submitted: change it back, and steer its jobs with `lightning-core "
+            "a run in a pool continues as it was submitted: change the bundle back, and steer its jobs with `lightning-core "
             "deadline`, `cancel` and `submit`",
         ])  # fmt: skip
     return now
@@ -164,8 +164,8 @@ def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.
         summary.write(arguments.json)
     if number is not None:
         names = ", ".join(job.name for job in jobs if job.state is not State.ENDED)
-        print(f"the jobs go on in the pool: {names}; `lightning-core status` shows them, `cancel` ends them\n"
-              f"come back to them with: {again}")  # fmt: skip
+        print(f"still running in the pool: {names}; `lightning-core status` shows them, `cancel` ends them\n"
+              f"follow them again with: {again}")  # fmt: skip
     return summary.exit_code
 
 
@@ -192,7 +192,7 @@ def _after(run_dir: Path, note: PoolReference, arguments: argparse.Namespace, *,
 
 def _up(note: PoolReference) -> str:
     folder = "" if Path(note.folder) == home().expanduser().resolve() else f" --folder {note.folder}"
-    return f"`lightning-core up{folder}` brings it up and goes on with its jobs"
+    return f"`lightning-core up{folder}` brings it up and resumes its jobs"
 
 
 def _wait_for_workers(note: PoolReference) -> None:

@@ -1,4 +1,4 @@
-"""``lightning-core simulate``: play a bundle on recorded loss curves, under one or several policies.
+"""``lightning-core simulate``: simulate a bundle on recorded loss curves, under one or several policies.
 
 Each policy gets a folder like that of a live run: journal, summary, report. Nothing is trained, and neither Ray nor
 torch nor Lightning is imported.
@@ -11,15 +11,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.cli.arguments import new_file
+from lightning_core.cli.simulate_options import DELAYS, parse_delays, parse_losses, parse_policies
 from lightning_core.core.answers import Verdict
-from lightning_core.core.durations import format_duration, parse_duration
+from lightning_core.core.durations import format_duration
 from lightning_core.core.names import did_you_mean
 from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
@@ -37,12 +38,11 @@ from lightning_core.view.progress import print_summary
 FOLDER = Path("simulations")
 MAX_DEVICES = 64
 MAX_SEEDS = 10_000
-DELAYS = tuple(field.name for field in fields(Delays))
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``simulate``."""
-    made = command("simulate", _simulate, "play a bundle on recorded loss curves, under one or several policies")
+    made = command("simulate", _simulate, "simulate a bundle on recorded loss curves, under one or several policies")
     made.add_argument(
         "bundle",
         type=Path,
@@ -54,7 +54,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("--policy", action="append", metavar="NAME", help="policy instead of the bundle's; several to "
                       "compare, such as edf,lara:order=edf")  # fmt: skip
     made.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random draws (default 0)")
-    made.add_argument("--seeds", type=int, metavar="N", help="number of seeds to play, from --seed on; prints means "
+    made.add_argument("--seeds", type=int, metavar="N", help="number of seeds to simulate, from --seed on; prints means "
                       "with standard errors, and writes no files but --json")  # fmt: skip
     made.add_argument("--shuffle", action="store_true", help="submit jobs in a random order instead of the file's")
     made.add_argument("--devices", type=int, metavar="N", help="number of devices instead of the bundle's")
@@ -65,7 +65,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("--save-every", type=int, default=0, metavar="N", help="batches between two checkpoints "
                       "(default: a job is saved only when it leaves)")  # fmt: skip
     made.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journals, summaries and reports")
-    made.add_argument("--json", type=new_file, metavar="FILE", help="file for the results of each policy")
+    made.add_argument(
+        "--json", type=new_file, metavar="FILE", help="also write the results of each policy to this file"
+    )
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
@@ -110,75 +112,6 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _write(arguments.json, bundle, outcomes, arguments.seed, delays)
     return EXIT_MET if any(outcome.met == len(bundle.jobs) for outcome in outcomes.values()) else EXIT_NOT_MET
-
-
-def parse_policies(given: Sequence[str]) -> list[str]:
-    """Names with their arguments, of options that hold one or several each.
-
-    Raises:
-        ValueError: if one is there twice.
-
-    Example::
-
-        >>> parse_policies(["fifo,lara:order=edf,explore=5,edf", "rr"])
-        ['fifo', 'lara:order=edf,explore=5', 'edf', 'rr']
-    """
-    policies: list[str] = []
-    for text in given:
-        own: list[str] = []
-        for part in text.split(","):
-            if own and "=" in part and ":" not in part:  # another argument of the policy before it
-                own[-1] += f",{part}"
-            else:
-                own.append(part)
-        policies += own
-    if twice := [policy for policy in policies if policies.count(policy) > 1]:
-        raise ValueError(f"--policy: {twice[0]!r} is there twice")
-    return policies
-
-
-def parse_delays(text: str) -> Delays:
-    """``switch=0.2,report=100ms`` style: names of :class:`Delays`, seconds or durations.
-
-    Raises:
-        ValueError: if a name is unknown or a number out of its range.
-
-    Example::
-
-        >>> parse_delays("switch=0.2,release=3s").switch
-        0.2
-    """
-    values: dict[str, float] = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in DELAYS:
-            raise ValueError(f"--delays: unknown delay {name!r}{did_you_mean(name, DELAYS)}")
-        try:
-            values[name] = float(value) if value[-1:].isdigit() else parse_duration(value)
-        except ValueError:
-            raise ValueError(f"--delays: {name} must be seconds, such as {name}=0.2, got {value!r}") from None
-    return Delays(**values)
-
-
-def parse_losses(text: str) -> dict[str, list[float]]:
-    """Parse times at which workers die, such as ``vit=20m,vit=90s``, into seconds by job.
-
-    Raises:
-        ValueError: If a time cannot be read.
-
-    Example::
-
-        >>> parse_losses("vit=20m,cnn=90s,vit=1h")
-        {'vit': [1200.0, 3600.0], 'cnn': [90.0]}
-    """
-    losses: dict[str, list[float]] = {}
-    for part in filter(None, text.split(",")):
-        name, _, time = part.rpartition("=")
-        try:
-            losses.setdefault(name, []).append(parse_duration(time))
-        except ValueError as error:
-            raise ValueError(f"--lose: {part!r}: {error}") from None
-    return losses
 
 
 def play(
@@ -236,7 +169,7 @@ def _introduce(bundle: PlayedBundle) -> None:
         )
     print("\n".join(_table(rows)))
     if bundle.ceiling is not None:
-        print(f"known in advance, at most {bundle.ceiling} of {len(bundle.jobs)} could be met")
+        print(f"at most {bundle.ceiling} of {len(bundle.jobs)} could be met if the curves were known in advance")
 
 
 def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
@@ -256,7 +189,7 @@ def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
     sums: dict[str, Callable[[Outcome], str]] = {
         "met": lambda outcome: f"{outcome.met} of {len(outcome.jobs)}",
         "switches": lambda outcome: str(outcome.switches),
-        "all over after": lambda outcome: format_duration(outcome.summary.wall),
+        "all ended after": lambda outcome: format_duration(outcome.summary.wall),
         "device busy": lambda outcome: f"{100 * outcome.summary.figures['device_use']:.0f} %",
     }
     if len({played.given.job.weight for played in bundle.jobs}) > 1:

@@ -1,4 +1,4 @@
-"""``lightning-core status``: the pool and its jobs, once, until they have ended, or as JSON."""
+"""``lightning-core status``: the pool and its jobs, once, live, or as JSON."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lightning_core.scheduler.summary import EXIT_MET, best_model
 
 # Jobs that ended longer ago are not shown.
 RECENT_SECONDS = 3600.0
-# Jobs shown of those that go on, and of those that have ended.
+# Jobs shown of those that have not ended, and of those that have.
 MAX_SHOWN = 10
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``status``."""
     status = command("status", _status, "show the pool and its jobs")
-    status.add_argument("--watch", action="store_true", help="until all jobs have ended, or Ctrl-C")
-    status.add_argument("--all", action="store_true", help="jobs that ended long ago too, and more than ten")
-    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument("--watch", action="store_true", help="keep the view open until all jobs have ended, or Ctrl-C")
+    status.add_argument("--all", action="store_true", help="include jobs that ended long ago, and more than ten")
+    status.add_argument("--json", action="store_true", help="print JSON")
     add_pool(status)
 
 
@@ -69,18 +69,18 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
 
 
 def live_first(jobs: Sequence[JobStatus]) -> list[JobStatus]:
-    """Return the jobs that go on in the order of submission, then those that have ended, the newest first."""
+    """Return the jobs that have not ended in the order of submission, then those that have ended, the newest first."""
     ended = [job for job in jobs if job.finished_at is not None]
     ended.sort(key=lambda job: -(job.finished_at or 0.0))
     return [*(job for job in jobs if job.finished_at is None), *ended]
 
 
 def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
-    """Return ten jobs that go on, those that train first, and ten that have ended; and a note about the others."""
+    """Return ten jobs that have not ended, those that train first, and ten that have; and a note about the others."""
     live = sorted((job for job in jobs if job.finished_at is None), key=lambda job: job.share == 0)
     ended = [job for job in jobs if job.finished_at is not None]
     shown = {id(job) for job in (*live[:MAX_SHOWN], *ended[:MAX_SHOWN])}
-    more = [f"{len(group) - MAX_SHOWN} more that {words}" for words, group in (("go on", live), ("have ended", ended))
+    more = [f"{len(group) - MAX_SHOWN} more {words}" for words, group in (("that have not ended", live), ("that have ended", ended))
             if len(group) > MAX_SHOWN]  # fmt: skip
     note = f"and {' and '.join(more)}; `lightning-core status --all` shows them" if more else ""
     return [job for job in jobs if id(job) in shown], note
@@ -88,7 +88,7 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
 
 def _show(now: float, jobs: list[JobStatus], settings: Settings, everything: bool) -> None:
     if not jobs:
-        print("no jobs; `lightning-core submit` hands some to the pool")
+        print("no jobs; submit some with `lightning-core submit`")
         return
     shown, note = (jobs, "") if everything else _first(jobs)
     try:

@@ -17,22 +17,29 @@ MAX_DEVICES = 64
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``up`` and ``down``."""
-    up = command("up", _up, "bring up a pool that outlives this shell")
+    up = command("up", _up, "start a pool that outlives this shell")
     up.add_argument("--devices", type=int, default=1, metavar="N", help="devices to share (default 1)")
-    up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="kind of device (default cpu: a core each)")
+    up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="kind of device (default cpu: one core each)")
     words = "cores of each device of a CPU pool (default 1)"
     up.add_argument("--cores", type=whole_number(1, 1024), default=1, metavar="N", help=words)
-    words = "maximum number of launched jobs in memory (default two a device)"
+    words = "maximum number of launched jobs in memory (default: two for each device)"
     up.add_argument("--resident", type=int, metavar="N", help=words)
-    up.add_argument("--policy", default=Settings().policy, metavar="NAME", help=f"default {Settings().policy}")
+    up.add_argument(
+        "--policy",
+        default=Settings().policy,
+        metavar="NAME",
+        help=f"policy that shares the devices (default {Settings().policy})",
+    )
     up.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
     words = "recording of a spot market with prices: a spot policy is chosen for each job (see `market`)"
     up.add_argument("--market", metavar="FILE", help=words)
     up.add_argument("--on-verdict", metavar="COMMAND", help="command to run when a verdict changes")
     up.add_argument("--webhook", metavar="URL", help="address to post to when a verdict changes")
-    down = command("down", _down, "end the pool that `up` brought up; its jobs are saved and go on with the next `up`")
+    down = command("down", _down, "shut down the pool; its jobs are saved, and resume with the next `up`")
     down.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
-    down.add_argument("--now", action="store_true", help="do not wait for jobs that can leave only at an epoch's end")
+    down.add_argument(
+        "--now", action="store_true", help="do not wait for jobs that can save only at the end of an epoch"
+    )
 
 
 def _up(arguments: argparse.Namespace) -> int:
@@ -84,5 +91,5 @@ def _down(arguments: argparse.Namespace) -> int:
 
     folder = arguments.folder or home()
     down(folder, now=arguments.now)
-    print("the pool is down; checkpoints are kept, and `up` continues the jobs that have not ended")
+    print("the pool is down; checkpoints are kept, and `up` resumes the jobs that have not ended")
     return EXIT_MET

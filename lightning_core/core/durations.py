@@ -18,6 +18,8 @@ When = str | float | timedelta | datetime | time
 
 # Forecasts of curves that hardly fall may say anything; beyond this the figure is of no use.
 MAX_FORECAST = 30 * 365 * 86400.0
+# Longer durations are shown as more than a year: of a forecast that far ahead, only that is of use.
+YEAR = 365 * 86400.0
 # Longest duration that may be asked for.
 MAX_DURATION = 10 * 365.25 * 86400.0
 
@@ -245,8 +247,8 @@ def format_duration(seconds: float) -> str:
     """
     if seconds == math.inf:
         return "∞"
-    if seconds > MAX_FORECAST:
-        return ">30y"
+    if seconds > YEAR:
+        return ">1y"
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds < 99.95:

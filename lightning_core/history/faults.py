@@ -50,11 +50,11 @@ class Fault:
         Example::
 
             >>> Fault(9.0, "its worker died", 38, 12.0).lost, Fault(9.0, "its node was preempted").lost
-            ('38 batches, 12.0s of work, to be done again', 'nothing')
+            ('38 batches (12.0s of work) to repeat', 'nothing')
         """
         if self.over is not None:
             return "the job"
-        return f"{repeated_words(self.batches, self.work)}, to be done again" if self.batches else "nothing"
+        return f"{repeated_words(self.batches, self.work)} to repeat" if self.batches else "nothing"
 
     @property
     def done(self) -> str:
@@ -63,17 +63,17 @@ class Fault:
         Example::
 
             >>> Fault(9.0, "its worker died", 38, 12.0, start=4200, restart=2, pause=4.0).done
-            'comes back from batch 4200, restart 2, in 4.0s'
+            'resumes from batch 4200 in 4.0s (restart 2)'
         """
         if self.over is not None:
-            return "it does not come back"
+            return "not restarted"
         if self.start is None:
-            return "tried again" + ("" if self.pause is None else f" in {format_duration(self.pause)}")
-        restart = "" if self.restart is None else f", restart {self.restart}"
+            return "retried" + ("" if self.pause is None else f" in {format_duration(self.pause)}")
+        restart = "" if self.restart is None else f" (restart {self.restart})"
         if self.back is not None:
-            return f"came back from batch {self.start}{restart}, after {format_duration(self.back - self.time)}"
-        when = "" if self.pause is None else f", in {format_duration(self.pause)}"
-        return f"comes back from batch {self.start}{restart}{when}"
+            return f"resumed from batch {self.start} after {format_duration(self.back - self.time)}{restart}"
+        when = "" if self.pause is None else f" in {format_duration(self.pause)}"
+        return f"resumes from batch {self.start}{when}{restart}"
 
     def __str__(self) -> str:
         lost = "" if self.start is None else f"; lost: {self.lost}"
@@ -116,7 +116,7 @@ class DeviceOutage:
     until: float | None = None
 
     def __str__(self) -> str:
-        until = "not yet back" if self.until is None else f"back after {format_duration(self.until - self.since)}"
+        until = "not back yet" if self.until is None else f"back after {format_duration(self.until - self.since)}"
         return f"no worker available ({self.what}); {until}"
 
 
@@ -146,43 +146,41 @@ def total_words(faults: Sequence[Fault]) -> str:
     Example::
 
         >>> total_words([Fault(9.0, "its worker died", 38, 12.0, start=4200), Fault(20.0, "its node was preempted")])
-        '2 faults, 38 batches, 12.0s of work done again'
+        '2 faults, 38 batches (12.0s of work) repeated'
     """
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
     batches = sum(fault.batches for fault in faults)
-    return f"{count}, {repeated_words(batches, sum(f.work for f in faults))} done again" if batches else count
+    return f"{count}, {repeated_words(batches, sum(f.work for f in faults))} repeated" if batches else count
 
 
 def repeated_words(batches: int, seconds: float | None) -> str:
     """Return a number of batches and the seconds of work in them, in words."""
     count = "1 batch" if batches == 1 else f"{batches} batches"
-    return count if seconds is None else f"{count}, {format_duration(seconds)} of work"
+    return count if seconds is None else f"{count} ({format_duration(seconds)} of work)"
 
 
 def fault_words(job: JobStatus) -> list[str]:
-    """Return what a person who looks at a job should know of its faults now."""
+    """Return the alert and the faults of a job that still matter."""
     waits = [] if job.alert is None else [str(job.alert)]
     waits += [str(job.grant_reason)] if job.grant_reason.code == "device_gone" and job.state is not State.ENDED else []
     if job.fault is None:
         return waits
     if job.state is State.ENDED or (job.state is not State.RECOVERING and job.fault.code != "launch_timed_out"):
-        return waits + ([came_back(job)] if job.restarts else [])
+        return waits + ([restarts_words(job)] if job.restarts else [])
     parts = [str(job.fault)]
     again = job.fault.numbers[1] if len(job.fault.numbers) > 1 else 0
     if again and job.throughput:
-        parts[0] += f", {format_duration(again / job.throughput)} of work"
+        parts[0] += f" ({format_duration(again / job.throughput)} of work)"
     if job.restarts:
         parts.append(f"restart {job.restarts}" + _when(job.grant_reason))
     return parts + waits
 
 
-def came_back(job: JobStatus) -> str:
-    """Return how often a job restarted, and what that cost."""
+def restarts_words(job: JobStatus) -> str:
+    """Return how often a job restarted, and what it had to repeat."""
     times = "once" if job.restarts == 1 else f"{job.restarts} times"
     seconds = job.lost_batches / job.throughput if job.throughput else None
-    return f"came back {times}" + (
-        f", {repeated_words(job.lost_batches, seconds)} done again" if job.lost_batches else ""
-    )
+    return f"restarted {times}" + (f", {repeated_words(job.lost_batches, seconds)} repeated" if job.lost_batches else "")
 
 
 def _when(why: Reason) -> str:

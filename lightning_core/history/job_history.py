@@ -256,7 +256,7 @@ class JobHistory:
             done = self.progress[-1].batches
             fault.start, fault.batches = began, max(done - began, 0)
             fault.work = work_since(self.progress, began) if fault.batches else 0.0
-        self.remarks.append(Remark(now, "worker", f"is there again, from batch {began}"))
+        self.remarks.append(Remark(now, "worker", f"resumed from batch {began}"))
 
 
 def _since(job: JobHistory, time: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lightning_core.core.answers import Verdict
+from lightning_core.core.commands import Asker
 from lightning_core.core.reasons import Reason
 
 
@@ -48,6 +49,11 @@ class Remark(NamedTuple):
     time: float
     by: str
     words: str
+
+    @property
+    def kind(self) -> str:
+        """``command`` if a person asked for it; else what asked or acted: ``plan``, ``market``, ``worker``, ..."""
+        return "command" if self.by == Asker.PERSON else self.by
 
 
 class Forecast(NamedTuple):

@@ -76,7 +76,7 @@ class FeasibilityReport:
         """
         known = len(self.fits) + len(self.late)
         if not known:
-            first = "nothing can be said: no work is known"
+            first = "no estimate: the work of no job is known"
         elif not self.late:
             first = f"{'all ' if known > 1 else ''}{known} fit{'' if known > 1 else 's'}, "
             first += f"{format_duration(math.floor(self.spare))} to spare"

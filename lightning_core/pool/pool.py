@@ -15,14 +15,15 @@ from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDead
 from lightning_core.core.durations import parse_when, seconds_until
 from lightning_core.core.names import did_you_mean
 from lightning_core.pool.following import Change, follow_changes, follow_log
-from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, NotOnThisMachineError, UnknownJobError
+from lightning_core.pool.local_files import log_of, reasons_of
+from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, UnknownJobError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import AUTO, connect, describe, kind_of
+from lightning_core.view.why import Row
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.view.why import Row
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ class Pool:
     """A pool that is up, seen from outside: submit jobs, look at them, and steer them.
 
     Every method asks the pool anew, so what it returns is current. A scheduler that is being restarted is waited for.
+    Methods about one job raise :class:`UnknownJobError` if the pool has no job of that name; those that change a job
+    raise :class:`JobEndedError` if it has ended.
 
     Args:
         client: Connection to the pool; :meth:`connect` finds the pool and makes one.
@@ -95,8 +98,6 @@ class Pool:
     def __repr__(self) -> str:
         return f"Pool({str(self.client.path)!r})"
 
-    # ------------------------------------------------------------------------------------------------ the pool
-
     def about(self) -> Mapping[str, Any]:
         """Return what the pool says of itself: its process, folder, devices and settings."""
         return self._patiently(self.client.about)
@@ -119,8 +120,6 @@ class Pool:
     def describe(self) -> str:
         """Return folder, devices and policy in words."""
         return describe(self.about())
-
-    # ------------------------------------------------------------------------------------------------ jobs in
 
     def read(self, path: Path | str, allow_import: Sequence[str] = ()) -> BundleSpec:
         """Read a bundle file, or a file of one job, for this pool.
@@ -181,8 +180,6 @@ class Pool:
         self.client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
         return [spec.job.name for spec in bundle.jobs]
 
-    # ------------------------------------------------------------------------------------------------ looking
-
     def look(self) -> tuple[float, list[JobStatus]]:
         """Return scheduler time in seconds, and every job in the order of submission."""
         return self._patiently(self.client.status)
@@ -192,11 +189,7 @@ class Pool:
         return self.look()[1]
 
     def status(self, job: str) -> JobStatus:
-        """Return a job's state, verdict, reasons, progress and share as they are now.
-
-        Raises:
-            UnknownJobError: If the pool has no such job.
-        """
+        """Return a job's state, verdict, reasons, progress and share as they are now."""
         jobs = self.jobs()
         for told in reversed(jobs):
             if told.name == job:
@@ -204,11 +197,7 @@ class Pool:
         raise UnknownJobError(f"no job {job!r}{did_you_mean(job, [told.name for told in jobs])}")
 
     def forecast(self, job: str) -> JobForecast | None:
-        """Return when a job is forecast to reach its target; None while nothing can be said.
-
-        Raises:
-            UnknownJobError: If the pool has no such job.
-        """
+        """Return when a job is forecast to reach its target; None while it is too early to tell."""
         self.status(job)
         return self._patiently(partial(self.client.job_forecast, job))
 
@@ -216,16 +205,10 @@ class Pool:
         """Return everything that happened to a job: grants, verdicts, faults and commands, each with its reason.
 
         Raises:
-            UnknownJobError: If the pool has no such job.
             NotOnThisMachineError: If the pool is on another machine.
         """
-        from lightning_core.history.history import History
-        from lightning_core.storage.journal import Journal
-        from lightning_core.view.why import rows
-
         self.status(job)
-        with Journal.open(self._here("journal.db"), read_only=True) as journal:
-            return rows(History.read(journal).of(job))
+        return reasons_of(self.folder, job)
 
     def logs(self, job: str, *, last: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a launched job has printed; of a progress bar, what stands there in the end.
@@ -236,14 +219,11 @@ class Pool:
             follow: Whether to go on until the job has ended.
 
         Raises:
-            UnknownJobError: If the pool has no such job.
             NotOnThisMachineError: If the pool is on another machine, or the job is a script, which prints in its shell.
         """
         self.status(job)
-        nothing = f"{job} has printed nothing here: a script prints in its own shell"
-        path = self._here("jobs", job, "log.txt", missing=nothing)
         ended = (lambda: self.status(job).state is State.ENDED) if follow else None
-        return follow_log(path, last, ended)
+        return follow_log(log_of(self.folder, job), last, ended)
 
     def changes(self, *, poll: float = 0.5) -> Iterator[Change]:
         """Yield every job as it is, then each job whenever its state, verdict, share, devices or deadline changes.
@@ -255,8 +235,6 @@ class Pool:
         """
         return follow_changes(self.look, poll)
 
-    # ------------------------------------------------------------------------------------------------ steering
-
     def set_deadline(self, job: str, deadline: float | str) -> None:
         """Give a job another deadline.
 
@@ -267,8 +245,6 @@ class Pool:
 
         Raises:
             ValueError: If the deadline is not positive, or has passed.
-            UnknownJobError: If the pool has no such job.
-            JobEndedError: If it has ended.
         """
         seconds = seconds_until(parse_when(deadline), datetime.now()) if isinstance(deadline, str) else float(deadline)
         self.send(SetDeadline(job, seconds))
@@ -282,8 +258,6 @@ class Pool:
 
         Raises:
             ValueError: If the number is negative.
-            UnknownJobError: If the pool has no such job.
-            JobEndedError: If it has ended.
         """
         self.send(SetDevices(job, devices))
 
@@ -293,29 +267,15 @@ class Pool:
         Args:
             job: Name of the job.
             release: Whether to save it and free its memory too.
-
-        Raises:
-            UnknownJobError: If the pool has no such job.
-            JobEndedError: If it has ended.
         """
         self.send(Pause(job, release))
 
     def resume(self, job: str) -> None:
-        """Let a paused job go on.
-
-        Raises:
-            UnknownJobError: If the pool has no such job.
-            JobEndedError: If it has ended.
-        """
+        """Let a paused job go on."""
         self.send(Resume(job))
 
     def cancel(self, job: str) -> None:
-        """End a job; a launched one is saved first.
-
-        Raises:
-            UnknownJobError: If the pool has no such job.
-            JobEndedError: If it has ended.
-        """
+        """End a job; a launched one is saved first."""
         self.send(Cancel(job))
 
     def send(self, command: Command) -> None:
@@ -323,15 +283,6 @@ class Pool:
         if self.status(command.job).state is State.ENDED:
             raise JobEndedError(f"{command.job} has ended")
         self.client.event(command)
-
-    # ------------------------------------------------------------------------------------------------ within
-
-    def _here(self, *parts: str, missing: str | None = None) -> Path:
-        path = self.folder.joinpath(*parts)
-        if not path.exists():
-            elsewhere = f"{self.folder} is not on this machine; ask on the pool's own"
-            raise NotOnThisMachineError(missing if missing and self.folder.exists() else elsewhere)
-        return path
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         until = time.monotonic() + self._patience

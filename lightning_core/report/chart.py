@@ -196,7 +196,7 @@ class _Chart:
             found.append("</g>")
         for remark in job.remarks:
             x = self.x(remark.time - self.start)
-            words = f"{remark.by}, after {format_duration(remark.time - self.start)}: {remark.words}"
+            words = f"{remark.kind}, after {format_duration(remark.time - self.start)}: {remark.words}"
             found.append(f'<path class="remark" d="M{number(x)} {STRIP - 2}l-4.5 -8h9z">'
                          f"<title>{escape(words)}</title></path>")  # fmt: skip
         for fault in job.faults:

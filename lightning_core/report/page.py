@@ -160,10 +160,10 @@ def _faults(history: History) -> str:
         found += [(f.time, name, escape(f.what), escape(f.lost), escape(f.done)) for f in job.faults]
     for since, until, what in history.gaps:
         lost = "no decision for " + format_duration(until - since)
-        found.append((since, "<span>the pool</span>", escape(what), lost, "it continued where its journal ended"))
+        found.append((since, "<span>the pool</span>", escape(what), lost, "resumed where its journal ended"))
     for outage in history.outages:
         lost = "the device" + ("" if outage.until is None else f" for {format_duration(outage.until - outage.since)}")
-        done = "its jobs go on elsewhere" + ("" if outage.until is None else ", and there again")
+        done = "its jobs continue elsewhere" + ("" if outage.until is None else ", then there again")
         found.append((outage.since, "<span>the pool</span>", escape(outage.what), lost, done))
     if not found:
         return ""
@@ -195,7 +195,7 @@ def _card(history: History, job: JobHistory, key: int) -> str:
     detail = (
         f"<details><summary>traceback</summary><pre>{_lines(job.detail)}</pre></details>" if "\n" in job.detail else ""
     )
-    bad = f" {_count(job.rejected, 'bad loss').replace('losss', 'losses')} kept out." if job.rejected else ""
+    bad = f" Ignored losses (NaN or infinite): {job.rejected}." if job.rejected else ""
     hidden = f", the newest {MAX_GRANTS} of {len(grants)}" if len(grants) > MAX_GRANTS else ""
     return (
         f'<article class="card" id="job{key}"><header><h3>{swatch(history, job)}{escape(label)}</h3>'

@@ -83,7 +83,7 @@ def draw_day(placement: Placement, results: Mapping[str, DayResult], path: Path)
     panels[-1].set_xlabel("step")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
-                  title="GPUs by place (black: what a node has)", title_fontsize=8, fontsize=8)  # fmt: skip
+                  title="GPUs by location (black: capacity of a node)", title_fontsize=8, fontsize=8)  # fmt: skip
     figure.savefig(path, dpi=120)
 
 

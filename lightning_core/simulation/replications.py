@@ -192,7 +192,7 @@ def print_seeds(done: Sequence[Replication], jobs: int) -> None:
     title = f"{len(done)} seeds from {done[0].seed} on, mean ± standard error"
     if done[0].ceiling is not None:
         most = Mean.of([one.ceiling or 0 for one in done])
-        title += f"; known in advance, at most {most} of {jobs} could be met"
+        title += f"; at most {most} of {jobs} could be met if the curves were known in advance"
     columns: dict[str, Callable[[Row], str]] = {"met": lambda row: str(row.met)}
     if any(row.weight != row.met for row in rows.values()):
         columns["met, by weight"] = lambda row: str(row.weight)

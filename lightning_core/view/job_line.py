@@ -74,7 +74,7 @@ def _reason(job: JobStatus) -> str:
         parts.append(str(job.grant_reason))
     parts += faults
     if job.rejected:
-        parts.append(f"{job.rejected} bad losses kept out")
+        parts.append(f"{job.rejected} NaN or infinite losses ignored")
     return clean("; ".join(parts))
 
 

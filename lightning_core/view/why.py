@@ -17,7 +17,7 @@ class Row(NamedTuple):
     time: float
     """Seconds since its submission."""
     what: str
-    """``submitted``, ``grant``, ``person``, ``worker``, ``fault``, ``pool``, or a verdict."""
+    """``submitted``, ``grant``, ``command``, ``plan``, ``market``, ``worker``, ``fault``, ``alert``, ``pool``, or a verdict."""
     share: float | None
     """Share of its devices, if a grant changed it."""
     devices: tuple[int, ...] | None
@@ -29,7 +29,7 @@ def rows(job: JobHistory) -> list[Row]:
     start = job.submitted
     # At the same time: commands first, then faults, verdicts and grants.
     found = [Row(0.0, "submitted", None, None, _terms(job))]
-    found += [Row(remark.time - start, remark.by, None, None, clean(remark.words)) for remark in job.remarks]
+    found += [Row(r.time - start, r.kind, None, None, clean(r.words)) for r in job.remarks]
     found += [Row(fault.time - start, "fault", None, None, clean(str(fault))) for fault in job.faults]
     found += [Row(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
     found += [Row(g.time - start, "grant", g.share, g.devices, clean(str(g.reason))) for g in job.grants]
@@ -37,7 +37,7 @@ def rows(job: JobHistory) -> list[Row]:
 
 
 def why(history: History, name: str) -> list[str]:
-    """Return the story of the newest job of this name, as lines for a terminal, the newest last.
+    """Return what happened to the newest job of a name, as lines for a terminal, the newest last.
 
     Args:
         history: History of the run.
@@ -53,8 +53,8 @@ def why(history: History, name: str) -> list[str]:
         devices = "" if row.devices is None else ",".join(map(str, row.devices)) or "-"
         table.append((format_duration(row.time), row.what, share, devices, row.reason))
     widths = [max(len(cells[column]) for cells in table) for column in range(4)]
-    verdict = "nothing can be said of it yet" if job.verdict is None else str(job.verdict)
-    run_number = f", submitted under this name for the {job.run_number}. time" if job.run_number > 1 else ""
+    verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
+    run_number = f" (job {job.run_number} of this name)" if job.run_number > 1 else ""
     lines = [f"{clean(job.name)}{run_number}: {clean(str(job.reason))} ({verdict})"]
     if job.faults:
         lines.append(total_words(job.faults))

@@ -300,7 +300,7 @@ def test_status_and_steering(pool: Pool, capsys: pytest.CaptureFixture[str]) -> 
     [job] = body["jobs"]
     assert (job["name"], job["state"], job["batches"]) == ("train", "running", 50)
     assert "paused, its memory kept" in Said(capsys, "pause", "train").out
-    assert "goes on" in Said(capsys, "resume", "train").out
+    assert "resumed" in Said(capsys, "resume", "train").out
     assert "its deadline is in 45m" in Said(capsys, "deadline", "train", "45m").out
     assert "its deadline is in 2h" in Said(capsys, "deadline", "train", "2", "hours").out
     assert "its deadline is in 2h30m" in Said(capsys, "deadline", "train", "02:30:00").out
@@ -513,7 +513,7 @@ def test_status_shows_who_lives_first_and_ten_of_each(pool: Pool, capsys: pytest
     assert [name[:3] for name in shown] == ["tra", *["new"] * 9, *["old"] * 10]
     assert (
         said.splitlines()[-1]
-        == "and 4 more that go on and 2 more that have ended; `lightning-core status --all` shows them"
+        == "and 4 more that have not ended and 2 more that have ended; `lightning-core status --all` shows them"
     )
     assert "12 cancelled" in said  # the first line counts all
     assert len(re.findall(r"^(train|old\d+|new\d+) ", Said(capsys, "status", "--all").out, re.MULTILINE)) == 26

@@ -1,4 +1,4 @@
-"""``lightning-core location``: what it says, draws and refuses."""
+"""``lightning-core place``: its output, pictures and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_example_s_day_is_planned(tmp_path: Path, capsys: pytest.CaptureFixt
     lines = said.out.splitlines()
     assert [line.split()[0] for line in lines[:5]] == ["location", "harbour", "station", "campus", "cloud"]
     rows = {line.split("  ")[0]: line.split()[-1] for line in lines if line.startswith(("plan", "one "))}
-    assert float(rows["plan"]) <= min(float(rows["one period planned"]), float(rows["one after the other"]))
+    assert float(rows["plan"]) <= min(float(rows["one period at a time"]), float(rows["one task at a time"]))
     assert picture.read_bytes().startswith(b"\x89PNG")
     body = json.loads(where.read_text())
     cameras = [task for task in body["tasks"] if task["job"] == "cameras"]
@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_told_and_the_rest_is_planned(tmp_path: Path, capsy
     assert said.code == 3
     assert "tasks cannot be served in day" in said.out
     assert "more v100 at the edge would be needed" in said.out
-    assert "this is the most" in said.out
+    assert "the plan that serves the most" in said.out
 
 
 def test_an_accuracy_that_must_be_reached(capsys: pytest.CaptureFixture[str]) -> None:

@@ -229,7 +229,7 @@ def test_an_edited_bundle_is_refused(pool: Pool, left: Said, capsys: pytest.Capt
         said = Said(capsys, "run", "--resume", "runs/one", *more)
         assert said.code == 2
         assert "bundle changed since the run started: jobs.long.target.batches: 5 -> 7" in said.err
-        assert "a run in a pool goes on as it was submitted" in said.err
+        assert "a run in a pool continues as it was submitted" in said.err
 
 
 def test_what_the_command_line_said_is_no_edit(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_run_is_resumed_by_run_and_a_job_by_resume(
     for folder in ("runs/one", "runs/one/"):
         said = Said(capsys, "resume", folder)
         assert said.code == 2
-        assert said.err == f"error: {folder} is a run: `lightning-core run --resume {folder}` goes on with it\n"
+        assert said.err == f"error: {folder} is a run: `lightning-core run --resume {folder}` resumes it\n"
     said = Said(capsys, "run", "--resume", "long")
     assert said.code == 2
     assert said.err == "error: long is a job in the pool: `lightning-core resume long` continues it if it is paused\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.cli.main import main
-from lightning_core.cli.simulate import parse_delays, parse_policies
+from lightning_core.cli.simulate_options import parse_delays, parse_policies
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.scenario import Delays
@@ -161,7 +161,7 @@ def test_one_policy(capsys: pytest.CaptureFixture[str]) -> None:
         "late   fast.csv   2          11.5s  60.0s",
         "soon   fast.csv   10         10.0s  20.0s",
         "never  fast.csv   10         ∞      5.0s",
-        "known in advance, at most 2 of 3 could be met",
+        "at most 2 of 3 could be met if the curves were known in advance",
     ]
     # never has the device for 5 s, then soon for 10.
     assert [line.split()[:3] for line in printed[6:9]] == [
@@ -210,7 +210,7 @@ def test_policies_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
         "met, by weight 1 3 1",
         "met 1 of 3 2 of 3 1 of 3",
         "switches 1 2 12",
-        "all over after 21.5s 26.5s 22.5s",
+        "all ended after 21.5s 26.5s 22.5s",
     ]
     written = json.loads(Path("all.json").read_text())
     assert {name: (one["met"], one["switches"]) for name, one in written["policies"].items()} == {
@@ -298,7 +298,7 @@ def test_a_bundle_that_is_wrong(change: tuple[str, str], words: str, capsys: pyt
     [
         (["--policy", "nothing"], "policy must be one of"),
         (["--policy", "lara:order"], "policy must be NAME or NAME:KEY=VALUE,..., got 'lara:order'"),
-        (["--policy", "edf,edf"], "--policy: 'edf' is there twice"),
+        (["--policy", "edf,edf"], "--policy: 'edf' is named twice"),
         (["--devices", "0"], "--devices must be 1 to 64, got 0"),
         (["--seed", "-1"], "--seed must be at least 0, got -1"),
         (["--delays", "swich=1"], "--delays: unknown delay 'swich'; did you mean 'switch'?"),
@@ -361,7 +361,7 @@ def test_workers_die_when_they_are_told_to_and_what_was_saved_counts(capsys: pyt
     code, often = lost("20", "a=5s,a=9s", "often")
     assert (code, often["verdict"], often["restarts"]) == (0, "met", 2)
     assert 0 < int(str(often["lost_batches"])) < 40
-    assert "came back 2 times" in capsys.readouterr().out
+    assert "restarted 2 times" in capsys.readouterr().out
     code, never = lost("0", "a=5s,a=9s", "never")
     assert int(str(never["lost_batches"])) > int(str(often["lost_batches"]))
     code, over = lost("20", "a=3s,a=6s,a=10s", "over")

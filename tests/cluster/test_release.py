@@ -236,7 +236,7 @@ def test_one_held_in_its_validation_leaves_after_the_next_training_batch(tmp_pat
     class Told(pl.Callback):
         def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
             if not trainer.sanity_checking:
-                core._fit.mailbox.directive = script.directive = grant(2, 0.0)
+                core._fit.mailbox.inbox.directive = script.directive = grant(2, 0.0)
                 threading.Timer(0.3, script.say, [release(3)]).start()
 
     core = launched(tmp_path, script)

@@ -624,7 +624,7 @@ class ReleasedAtOnce(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, index: int) -> None:
         if trainer.global_step == 1:
-            self.core._fit.mailbox.directive = release(10)
+            self.core._fit.mailbox.inbox.directive = release(10)
 
 
 def test_what_cannot_be_pickled_is_its_user_s_error(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_a_hundred_jobs_are_planned_in_seconds() -> None:
             f"b: its work is unknown and not counted; {UNKNOWN}",
         ]),
         ([JobRequest("a", None, 9.0)], 2, [
-            "nothing can be said: no work is known",
+            "no estimate: the work of no job is known",
             f"a: its work is unknown and not counted; {UNKNOWN}",
         ]),
         ([JobRequest("a", 10000.5, 1.0)], 1, ["0 of 1 fit; 2h47m more would do", "a: a deadline of 2h47m would do"]),

@@ -167,7 +167,7 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     assert str(end.reason).startswith("its losses were NaN or infinite from batch 25 on; retry limit reached: best")
     story = told.why()
     assert "its losses were NaN or infinite from batch 21 on; lost: 41 batches" in story
-    assert "came back from batch 19, restart 1" in story
+    assert "resumed from batch 19" in story
     assert "2 faults" not in story
 
 
@@ -253,7 +253,7 @@ def test_a_script_is_told_and_stopped_whatever_its_target_is(
     trainer = pl.Trainer(**QUIET, max_epochs=200, callbacks=[callback])
     trainer.fit(Broken(24, pause=0.002), datamodule=Points())
     assert 50 <= trainer.global_step < 3000
-    assert caplog.text.count("a: the losses are NaN or infinite since batch 24") == 1
+    assert caplog.text.count("a: the losses have been NaN or infinite since batch 24") == 1
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("lightning_core: ")]
     assert line.startswith("lightning_core: a: crashed: stopped: its losses were NaN or infinite from batch 24 on")
 

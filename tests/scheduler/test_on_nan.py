@@ -95,4 +95,4 @@ def test_a_job_goes_back_to_before_its_losses_were_nan_another_is_stopped_a_thir
         replay(journal)
         story = "\n".join(why(History.read(journal), "back"))
     assert "its losses have been NaN or infinite since batch 201" in story
-    assert f"came back from batch {start}, restart 1" in story
+    assert f"resumed from batch {start}" in story

@@ -134,7 +134,7 @@ def test_what_did_not_move_the_scheduler_is_left_out() -> None:
     assert [point.batches for point in job.points] == [10, 30, 40]
     assert (job.ended, job.detail, job.deadline, job.job.location) == (None, "it died", 15.0, "")
     assert [(fault.what, fault.batches, fault.start, fault.back) for fault in job.faults] == [("it died", 10, 20, 6.0)]
-    assert [remark.words for remark in job.remarks] == ["is there again, from batch 20", "deadline 50.0s to 14.0s"]
+    assert [remark.words for remark in job.remarks] == ["resumed from batch 20", "deadline 50.0s to 14.0s"]
     assert job.progress[-1].busy == 2.0  # of both incarnations
 
 
@@ -189,7 +189,7 @@ def test_why_a_job_got_what_it_got(history: History) -> None:
     assert re.search(r"infeasible +needs .* alone on its devices", text)
     assert re.search(r"15\.5s  person +new terms: weight 1 to 2", text)
     assert lines[-1].split()[:3] == ["70.0s", "cancelled", "cancelled:"]
-    assert "submitted under this name for the 2. time" in why(history, "cnn")[0]
+    assert "(job 2 of this name)" in why(history, "cnn")[0]
 
 
 def test_a_plan_is_no_person() -> None:
