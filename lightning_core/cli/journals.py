@@ -23,9 +23,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run or a pool, or its journal.db")
     made = command("report", _report, "write report.html, which shows the whole run on one page")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    made.add_argument(
-        "--out", type=new_file, metavar="FILE", help="file to write (default: report.html in the run's folder)"
-    )
+    made.add_argument("--out", type=new_file, metavar="FILE", help="default: report.html in the run's folder")
     made.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write TensorBoard scalars to this folder")
     made = command("picture", _picture, "draw the share of the devices and the loss of each job")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR")

@@ -154,7 +154,7 @@ def _run_in(
         print(f"warning: {warning}", file=sys.stderr)
     settings = bundle.settings
     view = view_for(sys.stdout, settings.policy, settings.devices)
-    goes_on = f"resume it with: lightning-core run --resume {run_dir}"
+    resume_with = f"resume it with: lightning-core run --resume {run_dir}"
     workers = settings.devices if market_options is not None else Cluster.workers_of(bundle)
     print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)
     try:
@@ -174,12 +174,12 @@ def _run_in(
                     "Ray's control process has died; what the jobs have saved, and the journal, are whole"
                 )
     except (PoolLostError, SignalReceivedError):
-        print(goes_on, flush=True)
+        print(resume_with, flush=True)
         raise
     if arguments.json:
         summary.write(arguments.json)
     if summary.interrupted is not None:  # an interrupted run does not wait for a report
-        print(f"journal, spec and summary: {run_dir}\n{goes_on}")
+        print(f"journal, spec and summary: {run_dir}\n{resume_with}")
         return summary.exit_code
     with Journal.open(run_dir / "journal.db") as journal:
         write(journal, run_dir / "report.html", run_dir.name)

@@ -108,8 +108,8 @@ def _unchanged(run_dir: Path, note: PoolReference) -> BundleSpec:
     if changes := differences(before, now):
         raise BundleError([
             *(f"bundle changed since the run started: {change}" for change in changes),
-            "a run in a pool continues as it was submitted: change the bundle back, and steer its jobs with `lightning-core "
-            "deadline`, `cancel` and `submit`",
+            "a run in a pool continues as it was submitted: change the bundle back, and steer its jobs with "
+            "`lightning-core deadline`, `cancel` and `submit`",
         ])  # fmt: skip
     return now
 

@@ -54,7 +54,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("--policy", action="append", metavar="NAME", help="policy instead of the bundle's; several to "
                       "compare, such as edf,lara:order=edf")  # fmt: skip
     made.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random draws (default 0)")
-    made.add_argument("--seeds", type=int, metavar="N", help="number of seeds to simulate, from --seed on; prints means "
+    made.add_argument("--seeds", type=int, metavar="N", help="number of seeds, from --seed on; prints means "
                       "with standard errors, and writes no files but --json")  # fmt: skip
     made.add_argument("--shuffle", action="store_true", help="submit jobs in a random order instead of the file's")
     made.add_argument("--devices", type=int, metavar="N", help="number of devices instead of the bundle's")

@@ -80,8 +80,8 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
     live = sorted((job for job in jobs if job.finished_at is None), key=lambda job: job.share == 0)
     ended = [job for job in jobs if job.finished_at is not None]
     shown = {id(job) for job in (*live[:MAX_SHOWN], *ended[:MAX_SHOWN])}
-    more = [f"{len(group) - MAX_SHOWN} more {words}" for words, group in (("that have not ended", live), ("that have ended", ended))
-            if len(group) > MAX_SHOWN]  # fmt: skip
+    groups = {"that have not ended": live, "that have ended": ended}
+    more = [f"{len(group) - MAX_SHOWN} more {words}" for words, group in groups.items() if len(group) > MAX_SHOWN]
     note = f"and {' and '.join(more)}; `lightning-core status --all` shows them" if more else ""
     return [job for job in jobs if id(job) in shown], note
 

@@ -17,7 +17,7 @@ class Row(NamedTuple):
     time: float
     """Seconds since its submission."""
     what: str
-    """``submitted``, ``grant``, ``command``, ``plan``, ``market``, ``worker``, ``fault``, ``alert``, ``pool``, or a verdict."""
+    """``submitted``, ``grant``, ``fault``, a verdict, or what acted: ``command``, ``plan``, ``worker``, ``pool``."""
     share: float | None
     """Share of its devices, if a grant changed it."""
     devices: tuple[int, ...] | None
