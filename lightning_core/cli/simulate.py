@@ -11,33 +11,32 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.cli.arguments import new_file
-from lightning_core.cli.simulate_options import DELAYS, parse_delays, parse_losses, parse_policies
-from lightning_core.core.answers import Verdict
-from lightning_core.core.durations import format_duration
+from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
 from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
+from lightning_core.simulation.comparison import compare, introduce
 from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.replications import Experiment, print_seeds, sums, to_dict
 from lightning_core.simulation.scenario import Delays, Outcome
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journal import Journal
-from lightning_core.view.job_line import SYMBOLS
 from lightning_core.view.progress import print_summary
 
 # Not in the folder of live runs, from which `plan` learns how long jobs take.
 FOLDER = Path("simulations")
 MAX_DEVICES = 64
 MAX_SEEDS = 10_000
+DELAYS = tuple(field.name for field in fields(Delays))
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -96,7 +95,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
         return _replicate(arguments, experiment, bundle)
     folder = _new_folder(arguments.run_dir)
-    _introduce(bundle)
+    print("\n".join(introduce(bundle)))
     outcomes = {}
     for name, one in settings.items():
         place = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
@@ -112,6 +111,75 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _write(arguments.json, bundle, outcomes, arguments.seed, delays)
     return EXIT_MET if any(outcome.met == len(bundle.jobs) for outcome in outcomes.values()) else EXIT_NOT_MET
+
+
+def parse_policies(given: Sequence[str]) -> list[str]:
+    """Parse the names of policies, each with its arguments, from options that hold one or several.
+
+    Raises:
+        ValueError: If a policy is named twice.
+
+    Example::
+
+        >>> parse_policies(["fifo,lara:order=edf,explore=5,edf", "rr"])
+        ['fifo', 'lara:order=edf,explore=5', 'edf', 'rr']
+    """
+    policies: list[str] = []
+    for text in given:
+        own: list[str] = []
+        for part in text.split(","):
+            if own and "=" in part and ":" not in part:  # another argument of the policy before it
+                own[-1] += f",{part}"
+            else:
+                own.append(part)
+        policies += own
+    if twice := [policy for policy in policies if policies.count(policy) > 1]:
+        raise ValueError(f"--policy: {twice[0]!r} is named twice")
+    return policies
+
+
+def parse_delays(text: str) -> Delays:
+    """Parse delays such as ``switch=0.2,report=100ms``: fields of :class:`Delays` with seconds or durations.
+
+    Raises:
+        ValueError: If a name is unknown or a value is out of range.
+
+    Example::
+
+        >>> parse_delays("switch=0.2,release=3s").switch
+        0.2
+    """
+    values: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in DELAYS:
+            raise ValueError(f"--delays: unknown delay {name!r}{did_you_mean(name, DELAYS)}")
+        try:
+            values[name] = float(value) if value[-1:].isdigit() else parse_duration(value)
+        except ValueError:
+            raise ValueError(f"--delays: {name} must be seconds, such as {name}=0.2, got {value!r}") from None
+    return Delays(**values)
+
+
+def parse_losses(text: str) -> dict[str, list[float]]:
+    """Parse times at which workers die, such as ``vit=20m,vit=90s``, into seconds by job.
+
+    Raises:
+        ValueError: If a time cannot be read.
+
+    Example::
+
+        >>> parse_losses("vit=20m,cnn=90s,vit=1h")
+        {'vit': [1200.0, 3600.0], 'cnn': [90.0]}
+    """
+    losses: dict[str, list[float]] = {}
+    for part in filter(None, text.split(",")):
+        name, _, time = part.rpartition("=")
+        try:
+            losses.setdefault(name, []).append(parse_duration(time))
+        except ValueError as error:
+            raise ValueError(f"--lose: {part!r}: {error}") from None
+    return losses
 
 
 def play(
@@ -156,61 +224,6 @@ def _progress(seeds: int) -> Callable[[int], None]:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
     return told
-
-
-def _introduce(bundle: PlayedBundle) -> None:
-    rows = [("job", "recording", "batches/s", "needs", "has", "")]
-    for played in bundle.jobs:
-        job = played.given.job
-        has = format_duration(job.deadline - job.begin)
-        drawn = "drawn, scaled to its target" if played.drawn else ""
-        rows.append(
-            (job.name, played.recording, f"{played.given.throughput:.3g}", format_duration(played.needs), has, drawn)
-        )
-    print("\n".join(_table(rows)))
-    if bundle.ceiling is not None:
-        print(f"at most {bundle.ceiling} of {len(bundle.jobs)} could be met if the curves were known in advance")
-
-
-def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
-    """Return a line for each job with its end under each policy, then the totals."""
-    ends = []
-    for number, played in enumerate(bundle.jobs):
-        job = played.given.job
-        row = [job.name, format_duration(job.deadline)]
-        for outcome in outcomes.values():
-            told = outcome.jobs[number]
-            assert told.verdict is not None  # it was played to its end
-            symbol = SYMBOLS[told.verdict]
-            row.append(
-                f"{symbol} {format_duration(told.finished_at or 0.0) if told.verdict is Verdict.MET else told.verdict}"
-            )
-        ends.append(row)
-    sums: dict[str, Callable[[Outcome], str]] = {
-        "met": lambda outcome: f"{outcome.met} of {len(outcome.jobs)}",
-        "switches": lambda outcome: str(outcome.switches),
-        "all ended after": lambda outcome: format_duration(outcome.summary.wall),
-        "device busy": lambda outcome: f"{100 * outcome.summary.figures['device_use']:.0f} %",
-    }
-    if len({played.given.job.weight for played in bundle.jobs}) > 1:
-        sums = {"met, by weight": lambda outcome: f"{_weight_met(outcome):.4g}", **sums}
-    return _table(
-        [
-            ["job", "deadline", *outcomes],
-            *ends,
-            ["" for _ in range(2 + len(outcomes))],
-            *([name, "", *map(say, outcomes.values())] for name, say in sums.items()),
-        ]
-    )
-
-
-def _weight_met(outcome: Outcome) -> float:
-    return sum(job.weight for job in outcome.summary.jobs if job.verdict is Verdict.MET)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _new_folder(wanted: Path | None) -> Path:

@@ -180,7 +180,9 @@ def restarts_words(job: JobStatus) -> str:
     """Return how often a job restarted, and what it had to repeat."""
     times = "once" if job.restarts == 1 else f"{job.restarts} times"
     seconds = job.lost_batches / job.throughput if job.throughput else None
-    return f"restarted {times}" + (f", {repeated_words(job.lost_batches, seconds)} repeated" if job.lost_batches else "")
+    return f"restarted {times}" + (
+        f", {repeated_words(job.lost_batches, seconds)} repeated" if job.lost_batches else ""
+    )
 
 
 def _when(why: Reason) -> str:

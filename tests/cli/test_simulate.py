@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.cli.main import main
-from lightning_core.cli.simulate_options import parse_delays, parse_policies
+from lightning_core.cli.simulate import parse_delays, parse_policies
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.scenario import Delays

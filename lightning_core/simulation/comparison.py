@@ -1,0 +1,68 @@
+"""Tables for people: the jobs of a simulated bundle, and how they ended under each policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from lightning_core.core.answers import Verdict
+from lightning_core.core.durations import format_duration
+from lightning_core.simulation.bundle_curves import PlayedBundle
+from lightning_core.simulation.scenario import Outcome
+from lightning_core.view.job_line import SYMBOLS
+
+
+def introduce(bundle: PlayedBundle) -> list[str]:
+    """Return a line for each job with its recording and the time that it needs and has, then the possible maximum."""
+    rows = [("job", "recording", "batches/s", "needs", "has", "")]
+    for played in bundle.jobs:
+        job = played.given.job
+        has = format_duration(job.deadline - job.begin)
+        drawn = "drawn, scaled to its target" if played.drawn else ""
+        rows.append(
+            (job.name, played.recording, f"{played.given.throughput:.3g}", format_duration(played.needs), has, drawn)
+        )
+    lines = _table(rows)
+    if bundle.ceiling is not None:
+        lines.append(f"at most {bundle.ceiling} of {len(bundle.jobs)} could be met if the curves were known in advance")
+    return lines
+
+
+def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
+    """Return a line for each job with its end under each policy, then the totals."""
+    ends = []
+    for number, played in enumerate(bundle.jobs):
+        job = played.given.job
+        row = [job.name, format_duration(job.deadline)]
+        for outcome in outcomes.values():
+            told = outcome.jobs[number]
+            assert told.verdict is not None  # it was played to its end
+            symbol = SYMBOLS[told.verdict]
+            row.append(
+                f"{symbol} {format_duration(told.finished_at or 0.0) if told.verdict is Verdict.MET else told.verdict}"
+            )
+        ends.append(row)
+    sums: dict[str, Callable[[Outcome], str]] = {
+        "met": lambda outcome: f"{outcome.met} of {len(outcome.jobs)}",
+        "switches": lambda outcome: str(outcome.switches),
+        "all ended after": lambda outcome: format_duration(outcome.summary.wall),
+        "device busy": lambda outcome: f"{100 * outcome.summary.figures['device_use']:.0f} %",
+    }
+    if len({played.given.job.weight for played in bundle.jobs}) > 1:
+        sums = {"met, by weight": lambda outcome: f"{_weight_met(outcome):.4g}", **sums}
+    return _table(
+        [
+            ["job", "deadline", *outcomes],
+            *ends,
+            ["" for _ in range(2 + len(outcomes))],
+            *([name, "", *map(say, outcomes.values())] for name, say in sums.items()),
+        ]
+    )
+
+
+def _weight_met(outcome: Outcome) -> float:
+    return sum(job.weight for job in outcome.summary.jobs if job.verdict is Verdict.MET)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
