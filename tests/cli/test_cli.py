@@ -525,4 +525,4 @@ def test_status_of_an_empty_pool(
     pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SocketClient, "status", lambda _: (1.0, []))
-    assert Said(capsys, "status").out == "no jobs; `lightning-core submit` hands some to the pool\n"
+    assert Said(capsys, "status").out == "no jobs; submit some with `lightning-core submit`\n"

@@ -222,7 +222,7 @@ def test_a_device_without_a_worker_is_told() -> None:
     told.take(Tick(), 6.5)
     for text in (told.why(), told.report()):
         assert "device 0: its node is gone" in text
-    assert "not yet back" in told.why()
+    assert "not back yet" in told.why()
     assert "waiting for a device" in told.board()
     told.take(DevicesUnavailable(()), 35.0)
     assert "back after 30.0s" in told.why()

@@ -184,10 +184,10 @@ def test_why_a_job_got_what_it_got(history: History) -> None:
     assert lines[1].split() == ["after", "what", "share", "device", "reason"]
     assert re.search(r"0\.0s  submitted +loss <= 0\.05, deadline 40\.0s", lines[2])
     text = "\n".join(lines)
-    assert re.search(r"5\.0s  person +pause\n", text)
+    assert re.search(r"5\.0s  command +pause\n", text)
     assert re.search(r"5\.0s  grant +0\.00  \S+ +paused by a person", text)
     assert re.search(r"infeasible +needs .* alone on its devices", text)
-    assert re.search(r"15\.5s  person +new terms: weight 1 to 2", text)
+    assert re.search(r"15\.5s  command +new terms: weight 1 to 2", text)
     assert lines[-1].split()[:3] == ["70.0s", "cancelled", "cancelled:"]
     assert "(job 2 of this name)" in why(history, "cnn")[0]
 

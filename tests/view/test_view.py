@@ -59,7 +59,7 @@ def test_a_wide_board_shows_every_column() -> None:
     assert set(re.split("  +", columns.strip())) == {*COLUMNS, "now to deadline"}
     for words in ("0.0559 / 0.01", "11.0s / 60.0s", "1.00", "20", "51.0s", "✓ feasible", "on time with 9.0s"):
         assert words in cnn
-    assert "2 bad losses kept out" in cnn
+    assert "2 NaN or infinite losses ignored" in cnn
     assert "20 / 500 batches" in lstm
     assert "queued behind 1 job" in lstm
     assert "ValueError: [2J<b>" in bad
@@ -81,7 +81,7 @@ def test_what_people_need_is_there_at_any_width(width: int) -> None:
     assert {"job", "verdict", "time / deadline", "loss / target"} <= set(re.split("  +", columns.strip()))
     assert "forecast" in columns
     told = ("0.0559 / 0.01", "11.0s / 60.0s", "✓ feasible", "51.0s", "1.00", "running", "on time with 9.0s to spare")
-    for words in (*told, "2 bad losses kept out"):
+    for words in (*told, "2 NaN or infinite losses ignored"):
         assert words in cnn.split("\nlstm ")[0].replace("\n  ", " ")
     assert "ValueError: [2J<b>" in text
     assert width < 100 or "now to deadline" in columns
