@@ -56,7 +56,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="on a market: spot policy for all jobs (default: one is chosen for each job)",
     )
     words = (
-        "on a market, with --ray: name of a provisioner with its words, or a command that is given the wanted number of "
+        "on a market, with --ray: a provisioner with its options, or a command that is given the wanted number of "
         "nodes (default: autoscaler, Ray's)"
     )
     run.add_argument("--provision", metavar="COMMAND", help=words)
