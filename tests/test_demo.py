@@ -118,7 +118,7 @@ def test_in_virtual_time_the_five_seeds_are_worth_showing() -> None:
         ({"edf": 3, "laira": 4}, "known in advance; laira met 4."),
     ],
 )
-def test_what_the_figures_say_is_said_whichever_way_they_fell(met: dict[str, int], words: str) -> None:
+def test_the_demo_prints_what_its_figures_show(met: dict[str, int], words: str) -> None:
     told = demo.meaning({"ceiling": 25, **{f"met_{name}": number for name, number in met.items()}})
     assert told.startswith("25 could be met if the work")
     assert words in told

@@ -55,7 +55,7 @@ def test_the_bundle(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_a_language_model_is_taught_on_nodes_that_come_and_go(tmp_path: Path) -> None:
+def test_a_language_model_is_trained_on_nodes_that_come_and_go(tmp_path: Path) -> None:
     """Two spot nodes for five intervals of twenty seconds, none for eight: it ends in time, and has learnt."""
     pytest.importorskip("peft", reason="make setup-lora")
     run = tmp_path / "run"
@@ -102,7 +102,7 @@ def test_the_demo(local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "runs" / "seed-2" / "triage" / "journal.db").exists()
 
 
-def test_the_demo_refuses_a_policy_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_refuses_an_unknown_policy(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         demo.main(["--policy", "triag"])
     assert "policy must be one of" in capsys.readouterr().err

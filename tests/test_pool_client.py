@@ -1,4 +1,4 @@
-"""``Pool``: what notebooks and the commands ask of a pool, over its real socket."""
+"""``Pool``, the Python client, over the real socket of a pool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_pool_is_an_error_that_says_what_to_do() -> None:
         Pool.connect("/nowhere")
 
 
-def test_it_knows_the_pool_and_its_jobs(client: Pool, tmp_path: Path) -> None:
+def test_a_pool_returns_its_settings_and_jobs(client: Pool, tmp_path: Path) -> None:
     with client as connected:
         assert connected.folder == tmp_path / "home" / "pool"
         assert (connected.settings.policy, connected.kind) == ("uniform", "cpu")
@@ -100,7 +100,7 @@ def test_logs(client: Pool) -> None:
     assert list(followed) == ["four"]
 
 
-def test_what_changes_is_told_once(client: Pool, pool: socket_servers.Pool) -> None:  # noqa: F811
+def test_changes_are_yielded_once(client: Pool, pool: socket_servers.Pool) -> None:  # noqa: F811
     changes = client.changes(poll=0.02)
     first = next(changes)
     assert (first.before, first.now.name) == (None, "train")

@@ -179,7 +179,7 @@ def test_the_callback_without_its_extra_says_which(missing: str, python: Python)
     )
 
 
-def test_the_other_project_of_that_import_name_is_told(python: Python) -> None:
+def test_the_other_project_of_that_import_name_is_warned_of(python: Python) -> None:
     other = python.site / "lightning_core-0.5.7.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.2\nName: lightning-core\nVersion: 0.5.7\n")

@@ -38,10 +38,10 @@ def view(
     continues_late: Sequence[bool] | None = None,
     quantum: float = 1.0,
 ) -> JobView:
-    """Jobs that have shown 100 cells of 10 batches at 10 batches a second, at twice their goal, unless said otherwise.
+    """Return jobs that have shown 100 cells of 10 batches at 10 batches/s, at twice their goal, unless given otherwise.
 
-    Work NaN: not even their speed. ``spread`` is of the logarithm of work. Those that can be resized have a
-    ``speedup``; they hold nothing, a resize costs them 1 s, and they stop when they are late.
+    NaN in ``work`` makes the throughput unknown too. ``spread`` is that of the logarithm of work. Jobs that can be
+    resized have a ``speedup``. By default they hold nothing, a resize costs 1 s, and they stop when they are late.
     """
     n = len(work)
 

@@ -138,7 +138,7 @@ def _devices(arguments: argparse.Namespace) -> int:
 
 
 def _pause(arguments: argparse.Namespace) -> int:
-    words = "paused, saved and its memory freed" if arguments.release else "paused, its memory kept"
+    words = "paused; it is saved and its memory is freed" if arguments.release else "paused; it keeps its memory"
     return _steer(arguments, lambda pool: pool.pause(arguments.job, release=arguments.release), words, after=False)
 
 

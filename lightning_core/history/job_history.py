@@ -199,7 +199,7 @@ class JobHistory:
                 self.job = event.apply(before, self.submitted, now)
                 self.deadlines.append((now, deadline))
             case SetDevices(devices=devices):
-                words = f"to train on devices: {devices}"
+                words = f"number of devices: {devices}"
             case SetLocation(devices=devices):
                 words = f"location {_words(before.location)} to {_words(event.location)}"
                 words += "" if devices is None else f", devices: {devices}"

@@ -18,7 +18,7 @@ from lightning_core.core.durations import format_duration
 # Relative error up to which sums of seconds count as equal.
 EPSILON = 1e-9
 # Advice for a job of unknown work.
-UNKNOWN = "say `work: 40m` in the bundle, or name a folder of earlier runs with --history DIR"
+UNKNOWN = "add `work: 40m` to the job, or name a folder of earlier runs with --history DIR"
 
 
 class JobRequest(NamedTuple):

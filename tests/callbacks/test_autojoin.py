@@ -23,12 +23,12 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
         monkeypatch.setenv(f"LIGHTNING_CORE_{name}", value)
 
 
-def test_off_unless_there_is_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_job_variable_nothing_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, JOB="")
     assert autojoin.callbacks() == []
 
 
-def test_off_costs_nothing() -> None:
+def test_without_a_job_variable_nothing_is_imported() -> None:
     code = (
         "import sys; from lightning_core.autojoin import callbacks; assert callbacks() == [];"
         "assert not {'torch', 'lightning', 'ray'} & set(sys.modules)"
@@ -36,7 +36,7 @@ def test_off_costs_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_a_trainer_that_nobody_changed_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_trainer_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, WEIGHT="2.5", ON_MISS="stop")
     [callback] = autojoin.callbacks()
     assert isinstance(callback, CoreCallback)

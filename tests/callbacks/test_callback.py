@@ -159,14 +159,14 @@ def test_the_loss_is_what_it_was_before_lightning_divided_it() -> None:
 
 
 @pytest.mark.promise("R15", "F10")
-def test_bad_losses_are_kept_out_counted_and_do_not_hurt() -> None:
+def test_bad_losses_are_ignored_and_counted() -> None:
     script = Script(grant(1, 1.0))
     fit(steered(script), Line(bad_after=20))
     assert script.reports[-1].rejected == 3
     assert all(cell.value > 0 for report in script.reports for cell in report.cells)
 
 
-def test_it_holds_while_it_has_no_share_and_gives_up_the_turn() -> None:
+def test_without_a_share_it_holds_and_releases_the_device() -> None:
     script, device_lock = Script(grant(1, 1.0)), AlwaysFree()
     callback = steered(script, device_lock=device_lock)
     trained: list[pl.Trainer] = []
@@ -199,7 +199,7 @@ def test_a_launched_job_leaves_when_it_is_ended_also_while_held() -> None:
         fit(steered(script, device_lock=AlwaysFree()), Line(pause=0.01), max_epochs=-1)
 
 
-def test_a_plain_script_goes_on_when_its_job_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_script_trains_on_when_its_job_is_ended(caplog: pytest.LogCaptureFixture) -> None:
     script = Script(End("job", 2, Verdict.MISSED, Reason("deadline_passed")))
     trainer = fit(steered(script, launched=False), Line(pause=0.002))
     assert trainer.global_step == 160
@@ -233,13 +233,13 @@ def test_a_logged_metric_is_a_target() -> None:
 
 
 @pytest.mark.promise("F11")
-def test_a_metric_that_is_never_logged_is_told_with_those_that_are() -> None:
+def test_a_metric_that_is_never_logged_is_an_error_that_names_the_logged_ones() -> None:
     callback = steered(Script(grant(1, 1.0)), LossTarget("trian_loss", 0.1))
     with pytest.raises(MisconfigurationException, match="'trian_loss' was never logged; logged so far: train_loss"):
         fit(callback, Line(log="train_loss"))
 
 
-def test_a_plain_script_is_only_warned_of_that(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_script_is_only_warned_of_a_missing_metric(caplog: pytest.LogCaptureFixture) -> None:
     callback = CoreCallback("line", deadline="60s", target=LossTarget("accuracy", 0.1), pool="local")
     trainer = fit(callback, max_epochs=3)
     assert trainer.global_step == 48

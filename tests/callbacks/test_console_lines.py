@@ -1,4 +1,4 @@
-"""What is said while a progress bar is drawn begins on its own line, on the screen and in a job's log."""
+"""Messages beside a progress bar begin on lines of their own, on the screen and in a job's log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = logger("lightning_core.callbacks.of_this_test")
 
 
 class Talk(pl.Callback):
-    """Says something after some batches, also from another thread."""
+    """Prints and logs after some batches, also from another thread."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx == 3:
@@ -37,7 +37,7 @@ class Talk(pl.Callback):
 
 
 class Screen(io.StringIO):
-    """What both streams of a process write to."""
+    """A stream that stands for both streams of a process."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""A training goes on with another number of devices as if nothing had been: the loader alone, and whole trainings."""
+"""Resizing changes no result of a training: the loader alone, and whole trainings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Slot = list[int]
 
 
 class World:
-    """So many ranks, of which this process is each in turn."""
+    """Several ranks, each of which this process is in turn."""
 
     def __init__(self, ranks: int, micro_batches: int) -> None:
         self.ranks, self.micro_batches = ranks, micro_batches
@@ -159,7 +159,7 @@ def test_each_epoch_has_an_order_of_its_own_that_lightning_says() -> None:
     assert read(loader(4, shuffle=False)) == [[0, 1], [2, 3]]
 
 
-def test_an_epoch_that_was_left_begins_anew() -> None:
+def test_an_abandoned_epoch_begins_again() -> None:
     left = loader(40, shuffle=False)
     next(iter(left))
     assert read(left)[0] == [0, 1]
@@ -168,7 +168,7 @@ def test_an_epoch_that_was_left_begins_anew() -> None:
 
 
 class Drawing(Dataset[torch.Tensor]):
-    """Samples with what a worker draws."""
+    """Samples with the random numbers that a worker draws."""
 
     def __len__(self) -> int:
         return 40
@@ -202,7 +202,7 @@ def test_with_workers_what_was_fetched_is_not_what_was_trained() -> None:
     assert of_ranks[0] != of_ranks[1]
 
 
-def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_of_the_loader_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         loader(4, 0)
     with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
@@ -226,7 +226,7 @@ def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     loader(42).load_state_dict({**state, "steps": 20})  # it was at its end
 
 
-def test_within_a_step_as_many_ranks_go_on_and_others_begin_it_anew() -> None:
+def test_within_a_step_only_the_same_number_of_ranks_can_continue() -> None:
     def leave() -> dict[str, Any]:
         leaving = loader(36, 1, shuffle=False)
         batches = iter(leaving)
@@ -246,7 +246,7 @@ def test_within_a_step_as_many_ranks_go_on_and_others_begin_it_anew() -> None:
     assert World(3, 6).each(go_on) == [[6], [7], [8]]
 
 
-def test_made_anew_without_shuffling_it_is_the_same_but_for_the_order() -> None:
+def test_a_copy_without_shuffling_differs_only_in_the_order() -> None:
     from lightning.pytorch.utilities.data import _update_dataloader
 
     class Held(pl.LightningDataModule):
@@ -264,7 +264,7 @@ def test_made_anew_without_shuffling_it_is_the_same_but_for_the_order() -> None:
         assert (anew.timeout, anew.num_workers, anew.seed) == (1.5, 1, 3)
 
 
-def test_how_many_slots_and_who_can_share_them() -> None:
+def test_numbers_of_micro_batches_and_of_ranks_that_divide_them() -> None:
     assert micro_batches_of({}, 4) == micro_batches_of({"trainer": None}, 4) == 4
     assert micro_batches_of({"trainer": {"accumulate_grad_batches": 3}}, 2) == 6
     assert feasible_sizes(6, 1, 4) == (1, 2, 3)
@@ -352,7 +352,7 @@ class Noted(pl.LightningModule):
 
 
 class LeavesAfter(pl.Callback):
-    """Has the job released once so many steps are done, as a scheduler would."""
+    """Releases the job after a number of steps, as a scheduler would."""
 
     def __init__(self, core: Any, step: int | None) -> None:
         self.core, self.step = core, step
@@ -365,7 +365,7 @@ class LeavesAfter(pl.Callback):
 
 @dataclass
 class Chain:
-    """A training with another number of ranks in each of its lives.
+    """A training with another number of ranks in each incarnation.
 
     Args:
         lives: of each, how many ranks it has and after how many steps it leaves.
@@ -450,7 +450,7 @@ class Chain:
 
 
 def in_processes(work: Callable[[int], object], number: int) -> None:
-    """Runs it in so many processes at once, which have torch already."""
+    """Run a function in several processes at once, which have imported torch already."""
     children = set()
     for rank in range(number):
         if not (child := os.fork()):
@@ -498,7 +498,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], list[int]]] = {
 
 @pytest.fixture(scope="module")
 def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Chain]:
-    """All that the tests below look at; three processes live through it."""
+    """Provide the trainings that the tests below compare; three processes run them."""
     own = {"callbacks": [ModelCheckpoint(None, "{step}", every_n_train_steps=3)], "enable_checkpointing": True}
     made = {
         **{f"{kind}, whole": Chain([(1, None)], *what[:2]) for kind, what in KINDS.items()},
@@ -575,7 +575,7 @@ def fit(
 
 
 def leave(folder: Path, after: int, callbacks: Iterable[pl.Callback] = (), **more: Any) -> int:
-    """Trains until it is released; the steps that are saved."""
+    """Train until the job is released; return the number of saved steps."""
     core = launched(folder, Script(grant(1, 1.0)))
     with pytest.raises(JobReleased):
         fit(core, Net(), callbacks=[LeavesAfter(core, after), *callbacks], **more)
@@ -583,7 +583,9 @@ def leave(folder: Path, after: int, callbacks: Iterable[pl.Callback] = (), **mor
     return int(core.saved.batches)
 
 
-def test_what_cannot_be_resized_says_so_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_cannot_be_resized_is_refused_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(steps.MICRO_BATCHES, "2")
     model = Net(manual=True)
     with pytest.raises(MisconfigurationException, match="cannot change: the module uses manual optimization"):
@@ -606,9 +608,7 @@ def test_without_a_launcher_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
     assert fit(core, Net(), max_epochs=1).global_step == 10
 
 
-def test_a_loader_that_cannot_go_on_elsewhere_begins_the_new_epoch_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loader_without_any_ranks_begins_the_new_epoch_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same process, in which a rank has twice as many batches of each step: as on half the devices."""
     monkeypatch.setenv(steps.MICRO_BATCHES, "2")
     assert leave(tmp_path, 1) == 5
@@ -619,7 +619,9 @@ def test_a_loader_that_cannot_go_on_elsewhere_begins_the_new_epoch_anew(
     assert (trainer.global_step, trainer.fit_loop.epoch_loop.total_batch_idx) == (5 + 2 * 3, 20 + 20 - 1)
 
 
-def test_in_the_middle_of_an_epoch_it_would_rather_not_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_inside_an_epoch_is_refused_on_other_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = ModelCheckpoint(tmp_path, "own", every_n_train_steps=3)
     assert leave(tmp_path, 4, callbacks=[own], enable_checkpointing=True) == 4
     monkeypatch.setenv(steps.MICRO_BATCHES, "2")
@@ -630,7 +632,7 @@ def test_in_the_middle_of_an_epoch_it_would_rather_not_train(tmp_path: Path, mon
         assert model.seen == []
 
 
-def test_new_ranks_draw_what_no_other_does() -> None:
+def test_new_ranks_draw_other_random_numbers() -> None:
     drawn = []
     for seed in (1, 2):
         pl.seed_everything(seed, verbose=False)
@@ -654,7 +656,7 @@ def test_new_ranks_draw_what_no_other_does() -> None:
     assert four == [first(rank, 4) for rank in range(4)]
 
 
-def test_the_environment_of_one_that_is_alone_says_it_too() -> None:
+def test_the_environment_of_a_single_rank_names_its_micro_batches() -> None:
     with joined_ranks(Rank()):
         assert steps.micro_batches_per_step() == 0
     with joined_ranks(Rank(micro_batches=6)):

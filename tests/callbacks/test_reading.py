@@ -80,7 +80,7 @@ def test_a_metric_by_step_and_by_epoch_is_read_by_step() -> None:
     assert not any(report.evaluated for report in script.reports)
 
 
-def test_a_metric_logged_now_and_then_counts_until_it_is_logged_again() -> None:
+def test_a_metric_that_is_logged_sometimes_counts_until_the_next_time() -> None:
     def log(module: Logging, loss: Any) -> None:
         if module.steps % 5 == 1:
             module.log("rare", torch.tensor(float(module.steps)))
@@ -144,7 +144,7 @@ class Returning(Line):
         (None, "training_step returned no loss"),
     ],
 )
-def test_a_loss_that_is_no_number_is_told_once(value: Any, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_that_is_no_number_is_warned_of_once(value: Any, words: str, caplog: pytest.LogCaptureFixture) -> None:
     script, trainer = run(Returning(value), LossTarget("loss", 0.1), launched=False, max_epochs=2)
     assert trainer.global_step == 64  # each optimiser's step counts for Lightning
     assert script.reports[-1].batches == 32  # and each training_step for us
@@ -166,7 +166,7 @@ def test_a_loss_that_is_no_number_is_told_once(value: Any, words: str, caplog: p
         (torch.tensor([0.25], dtype=torch.bfloat16), None),
     ],
 )
-def test_whatever_reaches_the_hook(loss: Any, words: str | None) -> None:
+def test_unexpected_losses_in_the_hook(loss: Any, words: str | None) -> None:
     found: list[Cell] = []
     reading = TargetReader(LossTarget("loss", 0.1), LossMeter(found.append, every=1))
     trainer = pl.Trainer(logger=False, accelerator="cpu")
@@ -183,7 +183,7 @@ def test_with_manual_optimisation_the_loss_is_what_was_returned(value: Any) -> N
     assert found[0].value > found[-1].value
 
 
-def test_or_what_was_logged() -> None:
+def test_with_manual_optimisation_a_logged_loss_counts_too() -> None:
     class Quiet(Returning):
         def training_step(self, batch: Batch, batch_idx: int) -> Any:
             super().training_step(batch, batch_idx)
@@ -231,6 +231,6 @@ def test_saving_counts_as_busy(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir())
 
 
-def test_reduced_precision_is_no_matter() -> None:
+def test_reduced_precision_does_not_change_the_losses() -> None:
     script, _ = run(Line(), BatchTarget(10**9), precision="bf16-mixed", max_epochs=2)
     assert len(cells(script)) == 3

@@ -1,4 +1,4 @@
-"""A script's own checkpoint carries its job: resumed, it goes on under the same promise, curve included."""
+"""A script's own checkpoint carries its job: resumed, it keeps its deadline and its curve."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def resumed(path: Path, script: CoreCallback, data: Any = None) -> None:
     fit(script, Line(pause=0.005, log="train_loss"), data, max_epochs=6, ckpt_path=path)
 
 
-def test_a_resumed_script_goes_on_under_its_promise_with_its_curve(tmp_path: Path, pool: Pool) -> None:
+def test_a_resumed_script_keeps_its_deadline_and_its_curve(tmp_path: Path, pool: Pool) -> None:
     path = aged(saved(tmp_path))
     before = torch.load(path, weights_only=True)[KEY]
     assert before["batches"] == [10, 20, 30, 40]
@@ -89,7 +89,7 @@ def test_a_resumed_script_goes_on_under_its_promise_with_its_curve(tmp_path: Pat
         ({"target": LossTarget("train_loss", 1e-9)}, False),
     ],
 )
-def test_other_terms_are_a_new_promise_that_counts_from_now(
+def test_with_other_terms_the_deadline_counts_from_now(
     tmp_path: Path, pool: Pool, caplog: pytest.LogCaptureFixture, other: dict[str, Any], carried: bool
 ) -> None:
     resumed(aged(saved(tmp_path)), callback(**other))
@@ -99,7 +99,7 @@ def test_other_terms_are_a_new_promise_that_counts_from_now(
     assert any(cell.batches <= 48 for report in pool.reports for cell in report.cells) is carried
 
 
-def test_a_deadline_that_passed_while_it_was_away_is_told(
+def test_a_deadline_that_passed_meanwhile_is_warned_of(
     tmp_path: Path, pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     resumed(aged(saved(tmp_path), 3660.0), callback())
@@ -126,7 +126,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_an_entry_that_is_damaged_or_hostile_is_passed_over(
+def test_a_damaged_or_hostile_entry_is_ignored(
     tmp_path: Path, pool: Pool, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     resumed(changed(saved(tmp_path), **HOSTILE[what]), callback())

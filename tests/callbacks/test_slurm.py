@@ -1,4 +1,4 @@
-"""The end of a Slurm job: a script is saved before it, and Lightning's auto-requeue goes on working."""
+"""The end of a Slurm job: a script is saved before it, and Lightning's auto-requeue still works."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.tiny import Line
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Puts a made-up command of Slurm on the path; its arguments are in the file that is returned."""
+    """Put a fake command of Slurm on the path; return the file with its arguments."""
 
     def make(name: str, body: str) -> Path:
         folder = tmp_path / "bin"
@@ -65,7 +65,7 @@ def test_a_job_without_an_end_has_none(tool: Callable[[str, str], Path], answer:
 
 
 @pytest.mark.parametrize("body", ["exit 1", "echo soon", "sleep 30"])
-def test_a_squeue_that_is_of_no_use_is_told_of_and_waited_for_by_nobody(
+def test_a_useless_squeue_is_warned_of_and_not_waited_for(
     tool: Callable[[str, str], Path],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -84,11 +84,11 @@ def test_a_squeue_that_is_of_no_use_is_told_of_and_waited_for_by_nobody(
 
 
 @pytest.mark.parametrize("text", ["", "soon", "nan", "inf", "-7", "1e300"])
-def test_an_end_that_is_none_is_not_believed(text: str) -> None:
+def test_an_invalid_end_time_is_ignored(text: str) -> None:
     assert SlurmEnd({"SLURM_JOB_END_TIME": text}).at is None
 
 
-def test_a_job_id_that_is_none_is_not_handed_to_squeue(tool: Callable[[str, str], Path]) -> None:
+def test_an_invalid_job_id_is_not_passed_to_squeue(tool: Callable[[str, str], Path]) -> None:
     said = tool("squeue", "echo 2030-01-02T03:04:05")
     assert SlurmEnd({"SLURM_JOB_ID": "7; rm"}).at is None
     time.sleep(0.2)
@@ -123,7 +123,7 @@ def test_the_longest_pause_between_batches_must_fit_before_the_end(monkeypatch: 
 
 
 @pytest.mark.parametrize("known_by", ["environment", "squeue"])
-def test_a_script_is_saved_once_before_the_end_and_goes_on_from_there(
+def test_a_script_is_saved_once_before_the_end_and_resumes_from_there(
     tool: Callable[[str, str], Path],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -154,7 +154,7 @@ def test_a_script_is_saved_once_before_the_end_and_goes_on_from_there(
     assert "resumed with its deadline" in caplog.text
 
 
-def test_one_that_is_held_when_the_end_comes_is_saved_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_script_is_saved_before_the_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
     monkeypatch.setattr(connecting, "connect", lambda pool_: pool)
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time() + 5)))
@@ -191,8 +191,8 @@ SLURM = {"JOB_ID": "7", "NTASKS": "1", "JOB_NAME": "train", "PROCID": "0", "LOCA
          "NODELIST": "localhost"}  # fmt: skip
 
 
-def test_auto_requeue_goes_on_and_so_does_the_promise(tool: Callable[[str, str], Path], tmp_path: Path) -> None:
-    """A real signal, as Slurm sends it, a made-up scontrol, and the job that Slurm begins anew."""
+def test_auto_requeue_works_and_the_deadline_is_kept(tool: Callable[[str, str], Path], tmp_path: Path) -> None:
+    """A real signal, as Slurm sends it, a fake scontrol, and the job that Slurm starts again."""
     requeued = tool("scontrol", "exit 0")
     tool("squeue", "echo N/A")
     (tmp_path / "train.py").write_text(TRAIN)

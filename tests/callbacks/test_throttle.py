@@ -1,4 +1,4 @@
-"""No more than a part of the device: by the kernel where it can, else by pausing."""
+"""A job never has more than its share of the device: by the kernel where possible, else by pausing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Clock:
 
 
 class Group:
-    """A control group that writes down what it was told."""
+    """A control group that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[float | None] = []
@@ -34,7 +34,7 @@ class Group:
 
 
 def paced(part: float, seconds: float, batch: float, wobble: float = 0.0) -> float:
-    """What part of the time a training works that is paced, by batches of so many seconds.
+    """Return the fraction of the time in which a throttled training works, for given seconds per batch.
 
     Its part may wobble by so much, every half second and also while it pauses.
     """
@@ -57,12 +57,12 @@ def paced(part: float, seconds: float, batch: float, wobble: float = 0.0) -> flo
 
 @pytest.mark.parametrize("part", [0.05, 0.3, 0.75, 0.95])
 @pytest.mark.parametrize("batch", [0.001, 0.04, 0.3])
-def test_pausing_keeps_to_the_part(part: float, batch: float) -> None:
+def test_pausing_keeps_to_the_share(part: float, batch: float) -> None:
     assert paced(part, 60.0, batch) == pytest.approx(part, abs=0.02)
 
 
 @pytest.mark.parametrize("batch", [0.04, 0.3])
-def test_a_part_that_changes_often_forgives_nothing(batch: float) -> None:
+def test_a_share_that_changes_often_is_kept_to(batch: float) -> None:
     assert paced(0.3, 60.0, batch, wobble=0.02) == pytest.approx(0.3, abs=0.02)
 
 
@@ -77,7 +77,7 @@ def test_a_pause_is_never_long_and_news_can_end_it() -> None:
     assert made.ahead() == 0.0
 
 
-def test_who_was_kept_waiting_does_not_make_up_for_all_of_it_at_once() -> None:
+def test_time_lost_by_waiting_is_not_made_up_at_once() -> None:
     clock = Clock()
     made = Throttle("job", on_host=False, clock=clock)
     made.set(0.5)
@@ -105,7 +105,7 @@ def test_the_kernel_limits_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None
     assert group.closed
 
 
-def test_a_part_of_several_cores_is_so_many_cores_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_of_several_cores_sets_cores_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     group, threads = Group(), list[int]()
@@ -120,7 +120,7 @@ def test_a_part_of_several_cores_is_so_many_cores_and_threads(monkeypatch: pytes
     assert threads == [2, 1, 3]  # in the end as many as there were
 
 
-def test_where_no_group_can_be_had_it_is_paced_and_said_once(
+def test_without_a_control_group_it_pauses_and_logs_that_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuses(tell: object) -> None:

@@ -1,4 +1,4 @@
-"""The command line: what it takes, what it answers, and that whatever goes wrong is one line and an exit code."""
+"""The command line: options, output, and that every error is one line and an exit code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's pool, and a token that is put back."""
+    """Provide a home without a pool, and restore the token afterwards."""
     monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
     monkeypatch.setattr(pool_client, "RESTART_SECONDS", 0.5)
@@ -46,7 +46,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def note(folder: Path, **changed: Any) -> None:
-    """As if a pool whose head is this process were in a folder."""
+    """Write the head file of a pool whose head is this process."""
     folder.mkdir(parents=True, exist_ok=True)
     body = {"pid": os.getpid(), "started": started(os.getpid()), "temp": "/nowhere", "socket": "/nowhere/door",
             "token": "/nowhere/token"} | changed  # fmt: skip
@@ -55,7 +55,7 @@ def note(folder: Path, **changed: Any) -> None:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    """A pool that the command line finds, with a script that trains."""
+    """Provide a pool that the command line finds, with a script that trains."""
     with tempfile.TemporaryDirectory(prefix="lc-") as folder:
         made = Pool(tmp_path / "home" / "pool", Path(folder) / "door")
         note(made.folder, socket=str(made.path))
@@ -68,7 +68,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 class Said:
-    """What a command answered."""
+    """Exit code and output of a command."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *words: str) -> None:
         try:
@@ -80,7 +80,7 @@ class Said:
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of this test's own for temporary ones, short enough for sockets."""
+    """Provide a folder for temporary folders, short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
@@ -106,7 +106,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("words", [[], ["sing"], ["status", "--colour"], ["cancel"], ["deadline", "a"], ["up", "-n"]])
-def test_what_is_no_command_is_told_with_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_prints_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
@@ -173,7 +173,9 @@ def test_a_pool_whose_scheduler_does_not_answer(tmp_path: Path, capsys: pytest.C
         ('{"pid": 1, "started": null, "temp": "", "socket": "", "token": ""}', "was not written by a pool"),
     ],
 )
-def test_a_note_that_is_garbage(text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_head_file_is_refused(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "home" / "pool"
     folder.mkdir(parents=True)
     (folder / "head.json").write_text(text)
@@ -212,7 +214,7 @@ def test_a_pool_of_another_protocol(
         (["--folder", "file"], "file: cannot be written"),
     ],
 )
-def test_up_says_what_is_wrong_and_starts_nothing(
+def test_up_with_wrong_options_starts_nothing(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -253,7 +255,7 @@ def test_up_in_a_temporary_folder_too_deep_for_sockets(
     assert not any(deep.iterdir())
 
 
-def test_a_half_brought_up_pool_is_none(
+def test_an_interrupted_up_leaves_no_pool(
     temporary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while Ray comes up: the head and its folder are gone, and the next `up` is free to begin."""
@@ -279,7 +281,7 @@ def test_a_half_brought_up_pool_is_none(
     assert "no pool is up" in Said(capsys, "status").err
 
 
-def test_one_at_a_time_brings_a_pool_up_or_takes_it_down(
+def test_up_and_down_of_a_pool_exclude_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heads, "start_ray", lambda *_: pytest.fail("Ray was started"))
@@ -299,7 +301,7 @@ def test_status_and_steering(pool: Pool, capsys: pytest.CaptureFixture[str]) -> 
     body = json.loads(Said(capsys, "status", "--json").out)
     [job] = body["jobs"]
     assert (job["name"], job["state"], job["batches"]) == ("train", "running", 50)
-    assert "paused, its memory kept" in Said(capsys, "pause", "train").out
+    assert "paused; it keeps its memory" in Said(capsys, "pause", "train").out
     assert "resumed" in Said(capsys, "resume", "train").out
     assert "its deadline is in 45m" in Said(capsys, "deadline", "train", "45m").out
     assert "its deadline is in 2h" in Said(capsys, "deadline", "train", "2", "hours").out
@@ -322,7 +324,7 @@ def test_status_and_steering(pool: Pool, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("command", [["why"], ["logs"], ["pause"], ["resume"], ["cancel"], ["deadline"]])
-def test_a_job_that_is_not_there(command: list[str], pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_job_is_refused(command: list[str], pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["9s"] if command == ["deadline"] else []
     assert Said(capsys, *command, "trian", *more).err == "error: no job 'trian'; did you mean 'train'?\n"
     said = Said(capsys, *command, "\x1b[2J\r", *more)
@@ -333,7 +335,7 @@ def test_a_job_that_is_not_there(command: list[str], pool: Pool, capsys: pytest.
 
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("command", [["submit"], ["run"], ["run", "--own"]])
-def test_imports_that_are_not_allowed(
+def test_imports_that_are_not_allowed_are_refused(
     pool: Pool, tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "jobs: {a: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {batches: 9}}}\n"
@@ -366,23 +368,23 @@ def test_plan_refuses_what_submit_and_run_refuse(pool: Pool, case: str, capsys: 
     assert not Path("runs").exists()
 
 
-def test_plan_says_what_it_does_and_what_would_make_work_known(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_names_the_pool_and_how_to_give_the_work(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     Path("b.yaml").write_text("jobs: {x: {model: tests.tiny.Line, deadline: 9s, target: {batches: 9}}}\n")
     said = Said(capsys, "plan", "b.yaml")
     assert said.code == 0
     assert f"the pool at {pool.folder} (1 cpu device, uniform); other jobs in it are not counted" in said.err
-    assert "x: its work is unknown and not counted; say `work: 40m` in the bundle" in said.out
+    assert "x: its work is unknown and not counted; add `work: 40m` to the job" in said.out
     assert "--history: nowhere is not a folder" in Said(capsys, "plan", "b.yaml", "--history", "nowhere").err
 
 
-def test_a_deadline_that_is_none(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_deadline_is_refused(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("soon", "-5s", "0s", "nan"):
         said = Said(capsys, "deadline", "--", "train", words)
         assert said.code == 2
         assert re.match("error: deadline: (must be a )?duration", said.err)
 
 
-def test_what_a_job_printed(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_prints_what_a_job_printed(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     folder = pool.folder / "jobs" / "train"
     folder.mkdir(parents=True)
     (folder / "log.txt").write_bytes(b"one\x1b[2J\ntwo\n\xff three\n")
@@ -393,8 +395,8 @@ def test_what_a_job_printed(pool: Pool, capsys: pytest.CaptureFixture[str]) -> N
     assert Said(capsys, "logs", "train", "-f").out.endswith("three\n")
 
 
-def test_a_run_shows_the_jobs_of_now_not_of_then(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name may be used again; the run before counts no more."""
+def test_a_run_does_not_show_earlier_jobs_of_the_same_names(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name may be used again: the earlier run of that name is not shown."""
     bundle = {
         "jobs": {
             "x": {
@@ -424,7 +426,7 @@ def test_a_run_shows_the_jobs_of_now_not_of_then(pool: Pool, capsys: pytest.Capt
 # ---------------------------------------------------------------------------------------------------- journals
 
 
-def test_replay_report_and_what_is_no_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_and_report_of_a_run_and_of_other_folders(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "replay", str(run_dir))
     assert said.code == 0
     assert json.loads(said.out)["identical"] is True
@@ -453,7 +455,7 @@ def test_a_report_that_cannot_be_written(run_dir: Path, capsys: pytest.CaptureFi
     assert said.err.startswith("error: ")
 
 
-def test_run_needs_one_of_two(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_needs_a_bundle_or_a_run_to_resume(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["b.yaml", "--resume", "x"]):
         assert Said(capsys, "run", *words).err == "error: run needs either a BUNDLE.yaml or --resume DIR\n"
 
@@ -474,7 +476,7 @@ def test_debug_shows_the_traceback() -> None:
 
 
 @pytest.mark.parametrize("command", ["policies", "replay"])
-def test_a_reader_who_has_enough(command: str, run_dir: Path) -> None:
+def test_a_closed_pipe_is_no_error(command: str, run_dir: Path) -> None:
     words = [command, str(run_dir)] if command == "replay" else [command]
     reading, writing = os.pipe()
     os.close(reading)
@@ -501,7 +503,9 @@ def test_a_deadline_that_is_past_is_refused_at_once(deadline: str, capsys: pytes
     assert not Path("run").exists()
 
 
-def test_status_shows_who_lives_first_and_ten_of_each(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_unfinished_jobs_first_and_ten_of_each_kind(
+    pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "train" in Said(capsys, "status").out
     pool.do(pool.actor.event(Submit(tuple(Job(f"old{k}", 600.0, BatchTarget(5)) for k in range(12)))))
     for k in range(12):

@@ -1,4 +1,4 @@
-"""``lightning-core market``: what it says, what it draws, what it refuses."""
+"""``lightning-core market``: its output, pictures and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_plan(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_job_that_cannot_end_in_time_is_told_so(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_cannot_end_in_time_is_warned_about(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "market", "plan", "--trace", calm, "--work", "130", "--deadline", "10")
     assert said.code == 3
     assert (
@@ -68,7 +68,7 @@ def test_a_backtest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_arguments_of_policies_and_a_price_that_is_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_of_policies_and_an_assumed_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spot.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [4, 4, 3, 0, 0, 4] * 40}))
     asked = ("market", "backtest", "--trace", str(path), *JOB, "--max-nodes", "4", "--work", "20")
@@ -107,13 +107,15 @@ def test_forecasts(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
         (("forecast", "--horizon", "2000"), "--horizon must be below the 1316 intervals of a100, got 2000"),
     ],
 )
-def test_what_is_refused(asked: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_of_market_are_refused(
+    asked: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = Said(capsys, "market", *asked)
     assert said.code == 2
     assert re.search(words, said.err)
 
 
-def test_the_speed_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_throughput_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     can = frozenset({Capability.RELEASE, Capability.RESIZE})
     known = Job("vit", 3600.0, BatchTarget(90_000), can=can, max_devices=2, sizes=(1, 2), throughputs=(10.0, 18.0))
     jobs = [SimulatedJob(known, [10], [0.9], 10.0, throughputs=(10.0, 18.0)),
@@ -130,7 +132,7 @@ def test_the_speed_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.C
     assert said.code == 2
 
 
-def test_a_slot_is_as_long_as_the_market_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interval_is_as_long_as_in_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     can = frozenset({Capability.RELEASE, Capability.RESIZE})
     known = Job("vit", 3600.0, BatchTarget(90_000), can=can, max_devices=2, sizes=(1, 2), throughputs=(10.0, 18.0))
     (tmp_path / "run").mkdir()
@@ -153,7 +155,7 @@ def test_a_slot_is_as_long_as_the_market_s(tmp_path: Path, capsys: pytest.Captur
     assert "by number of nodes: 1: 3.6e+04, 2: 6.48e+04" in Said(capsys, *asked).out
 
 
-def test_recordings_are_told_apart(tmp_path: Path) -> None:
+def test_formats_of_recordings_are_recognised(tmp_path: Path) -> None:
     events = tmp_path / "events.csv"
     events.write_text("time,change\n0,4\n3600,-2\n7200,1\n")
     assert read_trace(events, price=0.3).available.tolist() == [4, 4, 2, 2]
@@ -194,7 +196,7 @@ def test_a_bundle_with_a_market(calm: str, tmp_path: Path) -> None:
         (3, "market: expected a recording or a mapping of trace, "),
     ],
 )
-def test_markets_of_bundles_that_cannot_be(market: object, words: str, calm: str, tmp_path: Path) -> None:
+def test_wrong_markets_of_bundles_are_refused(market: object, words: str, calm: str, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=words):
         _bundle(tmp_path, market)
 

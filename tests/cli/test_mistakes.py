@@ -125,7 +125,7 @@ MISTAKES = {
 
 @pytest.fixture
 def place(pool: Pool, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811
-    """A folder with a pool, a run, a bundle, and what is none."""
+    """Provide a folder with a pool, a run, a bundle, and files that are none of these."""
     monkeypatch.setattr(head, "start_ray", lambda *_: pytest.fail("Ray was started"))
     monkeypatch.setattr(cluster, "start_local_ray", lambda *_: pytest.fail("Ray was started"))
     monkeypatch.setattr(SocketClient, "launch", lambda *_: pytest.fail("jobs were submitted"))
@@ -137,7 +137,7 @@ def place(pool: Pool, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_told(line: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_explained_in_one_line(line: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(place.rglob("*"))
     said = Said(capsys, *shlex.split(line))
     assert said.code == 2
@@ -170,7 +170,7 @@ def test_python_m(tmp_path: Path) -> None:
 
 
 def completed(line: str) -> set[str]:
-    """What a shell is told if Tab is pressed at the end of a line."""
+    """Return the completions that a shell gets if Tab is pressed at the end of a line."""
     asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
     command = [sys.executable, "-m", "lightning_core"]
     done = subprocess.run(

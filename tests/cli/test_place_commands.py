@@ -33,7 +33,9 @@ def test_the_example_s_day_is_planned(tmp_path: Path, capsys: pytest.CaptureFixt
     )
 
 
-def test_what_does_not_fit_is_told_and_the_rest_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unserved_tasks_are_explained_and_the_rest_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = yaml.safe_load(DAY.read_text())
     body["jobs"]["cameras"]["tasks"] = [2, 40, 4]
     path = tmp_path / "day.yaml"
@@ -45,7 +47,7 @@ def test_what_does_not_fit_is_told_and_the_rest_is_planned(tmp_path: Path, capsy
     assert "the plan that serves the most" in said.out
 
 
-def test_an_accuracy_that_must_be_reached(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_minimum_mean_accuracy_is_reached_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "place", "plan", str(DAY), "--cost", "1", "--accuracy", "0", "--mean-accuracy", "0.85")
     assert said.code == 0
     plan = next(line.split() for line in said.out.splitlines() if line.startswith("plan"))
@@ -83,7 +85,7 @@ def test_an_accuracy_that_must_be_reached(capsys: pytest.CaptureFixture[str]) ->
         ("colour", 1, "unknown key 'colour'"),
     ],
 )
-def test_days_that_cannot_be(part: str, value: object, words: str, tmp_path: Path) -> None:
+def test_wrong_demands_are_refused(part: str, value: object, words: str, tmp_path: Path) -> None:
     body = yaml.safe_load(DAY.read_text())
     body[part] = value
     path = tmp_path / "day.yaml"
@@ -93,7 +95,7 @@ def test_days_that_cannot_be(part: str, value: object, words: str, tmp_path: Pat
     assert words in str(refused.value)
 
 
-def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+def test_every_problem_of_the_demands_is_reported_at_once(tmp_path: Path) -> None:
     path = tmp_path / "day.yaml"
     path.write_text("periods: [a]\ngpus: {v: x}\nlevels: 3\n")
     with pytest.raises(BundleError) as refused:
@@ -105,7 +107,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         read_demands(path)
 
 
-def test_a_day_with_surges_is_lived_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_day_with_surges_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, figures = tmp_path / "loads.svg", tmp_path / "day.json"
     said = Said(
         capsys, "place", "simulate", str(DAY), "--steps", "8", "--picture", str(picture), "--json", str(figures)
@@ -120,7 +122,7 @@ def test_a_day_with_surges_is_lived_through(tmp_path: Path, capsys: pytest.Captu
     assert rows["persistence"][-3:] == ["1.00"] * 3
 
 
-def test_what_comes_in_can_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arrivals_can_be_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, figures = tmp_path / "day.csv", tmp_path / "day.json"
     path.write_text("cameras,buses,meters,shops\n" + "15,15,5,15\n" * 6)
     said = Said(capsys, "place", "simulate", str(DAY), "--arrivals", str(path), "--json", str(figures))

@@ -1,4 +1,4 @@
-"""What people and deadlines do to jobs, and how jobs leave and come back: events in, answers out."""
+"""Commands and deadlines, and how jobs leave and resume: events in, answers out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shares(scheduler: Scheduler) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------------- a deadline has passed
 
 
-def test_a_late_job_goes_on_with_what_nobody_else_needs(scheduler: Scheduler) -> None:
+def test_a_late_job_continues_on_devices_that_no_other_job_needs(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 5.0),)), 0.0)
     assert notices(scheduler.handle(Tick(), 5.0)) == [
         ("a", "missed", "deadline passed: continues on devices that no other job needs")
@@ -91,7 +91,7 @@ def test_a_job_on_hold_waits_for_a_new_deadline(scheduler: Scheduler) -> None:
     assert (status.share, status.deadline, status.verdict) == (1.0, 50.0, None)
 
 
-def test_a_job_may_be_stopped_by_its_deadline(scheduler: Scheduler) -> None:
+def test_a_job_may_be_stopped_at_its_deadline(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 5.0, on_miss=OnMiss.STOP),)), 0.0)
     [end] = scheduler.handle(Tick(), 5.0)
     assert isinstance(end, End)
@@ -101,7 +101,7 @@ def test_a_job_may_be_stopped_by_its_deadline(scheduler: Scheduler) -> None:
 # ------------------------------------------------------------------------------------------------------------- terms
 
 
-def test_a_new_deadline_counts_from_now_and_brings_a_late_job_back(scheduler: Scheduler) -> None:
+def test_a_new_deadline_counts_from_now_and_resumes_a_late_job(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 5.0), job("b", 100.0))), 0.0)
     scheduler.handle(report("a", 1, 50, 5.0), 5.0)
     scheduler.handle(Tick(), 10.0)
@@ -121,7 +121,7 @@ def test_other_terms_count_from_submission(scheduler: Scheduler) -> None:
     assert scheduler.job("a").weight == 3.0
 
 
-def test_a_job_may_be_told_to_have_no_device_for_now(scheduler: Scheduler) -> None:
+def test_a_job_may_be_told_to_hold_no_devices(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"), job("b", 200.0))), 0.0)
     scheduler.handle(SetDevices("a", 0, Asker.MARKET), 1.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
@@ -142,7 +142,7 @@ def test_an_easier_target_is_met_at_once(scheduler: Scheduler) -> None:
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
 
 
-def test_what_a_process_can_do_is_not_a_persons_to_change(scheduler: Scheduler) -> None:
+def test_capabilities_of_a_process_cannot_be_changed_by_a_person(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", can=SCRIPT, device=0),)), 0.0)
     scheduler.handle(SetTerms("a", weight=2.0), 1.0)
     assert (scheduler.job("a").can, scheduler.job("a").device) == (SCRIPT, 0)
@@ -161,7 +161,7 @@ def test_a_deadline_that_is_moved_into_the_past_is_missed_at_once(scheduler: Sch
     assert [n[1] for n in notices(scheduler.handle(SetDeadline("a", 8.0, from_submission=True), 10.0))] == ["missed"]
 
 
-def test_nobody_steers_what_is_not_there(scheduler: Scheduler) -> None:
+def test_commands_about_unknown_jobs_are_ignored(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(Cancel("a"), 1.0)
     for name in ("a", "b"):
@@ -190,7 +190,7 @@ def test_a_job_does_not_start_before_it_may(scheduler: Scheduler) -> None:
     assert grant.share == 1.0
 
 
-def test_a_job_that_begins_earlier_deadline_first_waits_all_the_same(scheduler: Scheduler) -> None:
+def test_a_job_with_an_earlier_deadline_waits_for_its_begin(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("soon", 30.0, begin=5.0), job("later", 60.0))), 0.0)
     assert shares(scheduler) == {"soon": 0.0, "later": 1.0}
     assert scheduler.wakeup() == 1.0
@@ -201,7 +201,7 @@ def test_a_job_that_begins_earlier_deadline_first_waits_all_the_same(scheduler: 
 # ------------------------------------------------------------------------------------------------------------- pause
 
 
-def test_pause_holds_and_resume_goes_on(scheduler: Scheduler) -> None:
+def test_pause_holds_a_job_until_resume(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 50.0), job("b", 60.0))), 0.0)
     scheduler.handle(report("a", 1, 10, 1.0), 1.0)
     scheduler.handle(Tick(), 2.0)
@@ -255,7 +255,7 @@ def test_a_pause_can_become_one_that_keeps_the_memory(scheduler: Scheduler) -> N
 # --------------------------------------------------------------------------------------------- leaving, coming back
 
 
-def test_a_released_job_comes_back_as_another_incarnation(scheduler: Scheduler) -> None:
+def test_a_released_job_resumes_as_another_incarnation(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, rejected=2), 4.0)
     assert (
@@ -271,7 +271,7 @@ def test_a_released_job_comes_back_as_another_incarnation(scheduler: Scheduler) 
     assert status.throughput == pytest.approx(10.0)
 
 
-def test_batches_that_were_not_saved_are_done_again(scheduler: Scheduler) -> None:
+def test_batches_that_were_not_saved_are_repeated(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((Job("a", 100.0, LossTarget("loss", 0.01)),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, cells=cells([4.0, 3.0, 2.0, 1.0])), 4.0)
     scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)
@@ -286,14 +286,14 @@ def test_batches_that_were_not_saved_are_done_again(scheduler: Scheduler) -> Non
     assert status.throughput == pytest.approx(10.0, rel=0.02)
 
 
-def test_a_script_that_leaves_has_left(scheduler: Scheduler) -> None:
+def test_a_script_that_leaves_ends_its_job(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", can=SCRIPT, device=0),)), 0.0)
     [end] = scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 1.0)
     assert isinstance(end, End)
     assert str(end.reason) == "its training ended"
 
 
-def test_a_pool_that_closes_and_comes_back(scheduler: Scheduler) -> None:
+def test_a_pool_that_closes_and_reopens(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"), job("b", 200.0), job("script", 90.0, can=SCRIPT, device=0))), 0.0)
     scheduler.handle(report("a", 1, 30, 3.0), 3.0)
     answers = scheduler.handle(Close(), 4.0)
@@ -377,7 +377,7 @@ def test_cells_that_arrive_all_at_once_are_all_counted() -> None:
     assert scheduler.status()[0].cells == 3001
 
 
-def test_a_job_larger_than_the_pool_or_on_no_device_of_it_is_told_at_once() -> None:
+def test_a_job_that_cannot_fit_the_pool_is_reported_at_once() -> None:
     scheduler = Scheduler(Settings(devices=2))
     wide = job("wide", min_devices=3, max_devices=4)
     answers = directives(scheduler.handle(Submit((wide, job("lost", can=SCRIPT, device=2), job("a"))), 0.0))
@@ -396,7 +396,7 @@ def test_a_job_takes_as_many_devices_as_it_may_and_the_pool_has() -> None:
     assert Placement("a", 1, (0, 1, 2, 3)) in scheduler.placements()
 
 
-def test_a_persons_estimate_counts_until_better_is_known() -> None:
+def test_a_persons_estimate_counts_until_the_throughput_is_known() -> None:
     scheduler = Scheduler(Settings(policy="lrf", policy_args={"explore": 0}))
     scheduler.handle(Submit((job("long", n=10, work=30.0), job("short", n=90, work=5.0))), 0.0)
     assert shares(scheduler) == {"long": 0.0, "short": 1.0}
@@ -409,7 +409,7 @@ def test_a_persons_estimate_counts_until_better_is_known() -> None:
 # ------------------------------------------------------------------------------------------------------------ notices
 
 
-def test_people_are_told_exactly_when_something_else_is_believed(scheduler: Scheduler) -> None:
+def test_verdict_changes_are_reported_exactly_when_the_verdict_changes(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 20.0),)), 0.0)
     told: list[str] = []
     for second, batches in enumerate([0, 20, 20, 22, 22, 40, 90], 1):

@@ -1,4 +1,4 @@
-"""`run` in a pool that is up: the folder of the run, who looks at it, and coming back to it. No Ray."""
+"""`run` in a pool that is up: its folder, following it, and resuming it. No Ray."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def status(pool: Pool, name: str) -> Any:
 
 
 def meet(pool: Pool, name: str) -> None:
-    """What the pool manager and a worker would do: the job meets its target, and its worker saves and leaves."""
+    """Do what the pool manager and a worker would: the job meets its target, and its worker saves and leaves."""
     until(lambda: status(pool, name) is not None, 120.0)  # torch is imported before
     incarnation = status(pool, name).incarnation
     home = pool.folder / "jobs" / name
@@ -67,7 +67,7 @@ def meet(pool: Pool, name: str) -> None:
 
 @contextmanager
 def beside(act: Callable[[], None]) -> Iterator[None]:
-    """Somebody acts while a command runs."""
+    """Do something while a command runs."""
     wrong: list[BaseException] = []
 
     def run() -> None:
@@ -85,7 +85,7 @@ def beside(act: Callable[[], None]) -> Iterator[None]:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    """A pool that the command line finds, with a script that trains."""
+    """Provide a pool that the command line finds, with a script that trains."""
     with tempfile.TemporaryDirectory(prefix="lc-") as folder:
         made = Pool(tmp_path / "home" / "pool", Path(folder) / "door")
         note(made.folder, socket=str(made.path))
@@ -96,7 +96,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's pool, and no long waiting."""
+    """Provide a home without a pool, and short time-outs."""
     monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LIGHTNING_CORE_POOL", raising=False)
     monkeypatch.setattr(pool_client, "RESTART_SECONDS", 0.5)
@@ -145,7 +145,7 @@ def test_the_folder_of_a_run_in_a_pool(pool: Pool, capsys: pytest.CaptureFixture
     assert "is not empty" in Said(capsys, "run", "bundle.yaml", "--run-dir", "runs/monday").err
 
 
-def test_without_a_folder_named_it_has_one_all_the_same(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_run_dir_gets_a_folder(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     bundle("x")
     with beside(lambda: meet(pool, "x")):
         said = Said(capsys, "run", "bundle.yaml")
@@ -190,7 +190,7 @@ def left(pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     return said
 
 
-def test_after_ctrl_c_the_jobs_go_on_and_whoever_comes_back_sees_their_end(
+def test_after_ctrl_c_the_jobs_continue_and_resume_follows_them(
     pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = Path("runs/one").resolve()
@@ -215,7 +215,7 @@ def test_after_ctrl_c_the_jobs_go_on_and_whoever_comes_back_sees_their_end(
 
 
 def meet_again(pool: Pool) -> None:
-    """The job had reported once."""
+    """Meet the target of a job that has reported once."""
     home = pool.folder / "jobs" / "long"
     (home / "checkpoints" / "1").mkdir(parents=True)
     pool.do(pool.actor.event(Report("long", 1, 2, 0, 5, 1.0)))
@@ -232,7 +232,7 @@ def test_an_edited_bundle_is_refused(pool: Pool, left: Said, capsys: pytest.Capt
         assert "a run in a pool continues as it was submitted" in said.err
 
 
-def test_what_the_command_line_said_is_no_edit(tmp_path: Path) -> None:
+def test_options_of_the_command_line_are_no_edit_of_the_bundle(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(json.dumps({"jobs": {"x": JOB}}))
     said: dict[str, Any] = {"policy": "lara:order=edf", "allow_import": ["tests", "lightning"]}
     before = Bundle.from_file(tmp_path / "b.yaml").importing_only(said["allow_import"]).with_policy(said["policy"])
@@ -244,7 +244,7 @@ def test_what_the_command_line_said_is_no_edit(tmp_path: Path) -> None:
     assert read_origin(tmp_path, before) is before
 
 
-def test_of_a_pool_that_is_down_it_is_said_how_to_bring_it_up(
+def test_resuming_in_a_pool_that_is_down_names_the_command_to_start_it(
     pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = pool.folder / "head.json"
@@ -257,7 +257,7 @@ def test_of_a_pool_that_is_down_it_is_said_how_to_bring_it_up(
     assert head.exists()
 
 
-def test_jobs_that_ended_while_nobody_looked_are_written_down_from_a_pool_that_is_down(
+def test_jobs_that_ended_unwatched_are_recorded_from_a_pool_that_is_down(
     pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:
     meet(pool, "long")
@@ -286,7 +286,7 @@ def test_a_name_that_was_used_again_is_another_job(pool: Pool, left: Said, capsy
     assert json.loads(Path("runs/one/summary.json").read_text())["jobs"]["long"]["verdict"] == "met"
 
 
-def test_what_was_never_submitted_is_submitted_by_resuming(
+def test_resuming_submits_what_was_never_submitted(
     pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle("x")
@@ -306,7 +306,7 @@ def test_what_was_never_submitted_is_submitted_by_resuming(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pool": 1, "folder": "/", "jobs": ["a"]}'])
-def test_a_note_of_a_pool_that_is_garbage(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_pool_reference_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bundle.yaml").write_text("")
     (tmp_path / "pool.json").write_text(text)
     for command in (["run", "--resume"], ["report"], ["replay"]):
@@ -315,7 +315,7 @@ def test_a_note_of_a_pool_that_is_garbage(text: str, tmp_path: Path, capsys: pyt
         assert "pool.json is no reference to a pool" in said.err
 
 
-def test_a_script_says_which_pool_it_joined_if_nobody_named_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_prints_which_pool_it_found(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(joining, "inform", said.append)
     job = Job("found", 600.0, BatchTarget(1000), can=SCRIPT)
@@ -351,7 +351,7 @@ def test_a_run_is_resumed_by_run_and_a_job_by_resume(
 
 
 def journalled(folder: Path) -> JournalPart:
-    """A pool of two devices in which others come and go; jobs a and b are submitted at 10 s."""
+    """Write the journal of a pool of two devices with other jobs in it; jobs a and b are submitted at 10 s."""
     from lightning_core.scheduler.settings import Settings
     from lightning_core.server.host import Host
 
@@ -376,7 +376,7 @@ def journalled(folder: Path) -> JournalPart:
     return JournalPart(str(folder), ("a", "b"), 10.0)
 
 
-def test_the_part_of_a_journal_tells_of_its_jobs_all_that_the_journal_tells(tmp_path: Path) -> None:
+def test_an_excerpt_of_a_journal_holds_everything_about_its_jobs(tmp_path: Path) -> None:
     part = journalled(tmp_path / "pool")
     assert write(part, tmp_path / "journal.db") is True
     with Journal.open(tmp_path / "pool" / "journal.db", read_only=True) as whole:
@@ -403,7 +403,7 @@ def test_the_part_of_a_journal_tells_of_its_jobs_all_that_the_journal_tells(tmp_
     assert not list(tmp_path.glob("*.new"))
 
 
-def test_a_part_that_was_changed_is_found_out(tmp_path: Path) -> None:
+def test_a_changed_excerpt_is_detected(tmp_path: Path) -> None:
     part = journalled(tmp_path / "pool")
     write(part, tmp_path / "journal.db")
     connection = sqlite3.connect(tmp_path / "journal.db")
@@ -416,7 +416,7 @@ def test_a_part_that_was_changed_is_found_out(tmp_path: Path) -> None:
         compare(journal, part)
 
 
-def test_the_jobs_of_a_pool_on_another_machine_are_not_looked_for_here(tmp_path: Path) -> None:
+def test_jobs_of_a_pool_on_another_machine_are_not_looked_for_here(tmp_path: Path) -> None:
     part = journalled(tmp_path / "pool")
     assert find(part) == tmp_path / "pool" / "journal.db"
     assert find(part._replace(submitted_at=9.5)) is None  # a pool of the same folder, elsewhere

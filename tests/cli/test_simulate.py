@@ -1,4 +1,4 @@
-"""``lightning-core simulate``: which recording stands in for which job, what is printed and written, and refused."""
+"""``lightning-core simulate``: recordings of jobs, output, files, and refused input."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ def test_a_recording_that_is_drawn_lends_its_shape(terms: str, speed: float | No
 
 
 @pytest.mark.parametrize("target", ["nll<=-3", "elbo<=0"])
-def test_one_that_is_drawn_for_a_target_below_zero_is_moved_down(target: str) -> None:
+def test_a_recording_drawn_for_a_negative_target_is_moved_down(target: str) -> None:
     [played] = read(f"jobs: {{a: {{deadline: 100s, target: {target}, work: 40s}}}}").jobs
     assert played.needs == pytest.approx(40.0)
     assert min(played.given.loss) < 0.0 or target == "elbo<=0"
 
 
-def test_what_a_job_draws_is_its_own() -> None:
+def test_the_draw_of_a_job_does_not_depend_on_other_jobs() -> None:
     (Path("curves") / "index.csv").unlink()
     for number in range(20):
         (Path("curves") / f"more{number}.csv").write_text(ROWS)
@@ -130,7 +130,7 @@ def test_what_a_job_draws_is_its_own() -> None:
     assert len({read(f"jobs: {{b: {one}}}", seed=seed).jobs[0].recording for seed in range(20)}) > 5
 
 
-def test_only_runs_that_come_down_are_drawn() -> None:
+def test_only_falling_recordings_are_drawn() -> None:
     rising = "step,loss\n" + "".join(f"{s},{s}\n" for s in range(1, 201))
     for name in ("up", "again"):
         (Path("curves") / f"{name}.csv").write_text(rising if name == "up" else ROWS)
@@ -175,7 +175,7 @@ def test_one_policy(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(path.name for path in Path("out").iterdir()) == ["journal.db", "report.html", "summary.json"]
 
 
-def test_what_is_written_is_a_run_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_of_a_simulation_is_like_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text(BUNDLE)
     main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out"])
     capsys.readouterr()
@@ -220,7 +220,7 @@ def test_policies_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "out/rr-quantum-2"]) == 0
 
 
-def test_delays_and_devices_matter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_delays_and_devices_change_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text(BUNDLE)
     words = ["simulate", "bundle.yaml", "--curves", "curves"]
     main([*words, "--run-dir", "slow", "--delays", "switch=0.5"])
@@ -244,7 +244,7 @@ def test_each_policy_has_its_own_estimator_unless_the_bundle_names_one() -> None
         assert found == estimators
 
 
-def test_all_met_is_0() -> None:
+def test_the_exit_code_is_0_if_all_jobs_met() -> None:
     Path("bundle.yaml").write_text("jobs: {a: {deadline: 100s, target: {batches: 5}}}")
     assert main(["simulate", "bundle.yaml", "--curves", "curves"]) == 0
     [folder] = Path("simulations").iterdir()
@@ -282,7 +282,7 @@ def test_nothing_that_trains_is_imported() -> None:
         (("late: {", "late: 3 #"), "jobs.late: got 3; expected a mapping"),
     ],
 )
-def test_a_bundle_that_is_wrong(change: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_bundle_is_refused(change: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = BUNDLE.replace(*change)
     assert text != BUNDLE
     Path("bundle.yaml").write_text(text)
@@ -310,7 +310,7 @@ def test_a_bundle_that_is_wrong(change: tuple[str, str], words: str, capsys: pyt
         (["--run-dir", "bundle.yaml"], "bundle.yaml: is not an empty folder; name another one for this simulation"),
     ],
 )
-def test_an_option_that_is_wrong(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_is_refused(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text(BUNDLE)
     assert main(["simulate", "bundle.yaml", "--curves", "curves", *options]) == 2
     told = capsys.readouterr()
@@ -329,7 +329,7 @@ def test_a_job_without_a_recording_borrows_one_that_ships(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("rows", ["1,nan\n2,1\n", "2,1\n1,1\n", "0.5,2\n0.7,1\n"])
-def test_a_recording_that_cannot_be_played(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unusable_recording_is_refused(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd.csv").write_text("step,loss\n" + rows)
     Path("bundle.yaml").write_text("jobs: {a: {deadline: 9s, target: {batches: 5}, curve: odd.csv}}")
     assert main(["simulate", "bundle.yaml"]) == 2
@@ -347,7 +347,7 @@ def test_policies_and_delays_as_they_are_written() -> None:
 # ---------------------------------------------------------------------------------------------------- losses
 
 
-def test_workers_die_when_they_are_told_to_and_what_was_saved_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_die_at_the_given_times_and_jobs_resume_from_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text(
         "jobs: {a: {deadline: 100s, target: {batches: 100}, curve: fast.csv, throughput: 10, restarts: 2}}"
     )
@@ -379,7 +379,9 @@ def test_workers_die_when_they_are_told_to_and_what_was_saved_counts(capsys: pyt
         (["--save-every", "-1"], "--save-every must be at least 0, got -1"),
     ],
 )
-def test_losses_that_cannot_be_are_refused(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_times_of_lost_workers_are_refused(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("bundle.yaml").write_text("jobs: {a: {deadline: 9s, target: {batches: 9}, curve: fast.csv, throughput: 9}}")
     assert main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out", *words]) == 2
     assert problem in capsys.readouterr().err

@@ -158,5 +158,5 @@ def test_a_history_names_who_asked() -> None:
         ("plan", "pause, and free its memory"),
         ("plan", "location any to cloud, devices: 1"),
         ("person", "deadline 60.0s to 93.0s"),
-        ("market", "to train on devices: 2"),
+        ("market", "number of devices: 2"),
     ]

@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "S8", "lightning_core/report/svg.py",
         "return html.escape(clean(str(text)), quote=True)", "return str(text)",
-        "tests/view/test_report.py::test_words_from_outside_stay_words",
+        "tests/view/test_report.py::test_text_from_outside_is_escaped",
     ),
 )  # fmt: skip
 

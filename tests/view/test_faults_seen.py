@@ -1,4 +1,4 @@
-"""What people are told of a fault, wherever they look: what happened, what was lost, what was done."""
+"""A fault as board, plain lines, `why` and report show it: what happened, what was lost, what was done."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DIED = "its process died"
 
 
 class Told:
-    """A scheduler, and a history that hears what it hears."""
+    """A scheduler, and a history that takes in the same events."""
 
     def __init__(self, job: Job, cause: ExitCause | None = None, detail: str = DIED) -> None:
         self.scheduler, self.history = Scheduler(Settings(policy="edf")), History(Settings(policy="edf"))
@@ -86,7 +86,7 @@ def job(**terms: object) -> Job:
     return Job("a", 600.0, BatchTarget(1000), **terms)  # type: ignore[arg-type]
 
 
-def test_while_it_recovers_everybody_who_looks_sees_it() -> None:
+def test_a_recovering_job_is_shown_everywhere() -> None:
     told = Told(job(), ExitCause.LOST)
     assert told.status.state is State.RECOVERING
     for text in (told.board(), told.plain()):
@@ -99,7 +99,7 @@ def test_while_it_recovers_everybody_who_looks_sees_it() -> None:
         assert "resumes from batch 80 in 1.1s (restart 1)" in text
 
 
-def test_when_it_is_back_what_it_cost_is_still_told() -> None:
+def test_the_cost_of_a_fault_is_still_shown_after_the_restart() -> None:
     told = Told(job(), ExitCause.LOST)
     told.come_back()
     assert told.status.state is State.RUNNING
@@ -111,7 +111,7 @@ def test_when_it_is_back_what_it_cost_is_still_told() -> None:
     assert "resumed from batch 80" in told.why()
 
 
-def test_a_checkpoint_that_was_damaged_costs_more_than_was_thought() -> None:
+def test_a_damaged_checkpoint_adds_to_the_cost() -> None:
     told = Told(job(), ExitCause.LOST)
     told.come_back(batches_at_start=30)
     assert told.status.lost_batches == 70
@@ -150,7 +150,7 @@ def test_each_cause_has_its_words(
         assert "repeat" not in told.why()
 
 
-def test_workers_that_are_not_ready_in_time_are_told_with_what_is_done() -> None:
+def test_a_launch_that_timed_out_is_shown_with_its_retry() -> None:
     told = Told(job())
     told.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=SAVED), 4.0)
     told.take(LaunchTimedOut("a", 2, "rank 1 of 2 missing: NO_RESOURCES"), 64.0)
@@ -160,7 +160,7 @@ def test_workers_that_are_not_ready_in_time_are_told_with_what_is_done() -> None
         assert "retried in" in text
 
 
-def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() -> None:
+def test_a_pool_that_was_down_is_shown_and_a_job_that_had_saved_lost_nothing() -> None:
     killed, left = Told(job()), Told(job())
     left.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=Checkpoint(100, "1" * 64)), 4.0)
     for told in (killed, left):
@@ -172,7 +172,7 @@ def test_a_pool_that_was_down_is_told_and_who_had_saved_before_lost_nothing() ->
     assert "no decision for 96.0s" in left.report()
 
 
-def test_a_run_that_was_left_in_order_had_no_fault() -> None:
+def test_a_run_that_was_stopped_in_order_had_no_fault() -> None:
     told = Told(job())
     told.take(Close("Ctrl-C"), 3.0)
     told.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=Checkpoint(100, "1" * 64)), 4.0)
@@ -197,7 +197,7 @@ def test_a_job_that_had_not_left_when_the_run_was_stopped_loses_what_it_had_not_
     assert "stopped by SIGTERM before it had left; lost: 100 batches" in told.why()
 
 
-def test_a_pool_that_was_killed_is_told_once_however_it_wakes() -> None:
+def test_a_pool_that_was_killed_is_shown_once() -> None:
     told = Told(job())
     told.take(Tick(), 100.0)
     told.take(Tick(), 101.0)
@@ -206,7 +206,7 @@ def test_a_pool_that_was_killed_is_told_once_however_it_wakes() -> None:
     assert "no decision for 97.0s" in told.report()
 
 
-def test_a_scheduler_that_did_not_answer_is_told() -> None:
+def test_a_scheduler_that_did_not_answer_is_shown() -> None:
     told = Told(job())
     told.take(Tick(), 4.0)
     assert told.history.gaps == []
@@ -216,7 +216,7 @@ def test_a_scheduler_that_did_not_answer_is_told() -> None:
     assert "the scheduler did not answer for 8.0s" in told.why()
 
 
-def test_a_device_without_a_worker_is_told() -> None:
+def test_a_device_without_a_worker_is_shown() -> None:
     told = Told(job(), ExitCause.LOST)
     told.take(DevicesUnavailable((0,), "device 0: its node is gone"), 5.0)
     told.take(Tick(), 6.5)
@@ -229,7 +229,7 @@ def test_a_device_without_a_worker_is_told() -> None:
     assert "the device for 30.0s" in told.report()
 
 
-def test_nobody_hears_of_faults_where_there_were_none() -> None:
+def test_without_faults_none_are_shown() -> None:
     told = Told(job())
     assert "fault" not in told.why() + told.board() + told.plain()
     assert "Faults" not in told.report()
@@ -237,7 +237,7 @@ def test_nobody_hears_of_faults_where_there_were_none() -> None:
 
 @pytest.mark.parametrize("words", HOSTILE)
 @pytest.mark.promise("S8")
-def test_what_a_dying_worker_says_steers_nothing(words: str) -> None:
+def test_text_of_a_dying_worker_cannot_control_the_terminal(words: str) -> None:
     told = Told(job(retries=1), ExitCause.RAISED, f"Traceback\n{words}")
     for text in (told.why(), told.board(), told.plain()):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f\x80-\x9f\u202e]", text)
@@ -247,8 +247,8 @@ def test_what_a_dying_worker_says_steers_nothing(words: str) -> None:
 
 
 @pytest.mark.promise("R7", "F5")
-def test_what_is_told_is_what_the_scheduler_counted(tmp_path: Path) -> None:
-    """In a run with many losses, journal and scheduler say the same."""
+def test_shown_faults_equal_those_that_the_scheduler_counted(tmp_path: Path) -> None:
+    """In a run with many lost workers, journal and scheduler say the same."""
     cells = range(10, 4001, 10)
     jobs = [
         SimulatedJob(Job(name, 5000.0, BatchTarget(2000)), cells, [1.0 / n for n in cells], 8.0) for name in ("a", "b")

@@ -1,4 +1,4 @@
-"""A journal as series: what counts, what had been forecast, why a job got what it got."""
+"""A journal as series: losses, forecasts, and the reasons of grants and verdicts."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def report(number: int, cells: list[tuple[int, int, float]], incarnation: int = 
     )
 
 
-def test_what_did_not_move_the_scheduler_is_left_out() -> None:
+def test_what_the_scheduler_did_not_accept_is_left_out() -> None:
     """The history shows what the scheduler accepted: it has no rules of its own for what is stale or repeated."""
     scheduler = Scheduler(Settings("fifo"))
     history = History(scheduler.settings)
@@ -138,7 +138,7 @@ def test_what_did_not_move_the_scheduler_is_left_out() -> None:
     assert job.progress[-1].busy == 2.0  # of both incarnations
 
 
-def test_verdicts_change_when_noticed_and_the_end_is_the_last() -> None:
+def test_verdicts_change_when_noticed_and_the_last_is_the_end() -> None:
     history = History(Settings())
     history.take(Submit((Job("a", 50.0, BatchTarget(9)),)), 0.0, [grant(1, 1.0)], [Accepted("a")])
     assert history.of("a").verdict is None
@@ -174,7 +174,7 @@ def test_forecasts_are_those_that_the_scheduler_made(run: Path, history: History
         assert all(made.early <= made.likely <= made.late for made in job.forecasts)
 
 
-def test_why_a_job_got_what_it_got(history: History) -> None:
+def test_why_lists_every_grant_verdict_and_command(history: History) -> None:
     lines = why(history, "steered")
     assert re.fullmatch(
         r"steered: cancelled: best \S+, target 0\.05; by forecast, ten times as long would not have been enough"
@@ -192,14 +192,14 @@ def test_why_a_job_got_what_it_got(history: History) -> None:
     assert "(job 2 of this name)" in why(history, "cnn")[0]
 
 
-def test_a_plan_is_no_person() -> None:
+def test_remarks_name_who_asked() -> None:
     history, job = History(Settings()), Job("a", 50.0, BatchTarget(9))
     history.take(Submit((job,)), 0.0, [grant(1, 1.0)], [Accepted("a")])
     history.take(SetDevices("a", 0, Asker.MARKET), 20.0, [], [Accepted("a")])
-    assert history.of("a").remarks[-1] == (20.0, "market", "to train on devices: 0")
+    assert history.of("a").remarks[-1] == (20.0, "market", "number of devices: 0")
 
 
-def test_why_says_nothing_to_the_terminal() -> None:
+def test_why_cannot_control_the_terminal() -> None:
     for words in HOSTILE:
         history = History(Settings())
         end = End(words, 2, Verdict.CRASHED, Reason("crashed", text=words))

@@ -1,4 +1,4 @@
-"""What a journal shows afterwards: the report, TensorBoard's files, the picture."""
+"""What is made of a journal: the report, TensorBoard files, the picture."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Page(HTMLParser):
 
 
 def harmless(text: str) -> Page:
-    """Nothing runs, nothing is loaded, nothing is left open."""
+    """Check that a page runs nothing, loads nothing and closes every element."""
     read = Page(text)
     assert not read.open
     tags = {tag for tag, _ in read.elements}
@@ -167,7 +167,7 @@ def test_the_fan_has_a_blade_for_each_forecast(history: History) -> None:
 
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("words", HOSTILE)
-def test_words_from_outside_stay_words(words: str) -> None:
+def test_text_from_outside_is_escaped(words: str) -> None:
     history = History(Settings())
     reason = Reason("crashed", text=words)
     jobs = (Job(words, 50.0, LossTarget(words, 0.5)), Job("b", 50.0, BatchTarget(5)))
@@ -191,7 +191,7 @@ def test_words_from_outside_stay_words(words: str) -> None:
     assert all(c.isprintable() or c == "\n" for c in text)
 
 
-def test_a_report_of_nothing_and_of_a_job_that_only_waits() -> None:
+def test_a_report_of_no_jobs_and_of_a_waiting_job() -> None:
     harmless(page(History(Settings())))
     history = History(Settings())
     history.take(Submit((Job("a", 50.0, LossTarget("loss", 0.5)),)), 0.0, [], [Accepted("a")])
@@ -213,7 +213,7 @@ def test_eight_jobs_for_ten_minutes_fit_in_a_megabyte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_text_can_be_read_on_its_ground(dark: bool) -> None:
+def test_text_has_enough_contrast(dark: bool) -> None:
     """WCAG 2.2, 1.4.3: a contrast of 4.5 at least; 1.4.11: 3 for what is drawn."""
     colours = dict(re.findall(r"--(\w+):(#\w+)", STYLE.split("@media")[0]))
     if dark:
@@ -238,7 +238,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_what_charts_are_made_of() -> None:
+def test_elements_of_charts() -> None:
     assert steps([(0.0, 1.0), (2.0, 0.0), (2.0, 0.5), (9.0, 1.0)], end=6.0) == [(0.0, 2.0, 1.0), (2.0, 6.0, 0.5)]
     points = np.column_stack([np.arange(1000.0), np.zeros(1000)])
     points[500, 1], points[501, 1] = 5.0, -5.0

@@ -1,4 +1,4 @@
-"""What people see in the terminal: the live board, plain lines, the summary."""
+"""Output in the terminal: the live board, plain lines, the summary."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_what_people_need_is_there_at_any_width(width: int) -> None:
     assert width < 100 or "now to deadline" in columns
 
 
-def test_a_wide_terminal_has_the_reasons_beside() -> None:
+def test_a_wide_terminal_shows_reasons_beside_the_jobs() -> None:
     assert len(shown(11.0, some_jobs(), 220).splitlines()) == 3 + 3
 
 
-def test_who_is_not_well_gets_the_lines_that_there_are() -> None:
+def test_jobs_in_trouble_get_the_lines_for_reasons_first() -> None:
     cnn, lstm, bad = some_jobs()
     lines = shown(11.0, [cnn, lstm, bad], 80, height=9).splitlines()  # one for a reason, three are missing
     assert len(lines) == 7
@@ -202,7 +202,7 @@ def test_the_summary_is_complete_and_valid_json(tmp_path: Path) -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_the_time_of_a_run_goes_until_its_end_and_no_device_is_busier_than_it_can_be() -> None:
+def test_the_time_of_a_run_ends_with_its_last_job_and_use_is_at_most_one() -> None:
     scheduler = Scheduler(Settings(policy="edf"))
     scheduler.handle(Submit((Job("short", 60.0, BatchTarget(5)), Job("long", 190.0, BatchTarget(500)))), 100.0)
     scheduler.handle(Report("short", 1, 1, 1, 5, 0.5), 100.8)
@@ -251,7 +251,7 @@ def test_exit_codes() -> None:
 
 
 def test_a_forecast_without_an_upper_end_is_shown() -> None:
-    """Found live: the optimistic and the likely end are finite, the pessimistic one is not."""
+    """The early and the likely end are finite, the late one is not (seen in a real run)."""
     [job, *_] = some_jobs()
     unsure = replace(job, finish=(12.0, 20.0, float("inf")))
     assert "20.0s (12.0s to never)" in shown(11.0, [unsure], 220)

@@ -1,4 +1,4 @@
-"""What whoever waits for a run or a pool is shown."""
+"""What is shown while a run or a pool starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_one_line_is_written_again() -> None:
+def test_on_a_terminal_one_line_is_rewritten() -> None:
     stream = Terminal()
     shown = WarmingView(stream)
     for warm in (0, 0, 1, 2, 2):
@@ -28,7 +28,7 @@ def test_on_a_terminal_one_line_is_written_again() -> None:
     assert stream.getvalue() == "\r\x1b[K".join(lines)
 
 
-def test_run_says_what_it_does_before_torch_is_imported(tmp_path: Path) -> None:
+def test_run_prints_what_it_does_before_torch_is_imported(tmp_path: Path) -> None:
     job = {"model": {"class_path": "tests.tiny.Line"}, "deadline": "9s", "target": {"batches": 1}}
     path = tmp_path / "b.yaml"
     path.write_text(json.dumps({"jobs": {"a": job}}))
