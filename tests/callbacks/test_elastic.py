@@ -360,7 +360,7 @@ class LeavesAfter(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         box = self.core._fit.mailbox
         if self.step is not None and trainer.global_step + 1 >= self.step and box is not None:
-            box.directive = release(10)
+            box.inbox.directive = release(10)
 
 
 @dataclass

@@ -42,7 +42,7 @@ class ReleasedAt(pl.Callback):
         if trainer.fit_loop.epoch_loop.total_batch_idx + 1 == self.batches:
             box = self.core._fit.mailbox if self.core._fit else None
             assert box is not None
-            box.directive = release(10)  # at a known batch; how it gets here is the mailbox's business
+            box.inbox.directive = release(10)  # at a known batch; how it gets here is the mailbox's business
 
 
 def launched(folder: Path, script: Script | None = None, **more: Any) -> CoreCallback:
@@ -253,9 +253,9 @@ def test_one_that_gets_its_device_back_in_time_stays(tmp_path: Path) -> None:
         def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
             box: Any = core._fit.mailbox if core._fit else None
             if trainer.global_step == 2:
-                box.directive = release(2)
+                box.inbox.directive = release(2)
             elif trainer.global_step == 6:
-                box.directive = grant(3, 1.0)
+                box.inbox.directive = grant(3, 1.0)
 
     core = launched(tmp_path, script)
     trainer = fit(core, data=data, callbacks=[Told()], max_epochs=3)

@@ -98,11 +98,11 @@ def test_the_last_word_to_a_life_that_is_over_stays_whatever_the_next_one_is_tol
     script = Parted()
     box = Mailbox(lambda: Connection(script, 1), "job", period=0.01, listens=True)
     box.begin(0)
-    until(lambda: box.directive is SUPERSEDED)
+    until(lambda: box.inbox.directive is SUPERSEDED)
     heard = len(script.reports)
     others = 0
     while len(script.reports) < heard + 20:
-        others += box.directive is not SUPERSEDED
+        others += box.inbox.directive is not SUPERSEDED
     box.close()
     assert not others
 
@@ -175,8 +175,8 @@ OVER = End("job", 2, Verdict.CANCELLED, Reason("cancelled"))
 def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fresh: Action, lapsed: Action) -> None:
     for unheard, launched, word in ((59.0, True, fresh), (61.0, True, lapsed), (61.0, False, None)):
         pace: Any = SimpleNamespace(on_host=True)
-        box: Any = SimpleNamespace(directive=directive, silent_for=float, arbiters=(), cores=1, refused="")
-        box.unheard_for = lambda unheard=unheard: unheard
+        inbox = SimpleNamespace(directive=directive, unheard_for=lambda unheard=unheard: unheard)
+        box: Any = SimpleNamespace(inbox=inbox, silent_for=float, arbiters=(), cores=1, refused="")
         steers = Steering("job", box, pace, None, None, launched, (0,), True, lambda: False)
         if word is not None:
             assert steers._decide(SideAction.NOTHING) is word
