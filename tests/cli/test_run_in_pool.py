@@ -140,7 +140,7 @@ def test_the_folder_of_a_run_in_a_pool(pool: Pool, capsys: pytest.CaptureFixture
     assert "no job 'train'" in Said(capsys, "why", "runs/monday", "train").err
     said = Said(capsys, "replay", "runs/monday")
     assert (said.code, json.loads(said.out)["identical"]) == (0, True)
-    assert f"a part of the journal of the pool at {pool.folder}" in said.err
+    assert f"part of the journal of the pool at {pool.folder}" in said.err
     assert Said(capsys, "picture", "runs/monday", "--out", "run.png").code == 0
     assert "is not empty" in Said(capsys, "run", "bundle.yaml", "--run-dir", "runs/monday").err
 
@@ -194,8 +194,8 @@ def test_after_ctrl_c_the_jobs_continue_and_resume_follows_them(
     pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = Path("runs/one").resolve()
-    assert "the jobs go on in the pool: long;" in left.out
-    assert f"come back to them with: lightning-core run --resume {run_dir}" in left.out
+    assert "still running in the pool: long;" in left.out
+    assert f"follow them again with: lightning-core run --resume {run_dir}" in left.out
     assert "1 of 2 met" in left.out
     assert json.loads((run_dir / "summary.json").read_text())["jobs"]["long"]["verdict"] is None
     assert pool.lives("long")
