@@ -102,7 +102,7 @@ def test_jobs_meet_their_targets_in_turns_and_the_journal_replays(cluster: Clust
 
 
 @pytest.mark.promise("R10", "F31")
-def test_a_job_that_raises_takes_nobody_with_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_raises_ends_no_other_job(cluster: Cluster, tmp_path: Path) -> None:
     made = bundle("uniform", bad=job(raise_at=20), good=job(target={"batches": 100}))
     summary = made.run(run_dir=tmp_path, cluster=cluster)
     bad, good = summary.jobs
@@ -130,7 +130,7 @@ def test_a_worker_that_dies_is_noticed_and_replaced(cluster: Cluster, tmp_path: 
 
 
 @pytest.mark.promise("F11")
-def test_a_metric_never_logged_is_told_with_those_that_were(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_error_about_an_unlogged_metric_lists_the_logged_ones(cluster: Cluster, tmp_path: Path) -> None:
     made = bundle(a=job(target={"metric": "vall_loss", "at_most": 0.1}, data="ValidatedPoints"))
     [status] = made.run(run_dir=tmp_path, cluster=cluster).jobs
     assert status.verdict is Verdict.CRASHED
@@ -144,7 +144,7 @@ def test_bad_losses_are_shown(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("R2", "F1")
-def test_the_scheduler_killed_in_the_middle_comes_back_and_nobody_notices(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_scheduler_comes_back_and_training_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     """SIGKILL: it answers again within 10 s, training goes on meanwhile, and the journal replays over the gap."""
     import ray
 
@@ -178,7 +178,7 @@ def test_the_scheduler_killed_in_the_middle_comes_back_and_nobody_notices(cluste
         assert again.scheduler.names(active=True) == []
 
 
-def test_the_pool_manager_killed_in_the_middle_finds_its_workers_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_restarted_pool_manager_finds_its_workers(cluster: Cluster, tmp_path: Path) -> None:
     import ray
 
     def kill(now: float, jobs: list[JobStatus]) -> bool:
@@ -228,13 +228,13 @@ def test_more_devices_than_there_are_are_refused(cluster: Cluster, tmp_path: Pat
         made.run(run_dir=tmp_path, cluster=cluster)
 
 
-def test_a_run_is_never_written_over_another(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_run_does_not_overwrite_another(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "something").write_text("mine")
     with pytest.raises(BundleError, match="is not empty"):
         bundle(a=job()).run(run_dir=tmp_path, cluster=cluster)
 
 
-def test_states_are_told_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_watcher_sees_the_states_of_jobs(cluster: Cluster, tmp_path: Path) -> None:
     seen = Seen()
     made = bundle("fifo", a=job(pause=0.01, target={"batches": 150}), b=job(pause=0.01, target={"batches": 50}))
     made.run(run_dir=tmp_path, cluster=cluster, watcher=seen)
@@ -243,7 +243,9 @@ def test_states_are_told_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
     assert states[-1] == (State.ENDED, State.ENDED)
 
 
-def test_the_best_model_of_a_job_is_kept_in_its_folder_and_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_best_model_is_kept_in_the_job_folder_and_the_summary_has_its_path(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     made = bundle(a={**job(pause=0.01), "keep_best": True}, b=job(target={"batches": 40}))
     summary = cluster.run(made, tmp_path / "run")
     place = tmp_path / "run" / "jobs" / "a" / "best.ckpt"

@@ -110,7 +110,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         made.command("down", "--now")
 
 
-def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: Shell) -> None:
+def test_scripts_and_a_bundle_share_a_device_and_freed_shares_pass_on_at_once(shell: Shell) -> None:
     one, two = shell.script("one"), shell.script("two")
     shell.submit("x", "y", "z")
     names = ("one", "two", "x", "y", "z")
@@ -147,7 +147,7 @@ def test_scripts_and_a_bundle_share_one_device_and_heirs_inherit_at_once(shell: 
     until(lambda: not any(job.devices for job in shell.jobs().values()))
 
 
-def test_whoever_submits_does_not_import_torch(shell: Shell) -> None:
+def test_submitting_does_not_import_torch(shell: Shell) -> None:
     """The pool has a process that has: what it finds has the file and the line of the bundle."""
     job = {"model": {"class_path": "tests.script.Bsy"}, "deadline": "10m", "target": {"batches": 5}}
     path = shell.home / "wrong.yaml"
@@ -164,7 +164,7 @@ def test_whoever_submits_does_not_import_torch(shell: Shell) -> None:
 
 
 @pytest.mark.promise("F16")
-def test_people_steer(shell: Shell) -> None:
+def test_commands_steer_jobs(shell: Shell) -> None:
     shell.submit("a", "b", target={"batches": 100000}, deadline="30m")
     until(lambda: batches(shell, "a") > 20)
     assert "paused" in shell.command("pause", "a")
@@ -200,7 +200,7 @@ def test_people_steer(shell: Shell) -> None:
     assert "a has ended" in shell.command("pause", "a", code=2)
 
 
-def test_from_another_machine_by_the_address_of_its_ray(shell: Shell) -> None:
+def test_a_pool_is_reached_by_the_address_of_its_ray(shell: Shell) -> None:
     head = read_head(shell.folder)
     assert head is not None
     address, token = head["address"], {"RAY_AUTH_TOKEN_PATH": head["token"]}
@@ -215,7 +215,7 @@ def test_from_another_machine_by_the_address_of_its_ray(shell: Shell) -> None:
 
 
 @pytest.mark.promise("S1")
-def test_a_wrong_token_is_told_in_words(shell: Shell) -> None:
+def test_a_wrong_token_is_refused_with_a_clear_message(shell: Shell) -> None:
     head = read_head(shell.folder)
     assert head is not None
     address = head["address"]
@@ -225,7 +225,7 @@ def test_a_wrong_token_is_told_in_words(shell: Shell) -> None:
 
 
 @pytest.mark.promise("F22")
-def test_a_pool_that_was_down_goes_on(shell: Shell) -> None:
+def test_a_pool_that_is_started_again_resumes_its_jobs(shell: Shell) -> None:
     shell.submit("long", target={"batches": 100000})
     before = until(lambda: (job := shell.jobs()["long"]).batches > 50 and job)
     head = read_head(shell.folder)

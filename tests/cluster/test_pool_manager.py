@@ -168,7 +168,7 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 # ---------------------------------------------------------------------------------------------------- launching
 
 
-def test_a_job_is_launched_once_and_its_place_is_free_when_it_is_done(stage: Stage) -> None:
+def test_a_job_is_launched_once_and_its_slot_is_free_afterwards(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
         await stage.launch()
@@ -207,7 +207,7 @@ def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: st
 
 
 @pytest.mark.parametrize("note", ["1", "1 begun"])
-def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage, note: str) -> None:
+def test_a_launched_job_without_a_worker_comes_back(stage: Stage, note: str) -> None:
     """A pool manager was killed between its note and its word to the worker: that is no fault of the job's.
 
     Or the worker died while there was no pool manager: that is told as any other death.
@@ -228,7 +228,7 @@ def test_a_job_that_was_launched_and_that_nobody_has_comes_back(stage: Stage, no
 
 
 @pytest.mark.promise("R12")
-def test_a_job_that_a_killed_pool_manager_launched_by_halves_is_launched_anew(three: Stage) -> None:
+def test_an_incomplete_launch_is_repeated_after_a_restart(three: Stage) -> None:
     """One rank would wait for the other in vain."""
 
     async def story() -> None:
@@ -241,7 +241,7 @@ def test_a_job_that_a_killed_pool_manager_launched_by_halves_is_launched_anew(th
     asyncio.run(story())
 
 
-def test_a_job_that_a_killed_pool_manager_launched_is_left_alone(three: Stage) -> None:
+def test_a_complete_launch_is_not_repeated_after_a_restart(three: Stage) -> None:
     async def story() -> None:
         (three.spec() / "launched").write_text("1")
         for number in (0, 1):
@@ -253,7 +253,7 @@ def test_a_job_that_a_killed_pool_manager_launched_is_left_alone(three: Stage) -
 
 
 @pytest.mark.promise("R12")
-def test_workers_that_are_at_work_are_waited_for(stage: Stage) -> None:
+def test_a_launch_waits_for_busy_workers(stage: Stage) -> None:
     """A job that leaves may have to train to the end of its epoch first: that is no reason to give up another."""
 
     async def story() -> None:
@@ -270,7 +270,7 @@ def test_workers_that_are_at_work_are_waited_for(stage: Stage) -> None:
 
 
 @pytest.mark.promise("R12", "F18")
-def test_all_ranks_or_none(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_are_launched_or_none(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device without a worker, or one whose worker does not answer: the scheduler hears which and why, and whoever
     wants the devices that were there has them."""
     monkeypatch.setattr(launcher, "MAX_SILENCE", 0.05)
@@ -294,7 +294,7 @@ def test_all_ranks_or_none(three: Stage, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.promise("F19")
-def test_two_jobs_of_two_devices_on_three_never_wait_for_each_other_s_half(three: Stage) -> None:
+def test_two_jobs_of_two_devices_on_three_do_not_deadlock(three: Stage) -> None:
     async def story() -> None:
         three.spec()
         (three.folder / "jobs" / "y").mkdir()
@@ -318,9 +318,7 @@ def test_two_jobs_of_two_devices_on_three_never_wait_for_each_other_s_half(three
         ([("10.0.0.1", 4001), ("10.0.0.2", 4002)], "10.0.0.1"),
     ],
 )
-def test_ranks_meet_at_the_first_one_s_by_an_address_that_the_others_can_reach(
-    three: Stage, met: list[tuple[str, int]], address: str
-) -> None:
+def test_ranks_meet_at_an_address_that_all_can_reach(three: Stage, met: list[tuple[str, int]], address: str) -> None:
     async def story() -> None:
         three.spec()
         three.met = met
@@ -333,7 +331,7 @@ def test_ranks_meet_at_the_first_one_s_by_an_address_that_the_others_can_reach(
     asyncio.run(story())
 
 
-def test_what_is_no_longer_placed_is_not_launched(stage: Stage) -> None:
+def test_a_withdrawn_placement_is_not_launched(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
         slot_of(stage).assign(slot_of(stage).worker, Incarnation("other", 1, "scheduler"))
@@ -346,7 +344,7 @@ def test_what_is_no_longer_placed_is_not_launched(stage: Stage) -> None:
     asyncio.run(story())
 
 
-def test_nor_if_its_place_is_free_at_the_same_moment(stage: Stage) -> None:
+def test_a_withdrawn_placement_is_not_launched_when_its_slot_becomes_free(stage: Stage) -> None:
     """It begins to wait for news, is cancelled, and there are news, in one step."""
     tried = stage.launcher._try
 
@@ -370,7 +368,7 @@ def test_nor_if_its_place_is_free_at_the_same_moment(stage: Stage) -> None:
 
 
 @pytest.mark.promise("R5")
-def test_a_life_begins_with_what_was_accepted_and_nothing_else(stage: Stage) -> None:
+def test_an_incarnation_starts_from_an_accepted_checkpoint_only(stage: Stage) -> None:
     """The first incarnation was given up, and saved once more before it died."""
 
     async def story() -> None:
@@ -393,7 +391,7 @@ def full_disk(path: Path, text: str) -> None:
 
 
 @pytest.mark.promise("F7")
-def test_a_full_disk_keeps_one_job_waiting_and_nobody_else(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_delays_only_the_launch_that_it_hits(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     write = atomic_files.write_whole
     full = True
 
@@ -426,7 +424,7 @@ def test_a_full_disk_keeps_one_job_waiting_and_nobody_else(three: Stage, monkeyp
 
 
 @pytest.mark.promise("R10", "F5")
-def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) -> None:
+def test_a_dead_rank_ends_its_own_job_only(three: Stage) -> None:
     async def story() -> None:
         home = three.spec()
         other = slot_of(three, 2)
@@ -460,14 +458,14 @@ def test_a_rank_that_dies_takes_its_own_with_it_and_nobody_else(three: Stage) ->
         (RayError("something else"), ExitCause.LOST, "something else"),
     ],
 )
-def test_why_a_worker_is_gone(error: RayError, cause: ExitCause, words: str) -> None:
+def test_exit_causes_of_workers(error: RayError, cause: ExitCause, words: str) -> None:
     found, detail = classify_exit(error)
     assert found is cause
     assert detail.startswith(words)
 
 
 @pytest.mark.promise("R10", "F20")
-def test_a_node_that_was_taken_away_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preemption_does_not_count_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ActorDiedError, "preempted", True)
     assert classify_exit(ActorDiedError()) == (ExitCause.PREEMPTED, "its node was preempted")
 
@@ -502,7 +500,7 @@ def test_a_worker_that_hangs_is_given_up_before_ten_seconds(stage: Stage) -> Non
 
 
 @pytest.mark.promise("R11", "F27")
-def test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on(
+def test_a_hung_gang_is_given_up_once_and_other_workers_stay_monitored(
     three: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
@@ -528,7 +526,7 @@ def test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on
 
 
 @pytest.mark.promise("R11", "F23")
-def test_a_worker_behind_a_broken_line_is_given_up_too(stage: Stage) -> None:
+def test_a_worker_behind_a_broken_connection_is_given_up(stage: Stage) -> None:
     """Ray says for a minute that it is unavailable, which may be so."""
 
     async def story() -> None:
@@ -544,7 +542,7 @@ def test_a_worker_behind_a_broken_line_is_given_up_too(stage: Stage) -> None:
 
 
 @pytest.mark.promise("F3", "R11")
-def test_a_pool_manager_that_stood_still_gives_nobody_up_for_that(stage: Stage) -> None:
+def test_a_stalled_pool_manager_gives_no_worker_up_for_its_own_stall(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
         await stage.launch()
@@ -561,7 +559,7 @@ def test_a_pool_manager_that_stood_still_gives_nobody_up_for_that(stage: Stage) 
     asyncio.run(story())
 
 
-def test_a_clock_that_stands_still_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stall_aware_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     clock = stall_aware_clock.StallAwareClock(3.0)
@@ -574,7 +572,7 @@ def test_a_clock_that_stands_still_with_its_process(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.promise("R11", "F5")
-def test_a_worker_that_another_pool_manager_launched_is_watched_by_asking(stage: Stage) -> None:
+def test_a_worker_of_an_earlier_pool_manager_is_monitored_by_asking(stage: Stage) -> None:
     async def story() -> None:
         slot = slot_of(stage)
         worker: Any = slot.worker
@@ -598,7 +596,7 @@ def test_a_worker_that_another_pool_manager_launched_is_watched_by_asking(stage:
     asyncio.run(story())
 
 
-def test_a_job_that_is_over_and_goes_on_is_ended_in_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_continues_an_ended_job_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         stage.ended.answer = lambda incarnations: [True] * len(incarnations)
         stage.spec()
@@ -617,7 +615,7 @@ def test_a_job_that_is_over_and_goes_on_is_ended_in_time(stage: Stage, monkeypat
 # ---------------------------------------------------------------------------------------------------- the pool manager
 
 
-def test_what_nobody_foresaw_does_not_end_its_watch(
+def test_an_unexpected_error_does_not_end_the_monitoring(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pool_manager, "ERROR_PAUSE", 0.01)
@@ -639,7 +637,7 @@ def test_what_nobody_foresaw_does_not_end_its_watch(
     assert "nobody foresaw it" in caplog.text
 
 
-def test_a_worker_that_cannot_be_started_is_tried_again_and_keeps_nobody_else_waiting(
+def test_a_failed_start_of_a_worker_is_retried_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_slots, "RETRY_INTERVAL", 0.01)
@@ -696,7 +694,7 @@ def test_a_device_can_be_shared_before_its_workers_have_imported_what_they_need(
     asyncio.run(story())
 
 
-def test_a_device_that_can_never_be_shared_is_told() -> None:
+def test_opening_fails_if_no_worker_can_start_on_a_device() -> None:
     made = worker_slots.WorkerSlots("pool", 1, 1, "cpu")
     [slot] = made
     slot.failures, slot.problem = worker_slots.MAX_START_FAILURES, "its worker could not be started: no"
@@ -705,9 +703,7 @@ def test_a_device_that_can_never_be_shared_is_told() -> None:
 
 
 @pytest.mark.promise("F21", "R12")
-def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_is_unavailable_until_its_worker_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while one is being started, nor while another place there has one."""
     monkeypatch.setattr(worker_slots, "RETRY_INTERVAL", 0.01)
     made = worker_slots.WorkerSlots("pool", 2, 2, "cpu")
@@ -749,9 +745,7 @@ def test_a_device_is_gone_while_nobody_can_say_when_it_has_a_worker_again(
     asyncio.run(story())
 
 
-def test_a_pool_manager_that_could_not_take_up_its_work_tries_it_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_manager_retries_to_resume_its_work(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once() -> None:
         pass
 
@@ -777,7 +771,7 @@ def test_a_pool_manager_that_could_not_take_up_its_work_tries_it_again(
 
 
 @pytest.mark.promise("F20")
-def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsewhere(
+def test_devices_of_a_draining_node_are_unavailable_until_placed_elsewhere(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told once for each change, also to a scheduler that could not be told at first."""
@@ -815,7 +809,7 @@ def test_devices_of_a_node_that_will_be_taken_away_are_gone_until_they_are_elsew
     assert [devices for (devices,) in stage.scheduler.set_unavailable.calls] == [none, none, away, none]
 
 
-def test_the_next_job_s_module_of_the_same_name_is_another_one(tmp_path: Path) -> None:
+def test_two_jobs_may_have_modules_of_the_same_name(tmp_path: Path) -> None:
     found = []
     for number in (1, 2):
         folder = tmp_path / str(number)
@@ -833,7 +827,7 @@ def test_the_next_job_s_module_of_the_same_name_is_another_one(tmp_path: Path) -
     assert found == [(1, 1), (2, 2)]
 
 
-def test_what_was_there_before_a_job_stays(tmp_path: Path) -> None:
+def test_modules_imported_before_a_job_stay(tmp_path: Path) -> None:
     before = dict(sys.modules)
     root = str(Path(launcher.__file__).parents[2])
     with modules_from([root]):
@@ -849,7 +843,7 @@ def test_what_was_there_before_a_job_stays(tmp_path: Path) -> None:
         (("edge", "cloud"), [[{LOCATION_LABEL: "edge"}], [{LOCATION_LABEL: "cloud"}]]),
     ],
 )
-def test_each_device_s_group_asks_for_its_location(
+def test_each_placement_group_asks_for_its_location(
     monkeypatch: pytest.MonkeyPatch, locations: tuple[str, ...], selectors: list[Any]
 ) -> None:
     asked: list[tuple[Any, ...]] = []

@@ -40,13 +40,13 @@ def test_pools_take_different_cores_while_there_are_enough(temporary: Path) -> N
         claim.release()
 
 
-def test_a_folder_of_somebody_elses_is_not_used(temporary: Path) -> None:
+def test_a_folder_of_another_user_is_not_used(temporary: Path) -> None:
     (temporary / f"lc-cores-{os.getuid()}").symlink_to(temporary)
     assert CoreClaim([1, 0]).claim(1) == 0
     assert [path.name for path in temporary.iterdir()] == [f"lc-cores-{os.getuid()}"]
 
 
-def test_a_script_that_takes_turns_finds_the_cores_beside_the_arbiter(tmp_path: Path) -> None:
+def test_a_script_finds_its_cores_beside_the_arbiter(tmp_path: Path) -> None:
     assert cores_of(0) == cores_of(0, 1, tmp_path / "turn") == {CORES[0]}
     note_first_core(tmp_path / "turn", 1)
     assert cores_of(0, 1, tmp_path / "turn") == {CORES[1 % len(CORES)]}

@@ -38,13 +38,13 @@ MUTANTS = (
     Mutant(
         "R1", "lightning_core/storage/journal.py",
         "with self._connection if self._durable else nullcontext():", "with nullcontext():",
-        "tests/faults/test_journal_faults.py::test_killed_at_every_place_and_event_it_goes_on_as_if_nothing_had_been",
+        "tests/faults/test_journal_faults.py::test_killed_at_every_failpoint_and_event_it_resumes_in_the_same_state",
         "after_commit",
     ),
     Mutant(
         "R1", "lightning_core/server/host.py",
         "self.scheduler = replay(self._journal).scheduler", "pass",
-        "tests/faults/test_journal_faults.py::test_what_could_not_be_written_has_not_happened",
+        "tests/faults/test_journal_faults.py::test_an_event_that_could_not_be_written_has_no_effect",
     ),
     Mutant(
         "R2", "lightning_core/server/host.py",
@@ -107,7 +107,7 @@ MUTANTS = (
         "R11", "lightning_core/cluster/monitor.py",
         "            if slot.worker is None:\n                continue",
         "            assert slot.worker is not None\n            if False:\n                continue",
-        "tests/cluster/test_pool_manager.py::test_a_gang_of_which_all_hang_is_given_up_once_and_the_others_are_watched_on",
+        "tests/cluster/test_pool_manager.py::test_a_hung_gang_is_given_up_once_and_other_workers_stay_monitored",
     ),
     Mutant(
         "R6", "callbacks/checkpointing/checkpoint_io.py",
@@ -122,7 +122,7 @@ MUTANTS = (
     Mutant(
         "R12", "lightning_core/cluster/launcher.py",
         "if len(slots) < len(found):", "if not slots:",
-        "tests/cluster/test_pool_manager.py::test_all_ranks_or_none",
+        "tests/cluster/test_pool_manager.py::test_all_ranks_are_launched_or_none",
     ),
     Mutant(
         "R13", "callbacks/checkpointing/job_writer.py",

@@ -155,7 +155,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[JobSt
         yield live(tmp_path_factory.mktemp("calm") / "j.db")
 
 
-def test_the_story_comes_by_every_state(tmp_path: Path) -> None:
+def test_the_story_contains_every_state(tmp_path: Path) -> None:
     host = Host(POOL, tmp_path / "j.db", clock := Clock())
     seen: set[str] = set()
     for event in STORY:
@@ -171,7 +171,7 @@ def test_the_story_comes_by_every_state(tmp_path: Path) -> None:
     "place",
     [pytest.param("host.decided", marks=pytest.mark.nightly), "journal.before_commit", "journal.after_commit"],
 )
-def test_killed_at_every_place_and_event_it_goes_on_as_if_nothing_had_been(
+def test_killed_at_every_failpoint_and_event_it_resumes_in_the_same_state(
     place: str,
     tmp_path: Path,
     fail: Callable[[str], None],
@@ -212,7 +212,9 @@ def test_killed_while_it_replays_it_replays_again(
 
 @pytest.mark.promise("R1", "F7")
 @pytest.mark.parametrize("place", ["host.decided", "journal.before_commit"])
-def test_what_could_not_be_written_has_not_happened(place: str, tmp_path: Path, fail: Callable[[str], None]) -> None:
+def test_an_event_that_could_not_be_written_has_no_effect(
+    place: str, tmp_path: Path, fail: Callable[[str], None]
+) -> None:
     host = Host(POOL, tmp_path / "j.db", clock := Clock())
     host.handle(STORY[0])
     clock.now += STEP

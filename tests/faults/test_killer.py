@@ -67,14 +67,14 @@ def test_it_kills_and_stops() -> None:
         ),
     ],
 )  # fmt: skip
-def test_who_stays_in_a_passing_state_is_found(events: list[tuple[float, Event]], limits: Limits, words: str) -> None:
+def test_a_job_stuck_in_a_passing_state_is_found(events: list[tuple[float, Event]], limits: Limits, words: str) -> None:
     broken = first_broken(History(POOL, events), limits)
     assert broken is not None
     assert (broken.number, words in broken.story) == (len(events), True)
     assert first_broken(History(POOL, events), Limits()) is None
 
 
-def test_the_time_in_which_nobody_was_there_does_not_count() -> None:
+def test_time_without_a_scheduler_does_not_count() -> None:
     assert first_broken(History(POOL, [(0.0, JOB), (3000.0, Tick())]), Limits(ready=40.0)) is None
 
 

@@ -94,7 +94,7 @@ class Parted(Script):
 
 
 @pytest.mark.promise("R5")
-def test_the_last_word_to_a_life_that_is_over_stays_whatever_the_next_one_is_told() -> None:
+def test_the_last_directive_of_an_ended_incarnation_stays() -> None:
     script = Parted()
     box = Mailbox(lambda: Connection(script, 1), "job", period=0.01, listens=True)
     box.begin(0)
@@ -109,7 +109,7 @@ def test_the_last_word_to_a_life_that_is_over_stays_whatever_the_next_one_is_tol
 
 @pytest.mark.promise("R3", "R5", "F23", "F33")
 @pytest.mark.parametrize("away", [False, True], ids=["hung", "away"])
-def test_a_launched_job_trains_on_for_its_lease_then_holds_until_there_is_a_word(
+def test_a_launched_job_trains_for_its_lease_then_holds_until_a_directive_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     """A call that hangs is silence too. Meanwhile nothing is saved; what another life has done then is final."""
@@ -140,7 +140,7 @@ def test_a_launched_job_trains_on_for_its_lease_then_holds_until_there_is_a_word
 
 
 @pytest.mark.promise("R5")
-def test_a_life_that_was_given_up_leaves_when_it_is_refused_and_saves_nothing_more(tmp_path: Path) -> None:
+def test_a_fenced_incarnation_leaves_and_saves_nothing_more(tmp_path: Path) -> None:
     script = Hung(grant(1, 1.0))
     training = Training(script, tmp_path)
     until(lambda: (tmp_path / "last.ckpt").exists())
@@ -172,7 +172,9 @@ OVER = End("job", 2, Verdict.CANCELLED, Reason("cancelled"))
         (SUPERSEDED, Action.FENCED, Action.FENCED),
     ],
 )
-def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fresh: Action, lapsed: Action) -> None:
+def test_what_a_launched_job_does_with_an_old_directive(
+    directive: Directive | None, fresh: Action, lapsed: Action
+) -> None:
     for unheard, launched, word in ((59.0, True, fresh), (61.0, True, lapsed), (61.0, False, None)):
         pace: Any = SimpleNamespace(on_host=True)
         inbox = SimpleNamespace(directive=directive, unheard_for=lambda unheard=unheard: unheard)
@@ -184,7 +186,7 @@ def test_what_a_launched_job_does_by_an_old_word(directive: Directive | None, fr
             assert steers._decide(SideAction.NOTHING) is Action.GO  # a script goes on by itself
 
 
-def test_a_checkpoint_is_told_at_once() -> None:
+def test_a_checkpoint_is_reported_at_once() -> None:
     script = Script(grant(1, 1.0))
     connection = Connection(script, 1)
     box = Mailbox(lambda: connection, "job", period=30.0)

@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 @pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.promise("R7", "R10", "R11", "F5", "F20", "F21")
-def test_a_lost_node_is_known_in_ten_seconds_and_one_that_was_taken_away_is_no_loss(
+def test_a_lost_node_is_known_in_ten_seconds_and_a_preemption_is_no_failure(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """What is left is for the most urgent; who has no device waits with the reason until there is another node."""
@@ -44,9 +44,7 @@ def test_a_lost_node_is_known_in_ten_seconds_and_one_that_was_taken_away_is_no_l
 @pytest.mark.cluster
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nsenter"), reason="only root can cut a line")
 @pytest.mark.promise("R5", "R11", "F23")
-def test_a_machine_that_is_cut_off_trains_for_nobody(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_node_that_is_cut_off_is_fenced(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Cut off for a moment, nobody is restarted; for longer, its job comes back once."""
     found = lived_through("tests.faults.links", tmp_path, "unshare", "--net")
     assert set(found["blink"].values()) == {1}

@@ -346,7 +346,7 @@ def test_the_second_signal_leaves_at_once_also_while_jobs_save(start: Start, slo
 @pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.promise("R14")
-def test_a_job_that_does_not_leave_holds_nobody_longer_than_the_grace(
+def test_a_job_that_does_not_leave_is_killed_after_the_grace_period(
     start: Start, record_property: Callable[[str, object], None]
 ) -> None:
     run = start("run", "slow.yaml", "--run-dir", "run", "--own")
@@ -386,7 +386,7 @@ def test_a_dead_control_process_of_ray_is_told_and_nothing_is_lost(
 @pytest.mark.cluster
 @pytest.mark.parametrize(("number", "moment"), [(signal.SIGINT, 0.5), (signal.SIGTERM, 2.0), (signal.SIGHUP, 3.0)])
 @pytest.mark.promise("R14", "F24")
-def test_half_a_pool_is_none(start: Start, number: int, moment: float) -> None:
+def test_an_interrupted_start_leaves_no_partial_pool(start: Start, number: int, moment: float) -> None:
     up = start("up", "--devices", "1", "--resident", "1")
     up.until(lambda: "bringing up" in up.said())
     time.sleep(moment)

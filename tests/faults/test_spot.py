@@ -22,7 +22,7 @@ from tests.faults.test_nodes import lived_through
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_whatever_the_market_takes_the_training_ends_by_its_deadline(
+def test_a_training_meets_its_deadline_under_preemptions(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     found = lived_through("tests.faults.spot", tmp_path)

@@ -173,7 +173,7 @@ def test_a_killed_a_hung_and_a_broken_gang(
 @pytest.mark.promise("R2", "R3", "F3", "F4")
 @pytest.mark.nightly
 @pytest.mark.parametrize("standstill", [STANDSTILL, 30.0])
-def test_nobody_is_given_up_for_a_standstill_nor_forgotten_in_a_restart(
+def test_no_worker_is_given_up_for_a_stall_or_forgotten_in_a_restart(
     three: Cluster, tmp_path: Path, record_property: Callable[[str, object], None], standstill: float
 ) -> None:
     """Scheduler and pool manager are stopped together for longer than a worker may be silent; then the first is killed

@@ -131,7 +131,7 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_process_and_its_child_use_together_what_they_are_given(kernel: None, when: str) -> None:
+def test_a_process_and_its_child_share_the_quota(kernel: None, when: str) -> None:
     """Whether the child was forked before the group was opened or afterwards."""
     busy = Busy(when)
     try:
@@ -160,7 +160,7 @@ def test_a_limit_can_be_raised_and_taken_off(busy: Busy) -> None:
     made.close()
 
 
-def test_when_it_is_closed_everybody_is_back_and_nothing_is_left(busy: Busy) -> None:
+def test_closing_moves_all_processes_back_and_leaves_nothing(busy: Busy) -> None:
     before = where(busy.pid)
     made = opened(busy.pid)
     made.limit(0.05)
@@ -178,7 +178,7 @@ def test_when_it_is_closed_everybody_is_back_and_nothing_is_left(busy: Busy) -> 
 
 
 @pytest.mark.parametrize("by", ["sweeping", "the next that opens one"])
-def test_what_a_killed_process_leaves_is_swept(busy: Busy, by: str) -> None:
+def test_groups_of_a_killed_process_are_removed(busy: Busy, by: str) -> None:
     with subprocess.Popen([sys.executable, "-c", OPENS], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
@@ -191,7 +191,7 @@ def test_what_a_killed_process_leaves_is_swept(busy: Busy, by: str) -> None:
     assert not folders(process.pid)
 
 
-def test_a_group_in_which_somebody_lives_is_not_swept(busy: Busy) -> None:
+def test_a_group_with_a_process_is_not_removed(busy: Busy) -> None:
     made = opened(busy.pid)
     made.limit(0.1)
     os.kill(busy.pid, signal.SIGKILL)  # its child lives on
@@ -203,7 +203,7 @@ def test_a_group_in_which_somebody_lives_is_not_swept(busy: Busy) -> None:
     assert not folders(busy.pid)
 
 
-def test_sweeping_meanwhile_does_no_harm(busy: Busy, caplog: pytest.LogCaptureFixture) -> None:
+def test_concurrent_removal_does_no_harm(busy: Busy, caplog: pytest.LogCaptureFixture) -> None:
     """Before anybody is in, and as soon as nobody is any more, a group is as empty as one that was left behind."""
     over = threading.Event()
 
@@ -226,7 +226,7 @@ def test_sweeping_meanwhile_does_no_harm(busy: Busy, caplog: pytest.LogCaptureFi
     assert not caplog.text
 
 
-def test_a_second_one_for_the_same_process_begins_anew(busy: Busy) -> None:
+def test_a_second_quota_for_a_process_replaces_the_first(busy: Busy) -> None:
     before = where(busy.pid)
     first = opened(busy.pid)
     first.limit(0.05)
@@ -241,7 +241,7 @@ def test_a_second_one_for_the_same_process_begins_anew(busy: Busy) -> None:
     assert not folders(busy.pid)
 
 
-def test_who_was_started_by_a_limited_process_has_a_limit_of_its_own(busy: Busy) -> None:
+def test_a_child_of_a_limited_process_has_a_quota_of_its_own(busy: Busy) -> None:
     before = where(busy.pid)
     outer = opened(busy.pid)
     outer.limit(0.05)
@@ -284,7 +284,7 @@ def test_a_lower_limit_above_holds(busy: Busy, caplog: pytest.LogCaptureFixture)
         above.rmdir()
 
 
-def test_a_group_that_vanishes_is_said_once(busy: Busy, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_vanished_group_is_reported_once(busy: Busy, caplog: pytest.LogCaptureFixture) -> None:
     made = opened(busy.pid)
     made.limit(0.3)
     wait_for(lambda: made.used() > 0.05)
@@ -430,7 +430,7 @@ def test_v2_limits_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert made.used() == 1.5
 
 
-def test_v2_refuses_below_a_group_in_which_processes_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v2_refuses_below_a_group_with_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(tmp_path, monkeypatch, ("", "/sys/fs/cgroup", "/", "/user/session"))
     assert "busy" in refused(fake)
     assert not fake.own("").exists()
@@ -443,7 +443,7 @@ def test_v2_without_a_cpu_controller(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("controllers", ["cpu,cpuacct", "cpuacct,cpu"])
-def test_v1_with_both_controllers_at_one_place(
+def test_v1_with_both_controllers_in_one_hierarchy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controllers: str
 ) -> None:
     """In a container that sees its own group alone; beside it an empty v2, and a folder with a space in its name."""
@@ -467,7 +467,7 @@ def test_v1_with_both_controllers_at_one_place(
     assert not own.exists()
 
 
-def test_v1_with_each_controller_at_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v1_with_a_hierarchy_for_each_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(tmp_path, monkeypatch, ("cpuacct", "/a", "/", "/x"), ("cpu", "/c", "/", "/y"))
     fake.sweeper = 3  # before anybody is in
     made = open_quota(tmp_path, PID)
@@ -525,7 +525,7 @@ def test_a_group_weighs_as_much_as_the_cores_that_it_may_use(
         ([("", "/c", "/", "/")], "Read-only"),
     ],
 )
-def test_where_none_can_be_had_it_says_why(
+def test_an_unavailable_quota_has_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierarchies: list[tuple[str, str, str, str]], words: str
 ) -> None:
     fake = Fake(tmp_path, monkeypatch, *hierarchies)
@@ -559,7 +559,7 @@ def test_half_a_quota_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("controllers", ["", "cpu,cpuacct"])
-def test_a_fault_later_is_said_once(
+def test_a_later_fault_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, controllers: str
 ) -> None:
     fake = Fake(tmp_path, monkeypatch, (controllers, "/c", "/", "/"))
@@ -574,7 +574,7 @@ def test_a_fault_later_is_said_once(
     assert len(caplog.records) == 1
 
 
-def test_only_empty_groups_of_ours_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_empty_groups_of_this_package_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(tmp_path, monkeypatch, ("cpu,cpuacct", "/c", "/", "/"))
     made = open_quota(tmp_path, PID)
     assert made is not None

@@ -25,7 +25,7 @@ def arbiter(tmp_path: Path) -> Iterator[DeviceArbiter]:
     made.close()
 
 
-def test_alone_it_never_waits_and_never_ends(arbiter: DeviceArbiter) -> None:
+def test_a_process_alone_never_waits(arbiter: DeviceArbiter) -> None:
     client = ArbiterClient(arbiter.path, quantum=0.0)
     assert isinstance(client, DeviceLock)
     assert client.acquire(0.1, 5.0)
@@ -35,7 +35,7 @@ def test_alone_it_never_waits_and_never_ends(arbiter: DeviceArbiter) -> None:
     client.close()
 
 
-def test_the_second_waits_until_the_first_gives(arbiter: DeviceArbiter) -> None:
+def test_a_second_process_waits_for_the_first(arbiter: DeviceArbiter) -> None:
     first, second = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
     assert first.acquire(0.5, 5.0)
     assert not second.acquire(0.5, 0.05)
@@ -50,7 +50,7 @@ def test_the_second_waits_until_the_first_gives(arbiter: DeviceArbiter) -> None:
     second.close()
 
 
-def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(arbiter: DeviceArbiter) -> None:
+def test_a_withdrawn_request_leaves_no_quantum_behind(arbiter: DeviceArbiter) -> None:
     """A grant that arrives while its request is withdrawn must not answer a later request."""
     first, second = (ArbiterClient(arbiter.path) for _ in range(2))
     assert first.acquire(0.5, 5.0)
@@ -64,7 +64,7 @@ def test_an_asking_that_was_withdrawn_leaves_no_turn_behind(arbiter: DeviceArbit
     second.close()
 
 
-def test_a_turn_is_charged_at_the_share_under_which_it_was_taken(arbiter: DeviceArbiter) -> None:
+def test_a_quantum_is_charged_at_the_share_at_which_it_began(arbiter: DeviceArbiter) -> None:
     """A job that is held releases the device with share 0; that must not starve it later."""
     held, other = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
     assert held.acquire(0.5, 5.0)
@@ -83,7 +83,7 @@ def test_a_turn_is_charged_at_the_share_under_which_it_was_taken(arbiter: Device
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.7, 0.2, 0.1)])
-def test_turns_are_in_proportion_to_shares(arbiter: DeviceArbiter, shares: tuple[float, ...]) -> None:
+def test_quanta_are_proportional_to_shares(arbiter: DeviceArbiter, shares: tuple[float, ...]) -> None:
     """Time held, over a second, by threads that do nothing but take quanta; never two at once."""
     held = [0.0] * len(shares)
     inside: list[int] = []
@@ -127,7 +127,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_holder_that_dies_or_hangs_does_not_stop_the_others(arbiter: DeviceArbiter, fault: signal.Signals) -> None:
+def test_a_dead_or_hung_holder_does_not_stop_the_others(arbiter: DeviceArbiter, fault: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(arbiter.path)], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -158,5 +158,5 @@ def test_training_goes_on_without_an_arbiter(tmp_path: Path, caplog: pytest.LogC
     assert never.acquire(0.5, 1.0)
 
 
-def test_only_its_user_may_come_in(arbiter: DeviceArbiter) -> None:
+def test_only_the_user_can_connect(arbiter: DeviceArbiter) -> None:
     assert arbiter.path.stat().st_mode & 0o077 == 0

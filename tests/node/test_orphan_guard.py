@@ -28,7 +28,7 @@ print("over", flush=True)
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_who_is_killed_takes_his_processes_with_him(tmp_path: Path, killed: bool) -> None:
+def test_killing_a_process_ends_its_children(tmp_path: Path, killed: bool) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(folder)])

@@ -86,7 +86,7 @@ def request(call: str, protocol: int = PROTOCOL, **args: Any) -> bytes:
 # ---------------------------------------------------------------------------------------------------- what is said
 
 
-def test_every_call_there_and_back(client: SocketClient) -> None:
+def test_every_call_of_the_protocol(client: SocketClient) -> None:
     assert client.about()["devices"] == ["cpu0"]
     welcome = client.join(JOB, "cpu")
     assert (welcome.incarnation, welcome.arbiters, welcome.again) == (1, ("/turn",), False)
@@ -110,7 +110,7 @@ def test_every_call_there_and_back(client: SocketClient) -> None:
     assert end.verdict is Verdict.MISSED
 
 
-def test_another_protocol_is_told_to_be_upgraded(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_protocol_version_is_refused(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PROTOCOL", PROTOCOL + 1)
     [answer] = say(pool.path, request("join"))
     assert answer["refused"] == f"scheduler protocol {PROTOCOL + 1}, client {PROTOCOL}: upgrade the older one"
@@ -189,7 +189,7 @@ GARBAGE = {
 }  # fmt: skip
 
 
-def test_what_cannot_be_understood_is_refused_and_changes_nothing(pool: Pool, client: SocketClient) -> None:
+def test_invalid_requests_are_refused_and_change_nothing(pool: Pool, client: SocketClient) -> None:
     client.join(JOB, "cpu")
     client.report(report())
     with Journal.open(pool.folder / "journal.db", read_only=True) as journal:
@@ -206,12 +206,12 @@ def test_what_cannot_be_understood_is_refused_and_changes_nothing(pool: Pool, cl
 
 
 @pytest.mark.parametrize("call", [Tick(), Submit((JOB,)), WorkersLost()])
-def test_the_scheduler_s_own_events_are_not_for_clients(client: SocketClient, call: Event) -> None:
+def test_clients_may_not_send_the_scheduler_s_own_events(client: SocketClient, call: Event) -> None:
     with pytest.raises(JoinRefusedError, match=f"{type(call).__name__} is not for clients to send"):
         client.event(call)
 
 
-def test_a_job_of_any_terms_arrives_as_it_is(client: SocketClient, pool: Pool) -> None:
+def test_jobs_are_transferred_unchanged(client: SocketClient, pool: Pool) -> None:
     job = Job(
         "odd", 60.5, LossTarget("val/acc", at_least=0.9, best=2.0), 1.5, 2.5, 1, 3, OnMiss.HOLD, SCRIPT, None, 7.0
     )
@@ -222,12 +222,12 @@ def test_a_job_of_any_terms_arrives_as_it_is(client: SocketClient, pool: Pool) -
 # ---------------------------------------------------------------------------------------------------- who may
 
 
-def test_the_door_is_its_user_s_alone(pool: Pool) -> None:
+def test_only_the_user_can_open_the_socket(pool: Pool) -> None:
     assert stat.S_IMODE(pool.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(pool.path.parent.stat().st_mode) == 0o700
 
 
-def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketClient) -> None:
+def test_a_connection_cannot_report_for_the_job_of_another(pool: Pool, client: SocketClient) -> None:
     client.join(JOB, "cpu")
     stranger = SocketClient(pool.path)
     for said in (report(7), WorkerExited("job", 1), WorkerExited("job", 1, ExitCause.RAISED)):
@@ -240,14 +240,14 @@ def test_nobody_reports_or_leaves_for_somebody_else(pool: Pool, client: SocketCl
     client.report(report())  # it still speaks for itself
 
 
-def test_a_device_that_the_pool_does_not_share_is_told_as_such(pool: Pool, client: SocketClient) -> None:
+def test_joining_on_an_unmanaged_device_is_refused(pool: Pool, client: SocketClient) -> None:
     with pytest.raises(DeviceNotSharedError, match="trains on GPU-7, but the pool manages cpu0"):
         client.join(JOB, "GPU-7")
     with pytest.raises(JoinRefusedError, match="trains on 9 devices, the pool has 1"):
         client.join(replace(JOB, min_devices=9, max_devices=9), "cpu")
 
 
-def test_nobody_speaks_for_a_launched_job(pool: Pool, client: SocketClient) -> None:
+def test_no_script_reports_for_a_launched_job(pool: Pool, client: SocketClient) -> None:
     client.launch([spec()])
     with pytest.raises(ConnectionError, match="another process reports for x"):
         client.report(report(job="x"))
@@ -257,7 +257,7 @@ def test_nobody_speaks_for_a_launched_job(pool: Pool, client: SocketClient) -> N
         client.launch([spec()])
 
 
-def test_a_life_that_is_over_says_so_to_nobody_s_harm(pool: Pool, client: SocketClient) -> None:
+def test_a_late_exit_of_an_old_incarnation_does_no_harm(pool: Pool, client: SocketClient) -> None:
     client.join(JOB, "cpu")
     client.left(WorkerExited("job", 1))
     heir = SocketClient(pool.path)
@@ -271,7 +271,7 @@ def test_a_life_that_is_over_says_so_to_nobody_s_harm(pool: Pool, client: Socket
     until(lambda: pool.crashed("job"))  # the heir's hanging up still counts
 
 
-def test_who_asks_and_does_not_listen_is_hung_up_on(pool: Pool, client: SocketClient) -> None:
+def test_a_client_that_reads_no_answers_is_disconnected(pool: Pool, client: SocketClient) -> None:
     client.join(JOB, "cpu")
     line = request("wait", job="job", version=10**6, timeout=60)
     with socket.socket(socket.AF_UNIX) as flood:
@@ -282,7 +282,7 @@ def test_who_asks_and_does_not_listen_is_hung_up_on(pool: Pool, client: SocketCl
     until(lambda: len(asyncio.all_tasks(pool.loop)) < 10)
 
 
-def test_a_line_without_end_is_hung_up_on(pool: Pool, client: SocketClient) -> None:
+def test_a_client_that_sends_an_endless_line_is_disconnected(pool: Pool, client: SocketClient) -> None:
     with socket.socket(socket.AF_UNIX) as endless:
         endless.settimeout(10)
         endless.connect(str(pool.path))
@@ -290,7 +290,7 @@ def test_a_line_without_end_is_hung_up_on(pool: Pool, client: SocketClient) -> N
     assert client.about()["devices"] == ["cpu0"]
 
 
-def test_a_half_line_is_no_request(pool: Pool, client: SocketClient) -> None:
+def test_an_incomplete_line_is_no_request(pool: Pool, client: SocketClient) -> None:
     client.launch([spec()])
     with socket.socket(socket.AF_UNIX) as cut:
         cut.connect(str(pool.path))
@@ -302,7 +302,7 @@ def test_a_half_line_is_no_request(pool: Pool, client: SocketClient) -> None:
 # ---------------------------------------------------------------------------------------------------- who is there
 
 
-def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnected_script_has_a_grace_period(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "RECONNECT_GRACE", 0.3)
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
@@ -321,7 +321,7 @@ def test_a_script_that_hangs_up_has_a_moment_to_come_back(pool: Pool, monkeypatc
     client.close()
 
 
-def test_the_farewell_of_one_life_is_not_the_next_one_s(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exit_report_ends_only_its_own_incarnation(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "RECONNECT_GRACE", 0.3)
     client = SocketClient(pool.path)
     client.join(JOB, "cpu")
@@ -367,7 +367,7 @@ time.sleep(60)
 """
 
 
-def test_a_killed_script_is_gone_though_its_child_keeps_the_connection(pool: Pool) -> None:
+def test_a_killed_script_counts_as_lost_though_its_child_keeps_the_socket(pool: Pool) -> None:
     line = [sys.executable, "-c", FORKED, str(pool.path)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
@@ -385,7 +385,7 @@ def test_a_killed_script_is_gone_though_its_child_keeps_the_connection(pool: Poo
         process.stdout.close()
 
 
-def test_a_proxy_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_proxy_counts_as_disconnected(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PROXY_TIMEOUT", 0.5)
     monkeypatch.setattr(sessions, "RECONNECT_GRACE", 0.1)
     first = 7 << 32
@@ -400,13 +400,13 @@ def test_a_proxy_that_falls_silent_has_hung_up(pool: Pool, monkeypatch: pytest.M
     assert pool.lives("near")
 
 
-def test_nobody_there() -> None:
+def test_no_server_at_the_socket() -> None:
     client = SocketClient(Path("/nowhere/door"))
     with pytest.raises(ConnectionError, match=r"the pool at /nowhere/door does not answer: .*No such file"):
         client.about()
 
 
-def test_an_interrupted_question_does_not_answer_the_next(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_request_does_not_disturb_the_next(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     client = SocketClient(pool.path)
     client.about()
     assert client._answers is not None
@@ -453,7 +453,7 @@ def test_two_schedulers_never_write_one_journal(pool: Pool, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("what", ["text", "hole"])
-def test_a_damaged_journal_is_told_to_whoever_asks(tmp_path: Path, what: str) -> None:
+def test_every_call_reports_a_damaged_journal(tmp_path: Path, what: str) -> None:
     async def ask() -> None:
         await SchedulerActor({}, str(tmp_path)).about()
 
@@ -478,14 +478,14 @@ async def fill(folder: Path) -> None:
     await actor.close()
 
 
-def test_a_door_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_every_call_reports_a_socket_that_cannot_be_opened(tmp_path: Path) -> None:
     actor = SchedulerActor({}, str(tmp_path), str(tmp_path / ("d" * 120)))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="the socket server cannot be opened: AF_UNIX path too long"):
             asyncio.run(actor.pid())
 
 
-def test_a_name_that_is_a_folder_already_is_put_away(pool: Pool, client: SocketClient) -> None:
+def test_an_old_folder_of_a_job_of_the_same_name_is_moved_away(pool: Pool, client: SocketClient) -> None:
     folder = pool.folder / "jobs" / "x"
     folder.mkdir(parents=True)
     (folder / "last.ckpt").write_text("of another life")

@@ -18,7 +18,9 @@ from lightning_core.storage.journal import Journal, replay
 
 
 @pytest.mark.promise("F7", "R19")
-def test_a_full_disk_refuses_events_and_answers_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_full_disk_events_are_refused_and_queries_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One replay for each time that it is tried, not for each event; when there is room again it goes on."""
     now = 0.0
     host = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: now)

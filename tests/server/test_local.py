@@ -35,7 +35,7 @@ def test_the_host_wakes_the_scheduler_before_it_hands_over_an_event() -> None:
     host.close()
 
 
-def test_what_cannot_be_journaled_has_not_happened(tmp_path: Path) -> None:
+def test_an_event_that_cannot_be_journalled_has_no_effect(tmp_path: Path) -> None:
     host = Host(Settings(policy="fifo"), tmp_path / "j.db")
     host.handle(Submit((job("a"),)))
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -47,7 +47,7 @@ def test_what_cannot_be_journaled_has_not_happened(tmp_path: Path) -> None:
         assert replay(journal).scheduler.status() == host.scheduler.status()
 
 
-def test_a_client_alone(tmp_path: Path) -> None:
+def test_the_local_client(tmp_path: Path) -> None:
     client = LocalClient(Settings(policy="fifo"), tmp_path / "j.db")
     assert client.join(job("a"), "cpu").incarnation == 1
     client.join(job("b"), "cpu")
@@ -71,7 +71,7 @@ def test_a_job_that_does_not_fit_is_refused() -> None:
         client.join(Job("a", 60.0, BatchTarget(10), min_devices=2, max_devices=2), "cpu")
 
 
-def test_the_outlook_tells_what_the_status_says() -> None:
+def test_the_forecast_agrees_with_the_status() -> None:
     client = LocalClient()
     assert client.job_forecast("a") is None
     client.join(job("a"), "cpu")
@@ -85,7 +85,7 @@ def test_the_outlook_tells_what_the_status_says() -> None:
     assert job_forecast.spare == pytest.approx(60.0 - now - 10.0, abs=0.5)
 
 
-def test_waiting_ends_with_news_and_not_before() -> None:
+def test_wait_returns_with_the_next_directive() -> None:
     client = LocalClient(Settings(policy="fifo"))
     client.join(job("a"), "cpu")
     client.join(job("b"), "cpu")
@@ -100,7 +100,7 @@ def test_waiting_ends_with_news_and_not_before() -> None:
     assert time.monotonic() - start < 5
 
 
-def test_waiting_keeps_the_time_for_the_scheduler() -> None:
+def test_wait_wakes_the_scheduler() -> None:
     client = LocalClient(Settings(policy="fifo"))
     client.join(job("a", 0.3), "cpu")
     grant = client.report(Report("a", 1, 1, 0, 0, 0.0))

@@ -37,7 +37,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_a_command_hears_of_each_verdict_once_and_in_order(tmp_path: Path) -> None:
+def test_the_command_is_run_once_for_each_verdict_in_order(tmp_path: Path) -> None:
     out = tmp_path / "out"
     notifier = Notifier({"command": [sys.executable, "-c", WROTE, str(out)]})
     notifier.tell([Grant("a", 1, 1.0, (0,), Reason("first_in_line")), AT_RISK])
@@ -54,7 +54,7 @@ def test_a_command_hears_of_each_verdict_once_and_in_order(tmp_path: Path) -> No
     ]
 
 
-def test_a_name_that_is_used_again_is_news_again(tmp_path: Path) -> None:
+def test_a_reused_job_name_is_notified_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
     notifier = Notifier({"command": [sys.executable, "-c", WROTE, str(out)]})
     notifier.tell([MET, MET._replace(version=9)])
@@ -88,7 +88,7 @@ def web() -> Iterator[tuple[str, list[dict[str, str]]]]:
     server.server_close()
 
 
-def test_an_address_gets_json_and_may_answer_what_it_likes(web: tuple[str, list[dict[str, str]]]) -> None:
+def test_a_webhook_gets_json_and_its_answer_is_ignored(web: tuple[str, list[dict[str, str]]]) -> None:
     address, posts = web
     notifier = Notifier({"webhook": address})
     notifier.tell([AT_RISK, MET])
@@ -102,7 +102,7 @@ def test_an_address_gets_json_and_may_answer_what_it_likes(web: tuple[str, list[
 @pytest.mark.parametrize(
     "command", [["/nowhere/at/all"], [sys.executable, "-c", "raise SystemExit(3)"], [sys.executable, "-c", "input()"]]
 )
-def test_a_command_that_fails_is_logged_and_the_next_is_told(
+def test_a_failed_command_is_logged_and_the_next_one_runs(
     command: list[str], web: tuple[str, list[dict[str, str]]], caplog: pytest.LogCaptureFixture
 ) -> None:
     address, posts = web
@@ -112,9 +112,7 @@ def test_a_command_that_fails_is_logged_and_the_next_is_told(
     assert "on_verdict: " in caplog.text
 
 
-def test_a_slow_command_is_given_up_and_nobody_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slow_command_is_abandoned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(notifications, "TIMEOUT", 0.3)
     monkeypatch.setattr(notifications, "MAX_QUEUED", 2)
     notifier = Notifier({"command": [sys.executable, "-c", "import time; time.sleep(60)"]})
@@ -126,7 +124,7 @@ def test_a_slow_command_is_given_up_and_nobody_waits_for_it(
     eventually(lambda: "timed out" in caplog.text)
 
 
-def test_without_a_command_or_an_address_there_is_no_thread() -> None:
+def test_without_a_command_or_a_webhook_there_is_no_thread() -> None:
     before = threading.active_count()
     Notifier({}).tell([AT_RISK, MET])
     assert threading.active_count() == before

@@ -45,12 +45,12 @@ def answering(listener: socket.socket, words: bytes) -> str:
     return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_ray_is_known_by_its_first_words(listener: socket.socket) -> None:
+def test_a_ray_is_recognised_by_its_first_frame(listener: socket.socket) -> None:
     probe.check(answering(listener, HELLO), TOKEN)
 
 
 @pytest.mark.parametrize("words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b""])
-def test_something_else_listens_there(words: bytes, listener: socket.socket) -> None:
+def test_another_program_listens_at_the_address(words: bytes, listener: socket.socket) -> None:
     with pytest.raises(
         probe.PoolUnavailableError,
         match=r"the program that listens there is not Ray; is this the address of the Ray that `",
@@ -58,7 +58,7 @@ def test_something_else_listens_there(words: bytes, listener: socket.socket) -> 
         probe.check(answering(listener, words), TOKEN)
 
 
-def test_somebody_listens_who_says_nothing(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_listener_times_out(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "ANSWER_TIMEOUT", 0.2)
     with pytest.raises(ConnectionError, match="no answer within 0 s") as caught:
         probe.check(f"127.0.0.1:{listener.getsockname()[1]}", TOKEN)
@@ -76,7 +76,7 @@ def test_somebody_listens_who_says_nothing(listener: socket.socket, monkeypatch:
         ("nowhere.invalid:6379", "there is no machine named nowhere.invalid"),
     ],
 )
-def test_an_address_where_nobody_listens(
+def test_an_address_without_a_listener(
     address: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
@@ -106,7 +106,7 @@ def test_no_token_to_show(tmp_path: Path) -> None:
         probe.check("127.0.0.1:1", home)
 
 
-def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "find_spec", lambda name: None)
     with pytest.raises(probe.PoolUnavailableError, match=r"run pip install 'lightning-core-learning\[ray\]'"):
         probe.check("127.0.0.1:1", TOKEN)
@@ -117,7 +117,7 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 JOB = Job("a", 60.0, BatchTarget(1000))
 
 
-def test_a_script_that_can_never_join_trains_by_itself(
+def test_a_script_that_can_never_join_trains_without_the_pool(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
@@ -131,7 +131,7 @@ def test_a_script_that_can_never_join_trains_by_itself(
     assert told.startswith("a: training without the pool: 127.0.0.1:1: there is no token to show to the pool: RAY_AUTH")
 
 
-def test_a_pool_that_is_not_up_yet_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_scheduler_stands_in_for_a_pool_that_is_not_up_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     join = joining.Join(JOB, "127.0.0.1:1", "cpu")
     with pytest.raises(ConnectionError, match="nothing listens there"):
@@ -141,7 +141,7 @@ def test_a_pool_that_is_not_up_yet_is_stood_in_for(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.cluster
-def test_a_wrong_token_is_told_before_ray_gives_up(local_ray: None) -> None:
+def test_a_wrong_token_is_reported_before_ray_gives_up(local_ray: None) -> None:
     """Also that the private class of Ray that is asked is there, and asks once."""
     import ray
 

@@ -26,13 +26,13 @@ def test_the_variable_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a:", "a:explode", "a:sleep", "a:crash=3", "a:sleep=x", "a:crash@x"])
-def test_what_is_not_understood_is_refused(text: str) -> None:
+def test_an_invalid_variable_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"failpoint|could not convert|invalid literal"):
         read(text)
 
 
 @pytest.mark.parametrize("planned", ["here:raise@2"], indirect=True)
-def test_it_happens_there_and_then(planned: None) -> None:
+def test_a_failpoint_acts_at_its_occurrence(planned: None) -> None:
     reach("here")
     reach("elsewhere")
     with pytest.raises(FailpointError, match="at here"):
@@ -41,7 +41,7 @@ def test_it_happens_there_and_then(planned: None) -> None:
 
 
 @pytest.mark.parametrize("planned", ["here:sleep=0.05"], indirect=True)
-def test_it_can_be_slow(planned: None) -> None:
+def test_a_failpoint_can_sleep(planned: None) -> None:
     began = time.monotonic()
     reach("here")
     assert time.monotonic() - began >= 0.05

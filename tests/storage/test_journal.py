@@ -145,7 +145,7 @@ def test_a_host_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("F15")
-def test_time_passes_while_nobody_is_there(tmp_path: Path) -> None:
+def test_time_passes_while_no_scheduler_runs(tmp_path: Path) -> None:
     lived(tmp_path / "j.db").close()
     hour_ago = time.time() - 3600
     os.utime(tmp_path / "j.db", (hour_ago, hour_ago))
@@ -248,7 +248,7 @@ def test_accepted_parts_of_a_report_are_decoded_equal_and_only_differences_are_s
             assert decode_accepted(encode_answers([], [accepted], event), event) == [accepted]
 
 
-def test_what_is_shown_comes_back_equal_over_a_wire() -> None:
+def test_statuses_and_forecasts_come_back_equal() -> None:
     accuracy = LossTarget("val_acc", at_least=0.9)
     scheduler = Scheduler(Settings(devices=4, resident=4))
     scheduler.handle(
@@ -294,7 +294,7 @@ def test_a_metric_that_grows_and_people_who_steer_replay_to_the_bit(tmp_path: Pa
         assert again.scheduler.status() == host.scheduler.status()
 
 
-def test_whoever_only_reads_a_journal_changes_nothing(tmp_path: Path) -> None:
+def test_reading_a_journal_does_not_change_it(tmp_path: Path) -> None:
     host = lived(tmp_path / "j.db")
     with Journal.open(tmp_path / "j.db", read_only=True) as journal:
         seen = len(list(journal.entries()))
