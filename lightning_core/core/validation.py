@@ -1,7 +1,7 @@
-"""Whether what came in from outside has the types that it should have.
+"""Checks the types of values from outside.
 
-JSON gives any type for any field, and Python asks for none. What the scheduler is handed goes into its journal, so
-it is looked at before.
+JSON can hold any type in any field, and Python does not check annotations. What the scheduler is handed goes into its
+journal, so it is checked first.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-# Larger counts are none: beyond it a float does not tell two of them apart.
+# Largest integer that is accepted: beyond it, floats cannot tell neighbouring integers apart.
 MAX_INTEGER = 2**53
 
 
 def checked(value: Any, kind: Any) -> Any:
-    """The value, if it is of a kind: a class, a union, a tuple, list or frozenset of one, a dataclass, NamedTuple or
-    TypedDict.
+    """Return a value after checking its type, part by part.
+
+    Args:
+        value: The value.
+        kind: Its type: a class, a union, a tuple, list or frozenset of one type, a dataclass, NamedTuple or TypedDict.
 
     Raises:
-        ValueError: if it is not, with the first part that is not. A number must be finite, a count at most 2**53, and
-            True is no number.
+        ValueError: If it is of another type; the message names the first part that is. Numbers must be finite, integers
+            at most 2**53, and a bool is not a number.
 
     Example::
 
@@ -61,7 +64,7 @@ def _wrong(value: Any, kind: Any) -> str | None:
     kind = origin or kind
     if not isinstance(value, kind):
         return f"expected {kind.__name__}, got {_short(value)}"
-    own = type(value)  # an abstract kind has no fields of its own
+    own = type(value)  # an abstract class has no fields of its own
     if is_dataclass(own) or (issubclass(own, tuple) and hasattr(own, "_fields")):
         return _first(_within(name, _wrong(getattr(value, name), _hints(own)[name])) for name in _field_names(own))
     return None

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from lightning_core.planning.reservations import EPSILON, Demand, FreeDevices, Reservation, reserve_fewest
+from lightning_core.planning.free_devices import EPSILON, FreeDevices
+from lightning_core.planning.reservations import Demand, Reservation, reserve_fewest
 
 # Maximum number of admitted jobs that are tried as the one to drop for a job that does not fit.
 MAX_CANDIDATES = 4

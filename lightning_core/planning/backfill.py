@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from lightning_core.planning.reservations import EPSILON, Demand, FreeDevices, Reservation, startup_delay
+from lightning_core.planning.free_devices import EPSILON, FreeDevices
+from lightning_core.planning.reservations import Demand, Reservation, startup_delay
 
 # Maximum device-seconds that growing may waste per second by which the job ends sooner.
 MAX_WASTE = 1.0

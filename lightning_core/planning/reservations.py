@@ -13,59 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lightning_core.core.speedup import SpeedUp
+from lightning_core.planning.free_devices import EPSILON, FreeDevices
 
 # A job that is slightly late postpones growing if it needs more devices only for this part of its time.
 MAX_GROWTH_FRACTION = 0.25
 # Factor on the forecast throughput of a number of devices until it was measured for ``TRIED_AFTER`` seconds.
 OPTIMISM, TRIED_AFTER = 1.2, 1.0
-EPSILON = 1e-9
-
-
-class FreeDevices:
-    """Devices that are free from now on: a step function of time.
-
-    Args:
-        now: Scheduler time.
-        devices: Devices of the pool.
-    """
-
-    __slots__ = ("devices", "times")
-
-    def __init__(self, now: float, devices: float) -> None:
-        self.times = [now]
-        self.devices = [float(devices)]
-
-    def copy(self) -> FreeDevices:
-        """Return an independent copy."""
-        other = FreeDevices.__new__(FreeDevices)
-        other.times, other.devices = self.times.copy(), self.devices.copy()
-        return other
-
-    def take(self, begin: float, end: float, devices: float) -> None:
-        """Reserve devices from ``begin`` to ``end``."""
-        first, last = self._cut(begin), self._cut(end)
-        for at in range(first, last):
-            self.devices[at] -= devices
-        for at in (last, first):  # remove steps where nothing changes
-            if at and abs(self.devices[at] - self.devices[at - 1]) < EPSILON:
-                del self.times[at], self.devices[at]
-
-    def min_until(self, end: float) -> float:
-        """Return the devices that are free all the time until ``end``."""
-        return self.min_between(self.times[0], end)
-
-    def min_between(self, begin: float, end: float) -> float:
-        """Return the devices that are free all the time between two moments."""
-        first = max(bisect_right(self.times, begin) - 1, 0)
-        return min(self.devices[first : max(bisect_right(self.times, end - EPSILON), first + 1)])
-
-    def _cut(self, when: float) -> int:
-        at = bisect_right(self.times, when) - 1
-        if self.times[at] == when:
-            return at
-        self.times.insert(at + 1, when)
-        self.devices.insert(at + 1, self.devices[at])
-        return at + 1
 
 
 class Segment(NamedTuple):
@@ -138,7 +91,7 @@ class Reservation(NamedTuple):
         return devices if begin <= now else 0.0
 
 
-def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: bool = False) -> Reservation | None:  # noqa: C901
+def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: bool = False) -> Reservation | None:
     """Return the reservation of a job at size number ``top`` or what is free of it; None if it ends after ``latest``.
 
     Args:
@@ -148,42 +101,32 @@ def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: 
         latest: Scheduler time.
         whole: Whether the job waits until all of its devices are free.
     """
-    # One pass over the steps of ``free``, not split into functions: it is the inner loop of every plan.
+    # One pass over the steps of ``free``: the inner loop of every plan, in which only rare steps call a function.
     sizes, throughputs, times, devices = need.sizes, need.throughputs, free.times, free.devices
-    most, last = sizes[top] - EPSILON, len(times) - 1
+    enough, last = sizes[top] - EPSILON, len(times) - 1
     left, area, before, wait, change = need.work, 0.0, need.held, need.arrival_delay, need.start_seconds
     segments: list[Segment] = []
-    since = math.nan  # start of the current segment
+    since = times[0]  # start of the current segment
     for at, begin in enumerate(times):
         if begin >= latest:
             return None
         stop = times[at + 1] if at < last else latest
-        if stop > latest:
-            stop = latest
+        stop = latest if stop > latest else stop
         limit = devices[at] + EPSILON
-        k = top if limit >= most else -1 if whole else bisect_right(sizes, limit) - 1
+        k = top if limit >= enough else -1 if whole else bisect_right(sizes, limit) - 1
         if k < 0:
             if before:
-                if since == since:
-                    segments.append(Segment(since, begin, before))
-                since, before, wait, change = math.nan, 0.0, 0.0, need.resize_seconds
+                _close_segment(segments, since, begin, before)
+                before, wait, change = 0.0, 0.0, need.resize_seconds
             continue
-        size = sizes[k]
-        if size != before:
+        if sizes[k] != before:
             if before:
                 change = wait + need.resize_seconds
-            if before < size and before in sizes:
-                held, seconds = sizes.index(int(before)), stop - begin
-                as_is = (seconds - wait) * throughputs[held]
-                if as_is >= left or as_is >= (seconds - change) * throughputs[k]:
-                    k, size = held, sizes[held]  # a change would not pay off
-            if size != before:
-                if since == since:
-                    segments.append(Segment(since, begin, before))
-                since, before, wait, change = begin, size, change, need.resize_seconds
-        if since != since:
-            since = begin
-        throughput = throughputs[k]
+                k = _size_worth_changing_to(need, k, stop - begin, wait, change, left, before)
+            if sizes[k] != before:
+                _close_segment(segments, since, begin, before)
+                since, before, wait, change = begin, sizes[k], change, need.resize_seconds
+        size, throughput = sizes[k], throughputs[k]
         done = begin + wait + left / throughput
         if done <= stop + EPSILON:
             segments.append(Segment(since, done, size))
@@ -196,6 +139,22 @@ def reserve(need: Demand, free: FreeDevices, top: int, latest: float, *, whole: 
         else:
             wait = -trained
     return None
+
+
+def _close_segment(segments: list[Segment], since: float, end: float, devices: float) -> None:
+    if devices and since < end:
+        segments.append(Segment(since, end, devices))
+
+
+def _size_worth_changing_to(
+    need: Demand, k: int, seconds: float, wait: float, change: float, left: float, before: float
+) -> int:
+    """Return the index of the size to train on for a step: ``k``, or the present size if growing does not pay off."""
+    if not before < need.sizes[k] or before not in need.sizes:
+        return k
+    held = need.sizes.index(int(before))
+    as_is = (seconds - wait) * need.throughputs[held]
+    return k if left > as_is < (seconds - change) * need.throughputs[k] else held
 
 
 def reserve_fewest(need: Demand, free: FreeDevices) -> Reservation | None:

@@ -24,20 +24,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
 
 from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView, Plan
-from lightning_core.core.reasons import index
 from lightning_core.planning.admission import admit
 from lightning_core.planning.backfill import backfill, end_time
+from lightning_core.planning.free_devices import EPSILON
 from lightning_core.planning.job_rows import JobRow, job_rows
+from lightning_core.planning.plan_rows import PlanRow, make_plan
 from lightning_core.planning.ramp import ControllerInput, Mode, RampController, RampKind, RampSettings
-from lightning_core.planning.reservations import EPSILON, Demand, Reservation, next_change, optimistic_throughputs
+from lightning_core.planning.reservations import Demand, Reservation, next_change, optimistic_throughputs
 
 # Part of a job's time by which it may end late where a resize would cost more.
 MAX_LATENESS = 0.002
@@ -45,18 +42,6 @@ MAX_LATENESS = 0.002
 MIN_TRIES = 5.0
 # Seconds for which a job of unknown throughput is tried, and the part of its time within which that should happen.
 TRIAL, TRIAL_WITHIN = 2.0, 0.2
-
-
-@dataclass(slots=True)
-class _PlanRow:
-    """A row of the plan."""
-
-    rank: int  # 0: served now, 1: planned for later or behind, 2: gets what is left
-    share: float
-    size: int
-    finish: float
-    code: str
-    numbers: tuple[float, float] = (0.0, 0.0)
 
 
 class Decor:
@@ -131,38 +116,7 @@ class Decor:
             (need, on) for need, on in zip(demands, reservations, strict=True) if need is not None and on is not None
         )
         again = min((next_change(need, on, now) for need, on in served), default=math.inf)
-        return self._plan(jobs, rows, demands, plan_rows, again)
-
-    @staticmethod
-    def _plan(
-        jobs: JobView,
-        rows: Sequence[JobRow],
-        demands: Sequence[Demand | None],
-        plan_rows: Sequence[_PlanRow],
-        again: float,
-    ) -> Plan:
-        def rank(row: int) -> tuple[int, int, float, int]:
-            """Serve jobs that keep their devices first and jobs that grow last, so that no job moves for another."""
-            job, need, planned = rows[row], demands[row], plan_rows[row]
-            more = planned.share * planned.size - job.held_devices
-            end = job.deadline if need is None else need.end
-            return planned.rank, 0 if jobs.quantum < 1.0 or not more else 1 if more < 0 else 2, end, row
-
-        served = np.array([planned.rank == 0 for planned in plan_rows])
-        codes = np.array([index(planned.code) for planned in plan_rows])
-        share = np.array([planned.share for planned in plan_rows])
-        return Plan(
-            order=np.array(sorted(range(len(rows)), key=rank)),
-            share=share,
-            finish=np.array([planned.finish for planned in plan_rows]),
-            codes=codes,
-            waiting=np.where(served, index("no_room"), codes),
-            numbers=np.array([planned.numbers for planned in plan_rows]),
-            work_conserving=False,
-            size=np.array([planned.size for planned in plan_rows], np.int64),
-            capped=(share < 1.0) & served,
-            replan_at=again,
-        )
+        return make_plan(jobs, rows, demands, plan_rows, again)
 
     # ------------------------------------------------------------------------------------------ demand of a job
 
@@ -249,9 +203,9 @@ class Decor:
 
     def _plan_row(
         self, job: JobRow, need: Demand | None, reservation: Reservation | None, whole: int, quantum: float, now: float
-    ) -> _PlanRow:
+    ) -> PlanRow:
         if need is None:
-            return _PlanRow(2, 1.0, job.speedup.sizes[0], math.inf, "out_of_reach")
+            return PlanRow(2, 1.0, job.speedup.sizes[0], math.inf, "out_of_reach")
         if reservation is None:
             return self._left_out(job, need, whole, now)
         size, done = reservation.devices_at(now), reservation.end
@@ -260,9 +214,9 @@ class Decor:
         if not size:
             first = reservation.segments[0]
             numbers = first.devices, min(first.begin - now, MAX_FORECAST)
-            return _PlanRow(1, 0.0, max(int(first.devices), 1), done, "planned_later", numbers)
+            return PlanRow(1, 0.0, max(int(first.devices), 1), done, "planned_later", numbers)
         if not job.tried or math.isnan(job.left):
-            return _PlanRow(0, 1.0, int(size), math.nan, "full_speed")
+            return PlanRow(0, 1.0, int(size), math.nan, "full_speed")
         code, left = "on_ramp", job.deadline - now
         smallest = quantum if _shares_device(job, quantum) else need.sizes[0]
         if self.settings.mode == "paper" and not _shares_device(job, quantum):
@@ -277,24 +231,24 @@ class Decor:
             code, left = "early", job.deadline - done
         if job.fixed_size:
             code = "back_to_size"
-        return _PlanRow(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, MAX_FORECAST)))
+        return PlanRow(0, min(size, 1.0), max(int(size), 1), done, code, (size, min(left, MAX_FORECAST)))
 
-    def _left_out(self, job: JobRow, need: Demand, whole: int, now: float) -> _PlanRow:
+    def _left_out(self, job: JobRow, need: Demand, whole: int, now: float) -> PlanRow:
         """Return the row of a job that is not admitted: spare devices, or what its lateness allows."""
         if math.isnan(job.left) or not job.tried:
-            return _PlanRow(1, 1.0, need.sizes[0], math.nan, "full_speed")
+            return PlanRow(1, 1.0, need.sizes[0], math.nan, "full_speed")
         best = min(need.sizes, key=lambda size: (end_time(need, size, now), size))
         late = end_time(need, best, now) - job.deadline
         if job.fixed_size:
-            return _PlanRow(2, float(job.continues_late), best, job.deadline + late, "back_to_size", (float(best), 0.0))
+            return PlanRow(2, float(job.continues_late), best, job.deadline + late, "back_to_size", (float(best), 0.0))
         if late > 0:
             numbers = float(best), min(late, MAX_FORECAST)
-            return _PlanRow(2, float(job.continues_late), best, job.deadline + late, "beyond_reach", numbers)
+            return PlanRow(2, float(job.continues_late), best, job.deadline + late, "beyond_reach", numbers)
         seconds = need.work / need.throughputs[need.sizes.index(best)]
         numbers = min(seconds * best, MAX_FORECAST), 0.0
         if whole:
-            return _PlanRow(1, 1.0, whole, end_time(need, whole, now), "outbid", numbers)
-        return _PlanRow(2, float(job.continues_late), best, math.inf, "outbid", numbers)
+            return PlanRow(1, 1.0, whole, end_time(need, whole, now), "outbid", numbers)
+        return PlanRow(2, float(job.continues_late), best, math.inf, "outbid", numbers)
 
 
 def _shares_device(job: JobRow, quantum: float) -> bool:

@@ -109,11 +109,7 @@ class Laira:
         self.unit = unit
         self.ucb = ucb
         self._confidence = bound, noise, delta
-        self._law = (
-            SliceController(initial_units, max_units, kp, kd)
-            if pd
-            else SliceController(initial_units, max_units, 0.0, 0.0)
-        )
+        self._law = SliceController(initial_units, max_units, kp if pd else 0.0, kd if pd else 0.0)
         self._line = Ridge(gamma, ridge)
         self._filter = Kalman(**(dkf or {})) if look_ahead else None
         self._turns = SliceHolders(stall_timeout)
@@ -125,10 +121,10 @@ class Laira:
         return [self._line] if self._filter is None else [self._line, self._filter]
 
     def plan(self, jobs: JobView, now: float) -> Plan:
-        places = int(jobs.row.max()) + 1
+        rows = int(jobs.row.max()) + 1
         for bank in self.banks:
-            bank.grow(places)
-        self._ranked.grow(places)
+            bank.grow(rows)
+        self._ranked.grow(rows)
         turns = self._turns
         turns.observe(jobs, now)
         if not turns.goes_on(now):
@@ -166,8 +162,8 @@ class Laira:
         ahead = self._line.log_loss(jobs.row[rows], jobs.position[rows])
         slope = self._line.slope(jobs.row[rows])
         columns = jobs.row[rows], jobs.position[rows], ahead, slope
-        for place, *values in zip(*(column.tolist() for column in columns), strict=True):
-            self._forecasts[place] = _SliceForecast(*values)
+        for row, *values in zip(*(column.tolist() for column in columns), strict=True):
+            self._forecasts[row] = _SliceForecast(*values)
 
     def _look_ahead(self, jobs: JobView, slack: FloatArray, seen: BoolArray) -> BoolArray:
         """Return which jobs reach their target with all the time that is left (eq. 8)."""
@@ -190,12 +186,12 @@ class Laira:
         required = np.where(jobs.exact, jobs.work, np.nan)
         forecast = np.where(jobs.exact & ~np.isnan(jobs.work), slack, np.nan)
         rows = np.flatnonzero(seen)
-        place, position, throughput = jobs.row[rows], jobs.position[rows], jobs.throughput[rows]
+        line_rows, position, throughput = jobs.row[rows], jobs.position[rows], jobs.throughput[rows]
         log_loss, batches = np.log(jobs.loss[rows]), throughput * length
         required[rows] = rate(log_loss, np.log(jobs.goal[rows]), position, throughput * slack[rows])
-        low = self._line.log_loss(place, position + batches)
+        low = self._line.log_loss(line_rows, position + batches)
         if self.ucb:
-            low -= self._line.radius(place, *self._confidence) * self._line.width(place, position + batches)
+            low -= self._line.radius(line_rows, *self._confidence) * self._line.width(line_rows, position + batches)
         forecast[rows] = rate(log_loss, low, position, batches)
         return required, forecast
 
@@ -291,14 +287,14 @@ class _Ranking:
         self.rank, self.ratio, self.out = np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)
         self.none = False
 
-    def grow(self, places: int) -> None:
-        extra = places - len(self.rank)
+    def grow(self, rows: int) -> None:
+        extra = rows - len(self.rank)
         if extra > 0:
             self.rank = np.concatenate([self.rank, np.full(extra, -1.0)])
             self.ratio = np.concatenate([self.ratio, np.full(extra, np.nan)])
             self.out = np.concatenate([self.out, np.zeros(extra, np.bool_)])
 
-    def keep(self, places: IntArray, ratio: FloatArray, feasible: BoolArray, none: bool) -> None:
-        self.rank[places] = np.arange(len(places))
-        self.ratio[places], self.out[places] = ratio, ~feasible
+    def keep(self, rows: IntArray, ratio: FloatArray, feasible: BoolArray, none: bool) -> None:
+        self.rank[rows] = np.arange(len(rows))
+        self.ratio[rows], self.out[rows] = ratio, ~feasible
         self.none = none

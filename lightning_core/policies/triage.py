@@ -80,10 +80,10 @@ class Triage:
     def _go_on(self, jobs: JobView, order: IntArray, first: BoolArray, now: float) -> IntArray:
         """Move the kept jobs that are in the middle of a slice to the front."""
         going = {
-            place: (began, shown)
-            for place, (began, shown) in self._slices.items()
-            if (row := int(np.searchsorted(jobs.row, place))) < len(jobs)
-            and jobs.row[row] == place
+            table_row: (began, shown)
+            for table_row, (began, shown) in self._slices.items()
+            if (row := int(np.searchsorted(jobs.row, table_row))) < len(jobs)
+            and jobs.row[row] == table_row
             and first[row]
             and jobs.cells[row] - shown < self.slice_cells
             and now - began < self.max_slice
@@ -93,7 +93,7 @@ class Triage:
             order = np.concatenate([order[going_on], order[~going_on]])
         lead = order[: jobs.devices]
         self._slices = {
-            place: going.get(place, (now, cells))
-            for place, cells in zip(jobs.row[lead].tolist(), jobs.cells[lead].tolist(), strict=True)
+            row: going.get(row, (now, cells))
+            for row, cells in zip(jobs.row[lead].tolist(), jobs.cells[lead].tolist(), strict=True)
         }
         return order

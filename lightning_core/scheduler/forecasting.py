@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray
+from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
+from lightning_core.core.speedup import SpeedUp
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.scheduler.round import Round
 
@@ -46,20 +48,7 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     unknown = np.isnan(work)
     work[unknown] = table.expected[rows[unknown]]
     quantiles[unknown] = work[unknown, None] * USER_ERROR
-    more: dict[str, Any] = {}
-    if chooses_sizes:
-        more["speedup"] = np.empty(len(rows), np.object_)
-        more["speedup"][:] = speedups
-        more["held_devices"] = table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
-        told, failed = np.maximum(table.told_size[rows], 0), table.fixed_until[rows] > now
-        more["fixed_size"] = np.where(failed, table.good_size[rows], told)
-        more["resize_seconds"] = table.resize_costs(rows, settings.resize)
-        more["continues_late"] = np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()])
-        more |= {
-            "submitted": table.submitted[rows],
-            "reported_at": table.heard[rows],
-            "trained_since": table.trained_at[rows],
-        }
+    more = _columns_for_sizes(round, speedups) if chooses_sizes else {}
     return JobView(
         row=rows,
         deadline=table.due(rows, now),
@@ -84,9 +73,35 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     )
 
 
+def _columns_for_sizes(round: Round, speedups: Sequence[SpeedUp]) -> dict[str, Any]:
+    """Return the columns of a job view that only a policy which chooses sizes needs."""
+    table, rows = round.table, round.rows
+    speedup = np.empty(len(rows), np.object_)
+    speedup[:] = speedups
+    failed = table.fixed_until[rows] > round.now
+    return {
+        "speedup": speedup,
+        "held_devices": table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()]),
+        "fixed_size": np.where(failed, table.good_size[rows], np.maximum(table.told_size[rows], 0)),
+        "resize_seconds": table.resize_costs(rows, round.settings.resize),
+        "continues_late": np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()]),
+        "submitted": table.submitted[rows],
+        "reported_at": table.heard[rows],
+        "trained_since": table.trained_at[rows],
+    }
+
+
 def between(quantiles: FloatArray, level: int) -> FloatArray:
     """Return the geometric mean of the quantiles at a level and at the next one, of shape ``(n, 20)``; ``(n,)``."""
     return np.sqrt(quantiles[:, level] * quantiles[:, level + 1])
+
+
+def forecast_position(curves: AboveFloor, rows: IntArray, goal: FloatArray) -> FloatArray:
+    """Return quantiles of the batches done when each curve reaches its goal, at least 1, shape ``(n, 20)``.
+
+    A curve that has reached its goal is at 0 batches by its estimator; 0 would make :func:`between` invalid beside inf.
+    """
+    return np.maximum(curves.first_passage(rows, goal), 1.0)
 
 
 def _batches_left(
@@ -99,7 +114,7 @@ def _batches_left(
     table.reach[rows] = goal
     low, mid, high = (between(left, level) for level in (LOW, MID, HIGH))
     if len(by_loss := np.flatnonzero(~exact)):
-        passage = np.maximum(curves.first_passage(rows[by_loss], goal[by_loss]), 1.0)
+        passage = forecast_position(curves, rows[by_loss], goal[by_loss])
         table.reach[rows[by_loss]] = between(passage, MID)
         ends = ends_at[by_loss]
         for column, level in ((low, LOW), (mid, MID), (high, HIGH)):

@@ -12,7 +12,7 @@ from lightning_core.core.jobs import OnNan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import is_loss
 from lightning_core.scheduler.alerts import look_at_losses
-from lightning_core.scheduler.retry_budgets import MAX_COUNT, is_valid, restart_delay
+from lightning_core.scheduler.retry_budgets import MAX_COUNT, is_valid, restart_delay, set_back
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.table import JobTable
 
@@ -216,7 +216,7 @@ def _diverged(state: SchedulerState, row: int, now: float) -> None:
     )
     del table.bad_losses[row]
     table.alerts.pop(row, None)
-    table.set_back(row, "diverged_back", now, since)
+    set_back(table, row, "diverged_back", now, since)
     table.back_at[row] = now + restart_delay(table.names[row], int(table.in_a_row[row]))
     state.accept(row, fault=True)
     state.answers.append(Alert(table.names[row], table.faults[row]))

@@ -7,19 +7,27 @@ for retries. A job that cannot be built never can be. A preemption is not the jo
 from __future__ import annotations
 
 import re
+from math import isnan
 from zlib import crc32
+
+import numpy as np
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
+from lightning_core.scheduler.table import JobTable
 
 # Seconds before a job restarts after a fault: doubled with each fault that follows without a calm period, up to the
 # maximum, and lengthened by up to this fraction, so that jobs that failed together do not restart together.
 FIRST_DELAY, MAX_DELAY, JITTER = 1.0, 60.0, 0.25
 # Launches in a row of one job that may time out.
 MAX_LAUNCH_TIMEOUTS = 5
+# Busy seconds after which the next fault counts as the first one again: its cause is probably another.
+CALM_PERIOD = 60.0
+# Seconds after a failed resize before the job is resized again.
+RESIZE_COOLDOWN = 60.0
 # Largest count, and largest number of seconds, of a run.
 MAX_COUNT = 2**53
 SHA256 = re.compile("[0-9a-f]{64}")
@@ -53,14 +61,43 @@ def _fault(state: SchedulerState, row: int, cause: ExitCause, detail: str, now: 
     table = state.table
     job, text = table.jobs[row], detail.strip().rsplit("\n", 1)[-1] or "the worker died"
     table.details[row] = detail
-    times = table.count(row, cause)
+    times = _count_fault(table, row, cause)
     over = final(cause, job, times, text) if table.launched[row] else Reason("crashed", text=text)
     if over is not None:
         state.end(row, now, Verdict.CRASHED, over)
         return
-    table.set_back(row, FAULT_CODES[cause], now, text)
+    set_back(table, row, FAULT_CODES[cause], now, text)
     if cause is not ExitCause.PREEMPTED:
         table.back_at[row] = now + restart_delay(job.name, int(table.in_a_row[row]))
+
+
+def set_back(table: JobTable, row: int, code: str, now: float, text: str = "") -> None:
+    """Take a job that has lost its worker to a fault back to its newest checkpoint."""
+    _resize_failed(table, row, now)
+    start = table.checkpoints[row][0].batches if table.checkpoints[row] else 0
+    again = max(int(table.batches[row]) - start, 0)
+    table.faults[row] = Reason(code, (float(start), float(again)), text)
+    calm = table.busy[row] - table.busy_before[row] > CALM_PERIOD
+    table.in_a_row[row] = 1 if calm else table.in_a_row[row] + 1
+    table.restarts[row] += 1
+    table.recovering[row] = True
+    table.next_incarnation(row)
+
+
+def _resize_failed(table: JobTable, row: int, now: float) -> None:
+    """Keep a job that was being resized on its last good device count for a while."""
+    if not isnan(table.resizing_since[row]) and table.good_size[row]:
+        table.fixed_until[row] = now + RESIZE_COOLDOWN
+    table.resizing_since[row] = np.nan
+
+
+def _count_fault(table: JobTable, row: int, cause: ExitCause) -> int:
+    """Count a fault; return how often the job has had it. A preemption does not count: 0."""
+    column = {ExitCause.LOST: table.losses, ExitCause.RAISED: table.errors}.get(cause)
+    if column is None:
+        return 0 if cause is ExitCause.PREEMPTED else 1
+    column[row] += 1
+    return int(column[row])
 
 
 def launch_timed_out(state: SchedulerState, event: LaunchTimedOut, now: float) -> bool:
@@ -73,7 +110,7 @@ def launch_timed_out(state: SchedulerState, event: LaunchTimedOut, now: float) -
         return False  # its devices were taken back already, or its workers became ready after all
     state.accept(row)
     table.launch_timeouts[row] += 1
-    table.resize_failed(row, now)
+    _resize_failed(table, row, now)
     if table.launch_timeouts[row] >= MAX_LAUNCH_TIMEOUTS:
         tries = float(table.launch_timeouts[row])
         state.end(row, now, Verdict.CRASHED, Reason("unschedulable", (tries,), event.detail))
@@ -89,7 +126,7 @@ def workers_lost(state: SchedulerState, now: float) -> None:
     state.closing = False
     for row in table.active_rows().tolist():
         if table.launched[row] and table.last_report[row]:
-            table.set_back(row, "pool_lost", now)
+            set_back(table, row, "pool_lost", now)
             state.accept(row, fault=True)
             continue
         state.accept(row)

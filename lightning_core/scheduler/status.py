@@ -11,7 +11,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
-from lightning_core.scheduler.forecasting import MID, between
+from lightning_core.scheduler.forecasting import MID, between, forecast_position
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
@@ -127,7 +127,7 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
     best, goal = float(table.best[row]), target.goal
     if isnan(best):  # the window is not full yet
         best = target.logged(float(table.loss[row]))
-    passage = curves.first_passage(rows, table.goal[rows])
+    passage = forecast_position(curves, rows, table.goal[rows])
     more = max(float(between(passage, MID)[0]) - batches, 1.0) / throughput
     if isnan(more) or table.cells[row] < (1 if table.evaluated[row] else settings.judge_after):
         return "unsure", (best, goal)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from math import isclose, isnan
+from math import isclose
 
 import numpy as np
 
 from lightning_core.core.answers import Directive, End
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.commands import Asker
-from lightning_core.core.events import BadLosses, Checkpoint, ExitCause, Horizon
+from lightning_core.core.events import BadLosses, Checkpoint, Horizon
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.reasons import Reason
 from lightning_core.core.speedup import SpeedUp
 
 # What is believed of a job that has not ended, as a column.
 UNKNOWN, FEASIBLE, AT_RISK, INFEASIBLE, MISSED = range(5)
-# Busy seconds after which the next fault counts as the first one again: its cause is probably another.
-CALM_PERIOD = 60.0
-# Seconds after a failed resize before the job is resized again.
-RESIZE_COOLDOWN = 60.0
 # Checkpoints that a job may resume from: the newest, and the one before it.
 MAX_KEPT_CHECKPOINTS = 2
 # Reported ends of a training that differ by no more seconds are the same.
@@ -222,32 +218,6 @@ class JobTable:
         self.trained_at[row] = np.inf
         self.timed_version[row] = -1
         self.waiting[row].clear()
-
-    def set_back(self, row: int, code: str, now: float, text: str = "") -> None:
-        """Take a job that has lost its worker to a fault back to its newest checkpoint."""
-        self.resize_failed(row, now)
-        start = self.checkpoints[row][0].batches if self.checkpoints[row] else 0
-        again = max(int(self.batches[row]) - start, 0)
-        self.faults[row] = Reason(code, (float(start), float(again)), text)
-        calm = self.busy[row] - self.busy_before[row] > CALM_PERIOD
-        self.in_a_row[row] = 1 if calm else self.in_a_row[row] + 1
-        self.restarts[row] += 1
-        self.recovering[row] = True
-        self.next_incarnation(row)
-
-    def resize_failed(self, row: int, now: float) -> None:
-        """Keep a job that was being resized on its last good device count for a while."""
-        if not isnan(self.resizing_since[row]) and self.good_size[row]:
-            self.fixed_until[row] = now + RESIZE_COOLDOWN
-        self.resizing_since[row] = np.nan
-
-    def count(self, row: int, cause: ExitCause) -> int:
-        """Count a fault; return how often the job has had it. A preemption does not count: 0."""
-        column = {ExitCause.LOST: self.losses, ExitCause.RAISED: self.errors}.get(cause)
-        if column is None:
-            return 0 if cause is ExitCause.PREEMPTED else 1
-        column[row] += 1
-        return int(column[row])
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 

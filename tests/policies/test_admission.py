@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.planning.admission import admit
 from lightning_core.planning.backfill import backfill, end_time
+from lightning_core.planning.free_devices import FreeDevices
 from lightning_core.planning.reservations import (
     OPTIMISM,
     Demand,
-    FreeDevices,
     Reservation,
     next_change,
     optimistic_throughputs,

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from lightning_core.callbacks import CoreCallback
 from lightning_core.core.answers import End, Verdict, VerdictChanged
 from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Cell, ExitCause, Horizon, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -42,6 +44,18 @@ def curve(scheduler: Scheduler, cells: int, horizon: Horizon | None = None) -> N
         scheduler.handle(
             Report("a", 1, k, version(scheduler, "a"), 10 * k, float(k), (cell,), horizon=horizon), float(k)
         )
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_forecast_between_reached_and_never_needs_no_invalid_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One quantile says that the target is reached after 0 batches, and the next one says never: 0 * inf is NaN."""
+    scheduler = Scheduler(Settings(policy="edf"))
+    scheduler.handle(Submit((Job("a", 100.0, LossTarget("loss", 0.01)),)), 0.0)
+    curve(scheduler, 20)
+    halves = np.repeat([[0.0, np.inf]], 10, axis=1)
+    monkeypatch.setattr(scheduler._state.curves, "first_passage", lambda rows, threshold: halves)
+    [end] = [answer for answer in scheduler.handle(Cancel("a"), 25.0) if isinstance(answer, End)]
+    assert end.reason.code == "cancelled_flat"
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"fixed"}))
