@@ -343,7 +343,7 @@ def test_a_run_is_resumed_by_run_and_a_job_by_resume(
         assert said.err == f"error: {folder} is a run: `lightning-core run --resume {folder}` resumes it\n"
     said = Said(capsys, "run", "--resume", "long")
     assert said.code == 2
-    assert said.err == "error: long is a job in the pool: `lightning-core resume long` continues it if it is paused\n"
+    assert said.err == "error: long is a job in the pool: `lightning-core resume long` resumes it if it is paused\n"
     assert "nobody: there is no interrupted run here" in Said(capsys, "run", "--resume", "nobody").err
 
 
