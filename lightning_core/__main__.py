@@ -1,4 +1,4 @@
-"""``python -m lightning_core`` is ``lightning-core``."""
+"""Runs the command ``lightning-core`` for ``python -m lightning_core``."""
 
 import sys
 

@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Said once in a process, however many Trainers it makes.
+# Warnings that this process has logged: each once, however many Trainers it makes.
 _told: set[str] = set()
 
 
 def callbacks() -> list[CoreCallback]:
-    """The callback that the environment asks for, if it does.
+    """Return the callback that the environment asks for; empty if it asks for none.
 
     Raises:
-        MisconfigurationException: if a variable is missing or wrong; the message names it, and the rule.
+        MisconfigurationException: If a variable is missing or invalid; the message names it and the rule.
     """
     environment = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
     for words in unknown(environment):
@@ -66,10 +66,10 @@ def callbacks() -> list[CoreCallback]:
 
 
 def read(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The callback's arguments.
+    """Return the arguments of the callback.
 
     Raises:
-        ValueError: if a variable is missing or wrong; the message names it, and the rule.
+        ValueError: If a variable is missing or invalid; the message names it and the rule.
 
     Example::
 

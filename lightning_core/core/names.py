@@ -1,4 +1,4 @@
-"""Names, and help with those that are not known."""
+"""Checks names of jobs, and suggests known words for unknown ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECRET = re.compile(r"api_?key|key|token|secrets?|passw(or)?d|passphrase|creden
 
 
 def is_name(name: object) -> TypeGuard[str]:
-    """Whether a job can be called so.
+    """Return whether a value is a valid name of a job.
 
     Example::
 
@@ -30,10 +30,10 @@ def is_name(name: object) -> TypeGuard[str]:
 
 
 def check_name(name: object) -> str:
-    """A job's name.
+    """Return a name after checking that it is valid for a job.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: If it is not; the message has the rule.
     """
     if not is_name(name):
         shown = ascii(name if len(str(name)) <= 80 else f"{str(name)[:77]}...")
@@ -42,10 +42,10 @@ def check_name(name: object) -> str:
 
 
 def is_secret(path: Iterable[object]) -> bool:
-    """Whether a value of a config should not be shown: an argument on the way to it is called a key, a password ...
+    """Return whether a value of a config must not be shown: an argument on its path is named like a secret.
 
     Args:
-        path: keys and indices that lead to it. What stands before ``init_args`` are our own words, and jobs' names.
+        path: Keys and indices that lead to it. Those before ``init_args`` are words of this package and names of jobs.
 
     Example::
 
@@ -60,7 +60,7 @@ def is_secret(path: Iterable[object]) -> bool:
 
 
 def listed(names: Iterable[str], max_count: int = 10) -> str:
-    """Return names in one line, at most so many.
+    """Return names in one line, with the number of those beyond the limit.
 
     Example::
 
