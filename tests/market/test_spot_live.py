@@ -162,9 +162,9 @@ class World:
         over = done >= job.target.batches
         base: Any = dict.fromkeys(JobStatus.__dataclass_fields__)
         return JobStatus(**base | {
-            "name": name, "state": self._state(name, over=over), "saved": self.recovering.get(name),
+            "name": name, "state": self._state(name, over=over), "checkpoint_batches": self.recovering.get(name),
             "reason": Reason("its_turn"), "target": job.target, "batches": done, "deadline": job.deadline,
-            "submitted_at": 0.0, "share": 1.0, "incarnation": 1, "restarts": 0, "lost": 0,
+            "submitted_at": 0.0, "share": 1.0, "incarnation": 1, "restarts": 0, "lost_batches": 0,
             "devices": tuple(range(self.nodes.all)),
         })  # fmt: skip
 
