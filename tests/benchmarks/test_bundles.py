@@ -113,7 +113,7 @@ def test_nobody_is_above_the_ceiling_and_the_bundles_are_the_same_for_all(pool: 
 
 def test_a_contender_above_the_ceiling_is_an_error(pool: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bundle, "ceiling", property(lambda self: -1))
-    with pytest.raises(AssertionError, match=r"edf met \d of a bundle of 3 mixed, seed 0: above -1"):
+    with pytest.raises(AssertionError, match=r"edf met \d of a bundle of 3 mixed, seed 0: above its ceiling, -1"):
         play(pool, {Cell(3, False): 1}, {"edf": Contender("edf", estimator="log_time")}, processes=1)
 
 
