@@ -85,7 +85,7 @@ def test_a_run_of_no_such_name() -> None:
 
 def test_a_data_set_that_cannot_be_had_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no apt-get there
-    with pytest.raises(FileNotFoundError, match="run `apt-get download dataset-fashion-mnist` where it can be"):
+    with pytest.raises(FileNotFoundError, match="run `apt-get download dataset-fashion-mnist` elsewhere"):
         record_into(tmp_path / "out", chosen(["fashion_mnist"]), tmp_path / "data", seed=1)
 
 

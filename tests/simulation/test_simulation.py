@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from lightning_core.core.answers import Verdict
+from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies import POLICIES
@@ -59,8 +61,10 @@ def verdicts(outcome: Outcome) -> list[str]:
 
 
 def events(path: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the events of a kind as JSON values, with the defaults that the journal leaves out."""
+    defaults = {f.name: f.default for f in fields(Report if kind == "report" else WorkerExited)}
     with Journal.open(path, read_only=True) as journal:
-        every = [json.loads(entry.event) | {"now": entry.now} for entry in journal.entries()]
+        every = [defaults | json.loads(entry.event) | {"now": entry.now} for entry in journal.entries()]
     return [event for event in every if event["kind"] == kind]
 
 
@@ -178,7 +182,7 @@ def test_room_for_one(tmp_path: Path) -> None:
     assert (left["job"], left["incarnation"], left["cause"], left["now"]) == ("a", 1, "released", 1.5)
     again = [report for report in events(tmp_path / "j.db", "report") if report["incarnation"] == 2]
     assert [report["number"] for report in again] == list(range(1, len(again) + 1))
-    assert {report["began"] for report in again} == {75}
+    assert {report["batches_at_start"] for report in again} == {75}
     assert (again[0]["batches"], again[0]["busy"], again[1]["cells"][0][:2]) == (75, 0.0, [1, 80])
     assert round(again[-1]["busy"], 9) == 3.25
     assert round(outcome.jobs[0].busy, 9) == 4.0
@@ -376,7 +380,7 @@ def test_a_worker_speaks_as_a_live_one(seed: int, tmp_path: Path) -> None:
         for life in lives:
             one = [report for report in said if report["incarnation"] == life]
             assert [report["number"] for report in one] == list(range(1, len(one) + 1))
-            assert (one[0]["busy"], one[0]["cells"], one[0]["batches"]) == (0.0, [], one[0]["began"])
+            assert (one[0]["busy"], one[0]["cells"], one[0]["batches"]) == (0.0, (), one[0]["batches_at_start"])
             assert [cell[0] for report in one for cell in report["cells"]] == list(
                 range(1, sum(len(report["cells"]) for report in one) + 1)
             )
