@@ -17,7 +17,8 @@ from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError
-from lightning_core.storage.journal import Journal, replay
+from lightning_core.storage.journal import DamagedJournalError, Journal, JournalError, replay
+from lightning_core.storage.recovery import HINT, recover_folder
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
@@ -37,6 +38,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--resume", type=Path, metavar="DIR", help="resume an interrupted run (for a paused job: `resume`)"
     )
     run.add_argument("--accept-changes", action="store_true", help="with --resume: accept an edited bundle")
+    words = "with --resume: continue a damaged journal from its last good event; the damaged files are kept beside it"
+    run.add_argument("--recover", action="store_true", help=words)
     run.add_argument("--own", action="store_true", help="use a pool of its own even if one is up")
     words = "recording of spot prices: run on nodes that come and go, simulated here or real with --ray"
     run.add_argument("--market", type=Path, metavar="TRACE", help=words)
@@ -80,6 +83,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError("--resume continues on the market on which the run began: leave out --market and --quotes")
     if arguments.resume is not None:
         return _resume(arguments)
+    if arguments.recover:
+        raise ValueError("--recover needs --resume DIR: only an interrupted run has a journal to recover")
     pool = None if arguments.own or arguments.ray or market_options else Pool.find(arguments.pool)
     bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)
     if arguments.policy:
@@ -187,6 +192,22 @@ def _run_in(
     return summary.exit_code
 
 
+def _have_ended(run_dir: Path) -> bool:
+    """Return whether a run has jobs, and all of them have ended.
+
+    Raises:
+        JournalError: If the journal cannot be continued.
+    """
+    if not (run_dir / "journal.db").is_file():  # it was interrupted before anything was submitted
+        return False
+    try:
+        with Journal.open(run_dir / "journal.db") as journal:
+            scheduler = replay(journal).scheduler
+    except DamagedJournalError as error:
+        raise JournalError(f"{error}; {HINT}") from None
+    return bool(scheduler.names()) and not scheduler.names(active=True)
+
+
 def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.cli.on_market.market_options import MarketOptions
@@ -201,12 +222,11 @@ def _resume(arguments: argparse.Namespace) -> int:
     if (note := PoolReference.read(run_dir)) is not None:
         return resume_in_pool(run_dir, note, arguments)
     before = BundleSpec.from_file(run_dir / "bundle.yaml")
-    if (run_dir / "journal.db").is_file():  # else it was interrupted before anything was submitted
-        with Journal.open(run_dir / "journal.db") as journal:
-            scheduler = replay(journal).scheduler
-            if scheduler.names() and not scheduler.names(active=True):
-                print(f"{run_dir}: all its jobs have ended")
-                return EXIT_MET
+    if arguments.recover:
+        print(recover_folder(run_dir) or f"{run_dir}: the journal is not damaged", file=sys.stderr)
+    if _have_ended(run_dir):
+        print(f"{run_dir}: all its jobs have ended")
+        return EXIT_MET
     bundle = read_origin(run_dir, before)
     if (market_options := MarketOptions.load(run_dir)) is not None:
         market_options = replace(market_options, ray=arguments.ray or market_options.ray)

@@ -32,6 +32,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     up.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
     words = "recording of a spot market with prices: a spot policy is chosen for each job (see `market`)"
+    words = "continue a damaged journal from its last good event; the damaged files are kept beside it"
+    up.add_argument("--recover", action="store_true", help=words)
     up.add_argument("--market", metavar="FILE", help=words)
     up.add_argument("--on-verdict", metavar="COMMAND", help="command to run when a verdict changes")
     up.add_argument("--webhook", metavar="URL", help="address to post to when a verdict changes")
@@ -78,7 +80,7 @@ def _up(arguments: argparse.Namespace) -> int:
               "on one core slow each other down", file=sys.stderr)  # fmt: skip
     print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers ...",
           flush=True)  # fmt: skip
-    head = up(folder, settings, arguments.kind, on_verdict)
+    head = up(folder, settings, arguments.kind, on_verdict, recover_journal=arguments.recover)
     print(f"a pool is up under {settings.policy}; it outlives this shell")
     print(f"  its Ray: {head['address']}, its token: {head['token']}")
     print("  scripts join it with CoreCallback; `lightning-core submit`, `status` and `down` are the next commands")

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,22 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import read_head
 from lightning_core.server.proxy import POOL
+from lightning_core.storage.anchor import anchor_path
 from lightning_core.storage.journal import Journal, JournalError, replay
 from lightning_core.storage.private_files import owner_only, private_folder
+from lightning_core.storage.recovery import HINT, finish, recover_folder
 
 # Seconds that the devices may take to start, jobs to write a checkpoint and leave, and actors to end.
 UP_TIMEOUT, LEAVE_TIMEOUT, CLOSE_TIMEOUT = 60.0, 60.0, 15.0
 
 
 def up(
-    folder: Path, settings: Settings, kind: str = "cpu", on_verdict: Mapping[str, Any] | None = None
+    folder: Path,
+    settings: Settings,
+    kind: str = "cpu",
+    on_verdict: Mapping[str, Any] | None = None,
+    *,
+    recover_journal: bool = False,
 ) -> dict[str, Any]:
     """Start a head with a pool.
 
@@ -46,6 +53,7 @@ def up(
         settings: Settings of a new pool; ``resident`` is the number of workers to keep warm.
         kind: Kind of the devices.
         on_verdict: What to run when a verdict changes.
+        recover_journal: Whether to continue a damaged journal from its last good event.
 
     Returns:
         The content of ``head.json`` in the folder.
@@ -61,6 +69,8 @@ def up(
             raise HeadError(f"{folder}: a pool is up already (process {head['pid']}); `lightning-core down` ends it")
         if head is not None:
             end_ray(head)  # files of a head that was killed
+        if recover_journal:
+            _recover(folder)
         resumes = _unfinished(folder)
         temp = new_temp_folder()
         head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "socket"), "token": str(temp / "token"),
@@ -134,9 +144,18 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
+def _recover(folder: Path) -> None:
+    try:
+        recovered = recover_folder(folder)
+    except JournalError as error:
+        raise HeadError(str(error)) from None
+    print(recovered or f"{folder}: the journal is not damaged", file=sys.stderr)
+
+
 def _unfinished(folder: Path) -> bool:
     """Return whether the journal has jobs that have not ended; a journal without any is moved to ``old``."""
     path = folder / "journal.db"
+    finish(path)
     if not path.exists():
         return False
     try:
@@ -144,12 +163,14 @@ def _unfinished(folder: Path) -> bool:
             waiting = replay(journal).scheduler.names(active=True)
     except Exception as error:  # whatever is wrong with it, it must not be overwritten
         words = str(error) if isinstance(error, JournalError) else f"{path}: damaged journal: {error}"
-        raise HeadError(f"{words}; its jobs cannot resume; move it away to start with a new one") from None
+        raise HeadError(f"{words}; its jobs cannot resume; {HINT}; or move it away to start a new one") from None
     if waiting:
         return True
     old = folder / "old"
     old.mkdir(exist_ok=True)
-    path.rename(old / f"journal-{datetime.now():%Y%m%d-%H%M%S-%f}.db")
+    path.rename(archived := old / f"journal-{datetime.now():%Y%m%d-%H%M%S-%f}.db")
+    with suppress(FileNotFoundError):
+        anchor_path(path).rename(anchor_path(archived))
     return False
 
 

@@ -29,7 +29,7 @@ from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.downtime import Down, Downtime
-from lightning_core.storage.journal import Journal, JournalPart
+from lightning_core.storage.journal import Journal, JournalPart, reading
 
 # Seconds that the scheduler may be late, on a busy machine, before that is shown as a gap.
 MAX_LATENESS = 1.5
@@ -66,10 +66,11 @@ class History:
         history.part_of = journal.part_of
         # In a part of the journal of a pool, times count from the submission of its jobs.
         start = 0.0 if history.part_of is None else history.part_of.submitted_at
-        for entry in journal.entries():
-            event = decode_event(entry.event)
-            accepted = decode_accepted(entry.answers, event)
-            history.take(event, entry.now - start, decode_answers(entry.answers), accepted)
+        with reading(journal.path):
+            for entry in journal.entries():
+                event = decode_event(entry.event)
+                accepted = decode_accepted(entry.answers, event)
+                history.take(event, entry.now - start, decode_answers(entry.answers), accepted)
         return history
 
     def take(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted]) -> None:

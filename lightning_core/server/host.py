@@ -18,6 +18,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journal import Journal, replay
+from lightning_core.storage.recovery import finish
 
 Clock = Callable[[], float]
 # A full disk fails for the next event too, and each failure costs a replay. The next event is tried after this many
@@ -44,13 +45,14 @@ class Host:
         self._refuses_until = -math.inf
         self._journal: Journal | None = None
         past = 0.0
+        if journal is not None:
+            finish(journal)
         if journal is not None and journal.exists():
-            written = _last_written(journal)  # opening it writes
             self._journal = Journal.open(journal)
             recovered = replay(self._journal)
             self.scheduler = recovered.scheduler
-            # Deadlines kept running while no scheduler did, since the file was last written.
-            away = max(0.0, time.time() - written) if recovered.events else 0.0
+            # Deadlines kept running while no scheduler did, since the newest event.
+            away = max(0.0, time.time() - self._journal.written_at) if recovered.events else 0.0
             past = recovered.now + away
         else:
             self.scheduler = Scheduler(settings)
@@ -111,8 +113,3 @@ class Host:
         """Restore the scheduler from the journal: an event that is not in it has not happened."""
         if self._journal is not None:
             self.scheduler = replay(self._journal).scheduler
-
-
-def _last_written(journal: Path) -> float:
-    files = (journal, journal.with_name(journal.name + "-wal"))
-    return max(file.stat().st_mtime for file in files if file.exists())

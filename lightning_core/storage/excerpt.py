@@ -58,7 +58,9 @@ def write(part: JournalPart, path: Path) -> bool:
     try:
         with (
             open_whole(part) as journal,
-            Journal.create(beside, journal.settings(), durable=False, part_of=part) as made,
+            Journal.create(
+                beside, journal.settings(), durable=False, part_of=part, written_at=journal.written_at
+            ) as made,
         ):
             for entry in _entries(journal, part):
                 made.insert(entry)

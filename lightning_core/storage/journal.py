@@ -5,7 +5,8 @@ Rules
 1. An event is on the disk before its answers take effect (SQLite, WAL, synchronous=FULL).
 2. Recovery is a replay: handling the events again in order with the same settings gives the same answers, to the bit
    on one machine, and to 1e-6 of a share across machines, whose logarithms may differ in the last bit.
-3. Each row carries a running digest over all events and answers up to it: changing one changes all later digests.
+3. Each row carries a running digest over all events and answers up to it, which is verified whenever rows are read:
+   a changed or missing row is an error. Missing last rows are noticed by the anchor (:mod:`.anchor`).
 4. The content is JSON, not pickle.
 """
 
@@ -14,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -25,16 +27,34 @@ from lightning_core.core.events import Event
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.anchor import Anchor, AnchorFile, anchor_path, read_anchor
 from lightning_core.storage.downtime import Downtime
 from lightning_core.storage.failpoints import reach
 
 SCHEMA = 8
+# What code that reads content of any form raises.
+_DAMAGE = (
+    sqlite3.DatabaseError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 # Beginnings of the events that determine downtime: the others need not be decoded for it.
 _DOWNTIME_EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
 
 
 class JournalError(LightningCoreError, RuntimeError):
     """The journal is missing, damaged, of another version, or does not replay."""
+
+
+class DamagedJournalError(JournalError):
+    """Content of a journal is damaged, or events are missing.
+
+    Args:
+        path: Path of the journal.
+        words: What is wrong.
+    """
+
+    def __init__(self, path: Path, words: str) -> None:
+        self.words = words
+        super().__init__(f"{path}: damaged journal: {words}")
 
 
 class JournalPart(NamedTuple):
@@ -66,17 +86,30 @@ class Journal:
     """An append-only file of events, made by :meth:`create` or :meth:`open`; a context manager that closes it."""
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, digest: str, read_only: bool = False, durable: bool = True
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        newest: Anchor,
+        anchor_file: AnchorFile | None = None,
+        read_only: bool = False,
+        durable: bool = True,
     ) -> None:
         self._read_only = read_only
         self._durable = durable
         self.path = path
         self._connection = connection
-        self._digest = digest
+        self._newest = newest
+        self._anchor_file = anchor_file
 
     @classmethod
     def create(
-        cls, path: Path, settings: Settings, *, durable: bool = True, part_of: JournalPart | None = None
+        cls,
+        path: Path,
+        settings: Settings,
+        *,
+        durable: bool = True,
+        part_of: JournalPart | None = None,
+        written_at: float | None = None,
     ) -> Self:
         """Create a journal.
 
@@ -86,6 +119,7 @@ class Journal:
             durable: Whether each event is on the disk before ``append`` returns. A simulation, which can be run again,
                 commits its events when the journal is closed.
             part_of: The pool whose journal this one will be a part of; None for a whole journal.
+            written_at: Wall-clock time of the newest event of that journal, in seconds since the epoch.
 
         Raises:
             JournalError: If the file exists: a journal is never overwritten.
@@ -93,50 +127,92 @@ class Journal:
         if path.exists():
             raise JournalError(f"{path}: a journal already exists here and is never overwritten")
         path.parent.mkdir(parents=True, exist_ok=True)
-        connection = _connect(path)
+        connection = connect(path)
         if part_of is not None:  # it is replaced as a single file
             connection.execute("PRAGMA journal_mode = DELETE")
+        text = json.dumps(settings.to_dict(), sort_keys=True, allow_nan=False)
         with connection:
-            connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-            connection.execute(
-                "CREATE TABLE events (number INTEGER PRIMARY KEY, now REAL NOT NULL, event TEXT NOT NULL,"
-                " answers TEXT NOT NULL, digest TEXT NOT NULL)"
-            )
-            text = json.dumps(settings.to_dict(), sort_keys=True, allow_nan=False)
-            connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), text))
+            create_tables(connection, text)
             if part_of is not None:
-                connection.execute("INSERT INTO meta VALUES ('part_of', ?)", (json.dumps(part_of),))
-        return cls(path, connection, _digest("", text), durable=durable)
+                rows = [("part_of", json.dumps(part_of)), ("written_at", repr(written_at or 0.0))]
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+        newest = Anchor(0, _digest("", text), 0.0, time.time())
+        anchor_file = None
+        if part_of is None:
+            anchor_file = AnchorFile(anchor_path(path))
+            anchor_file.write(newest)
+        return cls(path, connection, newest, anchor_file, durable=durable)
 
     @classmethod
-    def open(cls, path: Path, *, read_only: bool = False) -> Self:
+    def open(cls, path: Path, *, read_only: bool = False, anchored: bool = True) -> Self:
         """Open an existing journal, to continue it, or only to read it, even while another process writes it.
 
+        Args:
+            path: Path of the file.
+            read_only: Whether it is only read.
+            anchored: Whether missing last events are an error.
+
         Raises:
-            JournalError: If it is missing, damaged or of another version.
+            JournalError: If it is missing, damaged or of another version, or ends before its anchor.
         """
         if not path.exists():
             raise JournalError(f"{path}: no journal here")
-        try:
-            connection = _connect(path, read_only)
-            [schema] = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-            if schema != str(SCHEMA):
-                raise JournalError(
-                    f"{path}: the journal has version {schema}, and this release of lightning_core reads version "
-                    f"{SCHEMA}; "
-                    "read it with the release that wrote it, or move it away to start a new one"
-                )
-            last = connection.execute("SELECT digest FROM events ORDER BY number DESC LIMIT 1").fetchone()
-            journal = cls(path, connection, "", read_only)
-            journal._digest = last[0] if last else _digest("", json.dumps(journal.settings().to_dict(), sort_keys=True))
-        except (sqlite3.DatabaseError, TypeError) as error:
-            raise JournalError(f"{path}: damaged journal: {error}") from error
+        anchor = read_anchor(path) if anchored else None  # before the rows: a writer anchors each after its commit
+        with reading(path):
+            connection = connect(path, read_only)
+            try:
+                return cls._opened(path, connection, anchor, read_only)
+            except BaseException:
+                connection.close()
+                raise
+
+    @classmethod
+    def _opened(cls, path: Path, connection: sqlite3.Connection, anchor: Anchor | None, read_only: bool) -> Self:
+        [schema] = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        if schema != str(SCHEMA):
+            raise JournalError(
+                f"{path}: the journal has version {schema}, and this release of lightning_core reads version {SCHEMA}; "
+                "read it with the release that wrote it, or move it away to start a new one"
+            )
+        journal = cls(path, connection, Anchor(0, "", 0.0, 0.0), read_only=read_only)
+        last = connection.execute("SELECT number, digest, now FROM events ORDER BY number DESC LIMIT 1").fetchone()
+        number, digest, now = last or (0, journal._first_digest(), 0.0)
+        journal._newest = Anchor(number, digest, now, anchor.wall if anchor is not None else 0.0)
+        if journal.part_of is not None:
+            [wall] = connection.execute("SELECT value FROM meta WHERE key = 'written_at'").fetchone()
+            journal._newest = journal._newest._replace(wall=float(wall))
+            return journal
+        if anchor is None and not read_only:
+            raise DamagedJournalError(path, f"its anchor {anchor_path(path).name} is missing or damaged")
+        if anchor is not None and anchor.number > number:
+            raise DamagedJournalError(path, f"events {number + 1} to {anchor.number} are missing")
+        if anchor is not None and anchor.digest != journal._digest_at(anchor.number):
+            raise DamagedJournalError(path, f"event {anchor.number} does not match its anchor")
+        if not read_only:
+            journal._anchor_file = AnchorFile(anchor_path(path))
         return journal
 
     def settings(self) -> Settings:
-        """Return the settings of the scheduler."""
+        """Return the settings of the scheduler.
+
+        Raises:
+            JournalError: If they are damaged.
+        """
+        with reading(self.path):
+            return Settings(**json.loads(self.settings_text()))
+
+    def settings_text(self) -> str:
+        """Return the settings as they were written."""
         [text] = self._connection.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
-        return Settings(**json.loads(text))
+        return str(text)
+
+    def _digest_at(self, number: int) -> str:
+        """Return the digest up to an event; up to the settings for 0."""
+        found = self._connection.execute("SELECT digest FROM events WHERE number = ?", (number,)).fetchone()
+        return str(found[0]) if found else self._first_digest()
+
+    def _first_digest(self) -> str:
+        return _digest("", self.settings_text())
 
     @property
     def part_of(self) -> JournalPart | None:
@@ -150,24 +226,43 @@ class Journal:
     def insert(self, entry: Entry) -> None:
         """Insert an entry of the whole journal with its number and digest, in a journal that is a part."""
         self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
-        self._digest = entry.digest
+        self._newest = Anchor(entry.number, entry.digest, entry.now, self._newest.wall)
 
     def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
         """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return."""
         body, answer = encode_event(event), encode_answers(answers, accepted, event)
-        digest = _digest(self._digest, repr(now), body, answer)
+        digest = _digest(self.digest, repr(now), body, answer)
         with self._connection if self._durable else nullcontext():
-            self._connection.execute(
-                "INSERT INTO events (now, event, answers, digest) VALUES (?, ?, ?, ?)", (now, body, answer, digest)
-            )
+            number = self._newest.number + 1
+            self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (number, now, body, answer, digest))
             reach("journal.before_commit")
-        self._digest = digest
+        self._newest = Anchor(number, digest, now, time.time())
         reach("journal.after_commit")
+        if self._durable and self._anchor_file is not None:
+            self._anchor_file.write(self._newest)
+        reach("journal.after_anchor")
 
     def entries(self, since: float = 0.0) -> Iterator[Entry]:
-        """Yield the entries from a scheduler time on, the oldest first."""
-        query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
-        return (Entry(*row) for row in self._connection.execute(query, (self._first(since),)))
+        """Yield the entries from a scheduler time on, the oldest first; each is verified by the digest before it.
+
+        Raises:
+            JournalError: If an entry is damaged or missing. A part, which has gaps, is only verified by comparison.
+        """
+        with reading(self.path):
+            whole = self.part_of is None
+            first = self._first(since)
+            query = "SELECT digest, number FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
+            before, number = self._connection.execute(query, (first,)).fetchone() or (self._first_digest(), 0)
+            query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
+            for row in self._connection.execute(query, (first,)):
+                entry = Entry(*row)
+                if whole:
+                    if entry.number != number + 1:
+                        raise DamagedJournalError(self.path, f"event {number + 1} is missing")
+                    if entry.digest != _digest(before, repr(entry.now), entry.event, entry.answers):
+                        raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
+                before, number = entry.digest, entry.number
+                yield entry
 
     def _first(self, since: float) -> int:
         """Return the number of the first entry from a time on, by bisection: times never decrease with numbers."""
@@ -186,10 +281,11 @@ class Journal:
     def seconds_down(self) -> float:
         """Return the seconds of downtime within the span of the journal."""
         downtime, seconds = Downtime(), 0.0
-        for entry in self.entries():
-            event = decode_event(entry.event) if entry.event.startswith(_DOWNTIME_EVENTS) else None
-            if (down := downtime.take(event, entry.now)) is not None:
-                seconds += down.until - down.since
+        with reading(self.path):
+            for entry in self.entries():
+                event = decode_event(entry.event) if entry.event.startswith(_DOWNTIME_EVENTS) else None
+                if (down := downtime.take(event, entry.now)) is not None:
+                    seconds += down.until - down.since
         return seconds
 
     @property
@@ -201,7 +297,17 @@ class Journal:
     @property
     def digest(self) -> str:
         """Digest over all events and answers so far."""
-        return self._digest
+        return self._newest.digest
+
+    @property
+    def newest(self) -> Anchor:
+        """The newest event; its wall-clock time is 0 if it is not known."""
+        return self._newest
+
+    @property
+    def written_at(self) -> float:
+        """Wall-clock time of the newest commit, in seconds since the epoch; 0 if unknown."""
+        return self._newest.wall
 
     def close(self) -> None:
         """Close the journal; a writer first moves the write-ahead log into the file."""
@@ -209,6 +315,10 @@ class Journal:
             if not self._durable:
                 self._connection.commit()
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if self._anchor_file is not None:
+                if not self._durable:
+                    self._anchor_file.write(self._newest)
+                self._anchor_file.close()
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -246,10 +356,10 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
             f"{journal.path}: cannot be replayed alone: it is a part of the journal of the pool at {whole.folder}; "
             "replay that one"
         )
-    scheduler = Scheduler(settings := journal.settings())
-    digest = _digest("", json.dumps(settings.to_dict(), sort_keys=True))
+    scheduler = Scheduler(journal.settings())
+    digest = journal._first_digest()
     now, count = 0.0, 0
-    try:
+    with reading(journal.path):
         for entry in journal.entries():
             event = decode_event(entry.event)
             answers = scheduler.handle(event, entry.now)
@@ -259,12 +369,35 @@ def replay(journal: Journal, *, strict: bool = True) -> Replay:
             digest = _digest(digest, repr(entry.now), entry.event, answer)
             now, count = entry.now, count + 1
             reach("journal.replaying")
-    except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
-        raise JournalError(f"{journal.path}: damaged journal: {error}") from error
     return Replay(scheduler, now, count, digest)
 
 
-def _connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise what goes wrong while the content of a journal is read as an error that names the file.
+
+    Raises:
+        DamagedJournalError: If the block raises what damaged content raises.
+    """
+    try:
+        yield
+    except _DAMAGE as error:
+        kind = "" if isinstance(error, (sqlite3.Error, ValueError)) else f"{type(error).__name__}: "
+        raise DamagedJournalError(path, f"{kind}{error}") from error
+
+
+def create_tables(connection: sqlite3.Connection, settings: str) -> None:
+    """Create the tables of a journal with its settings, as JSON."""
+    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    connection.execute(
+        "CREATE TABLE events (number INTEGER PRIMARY KEY, now REAL NOT NULL, event TEXT NOT NULL,"
+        " answers TEXT NOT NULL, digest TEXT NOT NULL)"
+    )
+    connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), settings))
+
+
+def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+    """Open the database of a journal."""
     if read_only:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
         connection.execute("BEGIN")  # another process may go on writing: one transaction reads a single snapshot

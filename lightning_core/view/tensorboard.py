@@ -38,7 +38,7 @@ def write(path: Path, folder: Path) -> list[Path]:
     """Write the event files; ``tensorboard --logdir FOLDER`` shows them.
 
     Args:
-        path: Path of the journal. Its modification time is taken as the wall time of its last event.
+        path: Path of the journal.
         folder: Folder in which to make a folder for each job.
 
     Returns:
@@ -49,11 +49,10 @@ def write(path: Path, folder: Path) -> list[Path]:
         JournalError: If the journal cannot be read.
     """
     writer = _writer()
-    beside = path.with_name(path.name + "-wal")
-    written = max((file.stat().st_mtime for file in (path, beside) if file.exists()), default=0.0)
     with Journal.open(path, read_only=True) as journal:
         history = History.read(journal)
         fill_in(journal, history, FORECASTS)
+        written = journal.written_at
     found: list[Path] = []
     for index, job in enumerate(history.jobs):
         run = folder / _folder_name(history.label(job))

@@ -172,7 +172,9 @@ def test_one_policy(capsys: pytest.CaptureFixture[str]) -> None:
         "switches: 2",
         f"journal, summary and report.html: {Path('out').resolve()}",
     ]
-    assert sorted(path.name for path in Path("out").iterdir()) == ["journal.db", "report.html", "summary.json"]
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "journal.db", "journal.db-anchor", "report.html", "summary.json",
+    ]  # fmt: skip
 
 
 def test_the_folder_of_a_simulation_is_like_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:

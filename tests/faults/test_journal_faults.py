@@ -25,7 +25,6 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server import host as hosts
 from lightning_core.server.host import Host
 from lightning_core.storage import failpoints
 from lightning_core.storage.failpoints import FailpointError
@@ -100,7 +99,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def nobody_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test holds the clock: the scheduler is back at once."""
-    monkeypatch.setattr(hosts, "_last_written", lambda journal: float("inf"))
+    monkeypatch.setattr(Journal, "written_at", float("inf"))
 
 
 @pytest.fixture
@@ -151,7 +150,7 @@ def events_in(journal: Path) -> int:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[JobStatus]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hosts, "_last_written", lambda journal: float("inf"))
+        patch.setattr(Journal, "written_at", float("inf"))
         yield live(tmp_path_factory.mktemp("calm") / "j.db")
 
 
@@ -169,7 +168,12 @@ def test_the_story_contains_every_state(tmp_path: Path) -> None:
 @pytest.mark.promise("R1", "F1")
 @pytest.mark.parametrize(
     "place",
-    [pytest.param("host.decided", marks=pytest.mark.nightly), "journal.before_commit", "journal.after_commit"],
+    [
+        pytest.param("host.decided", marks=pytest.mark.nightly),
+        "journal.before_commit",
+        "journal.after_commit",
+        "journal.after_anchor",
+    ],
 )
 def test_killed_at_every_failpoint_and_event_it_resumes_in_the_same_state(
     place: str,

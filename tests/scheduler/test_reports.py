@@ -18,6 +18,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
+from lightning_core.storage.journal import Journal
 
 RUN = 12  # reports
 
@@ -99,11 +100,9 @@ def test_a_deadline_that_passes_ends_or_keeps_the_job_as_it_wanted(where: str, o
 
 @pytest.mark.promise("F15")
 def test_a_deadline_that_passes_while_nobody_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_core.server import host as hosts
-
     host = Host(Settings("edf"), tmp_path / "j.db", lambda: 0.0)
     host.handle(Submit((Job("late", 10.0, BatchTarget(9), on_miss=OnMiss.STOP), Job("other", 1e6, BatchTarget(9)))))
-    monkeypatch.setattr(hosts, "_last_written", lambda journal: time.time() - 60.0)
+    monkeypatch.setattr(Journal, "written_at", time.time() - 60.0)
     again = Host(Settings("edf"), tmp_path / "j.db", lambda: 0.0)
     again.catch_up()
     late, other = again.scheduler.status()

@@ -1,0 +1,99 @@
+"""The anchor of a journal: number, digest and time of its newest event, in a file beside it.
+
+A database that lost its last rows is still a valid database, and SQLite drops the end of a damaged write-ahead log
+without a word. The anchor tells that events are missing, and since when.
+
+The file has two slots that are written in turn, so that one of them is whole wherever a write is interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple, Self
+
+SLOT_BYTES = 256
+
+
+class Anchor(NamedTuple):
+    """The newest event of a journal."""
+
+    number: int
+    """Number of the event; 0 before the first."""
+    digest: str
+    """Digest over all events and answers up to this one."""
+    now: float
+    """Scheduler time, in seconds."""
+    wall: float
+    """Wall-clock time of its commit, in seconds since the epoch."""
+
+
+class AnchorFile:
+    """The open file of an anchor, of one writer.
+
+    Args:
+        path: Path of the file; it is created if it does not exist.
+
+    Raises:
+        OSError: If it cannot be opened, or is a link.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o600)
+
+    def write(self, anchor: Anchor) -> None:
+        """Write an anchor to the disk, over the one before the last.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        body = json.dumps(anchor)
+        slot = f"{_checksum(body)} {body}\n".encode().ljust(SLOT_BYTES)
+        os.pwrite(self._descriptor, slot, anchor.number % 2 * SLOT_BYTES)
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def anchor_path(journal: Path) -> Path:
+    """Return the path of a journal's anchor."""
+    return journal.with_name(f"{journal.name}-anchor")
+
+
+def read_anchor(journal: Path) -> Anchor | None:
+    """Return the newest anchor of a journal; None if it has none, or none that is whole."""
+    try:
+        descriptor = os.open(anchor_path(journal), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        slots = [os.pread(descriptor, SLOT_BYTES, number * SLOT_BYTES) for number in range(2)]
+    finally:
+        os.close(descriptor)
+    anchors = [anchor for slot in slots if (anchor := _read_slot(slot)) is not None]
+    return max(anchors, default=None)
+
+
+def _read_slot(slot: bytes) -> Anchor | None:
+    checksum, _, body = slot.decode(errors="replace").strip(" \n\0").partition(" ")
+    if not body or checksum != _checksum(body):
+        return None
+    return Anchor(*json.loads(body))
+
+
+def _checksum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:16]
