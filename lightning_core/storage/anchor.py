@@ -92,7 +92,11 @@ def _read_slot(slot: bytes) -> Anchor | None:
     checksum, _, body = slot.decode(errors="replace").strip(" \n\0").partition(" ")
     if not body or checksum != _checksum(body):
         return None
-    return Anchor(*json.loads(body))
+    try:
+        number, digest, now, wall = json.loads(body)
+        return Anchor(int(number), str(digest), float(now), float(wall))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _checksum(body: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from lightning_core.core.codec import encode_event
 from lightning_core.core.events import Tick
-from lightning_core.storage.journal import Entry, Journal, JournalError, JournalPart, Replay, replay
+from lightning_core.storage.journal import Entry, Journal, JournalError, JournalPart, Replay, reading, replay
 
 TICK = encode_event(Tick())
 # Kinds of events that concern the whole pool, and so every excerpt.
@@ -80,7 +80,7 @@ def with_workers(part: JournalPart) -> set[str]:
     workers: dict[str, int] = {}
     mine: set[str] = set()
     begun = False
-    with open_whole(part) as journal:
+    with open_whole(part) as journal, reading(journal.path):
         for entry in journal.entries(part.submitted_at):
             body = json.loads(entry.event)
             match body["kind"]:
@@ -131,26 +131,27 @@ def open_whole(part: JournalPart) -> Journal:
 def _entries(journal: Journal, part: JournalPart) -> Iterator[Entry]:
     """Yield the entries of a whole journal that concern the jobs, from their submission until the last has ended."""
     running: set[str] = set()
-    for entry in journal.entries(part.submitted_at):
-        body = json.loads(entry.event)
-        if not running:
-            if entry.now > part.submitted_at:
+    with reading(journal.path):
+        for entry in journal.entries(part.submitted_at):
+            body = json.loads(entry.event)
+            if not running:
+                if entry.now > part.submitted_at:
+                    return
+                if body["kind"] != "submit" or not set(part.jobs) <= {job["name"] for job in body["jobs"]}:
+                    continue
+                running = set(part.jobs)
+                body["jobs"] = [job for job in body["jobs"] if job["name"] in running]
+                event = _text(body)
+            elif body["kind"] in POOL_EVENTS or body.get("job") in running:
+                event = entry.event
+            else:
+                event = TICK
+            answers = [answer for answer in json.loads(entry.answers) if answer["job"] in running]
+            if event != TICK or entry.event == TICK or answers:
+                yield entry._replace(event=event, answers=_text(answers))
+            running -= {answer["job"] for answer in answers if _ends(answer)}
+            if not running:
                 return
-            if body["kind"] != "submit" or not set(part.jobs) <= {job["name"] for job in body["jobs"]}:
-                continue
-            running = set(part.jobs)
-            body["jobs"] = [job for job in body["jobs"] if job["name"] in running]
-            event = _text(body)
-        elif body["kind"] in POOL_EVENTS or body.get("job") in running:
-            event = entry.event
-        else:
-            event = TICK
-        answers = [answer for answer in json.loads(entry.answers) if answer["job"] in running]
-        if event != TICK or entry.event == TICK or answers:
-            yield entry._replace(event=event, answers=_text(answers))
-        running -= {answer["job"] for answer in answers if _ends(answer)}
-        if not running:
-            return
 
 
 def _ends(answer: dict[str, Any]) -> bool:

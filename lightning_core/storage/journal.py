@@ -139,6 +139,7 @@ class Journal:
         newest = Anchor(0, _digest("", text), 0.0, time.time())
         anchor_file = None
         if part_of is None:
+            anchor_path(path).unlink(missing_ok=True)  # of a journal that was moved away
             anchor_file = AnchorFile(anchor_path(path))
             anchor_file.write(newest)
         return cls(path, connection, newest, anchor_file, durable=durable)
@@ -177,10 +178,9 @@ class Journal:
         journal = cls(path, connection, Anchor(0, "", 0.0, 0.0), read_only=read_only)
         last = connection.execute("SELECT number, digest, now FROM events ORDER BY number DESC LIMIT 1").fetchone()
         number, digest, now = last or (0, journal._first_digest(), 0.0)
-        journal._newest = Anchor(number, digest, now, anchor.wall if anchor is not None else 0.0)
+        [wall] = connection.execute("SELECT value FROM meta WHERE key = 'written_at'").fetchone() or (0.0,)
+        journal._newest = Anchor(number, digest, now, float(wall) if anchor is None else anchor.wall)
         if journal.part_of is not None:
-            [wall] = connection.execute("SELECT value FROM meta WHERE key = 'written_at'").fetchone()
-            journal._newest = journal._newest._replace(wall=float(wall))
             return journal
         if anchor is None and not read_only:
             raise DamagedJournalError(path, f"its anchor {anchor_path(path).name} is missing or damaged")

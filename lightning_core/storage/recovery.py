@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
@@ -94,7 +95,7 @@ def recover(path: Path) -> Recovered | None:
     anchor = read_anchor(path)
     beside = path.with_name(f"{path.name}.part")
     beside.unlink(missing_ok=True)
-    last = _copy_good(path, beside)
+    last = _copy_good(path, beside, anchor)
     reach("recovery.copied")
     if anchor is not None and anchor.number < last.number:
         anchor = None  # a part of the rows is newer than it knows
@@ -117,15 +118,19 @@ def finish(path: Path) -> None:
             os.rename(old, damaged / old.name)
         reach("recovery.moved_away")
     with Journal.open(ready, read_only=True, anchored=False) as journal, AnchorFile(anchor_path(path)) as file:
-        file.write(journal.newest._replace(wall=os.stat(ready).st_mtime))
+        file.write(journal.newest)
     sync_folder(path.parent)
     reach("recovery.before_switch")
     os.rename(ready, path)
     sync_folder(path.parent)
 
 
-def _copy_good(path: Path, beside: Path) -> Anchor:
-    """Copy the events before the damage into a new database, and return the last of them."""
+def _copy_good(path: Path, beside: Path, anchor: Anchor | None) -> Anchor:
+    """Copy the events before the damage into a new database, and return the last of them.
+
+    The database says when that one was written, because deadlines go on from there: as long before the newest event of
+    all as by scheduler time, or now if that one is not known.
+    """
     with Journal.open(path, read_only=True, anchored=False) as journal, closing(sqlite3.connect(beside)) as connection:
         newest = Anchor(0, "", 0.0, 0.0)
         scheduler = Scheduler(journal.settings())
@@ -136,6 +141,8 @@ def _copy_good(path: Path, beside: Path) -> Anchor:
                     scheduler.handle(decode_event(entry.event), entry.now)
                     connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
                     newest = Anchor(entry.number, entry.digest, entry.now, 0.0)
+            wall = time.time() if anchor is None else anchor.wall - (anchor.now - newest.now)
+            connection.execute("INSERT INTO meta VALUES ('written_at', ?)", (repr(wall),))
     with beside.open("rb") as file:
         os.fsync(file.fileno())
     return newest

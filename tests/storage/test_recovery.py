@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,7 +190,7 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("column", ["event", "answers"])
 def test_rows_of_any_content_are_an_error_that_names_the_file(row: str, column: str, path: Path) -> None:
-    """The digests fit: whoever can write the file can compute them."""
+    """The digests fit: a process that can write the file can compute them."""
     rewrite(path, lambda event, answers: (ROWS[row], answers) if column == "event" else (event, ROWS[row]))
     looks: list[Callable[[Journal], object]] = [replay]
     if (column, row) != ("answers", "no kind"):  # no answers
@@ -245,6 +247,32 @@ def test_a_recovery_that_is_killed_at_any_point_is_continued(point: str, path: P
     assert read(path) >= 15
     [damaged] = path.parent.glob("journal.db-damaged-*")
     assert {"journal.db", "journal.db-anchor"} <= {file.name for file in damaged.iterdir()}
+
+
+def test_a_journal_that_was_moved_away_leaves_no_anchor_for_the_next(path: Path, tmp_path: Path) -> None:
+    path.rename(tmp_path / "old.db")
+    Host(Settings(), path).close()
+    assert read(path) == 0
+
+
+def test_deadlines_go_on_from_the_last_good_event(path: Path) -> None:
+    anchor = read_anchor(path)
+    assert anchor is not None
+    with AnchorFile(anchor_path(path)) as file:
+        file.write(anchor._replace(wall=time.time() - 600.0))
+    sql(path, "DELETE FROM events WHERE number > 15")
+    recovered = recover(path)
+    assert recovered is not None
+    after = Host(Settings(), path, clock=lambda: 0.0)
+    assert after.now() == pytest.approx(anchor.now + 600.0, abs=60.0)
+    after.close()
+
+
+@pytest.mark.parametrize("body", ["7", "[]", '["x", "d", 0, 0]', '[1e999, "d", 0, 0]', "{}", "null"])
+def test_an_anchor_of_any_content_is_none(body: str, path: Path) -> None:
+    slot = f"{hashlib.sha256(body.encode()).hexdigest()[:16]} {body}\n".encode().ljust(256)
+    anchor_path(path).write_bytes(slot * 2)
+    assert read_anchor(path) is None
 
 
 def test_the_anchor_survives_a_torn_write(tmp_path: Path) -> None:
