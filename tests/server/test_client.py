@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,14 +34,6 @@ from tests.socket_servers import Pool, until
 
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 JOB = Job("job", 600.0, BatchTarget(1000), can=SCRIPT)
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
-        made = Pool(tmp_path / "a pool", Path(folder) / "door")
-        yield made
-        made.close()
 
 
 @pytest.fixture

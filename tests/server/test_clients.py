@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ from lightning_core.server.clients.socket_client import SocketClient
 from tests.socket_servers import Pool
 
 JOB = Job("job", 600.0, BatchTarget(10**6), can=frozenset({Capability.TIME_SLICE, Capability.HOLD}))
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
-        made = Pool(tmp_path / "a pool", Path(folder) / "socket")
-        yield made
-        made.close()
 
 
 def cancelled_in(client: LocalClient) -> Callable[[], None]:
