@@ -416,6 +416,7 @@ def test_a_run_does_not_show_earlier_jobs_of_the_same_names(pool: Pool, capsys: 
     async def launch_and_meet(specs: list[Any]) -> None:
         await launch(specs)
         await pool.actor.event(Report("x", 2, 1, 0, 5, 1.0))
+        await pool.actor.event(WorkerExited("x", 2))  # else the run waits for its worker to save
 
     pool.actor.launch = launch_and_meet  # type: ignore[method-assign, assignment]
     said = Said(capsys, "run", "b.yaml", "--json", "summary.json")
