@@ -17,8 +17,10 @@ from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError
-from lightning_core.storage.journal import DamagedJournalError, Journal, JournalError, replay
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.journal_errors import DamagedJournalError, JournalError
 from lightning_core.storage.recovery import HINT, recover_folder
+from lightning_core.storage.replay import replay
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec

@@ -11,7 +11,8 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.core.commands import Cancel, SetDeadline, SetLocation, SetTerms
 from lightning_core.core.events import Event, WorkersLost
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.journal import Journal, JournalError
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.private_files import owner_only
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,9 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journal import Journal, replay
+from lightning_core.storage.journal import Journal
 from lightning_core.storage.recovery import finish
+from lightning_core.storage.replay import replay
 
 Clock = Callable[[], float]
 # A full disk fails for the next event too, and each failure costs a replay. The next event is tried after this many

@@ -36,7 +36,7 @@ from lightning_core.server.notifications import Notifier
 from lightning_core.server.server import SocketServer
 from lightning_core.server.sessions import Sessions
 from lightning_core.storage.job_specs import Spec, store
-from lightning_core.storage.journal import JournalError
+from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.journal_lock import lock_journal
 
 log = logging.getLogger(__name__)

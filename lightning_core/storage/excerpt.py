@@ -20,7 +20,10 @@ from typing import Any
 
 from lightning_core.core.codec import encode_event
 from lightning_core.core.events import Tick
-from lightning_core.storage.journal import Entry, Journal, JournalError, JournalPart, Replay, reading, replay
+from lightning_core.storage.journal import Journal, JournalPart
+from lightning_core.storage.journal_database import Entry
+from lightning_core.storage.journal_errors import JournalError, reading
+from lightning_core.storage.replay import Replay, replay
 
 TICK = encode_event(Tick())
 # Kinds of events that concern the whole pool, and so every excerpt.

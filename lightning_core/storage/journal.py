@@ -12,49 +12,26 @@ Rules
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from lightning_core.core.answers import Accepted, Answer
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.events import Event
-from lightning_core.errors import LightningCoreError
-from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.anchor import Anchor, AnchorFile, anchor_path, read_anchor
 from lightning_core.storage.downtime import Downtime
 from lightning_core.storage.failpoints import reach
+from lightning_core.storage.journal_database import SCHEMA, Entry, connect, create_tables, digest_of
+from lightning_core.storage.journal_errors import DamagedJournalError, JournalError, reading
 
-SCHEMA = 8
-# What code that reads content of any form raises.
-_DAMAGE = (
-    sqlite3.DatabaseError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
-)  # fmt: skip
 # Beginnings of the events that determine downtime: the others need not be decoded for it.
 _DOWNTIME_EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
-
-
-class JournalError(LightningCoreError, RuntimeError):
-    """The journal is missing, damaged, of another version, or does not replay."""
-
-
-class DamagedJournalError(JournalError):
-    """Content of a journal is damaged, or events are missing.
-
-    Args:
-        path: Path of the journal.
-        words: What is wrong.
-    """
-
-    def __init__(self, path: Path, words: str) -> None:
-        self.words = words
-        super().__init__(f"{path}: damaged journal: {words}")
 
 
 class JournalPart(NamedTuple):
@@ -66,20 +43,6 @@ class JournalPart(NamedTuple):
     """Names of the jobs in the part."""
     submitted_at: float
     """Scheduler time at which these jobs were submitted; no other submission has this time."""
-
-
-class Entry(NamedTuple):
-    """One event with its answers."""
-
-    number: int
-    now: float
-    """Scheduler time, in seconds."""
-    event: str
-    """The event as JSON."""
-    answers: str
-    """The answers as JSON."""
-    digest: str
-    """Digest over all events and answers up to this one."""
 
 
 class Journal:
@@ -136,7 +99,7 @@ class Journal:
             if part_of is not None:
                 rows = [("part_of", json.dumps(part_of)), ("written_at", repr(written_at or 0.0))]
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-        newest = Anchor(0, _digest("", text), 0.0, time.time())
+        newest = Anchor(0, digest_of("", text), 0.0, time.time())
         anchor_file = None
         if part_of is None:
             anchor_path(path).unlink(missing_ok=True)  # of a journal that was moved away
@@ -177,7 +140,7 @@ class Journal:
             )
         journal = cls(path, connection, Anchor(0, "", 0.0, 0.0), read_only=read_only)
         last = connection.execute("SELECT number, digest, now FROM events ORDER BY number DESC LIMIT 1").fetchone()
-        number, digest, now = last or (0, journal._first_digest(), 0.0)
+        number, digest, now = last or (0, journal.first_digest, 0.0)
         [wall] = connection.execute("SELECT value FROM meta WHERE key = 'written_at'").fetchone() or (0.0,)
         journal._newest = Anchor(number, digest, now, float(wall) if anchor is None else anchor.wall)
         if journal.part_of is not None:
@@ -209,10 +172,12 @@ class Journal:
     def _digest_at(self, number: int) -> str:
         """Return the digest up to an event; up to the settings for 0."""
         found = self._connection.execute("SELECT digest FROM events WHERE number = ?", (number,)).fetchone()
-        return str(found[0]) if found else self._first_digest()
+        return str(found[0]) if found else self.first_digest
 
-    def _first_digest(self) -> str:
-        return _digest("", self.settings_text())
+    @property
+    def first_digest(self) -> str:
+        """Digest over the settings, before the first event."""
+        return digest_of("", self.settings_text())
 
     @property
     def part_of(self) -> JournalPart | None:
@@ -231,7 +196,7 @@ class Journal:
     def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
         """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return."""
         body, answer = encode_event(event), encode_answers(answers, accepted, event)
-        digest = _digest(self.digest, repr(now), body, answer)
+        digest = digest_of(self.digest, repr(now), body, answer)
         with self._connection if self._durable else nullcontext():
             number = self._newest.number + 1
             self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (number, now, body, answer, digest))
@@ -252,14 +217,14 @@ class Journal:
             whole = self.part_of is None
             first = self._first(since)
             query = "SELECT digest, number FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
-            before, number = self._connection.execute(query, (first,)).fetchone() or (self._first_digest(), 0)
+            before, number = self._connection.execute(query, (first,)).fetchone() or (self.first_digest, 0)
             query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
             for row in self._connection.execute(query, (first,)):
                 entry = Entry(*row)
                 if whole:
                     if entry.number != number + 1:
                         raise DamagedJournalError(self.path, f"event {number + 1} is missing")
-                    if entry.digest != _digest(before, repr(entry.now), entry.event, entry.answers):
+                    if entry.digest != digest_of(before, repr(entry.now), entry.event, entry.answers):
                         raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
                 before, number = entry.digest, entry.number
                 yield entry
@@ -326,87 +291,3 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Replay(NamedTuple):
-    """A scheduler in the state in which the journal ends."""
-
-    scheduler: Scheduler
-    now: float
-    """Scheduler time of the last event, in seconds."""
-    events: int
-    """Number of events."""
-    digest: str
-    """Digest over the recorded events and the recomputed answers; equal to the journal's if no answer differs."""
-
-
-def replay(journal: Journal, *, strict: bool = True) -> Replay:
-    """Handle every event of a journal again.
-
-    Args:
-        journal: Journal to replay.
-        strict: Whether an answer that differs from the recorded one is an error.
-
-    Raises:
-        JournalError: If the journal is damaged or a part of another, or if an answer differs and ``strict`` is set;
-            the message has the number of the first such event.
-    """
-    if (whole := journal.part_of) is not None:
-        raise JournalError(
-            f"{journal.path}: cannot be replayed alone: it is a part of the journal of the pool at {whole.folder}; "
-            "replay that one"
-        )
-    scheduler = Scheduler(journal.settings())
-    digest = journal._first_digest()
-    now, count = 0.0, 0
-    with reading(journal.path):
-        for entry in journal.entries():
-            event = decode_event(entry.event)
-            answers = scheduler.handle(event, entry.now)
-            answer = encode_answers(answers, scheduler.accepted, event)
-            if strict and answer != entry.answers:
-                raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
-            digest = _digest(digest, repr(entry.now), entry.event, answer)
-            now, count = entry.now, count + 1
-            reach("journal.replaying")
-    return Replay(scheduler, now, count, digest)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raise what goes wrong while the content of a journal is read as an error that names the file.
-
-    Raises:
-        DamagedJournalError: If the block raises what damaged content raises.
-    """
-    try:
-        yield
-    except _DAMAGE as error:
-        kind = "" if isinstance(error, (sqlite3.Error, ValueError)) else f"{type(error).__name__}: "
-        raise DamagedJournalError(path, f"{kind}{error}") from error
-
-
-def create_tables(connection: sqlite3.Connection, settings: str) -> None:
-    """Create the tables of a journal with its settings, as JSON."""
-    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-    connection.execute(
-        "CREATE TABLE events (number INTEGER PRIMARY KEY, now REAL NOT NULL, event TEXT NOT NULL,"
-        " answers TEXT NOT NULL, digest TEXT NOT NULL)"
-    )
-    connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), settings))
-
-
-def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
-    """Open the database of a journal."""
-    if read_only:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-        connection.execute("BEGIN")  # another process may go on writing: one transaction reads a single snapshot
-        return connection
-    connection = sqlite3.connect(path, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
-
-
-def _digest(before: str, *parts: str) -> str:
-    return hashlib.sha256("\n".join((before, *parts)).encode()).hexdigest()

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from lightning_core.storage.journal import JournalError
+from lightning_core.storage.journal_errors import JournalError
 
 # Seconds that the previous scheduler has to exit and release the lock.
 RELEASE_TIMEOUT = 10.0

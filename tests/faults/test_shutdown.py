@@ -22,7 +22,8 @@ from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Event, ExitCause, Report, WorkerExited
 from lightning_core.node.processes import started
 from lightning_core.node.signals import DEBOUNCE
-from lightning_core.storage.journal import Journal, replay
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.replay import replay
 from tests.conftest import ROOT
 
 # Beyond the time that jobs have to save, for all that is left to end.

@@ -28,7 +28,8 @@ from lightning_core.server import server, sessions
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.storage import journal_lock
-from lightning_core.storage.journal import Journal, replay
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.replay import replay
 from tests.conftest import ROOT
 from tests.socket_servers import Pool, until
 

@@ -23,8 +23,11 @@ from lightning_core.history.history import History
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
 from lightning_core.storage.anchor import Anchor, AnchorFile, anchor_path, read_anchor
-from lightning_core.storage.journal import Journal, JournalError, _digest, connect, replay
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.journal_database import connect, digest_of
+from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.recovery import recover, recover_folder
+from lightning_core.storage.replay import replay
 
 EVENTS = 21
 
@@ -203,12 +206,12 @@ def test_rows_of_any_content_are_an_error_that_names_the_file(row: str, column: 
 def rewrite(path: Path, change: Callable[[str, str], tuple[str, str]]) -> None:
     """Change the tenth event and make all digests fit again."""
     with Journal.open(path, read_only=True) as journal:
-        entries, digest = list(journal.entries()), _digest("", journal.settings_text())
+        entries, digest = list(journal.entries()), digest_of("", journal.settings_text())
     connection = connect(path)
     with connection:
         for entry in entries:
             event, answers = change(entry.event, entry.answers) if entry.number == 10 else (entry.event, entry.answers)
-            digest = _digest(digest, repr(entry.now), event, answers)
+            digest = digest_of(digest, repr(entry.now), event, answers)
             connection.execute(
                 "UPDATE events SET event = ?, answers = ?, digest = ? WHERE number = ?",
                 (event, answers, digest, entry.number),

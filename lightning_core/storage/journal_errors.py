@@ -1,0 +1,46 @@
+"""Errors of journals, and how anything that is wrong in one becomes such an error."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lightning_core.errors import LightningCoreError
+
+# What code that reads content of any form raises.
+_DAMAGE = (
+    sqlite3.DatabaseError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+
+
+class JournalError(LightningCoreError, RuntimeError):
+    """The journal is missing, damaged, of another version, or does not replay."""
+
+
+class DamagedJournalError(JournalError):
+    """Content of a journal is damaged, or events are missing.
+
+    Args:
+        path: Path of the journal.
+        words: What is wrong.
+    """
+
+    def __init__(self, path: Path, words: str) -> None:
+        self.words = words
+        super().__init__(f"{path}: damaged journal: {words}")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise what goes wrong while the content of a journal is read as an error that names the file.
+
+    Raises:
+        DamagedJournalError: If the block raises what damaged content raises.
+    """
+    try:
+        yield
+    except _DAMAGE as error:
+        kind = "" if isinstance(error, (sqlite3.Error, ValueError)) else f"{type(error).__name__}: "
+        raise DamagedJournalError(path, f"{kind}{error}") from error
