@@ -56,13 +56,13 @@ coverage: setup
 	$(RUN)/coverage report --include='$(CORE)' --fail-under=95
 
 test-stories: setup
-	$(call run_tests,stories (of 60),-n 2 -m 'stories and not nightly')
+	$(call run_tests,stories (of 90),-n 2 -m 'stories and not nightly' $(call WITH,stories))
 
 test-ray: setup
-	$(call run_tests,Ray (of 360),-m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
+	$(call run_tests,Ray (of 240),-n 2 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
 
 test-faults: setup
-	$(call run_tests,faults (of 180),-n 2 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
+	$(call run_tests,faults (of 150),-n 2 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
 
 test-nightly: setup-lora coverage
 	$(call run_tests,nightly,-m 'nightly and not gpu')

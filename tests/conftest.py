@@ -48,10 +48,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test-ray` collects the files in which the marker stands: a test marked from elsewhere would never run."""
+    """`make test` collects some parts from the files that use their marker: a test marked from elsewhere would not run."""
     for item in items:
-        if item.get_closest_marker("cluster") and "mark.cluster" not in item.path.read_text():
-            raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.cluster in the test's own file")
+        for part in ("cluster", "stories"):
+            if item.get_closest_marker(part) and f"mark.{part}" not in item.path.read_text():
+                raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.{part} in the test's own file")
 
 
 def debian(program: str) -> str:
