@@ -48,7 +48,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` collects some parts from the files that use their marker: a test marked from elsewhere would not run."""
+    """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run."""
     for item in items:
         for part in ("cluster", "stories"):
             if item.get_closest_marker(part) and f"mark.{part}" not in item.path.read_text():
