@@ -42,7 +42,7 @@ def test_a_seed_draws_each_training_once_and_more_work_than_fits() -> None:
     assert draw(RECORDED, SPEEDS, 7) != draw(RECORDED, SPEEDS, 8)
 
 
-def test_deadlines_know_nothing_of_work_and_of_the_order_of_arrival() -> None:
+def test_deadlines_depend_neither_on_work_nor_on_arrival() -> None:
     drawn = [job for seed in range(300) for job in draw(RECORDED, SPEEDS, seed)]
     deadlines = np.array([job.deadline for job in drawn])
     work = np.array([min(job.work, 2 * SECONDS) for job in drawn])
@@ -52,7 +52,7 @@ def test_deadlines_know_nothing_of_work_and_of_the_order_of_arrival() -> None:
     assert abs(np.corrcoef(work, number)[0, 1]) < 0.06
 
 
-def test_a_target_is_reached_on_its_recording_after_the_work_that_is_told() -> None:
+def test_targets_are_reached_after_the_stated_work() -> None:
     for seed in range(20):
         for job in draw(RECORDED, SPEEDS, seed):
             curve = RECORDED[job.name]
@@ -61,7 +61,7 @@ def test_a_target_is_reached_on_its_recording_after_the_work_that_is_told() -> N
             assert at / 50.0 == pytest.approx(job.work)
 
 
-def test_a_faster_machine_is_asked_for_more() -> None:
+def test_a_faster_machine_gets_more_work() -> None:
     slow, fast = (draw(RECORDED, dict.fromkeys(RECORDED, speed), 3) for speed in (30.0, 60.0))
     for one, other in zip(slow, fast, strict=True):
         assert (one.name, one.deadline) == (other.name, other.deadline)
@@ -69,7 +69,7 @@ def test_a_faster_machine_is_asked_for_more() -> None:
             assert other.target <= one.target
 
 
-def test_the_recordings_are_what_their_index_says_in_the_cells_of_a_worker() -> None:
+def test_the_recordings_agree_with_their_index() -> None:
     with (CURVES / "index.csv").open(newline="") as opened:
         index = {row["file"].removesuffix(".csv"): row for row in csv.DictReader(opened)}
     assert set(index) == set(TRAININGS) == {path.stem for path in CURVES.glob("*.csv")} - {"index"}
@@ -86,7 +86,7 @@ def test_the_recordings_are_what_their_index_says_in_the_cells_of_a_worker() -> 
         assert 0.001 < float(index[name]["sec_per_step"]) < 0.2
 
 
-def test_a_training_is_recorded_again() -> None:
+def test_a_recorded_training_is_reproduced() -> None:
     torch.set_num_threads(1)
     cells, seconds = record(replace(TRAININGS["cnn-quick"], batches=60))
     recorded = RECORDED["cnn-quick"]
@@ -95,7 +95,7 @@ def test_a_training_is_recorded_again() -> None:
     assert seconds > 0
 
 
-def test_in_virtual_time_the_five_seeds_are_worth_showing() -> None:
+def test_all_five_seeds_show_a_difference_in_virtual_time() -> None:
     """What a live run of minutes should come to, on any machine: the demo's own seeds, none left out."""
     played = [play(("fifo", "triage"), seed) for seed in range(1, 6)]
     for most, *met in played:
@@ -124,7 +124,7 @@ def test_the_demo_prints_what_its_figures_show(met: dict[str, int], words: str) 
     assert words in told
 
 
-def test_the_first_batches_of_a_process_do_not_count_as_its_speed() -> None:
+def test_the_first_batches_do_not_count_towards_throughput() -> None:
     def report(batches: int, busy: float) -> Report:
         return Report("a", 1, 1, 1, batches, busy, ())
 

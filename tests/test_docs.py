@@ -143,7 +143,7 @@ def test_yaml_is_a_bundle_that_can_be_read(where: str, text: str, tmp_path: Path
     assert BundleSpec.from_dict(read.to_dict(), tmp_path) == read
 
 
-def test_the_readme_s_bundle_says_what_it_seems_to() -> None:
+def test_the_readme_s_bundle_is_read_as_intended() -> None:
     [(_, text)] = [block for block in blocks("yaml") if block[0].startswith("README.md")]
     job = yaml.safe_load(text)["jobs"]
     assert [parse(job[name]["target"]) for name in ("vit", "cnn")] == [LossTarget("loss", 0.35), BatchTarget(2000)]
@@ -183,7 +183,7 @@ LINES = list(commands())
 
 
 @pytest.mark.parametrize(("where", "line"), [pair for pair in LINES if "lightning-core " in pair[1]])
-def test_commands_are_understood(where: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_valid(where: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "lightning-core-learning" in line:
         return
     monkeypatch.chdir(tmp_path)

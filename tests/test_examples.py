@@ -30,7 +30,7 @@ LONG = ("lstm", "vit")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG)) for name in sorted(MODELS)]
 )
-def test_a_digit_model_reads_nine_of_ten(name: str) -> None:
+def test_a_digit_model_recognises_nine_of_ten_digits(name: str) -> None:
     torch.set_num_threads(1)
     pl.seed_everything(1, verbose=False)
     model, data = MODELS[name](), Digits()
@@ -41,13 +41,13 @@ def test_a_digit_model_reads_nine_of_ten(name: str) -> None:
     assert result["test_accuracy"] > 0.9
 
 
-def test_the_plain_script_ends_when_its_loss_is_low_enough() -> None:
+def test_the_plain_script_ends_at_its_target() -> None:
     trainer = train.main(["--loss", "1.5", "--deadline", "60s", "--pool", "local"])
     assert 10 <= trainer.global_step < 1000
 
 
 @pytest.mark.cluster
-def test_the_bundle(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_bundle_runs(cluster: Cluster, tmp_path: Path) -> None:
     summary = Bundle.from_file(ROOT / "examples" / "digits" / "bundle.yaml").run(run_dir=tmp_path, cluster=cluster)
     assert {job.name for job in summary.jobs} == {"cnn", "lstm"}
     assert all(job.batches > 100 for job in summary.jobs)
@@ -74,7 +74,7 @@ def test_a_language_model_is_trained_on_nodes_that_come_and_go(tmp_path: Path) -
 
 
 @pytest.mark.cluster
-def test_the_demo(local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_runs(local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "--training",
         "cnn-quick",

@@ -87,7 +87,7 @@ def test_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
     assert all(loss > 0 for loss in cells.values())
 
 
-def test_memory_is_given_back_on_release(tmp_path: Path) -> None:
+def test_memory_is_freed_on_release(tmp_path: Path) -> None:
     """A job that is granted no device saves and leaves; what it held on the device is free."""
     from lightning_core.callbacks.control.fit_signals import JobReleased
 
@@ -141,7 +141,7 @@ def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) ->
         assert len(History.read(journal).jobs) == 2
 
 
-def test_a_part_of_a_gpu_is_held_by_pausing() -> None:
+def test_a_share_of_a_gpu_is_kept_by_pausing() -> None:
     """Nobody else is there, and still it uses no more than it was granted."""
     script = Script(Grant("job", 1, 0.4, (0,), Reason("on_ramp", (0.4, 60.0)), True))
     core = LaunchedCallback("job", BatchTarget(10**9), client=script, devices=(0,), growth=0.0)

@@ -82,7 +82,7 @@ def test_jobs_are_submitted_from_a_file(client: Pool, tmp_path: Path) -> None:
     assert [job.name for job in client.jobs()] == ["train", "new"]
 
 
-def test_logs(client: Pool) -> None:
+def test_logs_are_returned(client: Pool) -> None:
     with pytest.raises(NotOnThisMachineError, match="a script prints in its own shell"):
         next(client.logs("train"))
     log = client.folder / "jobs" / "train" / "log.txt"

@@ -25,7 +25,7 @@ def loaded(code: str) -> set[str]:
     return set(told.stdout.split())
 
 
-def test_the_promised_names_are_there() -> None:
+def test_the_public_names_exist() -> None:
     assert NAMES == ["BatchTarget", "Bundle", "Job", "LightningCoreError", "LossTarget", "Pool", "Verdict"]
     assert set(NAMES) <= set(dir(lightning_core))
     assert all(getattr(lightning_core, name).__name__ == name for name in NAMES)
@@ -47,7 +47,7 @@ def test_a_name_imports_neither_ray_nor_torch_nor_lightning(name: str) -> None:
     assert not loaded(f"from lightning_core import {name}") & set(HEAVY)
 
 
-def test_type_checkers_are_told_of_the_same_modules() -> None:
+def test_type_checkers_see_the_same_modules() -> None:
     tree = ast.parse(Path(lightning_core.__file__).read_text())
     told = {
         alias.name: node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names

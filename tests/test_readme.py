@@ -60,7 +60,7 @@ def batches_in(run_dir: Path, job: str) -> int:
         return 0
 
 
-def test_the_commands_on_a_bundle(shell: Shell) -> None:
+def test_the_readme_s_commands_on_a_bundle_run(shell: Shell) -> None:
     plan, run, resume, report, why, replay = lines()
     jobs = {name: JOB | {"target": {"batches": many}} for name, many in (("cnn", 60), ("vit", 400))}
     (shell.home / "bundle.yaml").write_text(json.dumps({"policy": "fifo", "jobs": jobs}))

@@ -32,15 +32,15 @@ def promised() -> Iterator[tuple[str, str]]:
                         yield f"{path.relative_to(ROOT)}::{node.name}", ast.literal_eval(row)
 
 
-def test_every_promise_that_a_test_names_has_words() -> None:
+def test_every_promise_named_by_a_test_is_described() -> None:
     assert {row for _, row in promised()} <= ROWS.keys()
 
 
-def test_the_table_is_what_the_record_says() -> None:
+def test_the_table_agrees_with_the_record() -> None:
     assert TABLE.read_text() == written(read(RECORD))
 
 
-def test_every_test_in_the_record_is_there_and_names_its_rows() -> None:
+def test_every_recorded_test_exists_and_names_its_rows() -> None:
     there = set(promised())
     for test, outcome in read(RECORD).items():
         for row in outcome["rows"]:
@@ -63,11 +63,11 @@ def outcome(result: str) -> Outcome:
         (Row("w", "no", applies=False), ["passed"], "does not apply"),
     ],
 )
-def test_one_word_for_a_row(row: Row, results: list[str], word: str) -> None:
+def test_the_result_of_a_row(row: Row, results: list[str], word: str) -> None:
     assert result_of(row, [outcome(result) for result in results]) == word
 
 
-def test_the_worst_of_a_test_s_parameters_counts(tmp_path: Path) -> None:
+def test_the_worst_result_of_a_test_s_parameters_counts(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     record.write_text(json.dumps({"tests/old.py::test_old": outcome("passed")}))
     plugin = Promises(record)

@@ -92,7 +92,7 @@ def dangers(code: str) -> Iterator[str]:
 
 
 @pytest.mark.promise("S3", "S4", "S5")
-def test_nothing_of_ours_unpickles_or_evaluates() -> None:
+def test_the_package_neither_unpickles_nor_evaluates() -> None:
     files = [path for folder in ("lightning_core", "callbacks", "examples", "benchmarks")
              for path in ROOT.glob(f"{folder}/**/*.py")]  # fmt: skip
     assert len(files) > 100
@@ -125,7 +125,7 @@ def test_nothing_of_ours_unpickles_or_evaluates() -> None:
         "from lightning.pytorch.cli import instantiate_class\ninstantiate_class((), config)",
     ],
 )
-def test_what_is_looked_for_would_be_found(code: str) -> None:
+def test_the_search_finds_each_forbidden_call(code: str) -> None:
     assert len(list(dangers(code))) == 1
 
 
@@ -139,7 +139,7 @@ def test_what_is_looked_for_would_be_found(code: str) -> None:
         "import json\njson.load(file)",
     ],
 )
-def test_what_is_harmless_is_not_found(code: str) -> None:
+def test_the_search_ignores_harmless_calls(code: str) -> None:
     assert not list(dangers(code))
 
 
@@ -177,7 +177,7 @@ def told(words: str) -> tuple[Scheduler, History]:
 
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("words", WORDS)
-def test_a_terminal_gets_words_alone(words: str, tmp_path: Path) -> None:
+def test_terminals_get_plain_text_only(words: str, tmp_path: Path) -> None:
     from rich.console import Console
 
     from lightning_core.view.board import Board
@@ -202,7 +202,7 @@ def test_a_terminal_gets_words_alone(words: str, tmp_path: Path) -> None:
 
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("words", WORDS)
-def test_a_report_and_a_picture_get_words_alone(words: str, tmp_path: Path) -> None:
+def test_reports_and_pictures_contain_plain_text_only(words: str, tmp_path: Path) -> None:
     from lightning_core.report.page import page
     from lightning_core.report.picture import draw
 
@@ -224,7 +224,7 @@ def test_a_report_and_a_picture_get_words_alone(words: str, tmp_path: Path) -> N
 
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("words", WORDS)
-def test_the_lines_of_a_log_steer_no_terminal(words: str) -> None:
+def test_lines_of_a_log_cannot_control_the_terminal(words: str) -> None:
     shown = clean_lines(f"before\n{words}\n\tafter\n")
     assert shown.startswith("before\n")
     assert shown.endswith("\n\tafter\n")
@@ -233,7 +233,7 @@ def test_the_lines_of_a_log_steer_no_terminal(words: str) -> None:
 
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("words", WORDS)
-def test_an_error_is_one_line_of_words(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_of_plain_text(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from lightning_core.cli.main import main
 
     with pytest.raises(BundleError) as caught:
@@ -250,7 +250,7 @@ def test_an_error_is_one_line_of_words(words: str, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.promise("S8")
-def test_no_table_is_written_for_a_spreadsheet() -> None:
+def test_no_output_is_a_spreadsheet() -> None:
     for path in ROOT.glob("lightning_core/**/*.py"):
         assert not re.search(r"csv\.(writer|DictWriter)", path.read_text()), "cells must not begin with = + - @"
 
@@ -260,7 +260,7 @@ def test_no_table_is_written_for_a_spreadsheet() -> None:
 
 @pytest.mark.promise("S7", "F16")
 @pytest.mark.parametrize("name", ["a", "vit-2.b_c", "7", "x" * 63, "contest", "null", "com"])
-def test_a_name(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     assert check_name(name) == name
 
 
@@ -271,7 +271,7 @@ def test_a_name(name: str) -> None:
      "a.", "CON", "con", "nul.txt", "Lpt1", "aux.tar.gz", "<script>", "j\u043eb", "\uff41", "a\u0301", "\u2170", "~",
      "$HOME", "a:b", "*", 7, None, True, ["a"]],
 )  # fmt: skip
-def test_no_name(name: object) -> None:
+def test_invalid_names_are_refused(name: object) -> None:
     assert not is_name(name)
     with pytest.raises(ValueError, match="invalid job name") as caught:
         check_name(name)
@@ -283,7 +283,7 @@ def test_no_name(name: object) -> None:
 @pytest.mark.parametrize(
     "place", ["", "jobs", "jobs/a", "jobs/a/spec.json", "jobs/a/checkpoints", "jobs/a/checkpoints/1", "journal.db"]
 )
-def test_nothing_is_written_through_a_link(tmp_path: Path, place: str) -> None:
+def test_links_are_never_written_through(tmp_path: Path, place: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     link = tmp_path / "run" / place
@@ -294,7 +294,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, place: str) -> None:
     assert not list(elsewhere.iterdir())
 
 
-def test_links_of_a_job_s_own_are_its_business(tmp_path: Path) -> None:
+def test_links_that_a_job_makes_are_kept(tmp_path: Path) -> None:
     own = tmp_path / "jobs" / "a" / "lightning_logs"
     own.mkdir(parents=True)
     (own / "last.ckpt").symlink_to("epoch=1.ckpt")
@@ -319,7 +319,7 @@ def open_to_all() -> Iterator[None]:
 
 @pytest.mark.promise("S2")
 @pytest.mark.usefixtures("open_to_all")
-def test_what_is_made_is_the_user_s_alone(tmp_path: Path) -> None:
+def test_new_files_are_readable_by_the_user_only(tmp_path: Path) -> None:
     check_folder(tmp_path / "run")
     assert mode(tmp_path / "run") == 0o700
     with owner_only():
@@ -333,7 +333,7 @@ def test_what_is_made_is_the_user_s_alone(tmp_path: Path) -> None:
 
 @pytest.mark.promise("S2")
 @pytest.mark.usefixtures("open_to_all")
-def test_the_spec_of_a_run_is_the_user_s_alone(tmp_path: Path) -> None:
+def test_the_spec_of_a_run_is_readable_by_the_user_only(tmp_path: Path) -> None:
     from lightning_core.run.run_folder import new_run_dir, write_spec
 
     job = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"batches": 1}}
@@ -349,7 +349,7 @@ def test_the_spec_of_a_run_is_the_user_s_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("S11")
-def test_a_secret_is_not_shown() -> None:
+def test_secrets_are_not_shown() -> None:
     def bundle(value: object, job: str = "token-classification") -> Bundle:
         model = {
             "class_path": "tests.tiny.Line",
@@ -381,7 +381,7 @@ def test_a_secret_is_not_shown() -> None:
 
 
 @pytest.mark.promise("S10")
-def test_malicious_uploads_are_ruled_out() -> None:
+def test_malicious_releases_are_excluded() -> None:
     from packaging.requirements import Requirement
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -394,7 +394,7 @@ def test_malicious_uploads_are_ruled_out() -> None:
 
 
 @pytest.mark.promise("S10")
-def test_the_lock_is_whole_and_agrees_with_what_is_asked_for() -> None:
+def test_the_lock_file_is_complete_and_agrees_with_the_requirements() -> None:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
     from packaging.version import Version
@@ -431,7 +431,7 @@ except Exception as error:
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("mode", ["disabled", "DISABLED", "none"])
-def test_no_ray_of_ours_is_without_a_token(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_ray_that_is_started_has_a_token(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lightning_core.cloud import ray_cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
@@ -441,7 +441,7 @@ def test_no_ray_of_ours_is_without_a_token(mode: str, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.promise("S1")
-def test_a_ray_that_asks_for_no_token_is_taken_down_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_without_token_authentication_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray looks at its mode once, when it is imported."""
     from lightning_core.cloud import ray_cluster
 
@@ -456,7 +456,7 @@ def test_a_ray_that_asks_for_no_token_is_taken_down_again(tmp_path: Path, monkey
 
 
 @pytest.mark.promise("S1")
-def test_a_cluster_without_a_token_is_warned_of(
+def test_a_cluster_without_a_token_is_warned_about(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from lightning_core.cluster import cluster
@@ -473,7 +473,7 @@ def test_a_cluster_without_a_token_is_warned_of(
 
 @pytest.mark.cluster
 @pytest.mark.promise("S1")
-def test_strangers_are_kept_out(local_ray: None, record_property: Callable[[str, object], None]) -> None:
+def test_other_users_have_no_access(local_ray: None, record_property: Callable[[str, object], None]) -> None:
     import psutil
     import ray
 
@@ -512,7 +512,7 @@ def test_strangers_are_kept_out(local_ray: None, record_property: Callable[[str,
 
 @pytest.mark.cluster
 @pytest.mark.promise("S2")
-def test_the_token_is_nowhere_and_a_run_is_the_user_s_alone(
+def test_the_token_does_not_leak_and_a_run_is_private(
     cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import psutil

@@ -111,7 +111,7 @@ def test_no_page_loads_anything_from_another_host(site: Site) -> None:
 
 
 @pytest.mark.debian
-def test_every_page_is_shown_completely(site: Site, tmp_path: Path) -> None:
+def test_every_page_fits_the_screen(site: Site, tmp_path: Path) -> None:
     chromium = debian("chromium")
     command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
                "--window-size=1500,1000", "--timeout=120000", "--virtual-time-budget=120000", "--dump-dom",

@@ -69,7 +69,7 @@ def python(wheel: Path, tmp_path: Path) -> Python:
 HIDDEN = "import sys; sys.modules.update(dict.fromkeys({names}))"
 
 
-def test_every_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_has_every_package_and_nothing_else(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert {str(Path(name).parent).replace("/", ".") for name in names} == set(listed)
@@ -126,7 +126,7 @@ def test_the_environment_joins_the_trainers_of_both_packages(package: str, pytho
     assert job.batches >= 20
 
 
-def test_a_trainer_of_the_other_package_takes_the_callback_in_a_list_alone(python: Python) -> None:
+def test_a_trainer_of_the_other_package_takes_the_callback_in_a_list_only(python: Python) -> None:
     code = (
         "import pytorch_lightning as pl; from lightning_core import BatchTarget;"
         "from lightning_core.callbacks import CoreCallback; one = CoreCallback('a', '1m', BatchTarget(3));"
@@ -171,7 +171,7 @@ def test_commands_without_extras_work_or_name_the_extra(words: str, code: int, t
 
 
 @pytest.mark.parametrize("missing", ["torch", "lightning"])
-def test_the_callback_without_its_extra_says_which(missing: str, python: Python) -> None:
+def test_the_callback_without_its_extra_names_it(missing: str, python: Python) -> None:
     done = python("-c", "from lightning_core.callbacks import CoreCallback", without=(missing,))
     assert done.stderr.splitlines()[-1] == (
         f"ModuleNotFoundError: lightning_core.callbacks needs {missing}, which is not installed:"
@@ -179,7 +179,7 @@ def test_the_callback_without_its_extra_says_which(missing: str, python: Python)
     )
 
 
-def test_the_other_project_of_that_import_name_is_warned_of(python: Python) -> None:
+def test_the_other_project_of_that_import_name_is_warned_about(python: Python) -> None:
     other = python.site / "lightning_core-0.5.7.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.2\nName: lightning-core\nVersion: 0.5.7\n")

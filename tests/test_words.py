@@ -74,12 +74,12 @@ def banned_in(text: str) -> set[str]:
 PATHS = list(files())
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_the_checked_files_are_found() -> None:
     assert len(PATHS) > 200
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, ""])
-def test_no_word_of_the_old_dialect(folder: str) -> None:
+def test_no_banned_words(folder: str) -> None:
     found = []
     for path in PATHS:
         name = str(path.relative_to(ROOT))
@@ -90,7 +90,7 @@ def test_no_word_of_the_old_dialect(folder: str) -> None:
     assert not found, "\n".join(found)
 
 
-def test_what_is_allowed_occurs() -> None:
+def test_every_exception_still_occurs() -> None:
     for name, words in ALLOWED.items():
         assert (ROOT / name).exists(), name
         gone = set(words) - banned_in((ROOT / name).read_text())

@@ -36,14 +36,14 @@ def best_by_trying(work: FloatArray, deadline: FloatArray) -> int:
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
-def test_the_ceiling_is_what_the_best_of_all_sets_meets(pool: list[Recording], kind: str) -> None:
+def test_the_ceiling_is_the_best_of_all_sets(pool: list[Recording], kind: str) -> None:
     for seed in range(4):
         bundle = draw(pool, 7, pure=False, kind=kind, seed=seed)
         deadline = np.array([one.job.deadline for one in bundle.jobs])
         assert bundle.ceiling == best_by_trying(bundle.work, deadline)
 
 
-def test_the_work_of_each_job_is_what_it_takes_alone(pool: list[Recording]) -> None:
+def test_the_work_of_each_job_is_its_time_alone(pool: list[Recording]) -> None:
     """The scheduler notices a target exactly when the bundle says that it is reached, and never an impossible one."""
     for seed in range(3):
         bundle = draw(pool, 6, pure=True, kind="load 1.2", seed=seed)
@@ -58,7 +58,7 @@ def test_the_work_of_each_job_is_what_it_takes_alone(pool: list[Recording]) -> N
                 assert alone.verdict == "missed"
 
 
-def test_a_bundle_is_drawn_the_same_again_and_by_its_rules(pool: list[Recording]) -> None:
+def test_a_bundle_is_drawn_reproducibly_and_by_its_rules(pool: list[Recording]) -> None:
     for kind in sorted(set(KINDS)):
         one, again = (draw(pool, 12, pure=True, kind=kind, seed=5) for _ in range(2))
         assert [a.job for a in one.jobs] == [b.job for b in again.jobs]
@@ -69,7 +69,7 @@ def test_a_bundle_is_drawn_the_same_again_and_by_its_rules(pool: list[Recording]
         assert np.isinf(one.work).any()
 
 
-def test_terms_are_short_middle_and_long_as_two_six_two(pool: list[Recording]) -> None:
+def test_deadlines_are_short_medium_and_long_in_a_ratio_of_two_six_two(pool: list[Recording]) -> None:
     """The long ones are easier: of the last fifth by deadline all can be done, of the rest not all."""
     possible = []
     for seed in range(8):
@@ -80,7 +80,7 @@ def test_terms_are_short_middle_and_long_as_two_six_two(pool: list[Recording]) -
     assert share_possible[-4:].mean() > share_possible[:4].mean()
 
 
-def test_cells_are_of_equal_size_in_data_however_the_log_was_written() -> None:
+def test_cells_cover_equal_numbers_of_batches() -> None:
     """A hundred single steps and then every 500th: the first hundred are one cell."""
     steps = np.concatenate([np.arange(1.0, 101.0), np.arange(500.0, 200_001.0, 500.0)])
     [cut] = recordings([Curve("a", "cv", "a", "a", steps, 1.0 / np.sqrt(steps))])
@@ -90,7 +90,7 @@ def test_cells_are_of_equal_size_in_data_however_the_log_was_written() -> None:
     assert cut.smooth[-1] == pytest.approx(cut.loss[-WINDOW:].mean())
 
 
-def test_no_result_is_of_a_family_on_which_something_was_tuned(tmp_path: Path) -> None:
+def test_results_use_no_family_that_was_used_for_tuning(tmp_path: Path) -> None:
     step = np.arange(1, 201)
     for task in ("hopper-medium-v0", "new_task"):
         rows = "\n".join(f"{s},{1 / s**0.5:.6f}" for s in step.tolist())
@@ -101,7 +101,7 @@ def test_no_result_is_of_a_family_on_which_something_was_tuned(tmp_path: Path) -
     assert [one.curve.task for one in reporting(tmp_path)] == ["new_task"]
 
 
-def test_nobody_is_above_the_ceiling_and_the_bundles_are_the_same_for_all(pool: list[Recording]) -> None:
+def test_no_policy_is_above_the_ceiling_and_all_play_the_same_bundles(pool: list[Recording]) -> None:
     cell = Cell(4, False)
     rows = {"edf": Contender("edf", estimator="log_time"), "triage": Contender("triage"), "twin": Contender("triage")}
     results = play(pool, {cell: 3}, rows, processes=1)
@@ -124,7 +124,7 @@ def played(*met: int) -> list[Played]:
     return [Played(m, 4, 0, 0, 0.0) for m in met]
 
 
-def test_shares_errors_and_who_is_behind() -> None:
+def test_shares_their_errors_and_comparisons() -> None:
     results = {
         Cell(5, False): {"a": played(2, 2, 3, 3), "b": played(2, 2, 3, 3)},
         Cell(5, True): {"a": played(1, 1, 1, 1), "b": played(2, 1, 2, 2)},
@@ -147,7 +147,7 @@ def test_holm_corrects_for_all_comparisons_together() -> None:
     assert sure[5, "d"] == pytest.approx(0.5)
 
 
-def test_trials_begin_with_the_defaults_and_are_as_many_for_all() -> None:
+def test_trials_begin_with_the_defaults_and_are_equal_in_number() -> None:
     for policy, space in SPACES.items():
         found = trials(policy, 6, seed=1)
         assert found[0] == {}

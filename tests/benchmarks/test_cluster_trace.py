@@ -53,7 +53,7 @@ def write(path: Path, header: list[object] | list[str], rows: list[list[object]]
         csv.writer(file).writerows([header, *rows])
 
 
-def test_the_largest_trace_and_the_rates_of_all_its_models(folder: Path) -> None:
+def test_every_model_of_the_largest_trace_has_throughputs(folder: Path) -> None:
     trace, throughputs = find(folder)
     assert (trace.name, throughputs.name) == ("large.csv", "throughputs_B")
     jobs = read(trace, throughputs)
@@ -72,21 +72,21 @@ def test_the_largest_trace_and_the_rates_of_all_its_models(folder: Path) -> None
 
 
 @pytest.mark.skipif(not TRACES.exists(), reason="the traces are not here")
-def test_the_bounds_of_the_cluster_s_trace_are_those_of_its_sources() -> None:
+def test_the_trace_agrees_with_its_published_bounds() -> None:
     jobs = read(*find(TRACES))
     assert len(jobs) == 195
     assert round(100 * fraction_in_reach(jobs, 64), 1) == 92.8
     assert round(100 * fraction_as_asked(jobs), 1) == 51.8
 
 
-def test_restarts_cost_from_25_to_250_seconds_by_the_size_of_the_model() -> None:
+def test_restarts_cost_25_to_250_seconds_by_model_size() -> None:
     cost = {model: Wanted("a", model, 0, 1, 1, 1, {1: 1.0}).restart for model in [*PARAMETERS, "unheard of"]}
     assert min(cost.values()) == 25
     assert max(cost.values()) == cost["bert"] == 250
     assert cost["imagenet"] < cost["unheard of"] < cost["vgg16"]
 
 
-def test_a_trace_is_repeated_one_after_the_other_the_same_each_time() -> None:
+def test_a_trace_is_repeated_identically() -> None:
     jobs = synthetic(20)
     many = repeated(jobs, 50)
     assert many == repeated(jobs, 50)
@@ -96,7 +96,7 @@ def test_a_trace_is_repeated_one_after_the_other_the_same_each_time() -> None:
     assert repeated(jobs, 5) == jobs[:5]
 
 
-def test_nobody_is_above_the_bound_and_all_is_counted() -> None:
+def test_no_policy_is_above_the_bound_and_all_jobs_are_counted() -> None:
     jobs = synthetic(24)
     rows = {name: row for name, row in contenders().items() if name != "ours, idle spent"}
     played = play_all(jobs, 16, rows, 120.0, 100 * fraction_in_reach(jobs, 16))
@@ -111,7 +111,7 @@ def test_nobody_is_above_the_bound_and_all_is_counted() -> None:
         play_all(jobs[:1], 16, {"FIFO": rows["FIFO"]}, 120.0, 0.0)
 
 
-def test_what_a_lone_job_takes_is_what_its_rates_say() -> None:
+def test_a_single_job_takes_the_time_given_by_its_throughputs() -> None:
     one = Wanted("a", "ncf", 0.0, 7200.0, 3600, 2, {1: 1.0, 2: 1.5, 4: 2.0})
     fixed = play([one], 4, Contender("fifo"))
     assert fixed.device_hours == pytest.approx(2 * 3600 / 1.5 / 3600)
@@ -120,7 +120,7 @@ def test_what_a_lone_job_takes_is_what_its_rates_say() -> None:
     assert ours.device_hours == pytest.approx(1.0)
 
 
-def test_a_round_is_timed() -> None:
+def test_rounds_are_timed() -> None:
     assert 0 < round_ms(10, 8, crowded=True, repeats=2) < 1000
 
 
@@ -131,7 +131,7 @@ def job(left: float, deadline: float, *throughputs: float, holds: int = 0, move:
     return Known(left, holds, 0.0, move, tuple(2**k for k in range(len(throughputs))), throughputs, deadline)
 
 
-def test_slots_are_filled_progressively() -> None:
+def test_progressive_filling_of_slots() -> None:
     slots = Slots(0.0, 4)
     assert slots.reserve_min(job(100, 100, 1, 1.9, 3), 0.0) == [(0.0, 100.0, 1)]
     way: Any = slots.reserve_min(job(150, 100, 1, 1.9, 3), 0.0)
@@ -155,7 +155,7 @@ def test_an_admitted_job_keeps_its_guarantee() -> None:
     assert played.moves == 0
 
 
-def test_what_is_left_goes_where_it_saves_most() -> None:
+def test_spare_devices_go_where_they_save_the_most_time() -> None:
     sizes = [1, 1]
     what = [job(100, 1000, 1.0, 1.2), job(100, 1000, 1.0, 1.9)]
     ElasticFlowLike._spend(what, [0, 1], sizes, 1, 0.0)
@@ -177,7 +177,7 @@ def test_what_is_left_goes_where_it_saves_most() -> None:
         ([80, 40], True, [0.6, 0.2]),  # as little is missing as can be
     ],
 )
-def test_gavel_s_programme(work: list[float], relaxed: bool, least: list[float]) -> None:
+def test_gavel_s_linear_program(work: list[float], relaxed: bool, least: list[float]) -> None:
     """One device, 100 s left for both: the parts of the time sum to 1."""
     found = Gavel(relaxed)._linear_program(np.array(work, float), np.full(2, 100.0), np.array([1, 1]), 1)
     assert found.sum() == pytest.approx(1.0)
@@ -185,7 +185,7 @@ def test_gavel_s_programme(work: list[float], relaxed: bool, least: list[float])
     assert np.all(found <= 1 + 1e-9)
 
 
-def test_gavel_gives_time_in_rounds() -> None:
+def test_gavel_shares_time_in_rounds() -> None:
     """Two jobs of a whole pool each that both need half of the time: each has its turns, and both are in time."""
     jobs = [Wanted(name, "cifar10", 0.0, 9000.0, 3600, 2, {2: 1.0}) for name in ("a", "b")]
     played = play(jobs, 2, Contender(Gavel))

@@ -75,7 +75,7 @@ def test_each_row_sees_the_first_cells_of_its_recording_and_no_more() -> None:
         assert seen == list(zip(recording.position[:n].tolist(), recording.loss[:n].tolist(), strict=True))
 
 
-def test_errors_of_the_loss_ahead_by_hand() -> None:
+def test_errors_of_later_losses_equal_values_worked_by_hand() -> None:
     long, short = np.full(600, 4.0), np.full(200, 8.0)
     long[495:500] = 1.0, 2.0, 3.0, 2.0, 2.0  # the five cells that end at the 500th: 2
     short[195:] = 0.5
@@ -86,12 +86,12 @@ def test_errors_of_the_loss_ahead_by_hand() -> None:
     np.testing.assert_allclose(errors[:, 1], [np.nan, np.nan, 1.0, 1.0, 1.0, 1.0])
 
 
-def test_a_power_law_is_forecast_by_who_knows_only_power_laws() -> None:
+def test_power_law_methods_forecast_a_power_law() -> None:
     errors = loss_errors(partial(LeastSquares, gamma=1.0), [recorded(falling(600))])
     assert errors.max() < 0.01  # the truth is a mean over five cells
 
 
-def test_targets_are_reached_when_it_says_or_never() -> None:
+def test_targets_are_reached_as_recorded_or_never() -> None:
     pool = [recorded(falling(400, 0.05, seed)) for seed in range(3)] + [recorded(np.full(300, 2.0))]
     asked = questions(pool)
     assert sorted(set(asked.part)) == list(PARTS[1:])
@@ -116,7 +116,7 @@ def test_targets_are_reached_when_it_says_or_never() -> None:
     assert not real[[asked.looks[look].recording is pool[3] for look in asked.look]].any()
 
 
-def test_several_targets_of_one_row_are_asked_one_by_one() -> None:
+def test_several_targets_of_one_recording_are_forecast_separately() -> None:
     recording = recorded(falling(200, 0.05))
     looks = [Look(recording, 50, 0.25), Look(recording, 90, 0.45)]
     rows, threshold = np.array([0, 1, 0, 1, 0]), np.array([0.3, 0.35, 0.4, 0.2, 0.5])
@@ -129,13 +129,13 @@ def test_several_targets_of_one_row_are_asked_one_by_one() -> None:
         np.testing.assert_array_equal(together[k], alone.first_passage(np.array([0]), threshold[[k]])[0])
 
 
-def test_nobody_is_there_before_the_next_cell() -> None:
+def test_no_target_is_reached_before_the_next_cell() -> None:
     asked = questions([recorded(falling(200))])
     left = answers(partial(Scribe, 1.0), asked)  # forecasts a passage long ago
     np.testing.assert_allclose(left, 10.0)
 
 
-def test_marks_by_hand() -> None:
+def test_scores_equal_values_worked_by_hand() -> None:
     recording = recorded(falling(200))
     # Four jobs at position 100: the first three need 100 more batches, the last never gets there and has 300.
     asked = Questions(
@@ -157,20 +157,20 @@ def test_marks_by_hand() -> None:
     assert np.isnan(first.never)  # nothing of that kind was asked
 
 
-def test_an_error_that_never_ends_counts_as_ten() -> None:
+def test_an_infinite_error_counts_as_ten() -> None:
     asked = Questions([Look(recorded(falling(200)), 10, 0.05)], np.array([0]), np.ones(1), np.ones(1), np.ones(1))
     marks = score(asked, np.full((1, 20), np.inf), np.ones(1, np.bool_))
     assert (marks.work, marks.data, marks.data_mean, marks.drop) == (np.inf, np.inf, 10.0, 1.0)
 
 
-def test_coverage_of_what_is_easily_forecast() -> None:
+def test_coverage_of_easy_curves() -> None:
     pool = [recorded(falling(400, 0.02, seed)) for seed in range(4)]
     assert 0.8 < coverage_q90(pool) <= 1.0
     assert coverage_q90(pool, partial(Scribe, 1.0)) < 0.2  # one cell more is hardly ever enough
     assert coverage_q90(pool, partial(Scribe, 1e9)) == 1.0
 
 
-def test_nearer_counts_recordings_and_families() -> None:
+def test_closest_method_is_counted_by_recording_and_by_family() -> None:
     pool = [recorded(falling(200), family) for family in ("a", "a", "a", "b", "c", "d")]
     one = np.array([[1.0, 1.0, 3.0, 1.0, 1.0, np.nan], [np.nan] * 6])
     other = np.array([[2.0, 2.0, 2.0, 0.5, 2.0, 1.0], [1.0] * 6])
@@ -180,7 +180,7 @@ def test_nearer_counts_recordings_and_families() -> None:
     assert nothing[1:] == (0, 0)
 
 
-def test_m4_says_nothing_of_five_cells_nor_of_a_curve_that_stands_still() -> None:
+def test_m4_gives_no_forecast_for_five_cells_or_a_flat_curve() -> None:
     bank = Offline()
     recording = recorded(falling(300) + 0.5)
     feed(bank, [Look(recording, 5, 0.0), Look(recorded(np.full(200, 2.0)), 50, 0.0), Look(recording, 100, 0.0)])
@@ -194,7 +194,7 @@ def test_m4_says_nothing_of_five_cells_nor_of_a_curve_that_stands_still() -> Non
     np.testing.assert_allclose(reached[2], 2000.0, rtol=0.1)
 
 
-def test_pure_is_the_largest_domain() -> None:
+def test_the_pure_subset_is_the_largest_domain() -> None:
     domains = ["cv", "nlp", "nlp"]
     pool = [recorded(falling(200, 0.02, seed), f"t{seed}", domain) for seed, domain in enumerate(domains)]
     one = study(ONE_PASS["weighted"], pool)
@@ -204,12 +204,12 @@ def test_pure_is_the_largest_domain() -> None:
     assert one.scores["pure", 0.1] == alone.scores["mixed", 0.1] != one.scores["mixed", 0.1]
 
 
-def test_all_are_timed() -> None:
+def test_all_methods_are_timed() -> None:
     made = costs({"weighted": ONE_PASS["weighted"], "m4": Offline}, recorded(falling(200)), cells=15)
     assert 0 < 3 * made["weighted"].loss < made["m4"].loss
 
 
-def test_a_whole_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_recordings_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(2):
         rows = [f"{step},{loss}" for step, loss in enumerate(falling(400, 0.02, seed).tolist(), 1)]
         (tmp_path / f"cv__{seed}.csv").write_text("\n".join(["step,loss", *rows]) + "\n")
@@ -223,7 +223,7 @@ def test_a_whole_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "2 are shorter than 500 cells" in capsys.readouterr().out
 
 
-def test_paths_are_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_command_line_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def echo(size: Size, curves: Path, plots: Path | None) -> Figures:
         return {"full": float(size == "full"), "curves": float(curves == Path("there")), "plots": float(plots is None)}
 

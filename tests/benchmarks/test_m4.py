@@ -29,7 +29,7 @@ def test_the_first_passage_is_where_the_curve_is() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
-def test_recovers_a_synthetic_curve(alpha: float) -> None:
+def test_a_synthetic_curve_is_recovered(alpha: float) -> None:
     truth = M4(TRUTH.log_beta, 0.6, alpha, 0.3, 2.5 if alpha else 50.0)
     s = np.arange(10.0, 2000.0, 10.0)
     found = fit_m4(s, truth.predict(s))
@@ -41,7 +41,7 @@ def test_recovers_a_synthetic_curve(alpha: float) -> None:
     assert found.first_passage(threshold) == pytest.approx(5000.0, rel=0.1)
 
 
-def test_a_noisy_curve_is_extrapolated_near() -> None:
+def test_a_noisy_curve_is_extrapolated_closely() -> None:
     draw = np.random.default_rng(0)
     s = np.arange(10.0, 5000.0, 10.0)
     errors = []
@@ -51,7 +51,7 @@ def test_a_noisy_curve_is_extrapolated_near() -> None:
     assert np.sqrt(np.mean(np.square(errors))) < 0.05
 
 
-def test_refuses_what_cannot_be_fitted() -> None:
+def test_curves_that_cannot_be_fitted_are_refused() -> None:
     with pytest.raises(ValueError, match="needs at least 6 points, got 5"):
         fit_m4(np.arange(1.0, 6.0), np.arange(5.0, 0.0, -1.0))
     with pytest.raises(ValueError, match="all are 0"):

@@ -12,7 +12,7 @@ from benchmarks.market.spot import gap_closed, paired
 from benchmarks.market.spot_traces import PRICE, load, scaled
 
 
-def test_markets_of_a_folder_with_and_without_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markets_are_read_with_and_without_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.csv").write_text("hour,avail,price_p10\n" + "".join(f"{k / 2},{k % 17},0.5\n" for k in range(60)))
     (tmp_path / "b.csv").write_text("hour,avail\n" + "".join(f"{k / 2},{k % 2 * 4}\n" for k in range(60)))
     (tmp_path / "jobs.csv").write_text("job_id,ddl\n1,2\n")
@@ -35,18 +35,18 @@ def test_markets_of_a_folder_with_and_without_prices(tmp_path: Path, capsys: pyt
     assert batch.work[0] / batch.max_nodes[0] == pytest.approx(80 / 12)
 
 
-def test_without_a_folder_there_are_a_recorded_market_and_a_made_up_one(tmp_path: Path) -> None:
+def test_without_a_folder_a_recorded_and_a_synthetic_market_are_used(tmp_path: Path) -> None:
     priced, binary = load(tmp_path / "nowhere")
     assert (priced.name, priced.priced, binary.priced, binary.extreme) == ("a100", True, False, 1.0)
 
 
-def test_a_market_scaled_to_a_mean(tmp_path: Path) -> None:
+def test_a_market_can_be_scaled_to_a_mean(tmp_path: Path) -> None:
     market = scaled(load(tmp_path)[0].market, counts=5.0, prices=0.4)
     assert market.available.mean() == pytest.approx(5.0, abs=0.1)
     assert market.price.mean() == pytest.approx(0.4)
 
 
-def test_what_is_told_of_two_policies() -> None:
+def test_the_comparison_of_two_policies() -> None:
     base, ours, best = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 4.0]), np.array([3.0, 4.0, 5.0])
     assert gap_closed(ours, base, best) == pytest.approx(100 * 4 / 6)
     assert paired(ours, base) == pytest.approx((4 / 3, np.std([1, 2, 1], ddof=1) / 3**0.5))

@@ -664,7 +664,7 @@ def check_answer(row: Row, code: Any, errors: str, made: list[str]) -> None:
 
 @pytest.mark.promise("F15", "F16", "F17", "S5", "S6", "S7", "S12")
 @pytest.mark.parametrize("name", FROM_FILES)
-def test_told_from_the_files_alone(of_files: dict[str, list[Any]], name: str) -> None:
+def test_problems_of_files_are_reported_without_heavy_imports(of_files: dict[str, list[Any]], name: str) -> None:
     code, errors, made, imported = of_files[name]
     check_answer(FROM_FILES[name], code, errors, made)
     assert not imported
@@ -672,14 +672,14 @@ def test_told_from_the_files_alone(of_files: dict[str, list[Any]], name: str) ->
 
 @pytest.mark.promise("S6", "F17")
 @pytest.mark.parametrize("name", FROM_CLASSES)
-def test_told_before_anything_starts(of_classes: dict[str, list[Any]], name: str) -> None:
+def test_problems_of_classes_are_reported_before_anything_starts(of_classes: dict[str, list[Any]], name: str) -> None:
     code, errors, made, imported = of_classes[name]
     check_answer(FROM_CLASSES[name], code, errors, made)
     assert "ray" not in imported
 
 
 @pytest.mark.parametrize("missing", ["yaml", "ray", "jsonargparse", "lightning"])
-def test_what_is_not_installed_is_named_with_its_cure(tmp_path: Path, missing: str) -> None:
+def test_a_missing_package_is_named_with_the_command_to_install_it(tmp_path: Path, missing: str) -> None:
     (tmp_path / "b.yaml").write_text(jobs())
     code = f"import sys; sys.modules[{missing!r}] = None; from lightning_core.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "run", "b.yaml"]

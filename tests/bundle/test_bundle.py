@@ -37,7 +37,7 @@ def again(read: Bundle, folder: Path) -> Bundle:
     return Bundle.from_file(folder / "again.yaml")
 
 
-def test_a_file_with_everything(tmp_path: Path) -> None:
+def test_a_file_with_every_key_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("fit:\n  model: {class_path: tests.tiny.Line, init_args: {lr: 1e-3}}\n")
     (tmp_path / "b.yaml").write_text(
         textwrap.dedent("""
@@ -86,13 +86,13 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deadline", [1e-5, 0.1, 1 / 3, 3e8, 123456.789])
-def test_durations_are_written_to_the_bit(tmp_path: Path, deadline: float) -> None:
+def test_durations_round_trip_exactly(tmp_path: Path, deadline: float) -> None:
     read = Bundle((JobSpec(Job("a", deadline, BatchTarget(1), work=deadline / 7), {"model": MODEL}),), folder=tmp_path)
     assert again(read, tmp_path) == read
 
 
 @pytest.mark.parametrize(("line", "name"), [("", "my-job"), ("name: other", "other")])
-def test_a_file_of_one_job(tmp_path: Path, line: str, name: str) -> None:
+def test_a_file_of_one_job_is_read(tmp_path: Path, line: str, name: str) -> None:
     (tmp_path / "my-job.yaml").write_text(
         f"{line}\nmodel: tests.tiny.Line\ndeadline: 9m\ntarget: {{batches: 5}}\nweight: 3\n"
     )
@@ -100,7 +100,7 @@ def test_a_file_of_one_job(tmp_path: Path, line: str, name: str) -> None:
     assert spec.job == Job(name, 540.0, BatchTarget(5), weight=3.0)
 
 
-def test_a_job_for_a_pool_that_is_there(tmp_path: Path) -> None:
+def test_a_job_for_a_running_pool_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("model: tests.tiny.Line\ndeadline: 9m\ntarget: {batches: 5}\ndevices: 3\n")
     with pytest.raises(BundleError, match=r"a.yaml:4:1: devices: must be at most the pool's 2"):
         Bundle.from_file(tmp_path / "a.yaml", ExistingPool(2))
@@ -116,7 +116,7 @@ def test_a_job_for_a_pool_that_is_there(tmp_path: Path) -> None:
         ("{devices: {harbour: 1, cloud: 1}}", "pool.devices: the bundle shares harbour, cloud, the pool at /p has no"),
     ],
 )  # fmt: skip
-def test_what_the_pool_that_is_there_has_not_is_refused(tmp_path: Path, pool: str, words: str) -> None:
+def test_requests_beyond_the_running_pool_are_refused(tmp_path: Path, pool: str, words: str) -> None:
     job = "{model: tests.tiny.Line, deadline: 9m, target: {batches: 5}}"
     (tmp_path / "b.yaml").write_text(f"pool: {pool}\njobs: {{a: {job}}}\n")
     with pytest.raises(BundleError) as caught:
@@ -126,14 +126,14 @@ def test_what_the_pool_that_is_there_has_not_is_refused(tmp_path: Path, pool: st
 
 
 @pytest.mark.parametrize("pool", ["{}", "{devices: 1}", "{kind: gpu}", "{devices: 2, kind: gpu, resident: 5}"])
-def test_a_bundle_takes_the_devices_of_the_pool_that_is_there(tmp_path: Path, pool: str) -> None:
+def test_a_bundle_takes_the_devices_of_the_running_pool(tmp_path: Path, pool: str) -> None:
     job = "{model: tests.tiny.Line, deadline: 9m, target: {batches: 5}}"
     (tmp_path / "b.yaml").write_text(f"pool: {pool}\njobs: {{a: {job}}}\n")
     read = Bundle.from_file(tmp_path / "b.yaml", ExistingPool(2, "gpu", "the pool at /p"))
     assert (read.settings.devices, read.kind) == (2, "gpu")
 
 
-def test_what_jobs_have_in_common_is_merged(tmp_path: Path) -> None:
+def test_common_keys_of_jobs_are_merged(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(
         textwrap.dedent("""
         jobs:
@@ -149,7 +149,7 @@ def test_what_jobs_have_in_common_is_merged(tmp_path: Path) -> None:
     assert len(caught.value.problems) == 1
 
 
-def test_a_checkpoint_is_looked_up_beside_the_file(tmp_path: Path) -> None:
+def test_a_checkpoint_path_is_relative_to_the_file(tmp_path: Path) -> None:
     def path(ckpt: str) -> Any:
         return Bundle.from_dict(bundle(a=job(ckpt_path=ckpt)), tmp_path).jobs[0].config["ckpt_path"]
 
@@ -159,7 +159,7 @@ def test_a_checkpoint_is_looked_up_beside_the_file(tmp_path: Path) -> None:
     assert path("s3://bucket/last.ckpt") == "s3://bucket/last.ckpt"
 
 
-def test_policies_by_name() -> None:
+def test_policies_are_read_by_name() -> None:
     assert parse_policy("lara:order=edf,explore=5") == {"name": "lara", "order": "edf", "explore": 5}
     read = Bundle.from_dict(bundle()).with_policy("lara:order=edf")
     assert read.settings.policy_args == {"order": "edf"}
@@ -186,24 +186,24 @@ def test_each_policy_has_its_own_estimator_unless_the_bundle_names_one(
     assert read.with_policy("edf").settings.estimator_args == read.settings.estimator_args
 
 
-def test_arguments_of_an_estimator_that_is_not_named_are_those_of_the_policy_s_own() -> None:
+def test_estimator_arguments_without_a_name_apply_to_the_policy_s_own() -> None:
     read = Bundle.from_dict({"policy": "lara", "estimator": {"gamma": 0.8}, **bundle()})
     assert (read.settings.estimator_used, read.settings.estimator_args) == ("weighted", {"gamma": 0.8})
     with pytest.raises(BundleError, match=r"bundle: estimator: estimator posterior: .*'gamma'"):
         Bundle.from_dict({"policy": "edf", "estimator": {"gamma": 0.8}, **bundle()})
 
 
-def test_what_is_said_for_a_simulation_does_no_harm_to_a_run(tmp_path: Path) -> None:
+def test_keys_for_simulations_do_not_affect_a_run(tmp_path: Path) -> None:
     read = Bundle.from_dict(bundle(a=job(curve="before.csv", throughput=12.5)), tmp_path)
     assert read.to_dict() == Bundle.from_dict(bundle(), tmp_path).to_dict()
 
 
-def test_a_job_may_keep_checkpoints_or_none(tmp_path: Path) -> None:
+def test_checkpoints_of_a_job_can_be_turned_off(tmp_path: Path) -> None:
     for enabled in (True, False):
         Bundle.from_dict(bundle(a=job(trainer={"enable_checkpointing": enabled})), tmp_path).check()
 
 
-def test_checking_leaves_random_state_and_config_alone(tmp_path: Path) -> None:
+def test_checking_changes_neither_random_state_nor_config(tmp_path: Path) -> None:
     import torch
 
     callback = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "loss"}}
@@ -239,7 +239,7 @@ def test_differences_between_bundles(changed: dict[str, Any], lines: list[str]) 
     assert differences(old, Bundle.from_dict({"policy": "edf", **changed})) == lines
 
 
-def test_differences_go_down_to_the_value(tmp_path: Path) -> None:
+def test_differences_name_the_changed_value(tmp_path: Path) -> None:
     def read(lr: Any, patience: Any) -> Bundle:
         trainer = {"callbacks": [{"class_path": "x.Y", "init_args": {"patience": patience}}], "betas": (1, 2)}
         return Bundle.from_dict(bundle(a=job(model={**MODEL, "init_args": {"lr": lr}}, trainer=trainer)))
@@ -266,7 +266,7 @@ def at_ten(monkeypatch: pytest.MonkeyPatch, now: datetime = TEN) -> None:
     monkeypatch.setattr(jobs, "datetime", Clock)
 
 
-def test_a_point_in_time_is_settled_when_the_job_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_in_time_is_resolved_at_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_ten(monkeypatch)
     read = Bundle.from_dict(bundle(a=job(deadline="18:00", begin="2026-11-23T12:00"), b=job()))
     assert [(spec.job.deadline, spec.job.begin) for spec in read.jobs] == [(28_800.0, 7200.0), (90.0, 0.0)]
@@ -282,7 +282,7 @@ def test_a_point_in_time_is_settled_when_the_job_is_submitted(tmp_path: Path, mo
         Bundle.from_dict(bundle(a=job(deadline="10:05", begin="4m"))).submit(TEN + timedelta(minutes=2))
 
 
-def test_a_run_that_goes_on_keeps_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_ten(monkeypatch)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(bundle(a=job(deadline="18:00", begin="2026-11-23T12:00"))))
     (tmp_path / "kept.yaml").write_text(yaml.safe_dump(Bundle.from_file(tmp_path / "mine.yaml").submit(TEN).to_dict()))

@@ -50,7 +50,7 @@ def spelling(config: dict[str, Any], allow: list[str] | None = None) -> list[str
         "dill",
     ],
 )
-def test_what_runs_or_unpickles_is_refused(module: str) -> None:
+def test_classes_that_run_or_unpickle_are_refused(module: str) -> None:
     assert module in REFUSED
     for path in (f"{module}.thing", f"{module}.inner.Thing"):
         assert refusal(path)
@@ -61,7 +61,7 @@ def test_what_runs_or_unpickles_is_refused(module: str) -> None:
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("path", ["lightning.pytorch.Trainer", "torch.nn.Linear", "mine.Model", "osmosis.Model",
                                   "mine.os.Model", *(f"{module}.Thing" for module in sorted(HARMLESS))])  # fmt: skip
-def test_what_trains_or_only_computes_is_not(path: str) -> None:
+def test_harmless_classes_are_accepted(path: str) -> None:
     assert not refusal(path)
 
 
@@ -82,13 +82,13 @@ def test_what_trains_or_only_computes_is_not(path: str) -> None:
         ("mine.Model", [], False),
     ],
 )
-def test_allow_import_names_all_there_is(path: str, allow: list[str], allowed: bool) -> None:
+def test_allow_import_limits_every_class(path: str, allow: list[str], allowed: bool) -> None:
     assert bool(refusal(path, allow)) != allowed
 
 
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("where", ["model", "data", "optimizer", "trainer"])
-def test_what_is_refused_is_not_imported(where: str, tmp_path: Path) -> None:
+def test_refused_modules_are_not_imported(where: str, tmp_path: Path) -> None:
     evil = {"class_path": "antigravity.fly", "init_args": {}}  # it opens a browser when it is imported
     given = {"callbacks": [evil]} if where == "trainer" else evil
     with pytest.raises(BundleError, match=r"not imported: 'antigravity.fly' belongs to the standard library"):
@@ -97,7 +97,7 @@ def test_what_is_refused_is_not_imported(where: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("S6")
-def test_what_is_not_in_allow_import_is_not_imported(tmp_path: Path) -> None:
+def test_modules_outside_allow_import_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "never.py").write_text("raise AssertionError('imported')")
     text = {"jobs": {"a": {**JOB, "model": "never.Model"}}, "allow_import": ["tests", "lightning"]}
     with pytest.raises(BundleError, match=r"'never.Model' is not in allow_import, tests, lightning"):
@@ -109,13 +109,13 @@ def test_what_is_not_in_allow_import_is_not_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "", 7, "a..b", "a-b", "jsonargparse", "jsonargparse.set_parsing_settings"])
-def test_allow_import_is_of_names(name: Any) -> None:
+def test_allow_import_takes_names_only(name: Any) -> None:
     with pytest.raises(BundleError, match="allow_import: "):
         Bundle.from_dict({"jobs": {"a": JOB}, "allow_import": [name]})
 
 
 @pytest.mark.promise("S6")
-def test_nothing_is_built_to_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_are_checked_without_being_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "eager.py").write_text(
         "import lightning.pytorch as pl\n"
         "class Model(pl.LightningModule):\n"
@@ -130,7 +130,7 @@ def test_nothing_is_built_to_be_looked_at(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("place", EXPECTED_BASES)
-def test_every_place_has_a_base_that_is_there(place: str) -> None:
+def test_every_position_has_an_existing_base(place: str) -> None:
     found = Problems(Position("b"))
     config: dict[str, Any] = {"class_path": "torch.nn.Identity"}
     for key in reversed(place.split(".")):
@@ -140,7 +140,7 @@ def test_every_place_has_a_base_that_is_there(place: str) -> None:
     assert f"{place}.class_path: 'torch.nn.Identity' is not a " in problem
 
 
-def test_short_names_are_lightning_s_to_find_unless_imports_are_limited() -> None:
+def test_short_names_are_resolved_by_lightning_unless_imports_are_limited() -> None:
     config = {"model": {"class_path": "mine.Model"}, "trainer": {"logger": {"class_path": "CSVLogger"}}}
     assert spelling(config) == []
     [problem] = spelling(config, ["mine"])

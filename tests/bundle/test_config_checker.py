@@ -52,7 +52,7 @@ WRONG = ConfigsToCheck(
 )
 
 
-def test_it_says_what_a_check_on_the_spot_says(checker: Path) -> None:
+def test_the_checker_agrees_with_a_check_in_process(checker: Path) -> None:
     found = config_checker.ask(checker, WRONG)
     assert found == check_configs(WRONG)
     assert {problem.job for problem in found} == {1, 2, 3, 4}
@@ -68,9 +68,7 @@ def test_a_bundle_s_problems_keep_their_lines(checker: Path, tmp_path: Path) -> 
         Bundle.from_file(path).check(local=False, check=partial(config_checker.ask, checker))
 
 
-def test_each_request_sees_the_modules_as_they_are_then(
-    checker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_request_imports_the_modules_anew(checker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = tmp_path / "mine_checked.py"
     asked = ConfigsToCheck([config("mine_checked.Model")], [str(tmp_path)])
@@ -81,7 +79,7 @@ def test_each_request_sees_the_modules_as_they_are_then(
     assert "mine_checked" not in sys.modules
 
 
-def test_a_module_that_ends_the_process_that_imports_it_ends_no_checker(checker: Path, tmp_path: Path) -> None:
+def test_a_module_that_exits_on_import_does_not_end_the_checker(checker: Path, tmp_path: Path) -> None:
     (tmp_path / "hostile_checked.py").write_text("import os\nif os.environ.get('SPARE') is None: os._exit(7)\n")
     os.environ["SPARE"] = "me"  # the check falls back to this process, which is to live
     try:
@@ -92,11 +90,11 @@ def test_a_module_that_ends_the_process_that_imports_it_ends_no_checker(checker:
     assert config_checker.ask(checker, ConfigsToCheck([config("tests.tiny.Line")], [str(ROOT)])) == []
 
 
-def test_where_no_checker_listens_the_check_is_done_on_the_spot(tmp_path: Path) -> None:
+def test_without_a_checker_the_check_is_done_in_process(tmp_path: Path) -> None:
     assert config_checker.ask(tmp_path / "nothing", WRONG) == check_configs(WRONG)
 
 
-def test_it_ends_with_the_process_that_started_it() -> None:
+def test_the_checker_ends_with_the_process_that_started_it() -> None:
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         path = Path(folder) / "checker"
         code = (

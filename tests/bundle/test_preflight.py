@@ -36,7 +36,7 @@ def unsendable() -> Iterator[tuple[Any, str]]:
 
 
 @pytest.mark.parametrize(("value", "kind"), unsendable())
-def test_what_cannot_be_sent_is_named_by_its_path(value: Any, kind: str) -> None:
+def test_unpicklable_objects_are_named_by_their_path(value: Any, kind: str) -> None:
     config = {"model": {"class_path": "tests.tiny.Line", "init_args": {"parts": [1, {"lock": value}]}}}
     words = (
         f"model.init_args.parts[1].lock: {kind} cannot be sent to the worker; describe it by class_path and init_args"
@@ -55,7 +55,7 @@ def test_a_bundle_is_a_mapping(content: Any) -> None:
         Bundle.from_dict(content)
 
 
-def test_a_bundle_of_specs_has_jobs_of_different_names() -> None:
+def test_duplicate_job_names_are_refused() -> None:
     spec = JobSpec(Job("a", 9.0, BatchTarget(1)), {"model": {"class_path": "tests.tiny.Line"}})
     with pytest.raises(BundleError, match="jobs: 'a' is there twice"):
         Bundle((spec, spec))
@@ -88,7 +88,7 @@ def saved(path: Path, **more: Any) -> bytes:
     return path.read_bytes()
 
 
-def test_a_sound_checkpoint_is_accepted(tmp_path: Path) -> None:
+def test_a_valid_checkpoint_is_accepted(tmp_path: Path) -> None:
     import lightning.pytorch as pl
 
     from tests.tiny import QUIET, Line, Points
@@ -99,14 +99,14 @@ def test_a_sound_checkpoint_is_accepted(tmp_path: Path) -> None:
     assert problems_of(tmp_path / "last.ckpt") == []
 
 
-def test_a_truncated_checkpoint(tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     path.write_bytes(saved(path)[:40000])
     [problem] = problems_of(path)
     assert problem == f"bundle: jobs.a.ckpt_path: checkpoint {path} is truncated (40,000 bytes): its end is missing"
 
 
-def test_a_flipped_bit_in_a_checkpoint(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     content = bytearray(saved(path))
     content[len(content) // 2] ^= 1
@@ -123,13 +123,13 @@ def test_a_checkpoint_with_code_is_refused_unread(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     torch.save({"weights": torch.zeros(1)}, tmp_path / "last.ckpt")
     [problem] = problems_of(tmp_path / "last.ckpt")
     assert problem.endswith("last.ckpt is not a checkpoint of Lightning: it has no 'state_dict'")
 
 
-def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_as_a_checkpoint_is_refused(tmp_path: Path) -> None:
     [problem] = problems_of(tmp_path)
     assert "cannot be read: " in problem
 
@@ -175,7 +175,7 @@ def test_gpus_are_counted_without_torch(
     assert preflight.gpus_here() == count
 
 
-def test_a_run_s_folder_must_take_files(tmp_path: Path) -> None:
+def test_an_unwritable_run_folder_is_refused(tmp_path: Path) -> None:
     preflight.check_folder(tmp_path / "new" / "run")
     assert list((tmp_path / "new" / "run").iterdir()) == []
     (tmp_path / "file").write_text("")
@@ -183,7 +183,7 @@ def test_a_run_s_folder_must_take_files(tmp_path: Path) -> None:
         preflight.check_folder(tmp_path / "file" / "run")
 
 
-def test_a_full_disk_is_told_before_the_run(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_the_run(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from lightning_core.bundle.preflight import check_folder\n"
@@ -196,7 +196,7 @@ def test_a_full_disk_is_told_before_the_run(tmp_path: Path) -> None:
     assert f"BundleError: {tmp_path}: cannot be written to: File too large" in done.stderr
 
 
-def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_disk_space_is_warned_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = 5 * 2**30
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
     monkeypatch.setattr(preflight, "_in_memory", lambda folder: False)
@@ -211,12 +211,12 @@ def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif("/dev/shm tmpfs" not in Path("/proc/self/mounts").read_text(), reason="needs a tmpfs")
-def test_a_folder_in_memory_is_a_warning() -> None:
+def test_a_folder_in_memory_is_warned_about() -> None:
     assert any("is on a file system in memory" in warning for warning in preflight.folder_warnings(Path("/dev/shm")))
     assert not preflight._in_memory(Path("/proc"))
 
 
-def test_problems_are_one_printable_line() -> None:
+def test_each_problem_is_one_printable_line() -> None:
     found = Problems(Position("b\x1b.yaml"))
     found.at("a\nb").add("x\ty\u202e")
     assert found.messages == ["b\\x1b.yaml: a b: x y\\u202e"]

@@ -70,14 +70,16 @@ def read(folder: Path, text: str | bytes) -> tuple[Any, list[str]]:
         ("a: " + "[" * 50 + "]" * 50, None, [":1:53: nested too deeply (limit 50)"]),
     ],
 )  # fmt: skip
-def test_what_is_read_and_where_it_is_wrong(tmp_path: Path, text: str, content: Any, problems: list[str]) -> None:
+def test_values_are_read_and_errors_name_their_position(
+    tmp_path: Path, text: str, content: Any, problems: list[str]
+) -> None:
     got, found = read(tmp_path, text)
     assert found == problems
     assert repr(got) == repr(content)
 
 
 @pytest.mark.promise("S5")
-def test_limits_are_where_they_are_said_to_be(tmp_path: Path) -> None:
+def test_limits_hold_exactly(tmp_path: Path) -> None:
     deepest = "[" * 50 + "]" * 50
     assert read(tmp_path, deepest)[1] == []
     assert read(tmp_path, f"[{deepest}]")[1] == [":1:51: nested too deeply (limit 50)"]
@@ -143,14 +145,16 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
     ids=["ten thousand jobs", "billions", "bottomless", "aliases"],
 )
-def test_bombs_are_refused_after_little_work(tmp_path: Path, work: list[int], text: str, words: str, most: int) -> None:
+def test_alias_bombs_are_refused_after_little_work(
+    tmp_path: Path, work: list[int], text: str, words: str, most: int
+) -> None:
     _, [problem] = read(tmp_path, text)
     assert words in problem
     assert 0 < work[0] <= most
 
 
 @pytest.mark.promise("S5", "S12")
-def test_what_is_too_large_is_not_parsed(tmp_path: Path, work: list[int]) -> None:
+def test_too_large_files_are_not_parsed(tmp_path: Path, work: list[int]) -> None:
     for endless in (Path("/dev/zero"), tmp_path / "sparse"):
         if not endless.exists():
             with endless.open("wb") as file:
@@ -161,7 +165,7 @@ def test_what_is_too_large_is_not_parsed(tmp_path: Path, work: list[int]) -> Non
 
 
 @pytest.mark.promise("S12")
-def test_too_many_jobs_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_jobs_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
     monkeypatch.setattr("lightning_core.bundle.bundle_file.read_job", lambda *given: looked.append(given))
     with pytest.raises(BundleError, match="bundle: jobs: must be at most 1000 jobs, got 10000"):
@@ -173,14 +177,14 @@ def test_too_many_jobs_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.promise("S12")
-def test_a_megabyte_is_not_said_again() -> None:
+def test_long_values_are_shortened_in_messages() -> None:
     with pytest.raises(BundleError) as caught:
         Bundle.from_dict({"jobs": {"x" * 10**6: JOB, "a": {**JOB, "y" * 10**6: "z" * 10**6}}})
     assert len(caught.value.problems) == 2
     assert len(str(caught.value)) < 2000
 
 
-def test_of_thousands_of_problems_the_first_are_shown() -> None:
+def test_only_the_first_of_many_problems_are_shown() -> None:
     error = BundleError(f"problem {number}" for number in range(12_000))
     assert len(error.problems) == 12_000
     lines = str(error).splitlines()
@@ -256,7 +260,7 @@ def read_elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
     ids=str,
 )
-def test_a_text_is_never_read_as_yaml_again(
+def test_text_values_are_never_parsed_as_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_elsewhere: list[str], given: dict[str, Any]
 ) -> None:
     (tmp_path / "more.yaml").write_text("[1, 2]" if "numbers" in given else "{a: 1}")
@@ -268,7 +272,7 @@ def test_a_text_is_never_read_as_yaml_again(
 
 
 @pytest.mark.promise("S5")
-def test_what_was_read_is_what_the_worker_builds(tmp_path: Path, read_elsewhere: list[str]) -> None:
+def test_workers_build_exactly_what_was_read(tmp_path: Path, read_elsewhere: list[str]) -> None:
     given = {
         "number": "7", "rate": "1e-3", "flag": "true", "numbers": [1, 2], "table": {"a": 1},
         "call": "math.sqrt", "anything": "{class_path: subprocess.Popen}", "words": "[1, 2]",
@@ -292,7 +296,7 @@ class Remembering(pl.LightningModule):
         self.save_hyperparameters()
 
 
-def test_hyper_parameters_are_saved_as_they_were_parsed(tmp_path: Path) -> None:
+def test_hyperparameters_are_saved_as_they_were_parsed(tmp_path: Path) -> None:
     inner = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 1}}
     given = {"inner": inner, "rate": "1e-3", "words": "[1, 2]"}
     model = {"class_path": "tests.bundle.test_yaml_loader.Remembering", "init_args": given}
@@ -322,7 +326,7 @@ def test_hyper_parameters_are_saved_as_they_were_parsed(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_no_text_names_what_no_class_path_may(
+def test_text_values_cannot_name_refused_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -336,7 +340,7 @@ def test_no_text_names_what_no_class_path_may(
 
 
 @pytest.mark.promise("S6")
-def test_allow_import_holds_for_texts_too() -> None:
+def test_allow_import_applies_to_text_values() -> None:
     assert problems(config(call="torch.relu")) == []
     assert problems(config(call="torch.relu"), ["tests", "torch"]) == []
     [problem] = problems(config(call="torch.relu"), ["tests"])
@@ -347,7 +351,7 @@ def test_allow_import_holds_for_texts_too() -> None:
     assert problems(config(call="json.dumps"), ["tests", "json.loads"])
 
 
-def test_the_parser_is_left_as_it_was() -> None:
+def test_the_parser_itself_is_unchanged() -> None:
     """What is private to it and stood on here is still there; a person's own use of it is not changed."""
     settings, number = dict(_common.parsing_settings), _typehints.basic_json_or_yaml_load  # type: ignore[attr-defined]
     problems(config(number="x"))
@@ -361,7 +365,7 @@ def test_the_parser_is_left_as_it_was() -> None:
 
 
 @pytest.mark.promise("S5")
-def test_every_file_comes_in_by_this_door(tmp_path: Path, work: list[int]) -> None:
+def test_every_file_is_read_by_this_loader(tmp_path: Path, work: list[int]) -> None:
     """Bundles, files of one job, configs that they name, and those that a simulation reads."""
     from lightning_core.simulation.bundle_curves import read_bundle
 

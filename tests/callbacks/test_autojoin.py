@@ -53,7 +53,7 @@ def test_an_unchanged_trainer_is_joined(monkeypatch: pytest.MonkeyPatch) -> None
         ("2000 batches", BatchTarget(2000)),
     ],
 )
-def test_targets(text: str, target: Target) -> None:
+def test_targets_are_read_from_the_environment(text: str, target: Target) -> None:
     assert parse_target(text) == target
 
 

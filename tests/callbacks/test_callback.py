@@ -126,7 +126,7 @@ def test_alone_with_its_own_scheduler_it_stops_when_the_target_is_met() -> None:
     assert callback.directive is None
 
 
-def test_ray_is_not_needed_for_that() -> None:
+def test_a_local_scheduler_does_not_need_ray() -> None:
     import subprocess
     import sys
 
@@ -145,7 +145,7 @@ def test_every_batch_is_counted_and_every_cell_arrives_once_in_order() -> None:
     assert [r.number for r in script.reports] == list(range(1, len(script.reports) + 1))
 
 
-def test_the_loss_is_what_it_was_before_lightning_divided_it() -> None:
+def test_the_reported_loss_is_not_divided_by_the_accumulation() -> None:
     """With accumulation a batch is an optimiser step, and the loss is not divided: the same curve."""
     runs = {}
     for k in (1, 4):
@@ -246,7 +246,7 @@ def test_a_script_is_only_warned_of_a_missing_metric(caplog: pytest.LogCaptureFi
     assert caplog.text.count("never logged; logged so far: nothing") == 1
 
 
-def test_evaluations_in_a_row_are_of_a_metric_that_is_evaluated(caplog: pytest.LogCaptureFixture) -> None:
+def test_consecutive_evaluations_need_an_evaluated_metric(caplog: pytest.LogCaptureFixture) -> None:
     target = LossTarget("train_loss", 1e-9, for_evaluations=2)
     words = "target metric 'train_loss' is logged with every batch, so for_evaluations: 2 has no effect: remove it"
     with pytest.raises(MisconfigurationException, match=words):
@@ -289,7 +289,7 @@ def test_an_error_in_training_comes_through_and_the_last_report_is_sent() -> Non
     assert script.reports[-1].batches == 49
 
 
-def test_two_fits_in_one_process() -> None:
+def test_a_callback_can_fit_twice() -> None:
     script = Script(grant(1, 1.0))
     callback = steered(script)
     fit(callback, max_epochs=1)
@@ -318,12 +318,12 @@ def test_two_fits_in_one_process() -> None:
         ({"target": BatchTarget(1), "deadline": "60s", "pool": ""}, "pool must be"),
     ],
 )
-def test_wrong_arguments_are_told_at_once(arguments: dict[str, Any], error: str) -> None:
+def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], error: str) -> None:
     with pytest.raises((ValueError, MisconfigurationException), match=error):
         CoreCallback("job", **arguments)
 
 
-def test_wrong_arguments_of_a_launched_job_are_told_at_once() -> None:
+def test_wrong_arguments_of_a_launched_job_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="save_every must be positive, got 0"):
         LaunchedCallback("job", BatchTarget(1), client=Script(), save_every=0.0)
 
@@ -348,7 +348,7 @@ def test_on_a_gpu_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_no_hook_waits_for_the_device_unasked() -> None:
+def test_on_a_gpu_no_hook_synchronises_the_device() -> None:
     """What reads a value off the device, and so waits for it, is an error within the hooks of a batch."""
     import torch
 
@@ -409,7 +409,7 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
         ("2 hours", "00:01:00", 0, (7200.0, 60.0), []),
     ],
 )
-def test_points_in_time_count_from_the_start_of_fit(
+def test_points_in_time_are_resolved_at_the_start_of_fit(
     deadline: Any,
     begin: Any,
     hours: int,

@@ -63,7 +63,7 @@ def fit(bar: ProgressBar) -> None:
     pl.Trainer(**QUIET, max_epochs=2, callbacks=[bar, Talk(), callback]).fit(Line(pause=0.02), Points())  # type: ignore[arg-type]
 
 
-def test_messages_beside_a_bar_of_tqdm(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_do_not_break_a_tqdm_progress_bar(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", screen)  # not in the fixture: pytest puts its own there after it
     fit(TQDMProgressBar(refresh_rate=1))
     text = screen.getvalue()
@@ -75,7 +75,7 @@ def test_messages_beside_a_bar_of_tqdm(screen: Screen, monkeypatch: pytest.Monke
     assert re.match(r"\r+Epoch \d: +\d+%\|", drawn), drawn[:80]
 
 
-def test_messages_beside_a_bar_of_rich(screen: Screen) -> None:
+def test_messages_do_not_break_a_rich_progress_bar(screen: Screen) -> None:
     fit(RichProgressBar(refresh_rate=1, console_kwargs={"force_terminal": True, "file": screen, "width": 80}))
     text = screen.getvalue()
     assert text.count("Epoch") >= 2
@@ -84,7 +84,7 @@ def test_messages_beside_a_bar_of_rich(screen: Screen) -> None:
         assert found, text
 
 
-def test_nothing_of_the_user_s_logging_is_touched() -> None:
+def test_the_user_s_logging_is_unchanged() -> None:
     assert not logging.getLogger().filters
     for name in ("lightning", "lightning.pytorch", "lightning_utilities.core.rank_zero", "lightning_core"):
         assert not logging.getLogger(name).filters
@@ -111,7 +111,7 @@ BAR = "Epoch 0:  {0}%|###       | {0}/100 [00:01<00:02, 30.1it/s, v_num=0]"
         ("90%|not a bar| [x]y\n", ["90%|not a bar| [x]y"]),
     ],
 )
-def test_lines_of_a_log(text: str, lines: list[str]) -> None:
+def test_lines_of_a_log_are_shown_complete(text: str, lines: list[str]) -> None:
     data = text.encode()
     log = LogLines()
     assert log.feed(data) == lines
@@ -120,7 +120,7 @@ def test_lines_of_a_log(text: str, lines: list[str]) -> None:
     assert [line for byte in data for line in pieces.feed(bytes([byte]))] == lines  # characters and lines in parts
 
 
-def test_a_line_that_is_not_whole() -> None:
+def test_an_incomplete_line_waits_for_its_end() -> None:
     log = LogLines()
     assert log.feed(f"begun\n\r{BAR.format(10)}".encode()) == ["begun"]
     assert log.rest() == [BAR.format(10)]

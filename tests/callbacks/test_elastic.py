@@ -130,7 +130,7 @@ def test_an_epoch_is_the_same_on_every_number_of_ranks(
     assert after.micro_batches_of(list(following)) == World(1, micro_batches).micro_batches_of(second)
 
 
-def test_what_is_left_at_the_end_of_an_epoch() -> None:
+def test_the_rest_of_an_epoch_is_one_smaller_batch() -> None:
     def sizes_of(samples: int, **more: Any) -> list[list[int]]:
         return [[len(slot) for slot in step] for step in epoch_of(World(1, 3), samples, 2, **more)]
 
@@ -143,7 +143,7 @@ def test_what_is_left_at_the_end_of_an_epoch() -> None:
         sizes_of(4, drop_last=True)
 
 
-def test_each_epoch_has_an_order_of_its_own_that_lightning_says() -> None:
+def test_each_epoch_has_its_own_order_set_by_lightning() -> None:
     told = loader(40, seed=3)
     epochs = []
     for epoch in (0, 1, 0):
@@ -177,7 +177,7 @@ class Drawing(Dataset[torch.Tensor]):
         return torch.stack([torch.tensor(float(index)), torch.rand(())])
 
 
-def test_with_workers_what_was_fetched_is_not_what_was_trained() -> None:
+def test_prefetched_batches_do_not_count_as_trained() -> None:
     def make(**more: Any) -> ElasticLoader:
         return ElasticLoader(Drawing(), 2, prefetch_factor=4, num_workers=2, **more)
 
@@ -246,7 +246,7 @@ def test_within_a_step_only_the_same_number_of_ranks_can_continue() -> None:
     assert World(3, 6).each(go_on) == [[6], [7], [8]]
 
 
-def test_a_copy_without_shuffling_differs_only_in_the_order() -> None:
+def test_a_loader_copied_without_shuffling_differs_only_in_order() -> None:
     from lightning.pytorch.utilities.data import _update_dataloader
 
     class Held(pl.LightningDataModule):
@@ -264,7 +264,7 @@ def test_a_copy_without_shuffling_differs_only_in_the_order() -> None:
         assert (anew.timeout, anew.num_workers, anew.seed) == (1.5, 1, 3)
 
 
-def test_numbers_of_micro_batches_and_of_ranks_that_divide_them() -> None:
+def test_the_number_of_ranks_divides_the_micro_batches() -> None:
     assert micro_batches_of({}, 4) == micro_batches_of({"trainer": None}, 4) == 4
     assert micro_batches_of({"trainer": {"accumulate_grad_batches": 3}}, 2) == 6
     assert feasible_sizes(6, 1, 4) == (1, 2, 3)
@@ -525,9 +525,7 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Chain]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_resized_in_the_middle_of_an_epoch_it_is_the_training_on_one_device(
-    chains: dict[str, Chain], kind: str
-) -> None:
+def test_a_training_resized_within_an_epoch_equals_one_on_one_device(chains: dict[str, Chain], kind: str) -> None:
     run, whole = chains[kind], chains[f"{kind}, whole"]
     assert len(run.left_at) == len(RESIZED) - 1
     for key, theirs in whole.result().items():
@@ -538,7 +536,7 @@ def test_resized_in_the_middle_of_an_epoch_it_is_the_training_on_one_device(
     assert run.result()["batches"] == run.result()["steps"]
 
 
-def test_with_another_loader_it_is_resized_between_epochs(chains: dict[str, Chain]) -> None:
+def test_with_another_loader_a_training_is_resized_between_epochs(chains: dict[str, Chain]) -> None:
     run = chains["no elastic loader"]
     assert run.left_at == [5, 10]
     assert run.all("epochs") == [0, 1, 2, 3]

@@ -80,7 +80,7 @@ def test_a_metric_by_step_and_by_epoch_is_read_by_step() -> None:
     assert not any(report.evaluated for report in script.reports)
 
 
-def test_a_metric_that_is_logged_sometimes_counts_until_the_next_time() -> None:
+def test_a_rarely_logged_metric_counts_until_its_next_value() -> None:
     def log(module: Logging, loss: Any) -> None:
         if module.steps % 5 == 1:
             module.log("rare", torch.tensor(float(module.steps)))
@@ -89,7 +89,7 @@ def test_a_metric_that_is_logged_sometimes_counts_until_the_next_time() -> None:
     assert cells(script)[0] == Cell(1, 10, (5 * 1 + 5 * 6) / 10)
 
 
-def test_a_metric_of_torchmetrics_that_should_grow() -> None:
+def test_a_growing_metric_of_torchmetrics_is_read() -> None:
     class Accurate(Line):
         def __init__(self) -> None:
             super().__init__()
@@ -144,7 +144,9 @@ class Returning(Line):
         (None, "training_step returned no loss"),
     ],
 )
-def test_a_loss_that_is_no_number_is_warned_of_once(value: Any, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_that_is_not_a_number_is_warned_about_once(
+    value: Any, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     script, trainer = run(Returning(value), LossTarget("loss", 0.1), launched=False, max_epochs=2)
     assert trainer.global_step == 64  # each optimiser's step counts for Lightning
     assert script.reports[-1].batches == 32  # and each training_step for us
@@ -166,7 +168,7 @@ def test_a_loss_that_is_no_number_is_warned_of_once(value: Any, words: str, capl
         (torch.tensor([0.25], dtype=torch.bfloat16), None),
     ],
 )
-def test_unexpected_losses_in_the_hook(loss: Any, words: str | None) -> None:
+def test_unexpected_outputs_of_training_step_are_handled(loss: Any, words: str | None) -> None:
     found: list[Cell] = []
     reading = TargetReader(LossTarget("loss", 0.1), LossMeter(found.append, every=1))
     trainer = pl.Trainer(logger=False, accelerator="cpu")
@@ -176,14 +178,14 @@ def test_unexpected_losses_in_the_hook(loss: Any, words: str | None) -> None:
 
 
 @pytest.mark.parametrize("value", [lambda loss: loss, lambda loss: loss.reshape(1)])
-def test_with_manual_optimisation_the_loss_is_what_was_returned(value: Any) -> None:
+def test_with_manual_optimization_the_returned_loss_counts(value: Any) -> None:
     script, _ = run(Returning(value), LossTarget("loss", 1e-9), max_epochs=2)
     found = cells(script)
     assert [cell.batches for cell in found] == [10, 20, 30]
     assert found[0].value > found[-1].value
 
 
-def test_with_manual_optimisation_a_logged_loss_counts_too() -> None:
+def test_with_manual_optimization_a_logged_loss_counts() -> None:
     class Quiet(Returning):
         def training_step(self, batch: Batch, batch_idx: int) -> Any:
             super().training_step(batch, batch_idx)
@@ -193,7 +195,7 @@ def test_with_manual_optimisation_a_logged_loss_counts_too() -> None:
     assert {cell.value for cell in cells(script)} == {0.5}
 
 
-def test_early_stopping_and_a_run_without_end_go_together() -> None:
+def test_early_stopping_works_in_a_run_without_limits() -> None:
     stopping = EarlyStopping("val_loss", stopping_threshold=0.05)
     script = Script(grant(1, 1.0))
     callback = steered(script)
@@ -201,7 +203,7 @@ def test_early_stopping_and_a_run_without_end_go_together() -> None:
     assert script.reports[-1].batches == trainer.global_step < 2000
 
 
-def test_a_resumed_run_says_where_it_began(tmp_path: Path) -> None:
+def test_a_resumed_run_reports_where_it_began(tmp_path: Path) -> None:
     trainer = fit(steered(Script(grant(1, 1.0))), max_epochs=2)
     trainer.save_checkpoint(tmp_path / "half.ckpt")
     script = Script(grant(1, 1.0))

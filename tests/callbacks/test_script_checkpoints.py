@@ -99,7 +99,7 @@ def test_with_other_terms_the_deadline_counts_from_now(
     assert any(cell.batches <= 48 for report in pool.reports for cell in report.cells) is carried
 
 
-def test_a_deadline_that_passed_meanwhile_is_warned_of(
+def test_a_deadline_that_passed_meanwhile_is_warned_about(
     tmp_path: Path, pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     resumed(aged(saved(tmp_path), 3660.0), callback())
@@ -167,7 +167,7 @@ def test_the_whole_curve_is_known_with_the_first_report(tmp_path: Path, monkeypa
     assert counts[0] == 4
 
 
-def test_where_a_metric_is_evaluated_is_known_again(tmp_path: Path, pool: Pool) -> None:
+def test_a_resumed_script_knows_how_its_metric_is_evaluated(tmp_path: Path, pool: Pool) -> None:
     target = LossTarget("val_loss", 1e-9)
     trainer = fit(callback(target, pool="local"), data=ValidatedPoints(), max_epochs=3)
     trainer.save_checkpoint(tmp_path / "script.ckpt", weights_only=False)
@@ -222,7 +222,7 @@ def test_verdict_and_forecast_stay_after_fit(monkeypatch: pytest.MonkeyPatch) ->
     assert missing.verdict is Verdict.MISSED
 
 
-def test_while_it_trains_the_forecast_has_three_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_during_training_the_forecast_has_three_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast_watch, "FORECAST_PERIOD", 0.2)
     script = callback(BatchTarget(400), pool="local")
     thread = training(script, Line(pause=0.01), max_epochs=-1)

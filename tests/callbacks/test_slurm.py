@@ -59,13 +59,13 @@ def test_squeue_is_asked_for_the_end(tool: Callable[[str, str], Path]) -> None:
 
 
 @pytest.mark.parametrize("answer", ["N/A", "", "Unknown"])
-def test_a_job_without_an_end_has_none(tool: Callable[[str, str], Path], answer: str) -> None:
+def test_a_job_without_a_time_limit_has_no_end(tool: Callable[[str, str], Path], answer: str) -> None:
     tool("squeue", f"echo {answer}")
     assert end_of("7") is None
 
 
 @pytest.mark.parametrize("body", ["exit 1", "echo soon", "sleep 30"])
-def test_a_useless_squeue_is_warned_of_and_not_waited_for(
+def test_a_failing_squeue_is_warned_about_and_not_waited_for(
     tool: Callable[[str, str], Path],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -154,7 +154,7 @@ def test_a_script_is_saved_once_before_the_end_and_resumes_from_there(
     assert "resumed with its deadline" in caplog.text
 
 
-def test_a_held_script_is_saved_before_the_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_script_is_saved_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
     monkeypatch.setattr(connecting, "connect", lambda pool_: pool)
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time() + 5)))

@@ -57,16 +57,16 @@ def paced(part: float, seconds: float, batch: float, wobble: float = 0.0) -> flo
 
 @pytest.mark.parametrize("part", [0.05, 0.3, 0.75, 0.95])
 @pytest.mark.parametrize("batch", [0.001, 0.04, 0.3])
-def test_pausing_keeps_to_the_share(part: float, batch: float) -> None:
+def test_pausing_keeps_the_share(part: float, batch: float) -> None:
     assert paced(part, 60.0, batch) == pytest.approx(part, abs=0.02)
 
 
 @pytest.mark.parametrize("batch", [0.04, 0.3])
-def test_a_share_that_changes_often_is_kept_to(batch: float) -> None:
+def test_a_share_that_changes_often_is_kept(batch: float) -> None:
     assert paced(0.3, 60.0, batch, wobble=0.02) == pytest.approx(0.3, abs=0.02)
 
 
-def test_a_pause_is_never_long_and_news_can_end_it() -> None:
+def test_pauses_are_short_and_end_with_a_new_grant() -> None:
     clock = Clock()
     made = Throttle("job", on_host=False, clock=clock)
     made.set(0.01)
@@ -88,7 +88,7 @@ def test_time_lost_by_waiting_is_not_made_up_at_once() -> None:
     assert made.ahead() > 0.0
 
 
-def test_the_kernel_limits_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_limits_the_share_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group()
     monkeypatch.setattr(quotas, "open_quota", lambda **_: group)
     made = Throttle("job", on_host=True)

@@ -130,7 +130,7 @@ def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert stop.value.code == 0
 
 
-def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "policies")
     assert said.code == 0
     assert {line.split()[0] for line in said.out.splitlines()} == set(summaries())
@@ -186,7 +186,7 @@ def test_an_unreadable_head_file_is_refused(
         assert "head.json" in said.err
 
 
-def test_a_pool_of_another_protocol(
+def test_a_pool_of_another_protocol_is_refused(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(server, "PROTOCOL", PROTOCOL + 1)
@@ -461,7 +461,7 @@ def test_run_needs_a_bundle_or_a_run_to_resume(capsys: pytest.CaptureFixture[str
         assert Said(capsys, "run", *words).err == "error: run needs either a BUNDLE.yaml or --resume DIR\n"
 
 
-def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_whether_a_bundle_fits(capsys: pytest.CaptureFixture[str]) -> None:
     job = "{model: tests.tiny.Line, deadline: %s, target: {batches: 100}, work: 60s}"
     Path("b.yaml").write_text(f"jobs: {{a: {job % '2m'}, b: {job % '3m'}}}")
     assert Said(capsys, "plan", "b.yaml").code == 0

@@ -29,7 +29,7 @@ def calm(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_plan(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_printed(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "plan.png"
     said = Said(capsys, "market", "plan", "--trace", calm, *JOB, "--picture", str(picture))
     assert said.code == 0
@@ -54,7 +54,7 @@ def test_a_job_that_cannot_end_in_time_is_warned_about(calm: str, capsys: pytest
     )
 
 
-def test_a_backtest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_backtest_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, table = tmp_path / "back.png", tmp_path / "back.json"
     said = Said(capsys, "market", "backtest", *JOB, "--starts", "12", "--picture", str(picture), "--json", str(table))
     assert said.code == 0
@@ -79,7 +79,7 @@ def test_arguments_of_policies_and_an_assumed_price(tmp_path: Path, capsys: pyte
     assert Said(capsys, *asked).err == f"error: {path}: has no prices: say what a spot node costs (--price)\n"
 
 
-def test_forecasts(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forecasts_are_printed(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "market", "forecast", "--trace", calm)
     assert said.code == 0
     assert "spot nodes: always 8\nprice: always 0.5\n" in said.out

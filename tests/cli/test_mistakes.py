@@ -149,18 +149,18 @@ def test_a_mistake_is_explained_in_one_line(line: str, place: Path, capsys: pyte
     assert made == []
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "--version")
     assert (said.code, re.fullmatch(r"lightning-core \d+\.\d+\.\d+\n", said.out) is not None) == (0, True)
 
 
-def test_debug_anywhere() -> None:
+def test_debug_is_accepted_anywhere() -> None:
     for words in (["--debug", "status"], ["status", "--debug"]):
         with pytest.raises(NoPoolError, match="no pool is up"):
             main(words)
 
 
-def test_python_m(tmp_path: Path) -> None:
+def test_python_m_runs_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lightning_core", "policies"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert "triage (default)" in done.stdout
@@ -180,7 +180,7 @@ def completed(line: str) -> set[str]:
     return {word.strip() for word in done.stdout.split("\n") if word and not word.startswith("-")}
 
 
-def test_completion(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_is_printed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert completed("lightning-core s") == {"status", "submit", "simulate"}
     assert completed("lightning-core pause ") == {"train"}
     assert completed("lightning-core run b.yaml --policy tr") == {"triage"}

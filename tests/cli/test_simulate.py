@@ -152,7 +152,7 @@ def test_a_file_of_one_job_and_other_devices() -> None:
 # ---------------------------------------------------------------------------------------------------- the command
 
 
-def test_one_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_policy_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text(BUNDLE)
     assert main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out"]) == 3
     printed = capsys.readouterr().out.splitlines()
@@ -197,7 +197,7 @@ def test_the_folder_of_a_simulation_is_like_that_of_a_run(capsys: pytest.Capture
     assert json.loads(Path("out/summary.json").read_text())["jobs"]["soon"]["finished_at"] == 15.0
 
 
-def test_policies_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text(BUNDLE)
     code = main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out", "--policy", "fifo,edf",
                  "--policy", "rr:quantum=2", "--json", "all.json"])  # fmt: skip

@@ -145,7 +145,7 @@ def test_bad_losses_are_shown(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("R2", "F1")
-def test_a_killed_scheduler_comes_back_and_training_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_scheduler_restarts_while_training_continues(cluster: Cluster, tmp_path: Path) -> None:
     """SIGKILL: it answers again within 10 s, training goes on meanwhile, and the journal replays over the gap."""
     import ray
 
@@ -223,7 +223,7 @@ def test_more_jobs_than_fit_in_memory_come_in_as_others_end(cluster: Cluster, tm
     assert max(sum(bool(j.devices) for j in jobs) for _, jobs in seen.frames) == 3
 
 
-def test_more_devices_than_there_are_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+def test_more_devices_than_exist_are_refused(cluster: Cluster, tmp_path: Path) -> None:
     made = Bundle.from_dict({"pool": {"devices": 2}, "jobs": {"a": job()}}, ROOT)
     with pytest.raises(BundleError, match="the bundle shares 2 devices, the cluster has 1"):
         made.run(run_dir=tmp_path, cluster=cluster)

@@ -52,7 +52,7 @@ class NoModule(Line):
         ({"model": {"class_path": "tests.cluster.test_exit_causes.NoModule"}}, ExitCause.RAISED, "lc_nowhere"),
     ],
 )
-def test_what_the_config_says_and_what_its_code_does(
+def test_errors_of_the_config_are_told_from_errors_of_its_code(
     config: dict[str, Any], cause: ExitCause, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises((Exception, SystemExit)) as caught:
@@ -61,7 +61,7 @@ def test_what_the_config_says_and_what_its_code_does(
     assert words in story(caught.value) + capsys.readouterr().err
 
 
-def test_an_error_that_is_its_own_cause_has_an_end() -> None:
+def test_a_circular_chain_of_causes_ends() -> None:
     def loop() -> None:
         try:
             raise ValueError("first")
@@ -112,7 +112,9 @@ def raised(error: BaseException, context: BaseException | None = None) -> BaseEx
          "its process group broke, reported by rank 1 of 2: ValueError: sync failed"),
     ],
 )  # fmt: skip
-def test_why_a_training_ended(error: BaseException, context: BaseException | None, cause: ExitCause, last: str) -> None:
+def test_the_exit_cause_of_each_error(
+    error: BaseException, context: BaseException | None, cause: ExitCause, last: str
+) -> None:
     caught = raised(error, context)
     assert cause_of(caught, building=False) is cause
     assert story(caught, 1, 2).splitlines()[-1] == last

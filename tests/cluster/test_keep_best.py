@@ -64,7 +64,7 @@ def bumpy(values: list[float], folder: Path, target: Target, **more: Any) -> Cor
     return script
 
 
-def test_the_best_of_the_evaluations_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_of_the_best_evaluation_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = bumpy([0.1, 0.5, 0.3, 0.4, 0.2], tmp_path, LossTarget("acc", at_least=0.9))
     manifest, seen = kept(tmp_path / "job-best.ckpt")
     assert script.best_model_path == str(tmp_path / "job-best.ckpt")
@@ -75,14 +75,14 @@ def test_the_best_of_the_evaluations_is_kept(tmp_path: Path, capsys: pytest.Capt
     assert script.best_model_path in script._repr_html_()
 
 
-def test_the_model_that_met_is_kept(tmp_path: Path) -> None:
+def test_the_model_that_met_the_target_is_kept(tmp_path: Path) -> None:
     script = bumpy([0.1, 0.95, 0.5], tmp_path, LossTarget("acc", at_least=0.9), max_epochs=-1)
     manifest, seen = kept(Path(script.best_model_path))
     assert manifest.value == pytest.approx(0.95)
     assert (manifest.batches, seen) == (32, 2.0)
 
 
-def test_a_training_that_is_resumed_beats_what_was_before_it_and_a_new_one_does_not_care(tmp_path: Path) -> None:
+def test_a_resumed_training_must_beat_the_earlier_best_and_a_new_one_need_not(tmp_path: Path) -> None:
     target = LossTarget("acc", at_least=0.9)
     first = CoreCallback("job", "60s", target, pool="local", keep_best=tmp_path)
     trainer = fit(first, Bumpy([0.1, 0.5]), ValidatedPoints(), max_epochs=2)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_a_training_that_is_resumed_beats_what_was_before_it_and_a_new_one_does_
     assert kept(tmp_path / "job-best.ckpt")[0].value == pytest.approx(0.2)
 
 
-def test_of_a_loss_the_mean_over_the_window_decides_and_what_met_is_there(tmp_path: Path) -> None:
+def test_the_mean_over_the_window_of_a_loss_decides(tmp_path: Path) -> None:
     script = CoreCallback("job", "60s", LossTarget("loss", 0.05), pool="local", growth=0.0, keep_best=tmp_path)
     fit(script, Line(pause=0.001), max_epochs=-1)
     manifest = verify(Path(script.best_model_path))
@@ -104,13 +104,13 @@ def test_of_a_loss_the_mean_over_the_window_decides_and_what_met_is_there(tmp_pa
     assert manifest.value <= 0.05
 
 
-def test_of_a_target_in_batches_the_model_that_met_is_there(tmp_path: Path) -> None:
+def test_the_model_that_met_a_batch_target_is_kept(tmp_path: Path) -> None:
     script = CoreCallback("job", "60s", BatchTarget(60), pool="local", growth=0.0, keep_best=tmp_path)
     fit(script, Line(pause=0.001), max_epochs=-1)
     assert verify(Path(script.best_model_path)).batches == 60
 
 
-def test_without_a_folder_it_lies_below_the_root_and_nothing_is_kept_unless_asked(tmp_path: Path) -> None:
+def test_without_a_folder_the_best_model_lies_below_the_root_and_only_on_request(tmp_path: Path) -> None:
     script = CoreCallback("job", "60s", BatchTarget(16), pool="local", keep_best=True)
     fit(script, default_root_dir=tmp_path, max_epochs=2)
     assert script.best_model_path == str(tmp_path / "lightning_core" / "job-best.ckpt")
@@ -120,7 +120,7 @@ def test_without_a_folder_it_lies_below_the_root_and_nothing_is_kept_unless_aske
     assert not (tmp_path / "plain").exists()
 
 
-def test_a_folder_that_cannot_be_written_costs_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_folder_does_not_stop_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     script = CoreCallback("job", "60s", BatchTarget(16), pool="local", keep_best=tmp_path / "file")
     trainer = fit(script, max_epochs=2)
@@ -139,7 +139,7 @@ class Clock:
         return self.now
 
 
-def test_losses_of_batches_are_saved_so_seldom_that_it_costs_a_fiftieth(
+def test_saves_of_batch_losses_take_at_most_a_fiftieth_of_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -164,7 +164,7 @@ def test_losses_of_batches_are_saved_so_seldom_that_it_costs_a_fiftieth(
     assert pool_manager.wanted == 0.0  # it has met, which is not the time to save
 
 
-def test_a_manifest_with_a_value_that_is_none_is_damaged(tmp_path: Path) -> None:
+def test_a_manifest_with_a_null_value_is_damaged(tmp_path: Path) -> None:
     script = CoreCallback("job", "60s", BatchTarget(16), pool="local", keep_best=tmp_path)
     fit(script, max_epochs=2)
     note = tmp_path / "job-best.ckpt.json"
@@ -190,7 +190,7 @@ if __name__ == "__main__":
 """
 
 
-def test_several_processes_keep_it_together(tmp_path: Path) -> None:
+def test_several_processes_keep_the_best_model_together(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path)]
@@ -204,7 +204,7 @@ def test_several_processes_keep_it_together(tmp_path: Path) -> None:
     assert "returned no loss" not in done.stderr + done.stdout
 
 
-def test_where_the_best_model_of_a_job_lies_is_told_for_programs(tmp_path: Path) -> None:
+def test_the_path_of_the_best_model_is_machine_readable(tmp_path: Path) -> None:
     scheduler = Scheduler(Settings())
     scheduler.handle(Submit((Job("a", 60.0, BatchTarget(9)),)), 0.0)
     [status] = scheduler.status()

@@ -242,7 +242,7 @@ def test_a_pool_that_is_started_again_resumes_its_jobs(shell: Shell) -> None:
 
 
 @pytest.mark.promise("R3", "F25")
-def test_a_script_outlives_the_head(shell: Shell) -> None:
+def test_a_script_trains_on_without_the_head(shell: Shell) -> None:
     script = shell.script("survivor", batches=3000)
     until(lambda: batches(shell, "survivor") > 50)
     head = read_head(shell.folder)

@@ -125,7 +125,7 @@ EPOCHS = {"max_epochs": 3, "num_sanity_val_steps": 2}
         ((3, 12), [3, 12], {"limit_val_batches": 0}, {}),
     ],
 )  # fmt: skip
-def test_a_stateful_loader_resumes_to_the_bit(
+def test_a_stateful_loader_resumes_bit_for_bit(
     tmp_path: Path, releases: tuple[int, ...], left_at: list[int], options: dict[str, Any], model: dict[str, Any]
 ) -> None:
     def make() -> tuple[Net, Any]:
@@ -152,7 +152,7 @@ def test_a_stateful_loader_resumes_to_the_bit(
         ((3, 14), [10, 20], {}, {}, None),  # of an unknown size: a batch is always fetched ahead
     ],
 )
-def test_at_the_end_of_an_epoch_any_loader_does(
+def test_any_loader_resumes_at_the_end_of_an_epoch(
     tmp_path: Path,
     releases: tuple[int, ...],
     left_at: list[int],
@@ -181,7 +181,7 @@ class Estimating(Net):
 
 @pytest.mark.promise("R8")
 @pytest.mark.parametrize(("placed", "left_at"), [(True, [3, 13]), (False, [10, 20])])
-def test_one_that_estimates_its_steps_resumes_to_the_bit_too(tmp_path: Path, placed: bool, left_at: list[int]) -> None:
+def test_a_job_that_estimates_its_steps_resumes_bit_for_bit(tmp_path: Path, placed: bool, left_at: list[int]) -> None:
     def make() -> tuple[Net, Any]:
         return Estimating(), NoisyPoints(placed)
 
@@ -203,7 +203,7 @@ def fit(core: CoreCallback, model: pl.LightningModule | None = None, data: Any =
     return trainer
 
 
-def test_one_held_at_its_first_batch_leaves_without_a_trace(tmp_path: Path) -> None:
+def test_a_job_held_at_its_first_batch_leaves_no_checkpoint(tmp_path: Path) -> None:
     script = Script(grant(1, 0.0))
     threading.Timer(0.5, script.say, [release(2)]).start()
     with pytest.raises(JobReleased):
@@ -212,7 +212,7 @@ def test_one_held_at_its_first_batch_leaves_without_a_trace(tmp_path: Path) -> N
     assert script.reports[-1].batches == 0
 
 
-def test_one_held_in_the_middle_is_saved_where_it_stands(tmp_path: Path) -> None:
+def test_a_job_held_within_an_epoch_is_saved_at_that_batch(tmp_path: Path) -> None:
     script = Script(grant(1, 1.0))
     model = Net()
     model.pause = 0.01
@@ -230,7 +230,7 @@ def test_one_held_in_the_middle_is_saved_where_it_stands(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "last.ckpt.json"]
 
 
-def test_one_held_in_its_validation_leaves_after_the_next_training_batch(tmp_path: Path) -> None:
+def test_a_job_held_in_validation_leaves_after_the_next_training_batch(tmp_path: Path) -> None:
     script = Script(grant(1, 1.0))
 
     class Told(pl.Callback):
@@ -245,7 +245,7 @@ def test_one_held_in_its_validation_leaves_after_the_next_training_batch(tmp_pat
     assert stored(tmp_path)["global_step"] == 5
 
 
-def test_one_that_gets_its_device_back_in_time_stays(tmp_path: Path) -> None:
+def test_a_job_that_gets_its_device_back_in_time_stays(tmp_path: Path) -> None:
     script = Script(grant(1, 1.0))
     data = NoisyPoints(placed=False)
 
@@ -263,7 +263,7 @@ def test_one_that_gets_its_device_back_in_time_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("placed", [True, False])
-def test_it_saves_for_fear_of_a_power_cut_and_comes_back_from_that(tmp_path: Path, placed: bool) -> None:
+def test_a_power_cut_is_survived_by_periodic_checkpoints(tmp_path: Path, placed: bool) -> None:
     class Cut(pl.Callback):
         """The power fails, once; nobody has time to save."""
 
@@ -291,7 +291,7 @@ def test_it_saves_for_fear_of_a_power_cut_and_comes_back_from_that(tmp_path: Pat
     assert back.seen == whole.seen[step:]
 
 
-def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
+def test_periodic_checkpoints_take_little_of_the_time(tmp_path: Path) -> None:
     saver = JobCheckpointer(tmp_path, every=1e-9)
     checkpoints: list[float] = []
 
@@ -309,7 +309,7 @@ def test_saving_takes_little_of_the_time(tmp_path: Path) -> None:
     assert 1 <= len(checkpoints) <= 1 + (time.monotonic() - began) / (0.02 * MIN_TRAINING_PER_SAVE)
 
 
-def test_a_user_s_own_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
+def test_a_user_s_own_checkpoints_are_unchanged(tmp_path: Path) -> None:
     own = ModelCheckpoint(tmp_path / "own", every_n_train_steps=4, save_top_k=-1)
     core = launched(tmp_path, save_every=1e-9)
     fit(core, callbacks=[own], enable_checkpointing=True, max_epochs=1)
@@ -319,7 +319,7 @@ def test_a_user_s_own_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
     assert all("lightning_core" not in torch.load(file, weights_only=True) for file in files)
 
 
-def test_a_file_that_is_being_written_is_not_taken_for_one_that_is(tmp_path: Path) -> None:
+def test_a_file_in_progress_is_not_mistaken_for_a_checkpoint(tmp_path: Path) -> None:
     class Full(pl.Callback):
         def on_save_checkpoint(self, *_: Any) -> None:
             if trainers[0].global_step > 3:
@@ -335,7 +335,7 @@ def test_a_file_that_is_being_written_is_not_taken_for_one_that_is(tmp_path: Pat
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_too_it_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_a_job_on_a_gpu_resumes_bit_for_bit(tmp_path: Path) -> None:
     def make() -> tuple[Net, Any]:
         return Net(), NoisyPoints()
 

@@ -48,7 +48,7 @@ def until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.promise("R14", "F24")
-def test_a_run_goes_on_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> None:
+def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> None:
     bundle = {
         "policy": "fifo",
         "jobs": {

@@ -53,7 +53,7 @@ def test_a_new_deadline_outlives_every_other_change(other: Command) -> None:
     assert scheduler.job("a").deadline == 505.0  # seconds from submission
 
 
-def test_a_deadline_may_count_from_submission() -> None:
+def test_a_new_deadline_may_count_from_submission() -> None:
     scheduler = submitted()
     scheduler.handle(SetDeadline("a", 500.0, from_submission=True), 10.0)
     assert scheduler.last("a").deadline == 505.0
@@ -109,7 +109,7 @@ def test_a_reason_names_who_asked_last() -> None:
         (Resume("b"), "no job 'b'"),
     ],
 )
-def test_what_does_not_fit_changes_nothing_and_can_be_refused(command: Command, words: str) -> None:
+def test_an_unsupported_command_changes_nothing_and_can_be_refused(command: Command, words: str) -> None:
     scheduler = submitted()
     with pytest.raises(ValueError, match=words):
         scheduler.check_command(command, 6.0)

@@ -47,7 +47,7 @@ BERLIN, KOLKATA = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata")
         (timedelta(hours=2, minutes=30), 9000),
     ],
 )
-def test_durations(text: object, seconds: float) -> None:
+def test_durations_are_parsed(text: object, seconds: float) -> None:
     assert parse_duration(text) == parse_when(text) == seconds
 
 
@@ -56,7 +56,7 @@ def test_durations(text: object, seconds: float) -> None:
     ["", " ", "5x", "s", "1m1h", "1 hour 30", "2h30", "3 months", "2mo", "3 ms", "1e3", "nan", "inf", "02:60:00",
      "02:30:60", "\uff15h", "5\u00b5s", "1" * 101, "5 " * 40, b"2h", [], None, True, math.nan, Decimal(5)],
 )  # fmt: skip
-def test_what_is_no_duration(value: object) -> None:
+def test_invalid_durations_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"duration must be such as .*got"):
         parse_duration(value)
     with pytest.raises(ValueError, match=r"must be a duration such as .*, or a time such as .*got"):
@@ -72,12 +72,12 @@ def test_a_duration_is_positive(value: object) -> None:
 @pytest.mark.parametrize(
     "value", ["11 weeks 9999d", MAX_DURATION + 1, math.inf, 10**400, "9" * 99, "9" * 90 + ":00:00"]
 )
-def test_a_duration_has_an_end(value: object) -> None:
+def test_a_duration_is_finite(value: object) -> None:
     with pytest.raises(ValueError, match=r"duration must be at most 10 years, got .{1,120}$"):
         parse_when(value)
 
 
-def test_two_parts_are_no_duration() -> None:
+def test_a_duration_of_two_parts_is_refused() -> None:
     with pytest.raises(ValueError, match="got '18:00', which is a time of day"):
         parse_duration("18:00")
 
@@ -106,7 +106,7 @@ NOON = datetime(2026, 11, 22, 12, 0, tzinfo=BERLIN)
         (datetime(2026, 11, 22, 18, tzinfo=KOLKATA), NOON, "13:30 CET, in 1h30m"),
     ],
 )
-def test_points_in_time(value: object, now: datetime, words: str) -> None:
+def test_points_in_time_are_parsed(value: object, now: datetime, words: str) -> None:
     when = parse_when(value)
     assert isinstance(when, WallTime)
     assert str(when.resolve(now)) == words
@@ -125,7 +125,7 @@ def test_points_in_time(value: object, now: datetime, words: str) -> None:
         ("2026-13-01T18:00", "not a date and time (month must be in 1..12"),
     ],
 )
-def test_what_is_no_point_in_time(text: str, rule: str) -> None:
+def test_invalid_points_in_time_are_refused(text: str, rule: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
         parse_when(text)
     assert rule in str(error.value)
@@ -143,7 +143,7 @@ def test_what_is_no_point_in_time(text: str, rule: str) -> None:
         ("2037-01-01T00:00", "a time must be within 10 years"),
     ],
 )
-def test_times_that_nobody_can_wait_for(text: str, rule: str) -> None:
+def test_durations_beyond_the_maximum_are_refused(text: str, rule: str) -> None:
     with pytest.raises(ValueError, match="a time must be") as error:
         seconds_until(parse_when(text), NOON)
     assert rule in str(error.value)
@@ -171,7 +171,9 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 @pytest.mark.parametrize("own", [False, True], ids=["told", "machine"])
-def test_summer_time(now: str, text: str, seconds: float, words: str, own: bool, berlin: None) -> None:
+def test_points_in_time_follow_summer_time(
+    now: str, text: str, seconds: float, words: str, own: bool, berlin: None
+) -> None:
     here = datetime.fromisoformat(now) if own else datetime.fromisoformat(now).replace(tzinfo=BERLIN)
     when = parse_when(text)
     assert isinstance(when, WallTime)

@@ -28,7 +28,7 @@ def train(scheduler: Scheduler, job: str, loss: float, cells: int = 24) -> None:
 
 
 @pytest.mark.parametrize("policy", ["triage", "guarded_edf", "index_edf"])
-def test_a_job_that_does_not_get_there_is_not_said_to_need_no_time(policy: str) -> None:
+def test_the_reason_of_an_unreachable_target_names_no_time_needed(policy: str) -> None:
     scheduler = Scheduler(Settings(policy=policy))
     scheduler.handle(Submit(tuple(Job(name, 60.0, LossTarget("loss", 0.1)) for name in "ab")), 0.0)
     train(scheduler, "a", 1.0)
@@ -40,7 +40,7 @@ def test_a_job_that_does_not_get_there_is_not_said_to_need_no_time(policy: str) 
     assert {"never", "likely_never"} <= set(CODES)
 
 
-def test_a_verdict_is_explained_by_the_grant_that_holds_and_not_by_the_one_before() -> None:
+def test_a_verdict_is_explained_by_the_current_grant() -> None:
     """The job is resumed, its policy cannot say when it ends: why it is at risk is not that it was paused."""
     scheduler = Scheduler(Settings(policy="fixed", policy_args={"shares": [1.0]}))
     scheduler.handle(Submit((Job("b", 60.0, BatchTarget(10**6)), Job("a", 60.0, BatchTarget(100)))), 0.0)
@@ -52,7 +52,7 @@ def test_a_verdict_is_explained_by_the_grant_that_holds_and_not_by_the_one_befor
     assert notices(scheduler.handle(Resume("a"), 3.0)) == [(Verdict.AT_RISK, "has no fixed share")]
 
 
-def test_a_paused_job_is_told_when_it_can_no_longer_make_it() -> None:
+def test_a_paused_job_gets_a_reason_when_it_becomes_infeasible() -> None:
     scheduler = Scheduler(Settings(policy="edf"))
     scheduler.handle(Submit((Job("a", 60.0, BatchTarget(100)), Job("b", 90.0, BatchTarget(10**6)))), 0.0)
     scheduler.handle(Report("a", 1, 1, 9, 1, 0.1), 1.0)
@@ -61,7 +61,7 @@ def test_a_paused_job_is_told_when_it_can_no_longer_make_it() -> None:
     assert told == [(Verdict.INFEASIBLE, "needs at least 9.4s alone on its devices and has 9.0s")]
 
 
-def test_a_job_planned_for_later_is_told_its_devices_and_when_it_starts() -> None:
+def test_the_reason_of_a_delayed_job_names_its_devices_and_its_start() -> None:
     """Once the delay was printed as if it were device time."""
     speed = [SpeedUp((1,), (10.0,))] * 2
     plan = Decor(alpha=1.0).plan(view([30.0, 30.0], [30.5, 90.0], exact=[True] * 2, speedup=speed), 0.0)

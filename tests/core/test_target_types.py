@@ -122,7 +122,7 @@ def test_every_target_conforms(check: Callable[[Target], None], target: Target) 
     check(target)
 
 
-def test_bundles_and_pages_take_it(target: Target) -> None:
+def test_bundles_and_pages_accept_every_target(target: Target) -> None:
     assert read_target(target.to_dict()) == target
     assert read_target(str(target)) == target
     assert pickle.loads(pickle.dumps(target)) == target
@@ -191,13 +191,13 @@ def test_the_suite_names_the_rule_that_a_target_breaks(members: dict[str, Any], 
         check(wrong(**members))
 
 
-def test_a_target_that_is_in_no_table_is_told_where_to_go() -> None:
+def test_an_unregistered_target_is_refused_with_advice() -> None:
     TARGETS.remove(PerplexityTarget)
     with pytest.raises(AssertionError, match=r"PerplexityTarget must be in lightning_core\.core\.targets\.TARGETS"):
         check_target(PerplexityTarget(4.0))
 
 
-def test_it_goes_through_journal_scheduler_and_history_until_it_is_met(target: Target, tmp_path: Path) -> None:
+def test_every_target_passes_through_journal_scheduler_and_history(target: Target, tmp_path: Path) -> None:
     scheduler, history = (
         Scheduler(Settings(policy="edf", estimator="posterior")),
         History(Settings(policy="edf", estimator="posterior")),

@@ -63,7 +63,7 @@ def reporting(values: list[float], target: Target, evaluated: bool, settings: Se
         ("1 batch", BatchTarget(1)),
     ],
 )
-def test_a_line_is_a_target_and_a_target_is_a_line(text: str, target: Target) -> None:
+def test_targets_round_trip_through_text(text: str, target: Target) -> None:
     assert parse_target(text) == as_target(text) == as_target(target) == target
     assert parse_target(str(target)) == target
     assert target_from_dict(json.loads(json.dumps(target.to_dict()))) == target
@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_target_is_refused_at_once(name: str) -> None:
+def test_invalid_targets_are_refused(name: str) -> None:
     given, words = WRONG[name]
     for refuse in (as_target, lambda value: Job("a", 1.0, value), lambda value: CoreCallback("a", "2h", value)):
         with pytest.raises(ValueError, match=re.escape(words)):
@@ -112,17 +112,17 @@ def test_what_is_no_target_is_refused_at_once(name: str) -> None:
         (lambda: LossTarget("acc", at_least=0.5, for_evaluations=10**6), "from 1 to 1000, got 1000000"),
     ],
 )
-def test_a_target_of_wrong_parts_says_so(make: Any, words: str) -> None:
+def test_an_incomplete_target_is_refused(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     target = LossTarget("loss", np.float32(0.5))  # type: ignore[arg-type]
     assert json.dumps([target.to_dict(), BatchTarget(np.int64(3)).to_dict()])  # type: ignore[arg-type]
 
 
-def test_the_callback_takes_a_line() -> None:
+def test_the_callback_accepts_a_target_as_text() -> None:
     callback = CoreCallback("a", "2h", "val_acc>=0.9")
     assert callback._options.job.target == LossTarget("val_acc", at_least=0.9)
 
@@ -174,18 +174,18 @@ def shown_everywhere(values: list[float], target: Target, evaluated: bool, tmp_p
         ([9.0] * 5, BatchTarget(500), False, "50"),
     ],
 )
-def test_one_value_is_shown_everywhere(
+def test_every_view_shows_the_same_value(
     values: list[float], target: Target, evaluated: bool, value: str, tmp_path: Path
 ) -> None:
     assert shown_everywhere(values, target, evaluated, tmp_path) == {value}
 
 
-def test_the_value_is_as_it_was_logged_to_the_last_bit() -> None:
+def test_a_value_is_shown_exactly_as_it_was_logged() -> None:
     [status] = reporting([0.1, 0.8398437], ACCURACY, evaluated=True).status()
     assert (status.value, status.best, status.loss, status.verdict) == (0.8398437, 0.8398437, None, Verdict.MET)
 
 
-def test_the_best_value_is_of_what_counts() -> None:
+def test_the_best_value_is_of_the_window_or_the_evaluations() -> None:
     loss = LossTarget("loss", 0.1)
     [status] = reporting([0.05, 4.0, 3.0, 2.0], loss, evaluated=False).status()
     assert status.value == pytest.approx(2.2625)
@@ -198,7 +198,7 @@ def test_the_best_value_is_of_what_counts() -> None:
     assert (status.value, status.best, status.loss) == (30.0, 30.0, 2.0)
 
 
-def test_a_job_that_comes_back_is_still_an_evaluated_one() -> None:
+def test_a_resumed_job_is_still_evaluated() -> None:
     """Before its first evaluation a new incarnation says that it has none."""
     scheduler = reporting([0.5, 0.7], ACCURACY, evaluated=True)
     scheduler.handle(Report("a", 1, 2, 1, 30, 6.0), 6.0)
@@ -206,7 +206,7 @@ def test_a_job_that_comes_back_is_still_an_evaluated_one() -> None:
     assert status.value == 0.7
 
 
-def test_what_was_seen_of_another_metric_does_not_count_after_an_amendment() -> None:
+def test_values_of_another_metric_do_not_count_after_an_amendment() -> None:
     scheduler = reporting([0.5] * 5, LossTarget("val_loss", 0.1), evaluated=True)
     answers = scheduler.handle(SetTerms("a", target=LossTarget("val_acc", at_least=0.4)), 6.0)
     assert not any(isinstance(answer, End) for answer in answers)
@@ -246,7 +246,7 @@ def test_an_amendment_counts_evaluations_that_were_seen() -> None:
     assert end.verdict is Verdict.MET
 
 
-def test_a_float32_reaches_what_it_can_tell() -> None:
+def test_a_float32_value_meets_the_nearest_representable_target() -> None:
     for target, value in ((LossTarget("acc", at_least=0.9), 0.9), (LossTarget("val_loss", 0.1), 0.1)):
         [status] = reporting([float(np.float32(value))], target, evaluated=True).status()
         assert status.verdict is Verdict.MET

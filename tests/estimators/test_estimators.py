@@ -78,7 +78,7 @@ FORECAST = {"posterior": 0.15, **dict.fromkeys(["kalman", "dkf", "dkf undamped",
 
 
 @pytest.mark.parametrize("name", sorted(MEMBERS))
-def test_recovers_a_power_law(name: str) -> None:
+def test_a_power_law_is_recovered(name: str) -> None:
     check_power_laws(MEMBERS[name], FORECAST.get(name, 1e-6))
 
 
@@ -94,11 +94,11 @@ COVERAGE = {
 
 
 @pytest.mark.parametrize("name", sorted(MEMBERS))
-def test_the_interval_contains_the_truth_about_as_often_as_it_should(name: str) -> None:
+def test_forecast_intervals_are_calibrated(name: str) -> None:
     check_coverage(MEMBERS[name], *COVERAGE.get(name, (0.775, 1.0)))
 
 
-def test_three_cells_are_enough(make: Make) -> None:
+def test_a_forecast_needs_three_cells(make: Make) -> None:
     bank = make()
     bank.grow(2)
     for cells in range(4):
@@ -170,7 +170,7 @@ def test_the_suite_names_the_rule_that_an_estimator_breaks(mistake: str, check: 
         check(lambda: Wrong(mistake))
 
 
-def test_a_bank_that_is_sure_of_the_wrong_curve_is_found() -> None:
+def test_the_suite_detects_an_overconfident_bank() -> None:
     with pytest.raises(AssertionError, match=r"the forecast of .* must be within 0.15 of it"):
         check_power_laws(lambda: Kalman(process=0.0, prior=1e-9))
     with pytest.raises(AssertionError, match="the 80 % interval must contain"):
@@ -181,7 +181,7 @@ def test_a_bank_that_is_sure_of_the_wrong_curve_is_found() -> None:
 
 
 @pytest.mark.parametrize(("power", "gamma"), [(4.0, None), (0.0, None), (0.0, 0.9), (0.0, 0.99)])
-def test_equals_the_weighted_fit_in_one_go(power: float, gamma: float | None) -> None:
+def test_recursive_least_squares_equal_the_batch_fit(power: float, gamma: float | None) -> None:
     draw = np.random.default_rng(1)
     s = np.cumsum(draw.integers(1, 40, 300)).astype(float)
     y = 5.0 * s**-0.3 * draw.lognormal(0, 0.2, len(s))
@@ -217,7 +217,7 @@ def uneven(seed: int, cells: int = 600) -> tuple[FloatArray, FloatArray]:
     ("order", "process", "noise"),
     [(0, 1e-4, "independent"), (1, 1e-3, "independent"), (2, 1e-3, "independent"), (2, 1e-3, "white")],
 )
-def test_the_bank_equals_filterpy(order: int, process: float, noise: str, seed: int) -> None:
+def test_a_kalman_bank_equals_filterpy(order: int, process: float, noise: str, seed: int) -> None:
     """The oracle's matrices are the papers', built here from the definitions, not taken from the bank."""
     from filterpy.common import Q_discrete_white_noise
     from filterpy.kalman import KalmanFilter
@@ -245,7 +245,7 @@ def test_the_bank_equals_filterpy(order: int, process: float, noise: str, seed: 
 
 @pytest.mark.parametrize("damping", [0.3, None])
 @pytest.mark.parametrize("ahead", [1, 20, 180, 5000])
-def test_a_forecast_steps_the_state_on(damping: float | None, ahead: int) -> None:
+def test_a_forecast_advances_the_state(damping: float | None, ahead: int) -> None:
     """Eq. 8, F^D by D multiplications; damped, D goes no further than 0.3 times the 600 cells seen."""
     s, losses = uneven(1)
     bank = Kalman(damping=damping)
@@ -262,7 +262,7 @@ def test_a_forecast_steps_the_state_on(damping: float | None, ahead: int) -> Non
 @pytest.mark.parametrize(
     "make_filter", [PLAIN, Kalman, partial(Kalman, damping=None)], ids=["plain", "dkf", "undamped"]
 )
-def test_quantiles_are_where_the_filters_own_error_bands_come_down(make_filter: Callable[[], Kalman]) -> None:
+def test_quantiles_are_where_the_filter_s_error_bands_cross(make_filter: Callable[[], Kalman]) -> None:
     """The bands in the paper's coordinates, on a grid far finer than the bank's."""
     s, losses = uneven(2, cells=200)
     bank = make_filter()
@@ -287,7 +287,7 @@ def test_quantiles_are_where_the_filters_own_error_bands_come_down(make_filter: 
     np.testing.assert_allclose(np.log(found[finite]), np.log(np.array(expected)[finite]), atol=0.05)
 
 
-def test_a_wound_up_covariance_stays_one() -> None:
+def test_a_large_covariance_stays_positive_definite() -> None:
     """Coarse steps and much noise do in 3,000 cells what usual ones do in millions: P grows beyond 16 digits.
 
     Kept in the paper's coordinates, it is no number any more after 1,864 of these cells.

@@ -78,7 +78,7 @@ def test_a_loss_at_or_below_zero_is_at_a_target_above_it(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_every_policy_takes_a_negative_target_or_says_why_not(policy: str) -> None:
+def test_every_policy_accepts_a_negative_target_or_gives_a_reason(policy: str) -> None:
     args = {"shares": [0.5, 0.5]} if policy == "fixed" else {}
     settings = Settings(policy, args)
     position, loss = curve()
@@ -96,7 +96,7 @@ def test_every_policy_takes_a_negative_target_or_says_why_not(policy: str) -> No
         assert "uses ratios of losses, so the target must be above 0, got -3; use the policy triage" in str(refusal)
 
 
-def test_an_estimator_as_published_refuses_and_the_usual_one_helps_a_policy_that_names_none() -> None:
+def test_published_estimators_refuse_negative_losses_and_the_default_takes_them() -> None:
     refused = {name for name in ESTIMATORS if Settings("edf", estimator=name).refusal(NLL) is not None}
     assert refused == set(ESTIMATORS) - {"posterior"}
     assert "the estimator dkf" in str(Settings("edf", estimator="dkf").refusal(LossTarget("elbo", 0.0)))
@@ -104,7 +104,7 @@ def test_an_estimator_as_published_refuses_and_the_usual_one_helps_a_policy_that
     assert Settings("laira").refusal(LossTarget("acc", at_least=-3.0)) is None  # what falls is its error
 
 
-def test_a_bundle_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_bundle_with_an_unsupported_target_is_refused_before_it_starts(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(
         "policy: POLICY\njobs:\n  a:\n    model: tests.tiny.Line\n    deadline: 9s\n    target: nll<=-3\n"
     )
@@ -120,14 +120,14 @@ def test_a_bundle_is_refused_before_anything_starts(tmp_path: Path) -> None:
         Bundle.from_file(tmp_path / "b.yaml")
 
 
-def test_a_script_is_refused_by_the_pool_with_the_reason() -> None:
+def test_a_script_with_a_negative_target_is_refused_with_a_reason() -> None:
     from lightning_core.server.clients.local_client import LocalClient
 
     with pytest.raises(JoinRefusedError, match="a: the policy laira uses ratios of losses"):
         LocalClient(Settings("laira")).join(Job("a", 60.0, NLL), "cpu")
 
 
-def test_an_amendment_to_what_the_policy_cannot_do_keeps_the_target() -> None:
+def test_an_unsupported_amendment_keeps_the_target() -> None:
     scheduler = with_cells(LossTarget("nll", 0.5), [2.0, 1.5], "laira")
     answers = scheduler.handle(SetTerms("a", target=NLL), 6.0)
     assert not any(isinstance(answer, End) for answer in answers)
@@ -178,7 +178,7 @@ def test_a_recorded_curve_moved_below_zero_is_forecast_nearly_as_the_original(pa
     assert errors[1] < errors[0] + 0.1
 
 
-def test_positive_curves_are_forecast_as_ever_to_the_last_bit() -> None:
+def test_forecasts_of_positive_curves_are_unchanged_bit_for_bit() -> None:
     plain, curves = Posterior(), AboveFloor(Posterior)
     plain.grow(2)
     curves.grow(2)
@@ -208,7 +208,7 @@ def test_a_spike_at_the_start_is_forgotten(spike: float) -> None:
     assert truth / 2 < passage[9] < 2 * truth
 
 
-def test_what_cannot_be_known_yet_is_nan_and_a_target_that_moves_is_followed() -> None:
+def test_forecasts_are_nan_while_unknown_and_follow_a_changed_target() -> None:
     bank = AboveFloor(Posterior)
     bank.grow(3)
     rows = np.arange(3)
@@ -238,7 +238,7 @@ def test_what_cannot_be_known_yet_is_nan_and_a_target_that_moves_is_followed() -
         [1e-300, -1e-300] * 20,
     ],
 )
-def test_hostile_losses_raise_nowhere_and_cost_little(losses: list[float]) -> None:
+def test_hostile_losses_raise_no_error_and_cost_little(losses: list[float]) -> None:
     bank = AboveFloor(Posterior)
     bank.grow(1)
     bank.aim(0, -3.0)
@@ -267,7 +267,7 @@ def test_a_long_curve_is_kept_short() -> None:
 # ---------------------------------------------------------------------------------------------------------- to look at
 
 
-def test_a_run_below_zero_can_be_looked_at(tmp_path: Path) -> None:
+def test_a_run_with_negative_losses_is_shown(tmp_path: Path) -> None:
     from lightning_core.report.picture import draw
 
     position, loss = curve()

@@ -25,7 +25,7 @@ def noisy(seed: int = 0, n: int = 60) -> tuple[FloatArray, FloatArray]:
     return s, (2.0 * (s + 40) ** -0.6 + 0.05) * draw.lognormal(0, 0.05, n)
 
 
-def test_the_candidates_are_the_weighted_fits() -> None:
+def test_candidates_equal_weighted_fits() -> None:
     s, losses = noisy()
     scale, base, belief = fed(s, losses)._candidates(ROW)
     assert belief.sum() == pytest.approx(1.0)
@@ -44,7 +44,7 @@ def test_the_candidates_are_the_weighted_fits() -> None:
                 assert belief[0, p, 1, k] == 0
 
 
-def test_belief_goes_by_misfit_with_the_evidence_of_a_few_cells() -> None:
+def test_posterior_odds_follow_the_misfit() -> None:
     """Of two candidates without a floor the odds are the misfits' to the power of minus half the evidence."""
     s, losses = noisy()
     scale, _, belief = fed(s, losses, evidence=3.0)._candidates(ROW)
@@ -59,7 +59,7 @@ def test_belief_goes_by_misfit_with_the_evidence_of_a_few_cells() -> None:
     assert odds == pytest.approx((misfit(20) / misfit(30)) ** -1.5, rel=1e-6)
 
 
-def test_a_floor_is_noticed() -> None:
+def test_a_floor_is_detected() -> None:
     s = np.arange(10.0, 3000.0, 10.0)
     bank = fed(s, 5.0 * s**-1.0 + 0.3)
     above, below = (bank.first_passage(ROW, np.array([t]))[0] for t in (0.301, 0.25))
@@ -67,7 +67,7 @@ def test_a_floor_is_noticed() -> None:
     assert np.isinf(below[14])
 
 
-def test_doubt_grows_with_the_distance() -> None:
+def test_uncertainty_grows_with_the_distance() -> None:
     s = np.arange(10.0, 2000.0, 10.0)
     losses = 3.0 * s**-0.5 * np.random.default_rng(1).lognormal(0, 0.03, len(s))
 
@@ -98,7 +98,7 @@ def test_a_forecast_is_made_once_a_cell_and_threshold(monkeypatch: pytest.Monkey
     assert made == [0.1, 0.2, 0.1, 0.1]
 
 
-def test_the_unit_of_data_does_not_matter() -> None:
+def test_forecasts_do_not_depend_on_the_unit_of_data() -> None:
     s, losses = noisy()
     one = fed(s, losses).first_passage(ROW, np.array([0.08]))
     thousand = fed(1000 * s, losses).first_passage(ROW, np.array([0.08]))

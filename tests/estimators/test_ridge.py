@@ -29,7 +29,7 @@ def feed(bank: Estimator, positions: Sequence[float], losses: Sequence[float], r
         (0.5, 0.5, (-0.275, 0.75)),
     ],
 )
-def test_the_line_by_hand(gamma: float, ridge: float, theta: tuple[float, float]) -> None:
+def test_the_line_equals_one_worked_by_hand(gamma: float, ridge: float, theta: tuple[float, float]) -> None:
     bank = Ridge(gamma, ridge)
     feed(bank, [1, e, e**2], [e**2, e, 1])
     assert bank.slope(ROW)[0] == pytest.approx(-theta[0])
@@ -37,7 +37,7 @@ def test_the_line_by_hand(gamma: float, ridge: float, theta: tuple[float, float]
     assert bank.predict(ROW, np.array([e**3]))[0] == pytest.approx(exp(theta[1] + 3 * theta[0]))
 
 
-def test_the_bound_by_hand() -> None:
+def test_the_bound_equals_a_value_worked_by_hand() -> None:
     """X = [3, 1]: X' V^-1 X = (4 * 9 - 2 * 3 * 3 + 6) / 15 = 1.6; |X_n|^2 = 2^2 + 1, and three weights of 1."""
     bank = Ridge(gamma=1.0, ridge=1.0)
     feed(bank, [1, e, e**2], [e**2, e, 1])
@@ -47,7 +47,7 @@ def test_the_bound_by_hand() -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.8, 0.9, 1.0])
-def test_line_and_bound_equal_the_printed_formulas(gamma: float) -> None:
+def test_line_and_bound_equal_the_published_formulas(gamma: float) -> None:
     draw = np.random.default_rng(4)
     s = np.cumsum(draw.integers(1, 30, 80)).astype(float)
     loss = 3 * s**-0.4 * draw.lognormal(0, 0.1, len(s))
@@ -65,7 +65,7 @@ def test_line_and_bound_equal_the_printed_formulas(gamma: float) -> None:
 
 
 @pytest.mark.parametrize("losses", [[0.5] * 300, np.geomspace(1e-6, 1e6, 300).tolist(), [5e-324] * 300])
-def test_the_line_keeps_its_head(losses: list[float]) -> None:
+def test_the_line_stays_finite_over_hard_numbers(losses: list[float]) -> None:
     bank = Ridge()
     with np.errstate(all="raise", under="ignore"):
         feed(bank, np.geomspace(1, 1e12, 300).tolist(), losses)
@@ -76,7 +76,7 @@ def test_the_line_keeps_its_head(losses: list[float]) -> None:
     assert np.all(passage[:, 1:] >= passage[:, :-1])
 
 
-def test_the_line_forecasts_when_a_goal_is_reached() -> None:
+def test_the_line_forecasts_the_passage_of_a_goal() -> None:
     bank = Ridge(gamma=1.0, ridge=1e-9)
     bank.grow(1)
     assert np.isnan(bank.first_passage(ROW, np.array([0.1]))).all()
@@ -92,6 +92,6 @@ def test_the_line_forecasts_when_a_goal_is_reached() -> None:
     assert 60 <= inside <= 90  # 75 of 100
 
 
-def test_the_line_refuses_what_is_out_of_range() -> None:
+def test_the_line_refuses_arguments_out_of_range() -> None:
     with pytest.raises(ValueError, match="ridge must be positive and finite, got 0"):
         Ridge(ridge=0)

@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "R1", "lightning_core/storage/journal.py",
         "with self._connection if self._durable else nullcontext():", "with nullcontext():",
-        "tests/faults/test_journal_faults.py::test_killed_at_every_failpoint_and_event_it_resumes_in_the_same_state",
+        "tests/faults/test_journal_faults.py::test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state",
         "after_commit",
     ),
     Mutant(
@@ -49,7 +49,7 @@ MUTANTS = (
     Mutant(
         "R2", "lightning_core/server/host.py",
         "self.scheduler = recovered.scheduler", "self.scheduler = Scheduler(settings)",
-        "tests/faults/test_journal_faults.py::test_killed_while_it_replays_it_replays_again",
+        "tests/faults/test_journal_faults.py::test_a_scheduler_killed_while_it_replays_replays_again",
     ),
     Mutant(
         "R3", "callbacks/reporting/mailbox.py",
@@ -61,22 +61,22 @@ MUTANTS = (
     Mutant(
         "R4", "lightning_core/scheduler/allocation.py",
         "self._free[device] = max(0.0, self._free[device] - share)", "pass",
-        "tests/scheduler/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
+        "tests/scheduler/test_invariants.py::test_invariants_hold_after_any_events", "edf",
     ),
     Mutant(
         "R5", "lightning_core/scheduler/table.py",
         "if row is None or incarnation != self.incarnation[row]:", "if row is None:",
-        "tests/scheduler/test_retry_budgets.py::test_a_life_that_is_over_is_refused_with_all_that_it_saved",
+        "tests/scheduler/test_retry_budgets.py::test_a_finished_incarnation_is_refused_with_all_that_it_saves",
     ),
     Mutant(
         "R8", "callbacks/checkpointing/job_checkpointer.py",
         "        loop._restarting = False\n", "",
-        "tests/cluster/test_release.py::test_a_stateful_loader_resumes_to_the_bit",
+        "tests/cluster/test_release.py::test_a_stateful_loader_resumes_bit_for_bit",
     ),
     Mutant(
         "R9", "lightning_core/scheduler/table.py",
         "return np.maximum(self.begin[rows], self.back_at[rows])", "return self.begin[rows]",
-        "tests/scheduler/test_reports.py::test_a_worker_that_dies_whenever_it_comes_is_not_launched_all_the_time",
+        "tests/scheduler/test_reports.py::test_a_worker_that_always_dies_is_launched_with_pauses",
     ),
     Mutant(
         "R10", "lightning_core/scheduler/retry_budgets.py",
@@ -86,17 +86,17 @@ MUTANTS = (
     Mutant(
         "R15", "lightning_core/scheduler/reports.py",
         "or not is_countable(report):", "or False:",
-        "tests/scheduler/test_invariants.py::test_whatever_comes_the_invariants_hold", "edf",
+        "tests/scheduler/test_invariants.py::test_invariants_hold_after_any_events", "edf",
     ),
     Mutant(
         "R6", "lightning_core/storage/manifests.py",
         "same = hashlib.file_digest(file, \"sha256\").hexdigest() == manifest.sha256", "same = True",
-        "tests/faults/test_checkpoints.py::test_a_damaged_file_is_replaced_by_the_one_before_it",
+        "tests/faults/test_checkpoints.py::test_a_damaged_checkpoint_is_replaced_by_the_previous_one",
     ),
     Mutant(
         "R7", "callbacks/checkpointing/job_checkpointer.py",
         "self._next = now + max(self._every, MIN_TRAINING_PER_SAVE * (now - began))", "self._next = now + 60.0",
-        "tests/faults/test_checkpoint_faults.py::test_a_kill_costs_one_interval_and_a_batch",
+        "tests/faults/test_checkpoint_faults.py::test_a_kill_costs_at_most_one_save_interval_and_a_batch",
     ),
     Mutant(
         "R11", "lightning_core/cluster/monitor.py",
@@ -112,12 +112,12 @@ MUTANTS = (
     Mutant(
         "R6", "callbacks/checkpointing/checkpoint_io.py",
         "if refused and strict:", "if False:",
-        "tests/faults/test_checkpoints.py::test_what_could_not_be_loaded_takes_nobody_s_place",
+        "tests/faults/test_checkpoints.py::test_an_unloadable_checkpoint_replaces_no_other",
     ),
     Mutant(
         "R12", "lightning_core/scheduler/allocation.py",
         "0 if device in unavailable else n if slots is None else slots", "n if slots is None else slots",
-        "tests/scheduler/test_retry_budgets.py::test_on_a_device_that_is_gone_nobody_is_launched",
+        "tests/scheduler/test_retry_budgets.py::test_no_job_is_launched_on_an_unavailable_device",
     ),
     Mutant(
         "R12", "lightning_core/cluster/launcher.py",
@@ -132,22 +132,22 @@ MUTANTS = (
     Mutant(
         "R14", "lightning_core/node/signals.py",
         "exit_at_once(128 + number)", "exit_at_once(1)",
-        "tests/faults/test_shutdown.py::test_the_first_signal_is_noted_and_the_second_leaves_at_once_with_all_below",
+        "tests/faults/test_shutdown.py::test_a_second_signal_ends_all_processes_at_once",
     ),
     Mutant(
         "S1", "lightning_core/cloud/ray_cluster.py",
         "if not has_token():  # Ray was imported", "if False:  # Ray was imported",
-        "tests/test_security.py::test_a_ray_that_asks_for_no_token_is_taken_down_again",
+        "tests/test_security.py::test_a_ray_without_token_authentication_is_stopped",
     ),
     Mutant(
         "S2", "lightning_core/storage/private_files.py",
         "before = os.umask(0o077)", "before = os.umask(0o022)",
-        "tests/test_security.py::test_the_spec_of_a_run_is_the_user_s_alone",
+        "tests/test_security.py::test_the_spec_of_a_run_is_readable_by_the_user_only",
     ),
     Mutant(
         "S3", "lightning_core/core/codec.py",
         "import json\n", "import json\nimport pickle\n",
-        "tests/test_security.py::test_nothing_of_ours_unpickles_or_evaluates",
+        "tests/test_security.py::test_the_package_neither_unpickles_nor_evaluates",
     ),
     Mutant(
         "S4", "callbacks/checkpointing/checkpoint_io.py",
@@ -157,17 +157,17 @@ MUTANTS = (
     Mutant(
         "S5", "lightning_core/bundle/yaml_loader.py",
         "if isinstance(key, str | int | float | bool | None) and key in seen:", "if False:",
-        "tests/bundle/test_bad_input.py::test_told_from_the_files_alone",
+        "tests/bundle/test_bad_input.py::test_problems_of_files_are_reported_without_heavy_imports",
     ),
     Mutant(
         "S6", "lightning_core/bundle/class_paths.py",
         "    if names[0] in REFUSED:", "    if False:",
-        "tests/bundle/test_bad_input.py::test_told_from_the_files_alone",
+        "tests/bundle/test_bad_input.py::test_problems_of_files_are_reported_without_heavy_imports",
     ),
     Mutant(
         "S7", "lightning_core/core/names.py",
         "if not isinstance(name, str) or not _NAME.fullmatch(name):", "if not isinstance(name, str):",
-        "tests/bundle/test_bad_input.py::test_told_from_the_files_alone",
+        "tests/bundle/test_bad_input.py::test_problems_of_files_are_reported_without_heavy_imports",
     ),
     Mutant(
         "S8", "lightning_core/report/svg.py",

@@ -102,7 +102,7 @@ def judged(jobs: list[JobStatus], trace: Trace, took: float, kept: Path) -> str:
 
 @pytest.mark.nightly
 @pytest.mark.promise("R4", "R9", "F5")
-def test_a_run_under_faults_comes_to_its_end(
+def test_all_jobs_end_under_faults(
     local_ray: None, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     jobs, trace, took = chaos(tmp_path, seed=5, batches=600, pause=(2.0, 3.0), most=3)
@@ -113,7 +113,7 @@ def test_a_run_under_faults_comes_to_its_end(
 @pytest.mark.nightly
 @pytest.mark.promise("R4", "R9", "F2", "F5", "F23")
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_minute_of_faults(
+def test_all_jobs_end_after_a_minute_of_faults(
     local_ray: None, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     jobs, trace, took = chaos(tmp_path, seed=seed, batches=2500, pause=(2.0, 8.0), most=12)

@@ -188,7 +188,9 @@ def check_after(path: Path, before: int | None, died: bool) -> None:
     "beginning",
     [pytest.param(name, marks=[pytest.mark.nightly] * (name not in ("one", "newest damaged"))) for name in BEGINNINGS],
 )
-def test_killed_before_every_call_of_a_save(quick: Path, beginning: str, record_property: Figure) -> None:
+def test_a_save_killed_before_any_call_loses_no_checkpoint(
+    quick: Path, beginning: str, record_property: Figure
+) -> None:
     """R6, F6: between any two calls, of which there are no more in the end."""
     call = 0
     died = True
@@ -206,7 +208,7 @@ def test_killed_before_every_call_of_a_save(quick: Path, beginning: str, record_
 
 @pytest.mark.promise("R6", "F6")
 @pytest.mark.parametrize("pairs", [40, pytest.param(1000, marks=pytest.mark.nightly)])
-def test_killed_twice(quick: Path, pairs: int, record_property: Figure) -> None:
+def test_two_killed_saves_lose_no_checkpoint(quick: Path, pairs: int, record_property: Figure) -> None:
     """R6, F6: in a save that comes after one that was killed."""
     draw = random.Random(pairs)
     for number in range(pairs):
@@ -225,7 +227,7 @@ def test_killed_twice(quick: Path, pairs: int, record_property: Figure) -> None:
 
 @pytest.mark.promise("R6", "F6")
 @pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.nightly)])
-def test_killed_at_every_byte_of_a_save(quick: Path, step: int, record_property: Figure) -> None:
+def test_a_save_killed_at_any_byte_loses_no_checkpoint(quick: Path, step: int, record_property: Figure) -> None:
     """R6, F6: the kernel kills the process when the file has so many bytes; by day every 97th."""
     path = quick / FILE
     save(path, 9)
@@ -252,7 +254,7 @@ def save_for_ever(path: Path, number: int, pipe: int) -> None:
 
 
 @pytest.mark.promise("R6", "F6")
-def test_fifty_kills_at_random_moments(
+def test_fifty_kills_at_random_moments_lose_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
 ) -> None:
     """R6, F6: with the temporary folder on another file system, where Lightning's own way loses the last good one."""
@@ -283,7 +285,7 @@ def test_fifty_kills_at_random_moments(
 
 
 @pytest.mark.promise("R5", "R6")
-def test_killed_before_every_call_of_an_adoption(quick: Path) -> None:
+def test_an_adoption_killed_before_any_call_is_finished_later(quick: Path) -> None:
     """The next pool manager finishes what one that was killed had begun."""
     call, died = 0, True
     while died:
@@ -330,7 +332,7 @@ def refusal(path: Path, number: int) -> str | None:
 
 
 @pytest.mark.promise("R6", "F7")
-def test_a_full_disk(tmp_path: Path, record_property: Figure) -> None:
+def test_a_full_disk_loses_no_checkpoint(tmp_path: Path, record_property: Figure) -> None:
     """F7: from so full that nothing can be written to just enough, on a file system of its own."""
     disk, page, tried, failed = tmp_path / "disk", 4096, 0, 0
     with small_disk(disk, 64 * page):
@@ -364,7 +366,7 @@ def test_a_full_disk(tmp_path: Path, record_property: Figure) -> None:
 
 
 @pytest.mark.promise("F7")
-def test_a_file_may_not_grow_so_large(tmp_path: Path) -> None:
+def test_a_limit_on_the_size_of_files_loses_no_checkpoint(tmp_path: Path) -> None:
     """F7 where nobody may mount: the kernel refuses more than so many bytes a file."""
     path = tmp_path / FILE
     save(path, 1)
@@ -382,7 +384,7 @@ def test_a_file_may_not_grow_so_large(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("F8")
-def test_a_read_only_folder(tmp_path: Path) -> None:
+def test_a_read_only_folder_loads_and_refuses_to_save(tmp_path: Path) -> None:
     """F8: what is there loads, what is new is refused in words."""
     disk = tmp_path / "disk"
     with small_disk(disk, 1 << 20):
@@ -418,7 +420,7 @@ def train_for_ever(folder: Path, every: float, pipe: int) -> None:
 
 
 @pytest.mark.promise("R7", "F5")
-def test_a_kill_costs_one_interval_and_a_batch(tmp_path: Path, record_property: Figure) -> None:
+def test_a_kill_costs_at_most_one_save_interval_and_a_batch(tmp_path: Path, record_property: Figure) -> None:
     """R7: a launched job saves twice a second and is killed three times, at random."""
     draw, worst, every = random.Random(2), 0, 0.5
     for number in range(3):

@@ -80,7 +80,7 @@ def noted(**changed: Any) -> Damage:
 # ------------------------------------------------------------------------------------------ one file
 
 
-def test_the_manifest_says_what_the_file_is(tmp_path: Path) -> None:
+def test_the_manifest_describes_the_file(tmp_path: Path) -> None:
     saved(tmp_path / "new" / "folder" / "a.ckpt", 7)
     manifest = json.loads((tmp_path / "new/folder/a.ckpt.json").read_text())
     size = (tmp_path / "new/folder/a.ckpt").stat().st_size
@@ -94,14 +94,14 @@ def test_the_manifest_says_what_the_file_is(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "new/folder").iterdir()) == ["a.ckpt", "a.ckpt.json"]
 
 
-def test_what_is_saved_is_loaded_and_the_one_before_it_stays(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_loads_and_the_previous_one_stays(tmp_path: Path) -> None:
     io = saved(tmp_path / "a.ckpt", 1, 2, 3)
     assert io.load_checkpoint(tmp_path / "a.ckpt")["number"] == 3
     assert torch.equal(io.load_checkpoint(str(tmp_path / "a.ckpt.1"))["weights"], torch.full((1000,), 2.0))
     assert sorted(os.listdir(tmp_path)) == ["a.ckpt", "a.ckpt.1", "a.ckpt.1.json", "a.ckpt.json"]
 
 
-def test_more_generations_are_kept_if_wanted(tmp_path: Path) -> None:
+def test_the_number_of_generations_can_be_set(tmp_path: Path) -> None:
     io = SafeCheckpointIO(keep=3)
     for number in range(5):
         io.save_checkpoint(state(number), tmp_path / "a")
@@ -128,7 +128,7 @@ def test_more_generations_are_kept_if_wanted(tmp_path: Path) -> None:
         (lambda path: path.with_name(path.name + ".json").write_text("7"), "its manifest is damaged"),
     ],
 )
-def test_a_damaged_file_is_replaced_by_the_one_before_it(
+def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Damage, words: str
 ) -> None:
     """F29: R6 holds whatever became of the newest file, and the warning says what is wrong and what was taken."""
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_replaced_by_the_one_before_it(
 
 
 @pytest.mark.promise("F29")
-def test_if_no_generation_is_sound_the_error_says_what_is_wrong_with_each(tmp_path: Path) -> None:
+def test_without_a_valid_generation_the_error_lists_each_problem(tmp_path: Path) -> None:
     path = tmp_path / "a.ckpt"
     io = saved(path, 1, 2)
     cut(path)
@@ -163,7 +163,7 @@ def test_if_no_generation_is_sound_the_error_says_what_is_wrong_with_each(tmp_pa
         io.load_checkpoint(tmp_path)
 
 
-def test_what_another_tool_wrote_loads_unverified_and_older_files_of_its_name_do_not(
+def test_files_of_other_tools_load_unverified_and_hide_older_generations(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "a.ckpt"
@@ -178,7 +178,7 @@ def test_what_another_tool_wrote_loads_unverified_and_older_files_of_its_name_do
         io.load_checkpoint(path)
 
 
-def test_the_last_checkpoint_may_be_a_link_to_another(tmp_path: Path) -> None:
+def test_the_last_checkpoint_may_be_a_link(tmp_path: Path) -> None:
     io = saved(tmp_path / "best.ckpt", 1, 2)
     (tmp_path / "last.ckpt").symlink_to("best.ckpt")
     flip(tmp_path / "best.ckpt")
@@ -188,7 +188,7 @@ def test_the_last_checkpoint_may_be_a_link_to_another(tmp_path: Path) -> None:
     assert io.load_checkpoint(tmp_path / "best.ckpt")["number"] == 1
 
 
-def test_removing_takes_generations_and_manifests_along(tmp_path: Path) -> None:
+def test_removing_a_checkpoint_removes_its_generations_and_manifests(tmp_path: Path) -> None:
     io = saved(tmp_path / "a.ckpt", 1, 2)
     saved(tmp_path / "b.ckpt", 1)
     io.remove_checkpoint(tmp_path / "a.ckpt")
@@ -200,7 +200,7 @@ def test_removing_takes_generations_and_manifests_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("R6")
-def test_litter_of_the_dead_is_removed_and_that_of_the_living_is_not(tmp_path: Path) -> None:
+def test_temporary_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
     dead, living, other = (
         tmp_path / name for name in ("a.ckpt.part-1-0123abcd", "a.ckpt.part-1-89ab4567", "a.ckpt.part-1")
     )
@@ -214,7 +214,7 @@ def test_litter_of_the_dead_is_removed_and_that_of_the_living_is_not(tmp_path: P
     assert (living.exists(), other.exists()) == (False, True)
 
 
-def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_is_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EOPNOTSUPP, "no links here")
 
@@ -224,7 +224,7 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
     assert io.load_checkpoint(tmp_path / "a.ckpt")["number"] == 1
 
 
-def test_remote_places_are_loaded_safely_and_not_saved_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_checkpoints_load_safely_and_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, Any]] = []
 
     def load(url: str, map_location: Any, weights_only: bool | None = None) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def test_a_checkpoint_with_code_runs_nothing(
     assert not proof.exists()
 
 
-def test_a_type_that_is_allowed_loads_and_one_that_is_not_is_told_of_when_it_is_saved(
+def test_allowed_types_load_and_others_are_warned_about_on_save(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     io, path = SafeCheckpointIO(), tmp_path / "a.ckpt"
@@ -314,7 +314,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(os, "fsync", wait)
 
 
-def test_a_copy_in_host_memory_is_of_that_moment(tmp_path: Path) -> None:
+def test_a_host_copy_does_not_change_afterwards(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.arange(6.0))
     whole = {
         "weight": weight, "part": weight.detach()[2:].view(2, 2), "turned": torch.ones(2, 3).t(),
@@ -336,7 +336,7 @@ def test_a_copy_in_host_memory_is_of_that_moment(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_copy_of_what_is_on_a_gpu_is_in_host_memory() -> None:
+def test_a_copy_of_gpu_tensors_is_in_host_memory() -> None:
     weight = torch.arange(4.0, device="cuda")
     held = to_host({"weight": weight, "part": weight[1:]})
     weight.zero_()
@@ -344,7 +344,7 @@ def test_a_copy_of_what_is_on_a_gpu_is_in_host_memory() -> None:
     assert (held["weight"].tolist(), held["part"].tolist()) == ([0, 1, 2, 3], [1, 2, 3])
 
 
-def test_asynchronous_saves_are_all_written_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asynchronous_saves_are_all_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow(monkeypatch, 0.02)
     io = SafeCheckpointIO(asynchronous=True)
     took = []
@@ -363,7 +363,7 @@ def test_asynchronous_saves_are_all_written_in_their_order(tmp_path: Path, monke
 
 
 @pytest.mark.promise("R6", "F7")
-def test_what_an_asynchronous_save_was_to_replace_stays_if_it_fails(
+def test_a_failed_asynchronous_save_keeps_the_previous_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """F7: a ModelCheckpoint removes the old one after it has asked for the new one."""
@@ -389,9 +389,7 @@ def full_disk(*_: Any) -> None:
 
 
 @pytest.mark.promise("F7")
-def test_a_full_disk_is_told_in_words_and_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_a_clear_error_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     io = saved(tmp_path / "a.ckpt", 1)
     before = sorted(os.listdir(tmp_path))
     monkeypatch.setattr(os, "fsync", full_disk)
@@ -408,7 +406,9 @@ def test_a_full_disk_is_told_in_words_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("link", [True, "link"])
-def test_in_any_trainer(tmp_path: Path, asynchronous: bool, link: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_trainer_can_use_the_plugin(
+    tmp_path: Path, asynchronous: bool, link: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     def train(epochs: int, ckpt: Any = None) -> tuple[Net, pl.Trainer]:
         pl.seed_everything(1, verbose=False)
         model = Net()
@@ -486,7 +486,7 @@ class Broken:
 @pytest.mark.promise("F7", "F8")
 @pytest.mark.parametrize("placed", [True, False])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_a_job_that_cannot_be_saved_trains_on_and_does_not_leave_before_it_can(
+def test_a_job_that_cannot_save_trains_on_and_leaves_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, placed: bool
 ) -> None:
     disk, script, model = Broken(monkeypatch, number), Script(grant(1, 1.0)), Net()
@@ -517,7 +517,7 @@ def find_save(folder: Path) -> Checkpoint:
     return found.checkpoint
 
 
-def test_pauses_between_attempts_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_between_attempts_to_save_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, model, ends = Broken(monkeypatch), Net(), time.monotonic() + 1.5
     model.pause = 0.001
 
@@ -530,7 +530,7 @@ def test_pauses_between_attempts_grow(tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(tmp_path) == []
 
 
-def test_the_newest_save_of_a_job_is_known_with_its_manifest(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_of_a_job_is_found_with_its_manifest(tmp_path: Path) -> None:
     core = launched(tmp_path, save_every=1e-9)
     fit(core, max_epochs=2)
     assert core.saved is not None
@@ -538,13 +538,13 @@ def test_the_newest_save_of_a_job_is_known_with_its_manifest(tmp_path: Path) -> 
     assert 0 < core.saved.batches <= 20
 
 
-def test_batches_of_manual_optimisation_are_calls_of_its_step(tmp_path: Path) -> None:
+def test_batches_of_manual_optimization_are_calls_of_its_step(tmp_path: Path) -> None:
     trainer = pl.Trainer(**{**QUIET, "max_epochs": 1})
     trainer.fit(Net(manual=True), datamodule=NoisyPoints())
     assert job_checkpointer.write(trainer, tmp_path / FILE).batches == 10
 
 
-def test_a_user_s_own_plugin_keeps_the_user_s_own_checkpoints(tmp_path: Path) -> None:
+def test_a_user_s_own_plugin_saves_the_user_s_checkpoints(tmp_path: Path) -> None:
     class Own(TorchCheckpointIO):
         written: tuple[str, ...] = ()
 
@@ -562,7 +562,7 @@ def test_a_user_s_own_plugin_keeps_the_user_s_own_checkpoints(tmp_path: Path) ->
 
 
 @pytest.mark.promise("S4", "F29")
-def test_a_job_goes_on_from_its_own_checkpoint_only_if_that_is_sound(tmp_path: Path) -> None:
+def test_a_job_resumes_only_from_a_valid_checkpoint(tmp_path: Path) -> None:
     class Trusting(TorchCheckpointIO):
         """A plugin that would load anything."""
 
@@ -586,7 +586,7 @@ def test_a_job_goes_on_from_its_own_checkpoint_only_if_that_is_sound(tmp_path: P
     assert told == [True]
 
 
-def test_a_job_does_not_leave_with_what_it_could_not_come_back_from(
+def test_a_job_does_not_leave_without_a_loadable_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Odd(pl.Callback):
@@ -604,7 +604,7 @@ def test_a_job_does_not_leave_with_what_it_could_not_come_back_from(
 
 
 @pytest.mark.promise("R6")
-def test_what_could_not_be_loaded_takes_nobody_s_place(tmp_path: Path) -> None:
+def test_an_unloadable_checkpoint_replaces_no_other(tmp_path: Path) -> None:
     """A kill right after it would else leave the job with nothing to come back from."""
     place, io = tmp_path / FILE, SafeCheckpointIO()
     for number in (1, 2):
@@ -627,7 +627,7 @@ class ReleasedAtOnce(pl.Callback):
             self.core._fit.mailbox.inbox.directive = release(10)
 
 
-def test_what_cannot_be_pickled_is_its_user_s_error(tmp_path: Path) -> None:
+def test_an_unpicklable_checkpoint_is_the_user_s_error(tmp_path: Path) -> None:
     trainer = pl.Trainer(**{**QUIET, "max_epochs": 1}, callbacks=[Unpicklable()])
     trainer.fit(Net(), datamodule=NoisyPoints())
     with pytest.raises(TypeError, match="cannot pickle"):
@@ -664,7 +664,7 @@ def begins_with(path: Path | None) -> int | None:
 
 
 @pytest.mark.promise("R5", "R6")
-def test_an_incarnation_begins_with_the_newest_that_was_accepted(tmp_path: Path) -> None:
+def test_an_incarnation_starts_from_the_newest_accepted_checkpoint(tmp_path: Path) -> None:
     """R5: what the scheduler has not accepted is not looked at, however new."""
     one, two = life(tmp_path, 1, 10, 20), life(tmp_path, 2, 30, 40)
     everything = {*one, *two}
@@ -681,7 +681,7 @@ def test_an_incarnation_begins_with_the_newest_that_was_accepted(tmp_path: Path)
 
 
 @pytest.mark.promise("R5")
-def test_what_a_stale_incarnation_writes_later_is_never_seen(tmp_path: Path) -> None:
+def test_checkpoints_of_a_fenced_incarnation_are_never_used(tmp_path: Path) -> None:
     accepted = life(tmp_path, 1, 10)
     path = adopt(tmp_path, 2, accepted)
     later = life(tmp_path, 1, 20, 30)
@@ -691,16 +691,14 @@ def test_what_a_stale_incarnation_writes_later_is_never_seen(tmp_path: Path) -> 
     assert begins_with(adopt(tmp_path, 3, {*accepted, *life(tmp_path, 1, 40)[1:]})) == 10
 
 
-def test_an_incarnation_begins_with_nothing_of_a_later_one(tmp_path: Path) -> None:
+def test_an_incarnation_never_starts_from_a_later_one(tmp_path: Path) -> None:
     accepted = [*life(tmp_path, 1, 10), *life(tmp_path, 3, 30)]
     assert begins_with(adopt(tmp_path, 2, accepted)) == 10
 
 
 @pytest.mark.promise("R6", "F8")
 @pytest.mark.parametrize("name", [FILE, f"{FILE}.json"])
-def test_what_the_disk_does_not_give_now_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_unreadable_checkpoint_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Who began anew would displace it. One that is older and readable will do."""
     one, two = life(tmp_path, 1, 10), life(tmp_path, 2, 20, 30)
     broken = {checkpoint_folder(tmp_path, 2) / name}
@@ -723,7 +721,7 @@ def test_what_the_disk_does_not_give_now_is_waited_for(
 
 
 @pytest.mark.promise("F29")
-def test_damaged_ones_are_passed_over(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_skipped(tmp_path: Path) -> None:
     one, two = life(tmp_path, 1, 10, 20), life(tmp_path, 2, 30, 40)
     flip(checkpoint_folder(tmp_path, 2) / FILE)
     cut(checkpoint_folder(tmp_path, 2) / f"{FILE}.1")
@@ -735,7 +733,7 @@ def test_damaged_ones_are_passed_over(tmp_path: Path) -> None:
     assert begins_with(path) == 10
 
 
-def test_a_half_done_adoption_is_repaired(tmp_path: Path) -> None:
+def test_an_unfinished_adoption_is_repaired(tmp_path: Path) -> None:
     accepted = life(tmp_path, 1, 10)
     own = checkpoint_folder(tmp_path, 2)
     own.mkdir()
@@ -744,7 +742,7 @@ def test_a_half_done_adoption_is_repaired(tmp_path: Path) -> None:
     assert begins_with(adopt(tmp_path, 2, accepted)) == 10
 
 
-def test_folders_of_lives_long_past_are_removed(tmp_path: Path) -> None:
+def test_folders_of_old_incarnations_are_removed(tmp_path: Path) -> None:
     accepted = [life(tmp_path, number, number)[0] for number in (1, 2, 3, 4)]
     (tmp_path / "checkpoints" / "own").mkdir()
     assert begins_with(adopt(tmp_path, 5, accepted)) == 4
@@ -753,7 +751,7 @@ def test_folders_of_lives_long_past_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("S7")
-def test_no_link_leads_out_of_the_job_s_folder(tmp_path: Path) -> None:
+def test_links_out_of_the_job_s_folder_are_not_followed(tmp_path: Path) -> None:
     job, other = tmp_path / "job", tmp_path / "other"
     accepted = [*life(job, 1, 10), *life(other, 1, 99), *life(other, 2, 98)]
     mine = checkpoint_folder(job, 1)
@@ -816,7 +814,7 @@ def test_nothing_is_renamed_before_it_is_synced(tmp_path: Path, monkeypatch: pyt
     ]  # fmt: skip
 
 
-def test_a_file_is_hashed_again_only_if_somebody_else_was_there(
+def test_a_file_is_hashed_again_only_if_another_process_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
@@ -835,7 +833,7 @@ def test_a_file_is_hashed_again_only_if_somebody_else_was_there(
     assert [begins_with(tmp_path / name) for name in ("a", "a.1")] == [4, 2]
 
 
-def test_errors_and_names_are_those_of_the_package() -> None:
+def test_errors_and_names_belong_to_the_package() -> None:
     from lightning_core import callbacks
 
     assert callbacks.SafeCheckpointIO is checkpoint_io.SafeCheckpointIO

@@ -94,7 +94,7 @@ def training(callback: CoreCallback, model: Line, **more: Any) -> threading.Thre
     return thread
 
 
-def test_it_joins_with_its_terms_and_what_it_can_do_and_leaves(pool: Pool) -> None:
+def test_a_script_joins_with_its_terms_and_capabilities_and_leaves(pool: Pool) -> None:
     fit(script(begin="5s", weight=2.0, on_miss="hold"), Line(pause=0.002), max_epochs=2)
     [job] = pool.jobs
     assert job == Job(
@@ -112,7 +112,7 @@ def test_it_joins_with_its_terms_and_what_it_can_do_and_leaves(pool: Pool) -> No
     assert pool.closed == 1
 
 
-def test_an_error_is_told_with_its_traceback(pool: Pool) -> None:
+def test_an_error_is_reported_with_its_traceback(pool: Pool) -> None:
     with pytest.raises(ValueError, match="made to fail"):
         fit(script(), Line(pause=0.01, raise_at=30))
     [left] = pool.gone
@@ -121,7 +121,7 @@ def test_an_error_is_told_with_its_traceback(pool: Pool) -> None:
     assert pool.reports[-1].batches == 29
 
 
-def test_one_that_is_held_ends_when_it_is_told_to(pool: Pool) -> None:
+def test_a_held_script_ends_when_told_to(pool: Pool) -> None:
     pool.say(grant(1, 0.0))
 
     def terminate() -> None:
@@ -144,7 +144,7 @@ class Interrupting(pl.Callback):
             raise KeyboardInterrupt
 
 
-def test_ctrl_c_is_no_crash(pool: Pool) -> None:
+def test_ctrl_c_is_not_reported_as_a_crash(pool: Pool) -> None:
     with pytest.raises(SystemExit):
         fit(callback := script(), Line(pause=0.01), callbacks=[callback, Interrupting()])
     assert [left.cause for left in pool.gone] == [ExitCause.INTERRUPTED]
@@ -162,7 +162,7 @@ def test_each_fit_joins_anew(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("on_refused", "refusal"), [("alone", NameTakenError("not now")), ("hold", DeviceNotSharedError("not now"))]
 )
-def test_told_so_or_on_a_device_of_its_own_it_trains_by_itself(
+def test_a_script_trains_alone_if_asked_to_or_on_its_own_device(
     pool: Pool, caplog: pytest.LogCaptureFixture, on_refused: str, refusal: JoinRefusedError
 ) -> None:
     pool.refusal = refusal
@@ -183,7 +183,7 @@ class FirstBatch(pl.Callback):
         self.begun = True
 
 
-def test_one_that_is_refused_holds_before_its_first_batch_and_joins_when_it_may(
+def test_a_refused_script_holds_before_its_first_batch_and_joins_later(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(mailbox, "REJOIN_PERIOD", 0.1)
@@ -208,7 +208,7 @@ def test_one_that_is_refused_holds_before_its_first_batch_and_joins_when_it_may(
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_one_that_is_refused_ends_when_it_is_told_to(pool: Pool, how: signal.Signals) -> None:
+def test_a_refused_script_ends_when_told_to(pool: Pool, how: signal.Signals) -> None:
     pool.taken = {"job"}
 
     def end() -> None:
@@ -228,9 +228,7 @@ def test_one_that_is_refused_ends_when_it_is_told_to(pool: Pool, how: signal.Sig
     assert pool.gone == []
 
 
-def test_one_that_is_refused_trains_by_itself_if_the_pool_goes_away(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_script_trains_by_itself_if_the_pool_disappears(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "REJOIN_PERIOD", 0.1)
     monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.3)
     monkeypatch.setattr(steering, "POOL_TIMEOUT", 0.3)
@@ -243,7 +241,7 @@ def test_one_that_is_refused_trains_by_itself_if_the_pool_goes_away(
     assert not thread.is_alive()
 
 
-def test_a_pool_that_refuses_when_it_is_back_holds_the_script(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_holds_if_a_pool_that_came_back_refuses_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "REJOIN_PERIOD", 0.1)
     thread = training(script(), Line(pause=0.005), max_epochs=20)
     until(lambda: pool.reports and pool.reports[-1].batches > 5)
@@ -262,7 +260,7 @@ def test_a_pool_that_refuses_when_it_is_back_holds_the_script(pool: Pool, monkey
     assert not thread.is_alive()
 
 
-def test_told_so_it_takes_a_free_name(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_script_can_take_a_free_name(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     pool.taken = {"job", "job-2"}
     fit(script(on_refused="rename"), Line(pause=0.002), max_epochs=2)
     assert pool.asked == ["job", "job-2", "job-3"]
@@ -272,13 +270,13 @@ def test_told_so_it_takes_a_free_name(pool: Pool, caplog: pytest.LogCaptureFixtu
     assert "joining as job-3" in caplog.text
 
 
-def test_a_name_at_its_longest_has_room_for_a_number(pool: Pool) -> None:
+def test_a_number_fits_behind_the_longest_name(pool: Pool) -> None:
     pool.taken = {"j" * 63}
     fit(CoreCallback("j" * 63, "60s", BatchTarget(10**9), on_refused="rename"), max_epochs=1)
     assert [job.name for job in pool.jobs] == ["j" * 61 + "-2"]
 
 
-def test_a_pool_that_hangs_delays_the_first_batch_by_little(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_pool_delays_the_first_batch_by_little(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steering, "FIRST_ANSWER_TIMEOUT", 0.2)
     answered = threading.Event()
 
@@ -297,13 +295,13 @@ def test_a_pool_that_hangs_delays_the_first_batch_by_little(pool: Pool, monkeypa
     assert not thread.is_alive()
 
 
-def test_without_a_pool_it_has_its_own_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_pool_a_script_has_its_own_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "connect", lambda pool: None)
     trainer = fit(script(target=BatchTarget(40)), Line(pause=0.005), max_epochs=-1)
     assert 40 <= trainer.global_step < 400
 
 
-def test_one_that_is_held_when_the_pool_is_lost_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_script_continues_when_the_pool_is_lost(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steering, "POOL_TIMEOUT", 0.5)
     pool.say(grant(1, 0.0))
     thread = training(script(), Line(pause=0.002), max_epochs=4)
@@ -315,7 +313,7 @@ def test_one_that_is_held_when_the_pool_is_lost_goes_on(pool: Pool, monkeypatch:
     assert not thread.is_alive()
 
 
-def test_it_comes_back_to_a_pool_that_comes_back(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_script_joins_again_when_the_pool_comes_back(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     thread = training(script(), Line(pause=0.01))
     until(lambda: pool.reports and pool.reports[-1].cells)
     pool.away = True
@@ -338,7 +336,9 @@ def test_it_comes_back_to_a_pool_that_comes_back(pool: Pool, caplog: pytest.LogC
     assert caplog.text.count("is back") == 1
 
 
-def test_a_pool_that_knows_it_again_is_told_what_follows(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_still_knows_the_script_gets_the_following_reports(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Pool, "join", lambda self, job, device: JoinReply(1, (), again=True))
     callback = script()
     thread = training(callback, Line(pause=0.01))
@@ -352,7 +352,7 @@ def test_a_pool_that_knows_it_again_is_told_what_follows(pool: Pool, monkeypatch
     assert {cell.number for report in pool.reports for cell in report.cells} == set(range(1, 17))
 
 
-def test_the_pool_goes_and_stays_away(pool: Pool) -> None:
+def test_a_script_trains_on_without_a_pool_that_stays_away(pool: Pool) -> None:
     thread = training(script(), Line(pause=0.005))
     until(lambda: pool.reports)
     pool.away = True
@@ -360,7 +360,7 @@ def test_the_pool_goes_and_stays_away(pool: Pool) -> None:
     assert not thread.is_alive()
 
 
-def test_it_takes_its_turns_at_the_arbiter_of_the_device_granted(pool: Pool, tmp_path: Path) -> None:
+def test_a_script_uses_the_arbiter_of_its_granted_device(pool: Pool, tmp_path: Path) -> None:
     arbiter = DeviceArbiter(tmp_path / "turn")
     other = ArbiterClient(arbiter.path)
     pool.arbiters = (str(arbiter.path),)
@@ -380,13 +380,13 @@ def test_it_takes_its_turns_at_the_arbiter_of_the_device_granted(pool: Pool, tmp
     arbiter.close()
 
 
-def test_it_need_not_stop_when_the_target_is_met(pool: Pool) -> None:
+def test_stopping_at_the_target_can_be_turned_off(pool: Pool) -> None:
     pool.say(End("job", 2, Verdict.MET, Reason("target_met", (1.0,))))
     trainer = fit(script(stop_when_met=False), Line(pause=0.002), max_epochs=3)
     assert trainer.global_step == 48
 
 
-def test_the_user_s_logger_hears_forecast_and_verdict(pool: Pool, tmp_path: Path) -> None:
+def test_forecast_and_verdict_go_to_the_user_s_logger(pool: Pool, tmp_path: Path) -> None:
     pool.forecast = JobForecast(Verdict.AT_RISK, "late by 3s", 0.25, 63.0, -3.0)
     logger = CSVLogger(tmp_path)
     fit(script(), Line(pause=0.005, log="train_loss"), logger=logger, log_every_n_steps=10, max_epochs=3)
@@ -399,14 +399,14 @@ def test_the_user_s_logger_hears_forecast_and_verdict(pool: Pool, tmp_path: Path
     assert float(told["lightning_core/seconds_to_spare"]) == -3.0
 
 
-def test_its_user_is_told_when_the_verdict_changes(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+def test_verdict_changes_are_logged(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     pool.forecast = JobForecast(Verdict.INFEASIBLE, "late by 3h", 0.25, 63.0, -3.0)
     fit(script(), Line(pause=0.005), max_epochs=3)
     told = [record for record in caplog.records if record.getMessage() == "job: infeasible: late by 3h"]
     assert [record.levelname for record in told] == ["WARNING"]
 
 
-def test_it_can_be_pickled_and_copied_also_after_a_fit(pool: Pool) -> None:
+def test_the_callback_can_be_pickled_and_copied_after_a_fit(pool: Pool) -> None:
     callback = script()
     fit(callback, max_epochs=1)
     for twin in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
@@ -414,7 +414,7 @@ def test_it_can_be_pickled_and_copied_also_after_a_fit(pool: Pool) -> None:
     assert len(pool.jobs) == 3
 
 
-def test_the_second_of_two_stands_aside(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_second_of_two_callbacks_is_ignored(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     first, second = script(), CoreCallback("other", deadline="60s", target=BatchTarget(1))
     trainer = fit(first, Line(pause=0.002), callbacks=[first, second], max_epochs=2)
     assert trainer.global_step == 32
@@ -429,7 +429,7 @@ def test_the_second_of_two_stands_aside(pool: Pool, caplog: pytest.LogCaptureFix
         lambda trainer, model, data: trainer.predict(model, data.val_dataloader()),
     ],
 )
-def test_it_does_nothing_but_fit(pool: Pool, use: Callable[..., Any]) -> None:
+def test_the_callback_ignores_everything_but_fit(pool: Pool, use: Callable[..., Any]) -> None:
     class Predicting(Line):
         def predict_step(self, batch: Any, batch_idx: int) -> Any:
             return self.layer(batch[0])
@@ -440,13 +440,13 @@ def test_it_does_nothing_but_fit(pool: Pool, use: Callable[..., Any]) -> None:
     assert len(pool.jobs) == joined == 1
 
 
-def test_a_fast_dev_run_is_not_its_business(pool: Pool) -> None:
+def test_a_fast_dev_run_does_not_join(pool: Pool) -> None:
     trainer = fit(script(), fast_dev_run=True)
     assert trainer.global_step == 1
     assert not pool.jobs
 
 
-def test_its_core_is_given_back(pool: Pool, tmp_path: Path) -> None:
+def test_the_cpu_affinity_is_restored_after_a_fit(pool: Pool, tmp_path: Path) -> None:
     arbiter = DeviceArbiter(tmp_path / "turn")
     pool.arbiters = (str(arbiter.path),)
     cores = os.sched_getaffinity(0)
@@ -455,7 +455,7 @@ def test_its_core_is_given_back(pool: Pool, tmp_path: Path) -> None:
     arbiter.close()
 
 
-def test_cells_that_come_while_others_are_sent_are_sent_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_cells_that_arrive_during_a_send_are_sent_too(caplog: pytest.LogCaptureFixture) -> None:
     client = Pool()
     box = Mailbox(lambda: Connection(client, 1), "job", period=0.0)
     box.begin(0)
@@ -467,7 +467,7 @@ def test_cells_that_come_while_others_are_sent_are_sent_too(caplog: pytest.LogCa
     assert "does not answer" not in caplog.text
 
 
-def test_a_scheduler_of_its_own_stands_in_for_a_pool_that_stays_away(
+def test_a_local_scheduler_stands_in_for_a_lost_pool(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Held when the pool went: it goes on, and ends when its target is met, though nobody is there to say so."""
@@ -484,7 +484,7 @@ def test_a_scheduler_of_its_own_stands_in_for_a_pool_that_stays_away(
     assert "training without the pool until it is back" in caplog.text
 
 
-def test_a_pool_that_comes_back_takes_over_from_the_stand_in(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_comes_back_replaces_the_local_scheduler(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.3)
     monkeypatch.setattr(joining, "POOL_CHECK_PERIOD", 0.3)
     callback = script()

@@ -176,7 +176,7 @@ def test_the_story_contains_every_state(tmp_path: Path) -> None:
         "journal.after_anchor",
     ],
 )
-def test_killed_at_every_failpoint_and_event_it_resumes_in_the_same_state(
+def test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state(
     place: str,
     tmp_path: Path,
     fail: Callable[[str], None],
@@ -202,7 +202,7 @@ def test_killed_at_every_failpoint_and_event_it_resumes_in_the_same_state(
 
 
 @pytest.mark.promise("F1")
-def test_killed_while_it_replays_it_replays_again(
+def test_a_scheduler_killed_while_it_replays_replays_again(
     tmp_path: Path, fail: Callable[[str], None], undisturbed: list[JobStatus]
 ) -> None:
     live(tmp_path / "j.db")

@@ -23,7 +23,7 @@ JOB = Submit((Job("a", 900.0, BatchTarget(100)),))
 SAVE = Checkpoint(10, "a" * 64)
 
 
-def test_the_same_seed_does_the_same() -> None:
+def test_the_same_seed_repeats_the_same_actions() -> None:
     def deeds(said: list[str]) -> dict[str, Deed]:
         return {name: lambda draw, name=name: said.append(f"{name} {draw.random()}") for name in "xyz"}  # type: ignore[misc]
 
@@ -39,7 +39,7 @@ def test_the_same_seed_does_the_same() -> None:
     assert len(set(stories[0])) == 20
 
 
-def test_it_kills_and_stops() -> None:
+def test_the_killer_kills_and_stops_processes() -> None:
     import random
 
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_another_incarnation_is_found() -> None:
         watch.after(replace(told, incarnation=7), 1.0, scheduler.handle(told, 1.0))
 
 
-def test_two_owners_are_found() -> None:
+def test_a_device_with_two_owners_is_found() -> None:
     from lightning_core.core.answers import Grant
     from lightning_core.core.reasons import Reason
 
@@ -99,7 +99,7 @@ def test_two_owners_are_found() -> None:
         witness.hear([Grant("a", 2, 1.0, (1,), Reason("submitted"))])
 
 
-def test_a_trace_comes_back_and_replays_to_what_broke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_round_trips_and_replays_to_the_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sound = Trace(7, [Action(1.5, "scheduler", "123")], History(POOL, [(0.0, JOB), (1.0, Tick())]))
     sound.write(tmp_path / "sound.json")
     assert Trace.read(tmp_path / "sound.json") == sound

@@ -172,9 +172,7 @@ OVER = End("job", 2, Verdict.CANCELLED, Reason("cancelled"))
         (SUPERSEDED, Action.FENCED, Action.FENCED),
     ],
 )
-def test_what_a_launched_job_does_with_an_old_directive(
-    directive: Directive | None, fresh: Action, lapsed: Action
-) -> None:
+def test_a_launched_job_ignores_old_directives(directive: Directive | None, fresh: Action, lapsed: Action) -> None:
     for unheard, launched, word in ((59.0, True, fresh), (61.0, True, lapsed), (61.0, False, None)):
         pace: Any = SimpleNamespace(on_host=True)
         inbox = SimpleNamespace(directive=directive, unheard_for=lambda unheard=unheard: unheard)

@@ -9,13 +9,13 @@ import pytest
 from tests.faults.mutants import MUTANTS, Mutant, is_there, names, without_guard
 
 
-def test_the_list_is_true() -> None:
+def test_every_mutant_names_an_existing_guard_and_test() -> None:
     """Guards and tests are where it says: otherwise it would prove nothing."""
     assert [wrong for mutant in MUTANTS if (wrong := is_there(mutant))] == []
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutant", MUTANTS, ids=names())
-def test_without_its_guard_a_test_fails(mutant: Mutant, tmp_path: Path) -> None:
+def test_a_test_fails_without_its_guard(mutant: Mutant, tmp_path: Path) -> None:
     code, said = without_guard(mutant, tmp_path)
     assert code == 1, f"{mutant.test} passes without its guard:\n{said}"

@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 @pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.promise("R7", "R10", "R11", "F5", "F20", "F21")
-def test_a_lost_node_is_known_in_ten_seconds_and_a_preemption_is_no_failure(
+def test_a_lost_node_is_noticed_within_ten_seconds_and_a_preemption_is_no_failure(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """What is left is for the most urgent; who has no device waits with the reason until there is another node."""

@@ -39,14 +39,14 @@ Stories = dict[str, list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize(("broadcast", "batch"), [(2e-4, 1e-4), (2e-4, 1e-2), (1e-2, 1e-2), (2e-4, 3.0)])
-def test_agreeing_costs_little_and_reacts_soon(broadcast: float, batch: float) -> None:
+def test_agreement_of_ranks_is_cheap_and_prompt(broadcast: float, batch: float) -> None:
     between = batches_between(broadcast, batch)
     assert broadcast <= MAX_AGREEMENT_COST * between * batch * 1.001 or between == 1
     assert between * batch <= max(AGREEMENT_PERIOD, batch, 1.001 * broadcast / MAX_AGREEMENT_COST + batch)
 
 
 @pytest.mark.promise("R13")
-def test_ranks_hold_and_go_on_together(stories: Stories) -> None:
+def test_ranks_hold_and_continue_together(stories: Stories) -> None:
     first, second = stories["hold"]
     assert first["steps"] == second["steps"] > 0
     assert max(first["pause"], second["pause"]) < 2.5
@@ -74,7 +74,7 @@ def test_ranks_of_a_launched_job_leave_together_when_it_is_over(stories: Stories
 
 
 @pytest.mark.promise("R8", "R13")
-def test_released_ranks_come_back_to_the_bit(stories: Stories) -> None:
+def test_released_ranks_resume_bit_for_bit(stories: Stories) -> None:
     whole, away, back = (stories[scenario] for scenario in ("whole", "release", "return"))
     assert [rank["left"] for rank in away] == ["JobReleased", "JobReleased"]
     assert away[0]["steps"] == away[1]["steps"] < 30
@@ -110,7 +110,7 @@ PARTING = [("elsewhere", "raises", "whole"), ("hangs", "whole")]
 @pytest.mark.nightly
 @pytest.mark.promise("R10", "R13", "F26")
 @pytest.mark.parametrize("ways", PARTING, ids="-".join)
-def test_ranks_that_part_say_so_soon_and_the_first_to_know_why_says_that(
+def test_diverging_ranks_are_detected_and_the_first_cause_is_reported(
     tmp_path: Path, record_property: Callable[[str, object], None], ways: tuple[str, ...]
 ) -> None:
     """One hangs, or waits in another collective, or raises; the processes are as good as new for the next job."""

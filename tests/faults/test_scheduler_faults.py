@@ -52,7 +52,7 @@ def kept(folder: Path) -> Scheduler:
 
 
 @pytest.mark.promise("R1", "R2", "F1", "F2")
-def test_a_thousand_reports_over_five_kills(
+def test_a_thousand_reports_survive_five_kills_of_the_scheduler(
     local_ray: None, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """None is lost, none counts twice; each time it is back in seconds, as its journal says, without torch."""

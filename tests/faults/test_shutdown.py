@@ -177,7 +177,7 @@ def goes_on(start: Start, at_least: int) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.promise("R14", "F24")
-def test_sigterm_saves_the_jobs_closes_the_journal_and_leaves_nobody(
+def test_sigterm_saves_the_jobs_and_leaves_no_process(
     start: Start, record_property: Callable[[str, object], None]
 ) -> None:
     run = start("run", "b.yaml", "--run-dir", "run", "--own")
@@ -193,7 +193,7 @@ def test_sigterm_saves_the_jobs_closes_the_journal_and_leaves_nobody(
     record_property("figure", f"SIGTERM: left after {seconds:.1f} s, the last process {gone:.1f} s later")
 
 
-def test_a_simulation_leaves_at_sigterm_with_its_journal_whole(start: Start) -> None:
+def test_sigterm_ends_a_simulation_with_a_complete_journal(start: Start) -> None:
     rows = "\n".join(f"{n},{3 * n**-0.1}" for n in range(1, 200_000))
     run = start("--help")
     (run.folder / "curve.csv").write_text("step,loss\n" + rows)
@@ -225,7 +225,7 @@ with recorded_signals(at_once=True) as received:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.promise("R14", "F24")
-def test_the_first_signal_is_noted_and_the_second_leaves_at_once_with_all_below(number: int) -> None:
+def test_a_second_signal_ends_all_processes_at_once(number: int) -> None:
     process = subprocess.Popen([sys.executable, "-u", "-c", SLEEPER], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -241,7 +241,7 @@ def test_the_first_signal_is_noted_and_the_second_leaves_at_once_with_all_below(
     assert started(child) is None
 
 
-def test_what_was_ignored_stays_ignored_as_under_nohup() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     line = [sys.executable, "-u", "-c", SLEEPER]
     ignored = (
         "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
@@ -266,7 +266,7 @@ def test_what_was_ignored_stays_ignored_as_under_nohup() -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.promise("R14", "F24")
-def test_whoever_signals_the_whole_group_gets_the_jobs_saved_and_the_run_goes_on(start: Start, number: int) -> None:
+def test_a_signal_to_the_whole_group_saves_the_jobs(start: Start, number: int) -> None:
     run = start("run", "b.yaml", "--run-dir", "run", "--own")
     run_dir = training(run)
     run.send(number, group=True)
@@ -293,7 +293,7 @@ def test_whoever_signals_the_whole_group_gets_the_jobs_saved_and_the_run_goes_on
     ],
 )
 @pytest.mark.promise("R14", "F24")
-def test_a_signal_during_the_start_is_heeded_and_the_run_can_be_gone_on_with(
+def test_a_signal_during_the_start_is_obeyed_and_the_run_can_be_resumed(
     start: Start, number: int, moment: float
 ) -> None:
     run = start("run", "b.yaml", "--run-dir", "run", "--own")
@@ -312,7 +312,7 @@ def test_a_signal_during_the_start_is_heeded_and_the_run_can_be_gone_on_with(
 @pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.promise("R14", "F24")
-def test_after_sigkill_no_worker_trains_on_and_the_run_goes_on(
+def test_after_sigkill_no_worker_trains_on_and_the_run_can_be_resumed(
     start: Start, record_property: Callable[[str, object], None]
 ) -> None:
     run = start("run", "b.yaml", "--run-dir", "run", "--own")
@@ -330,7 +330,7 @@ def test_after_sigkill_no_worker_trains_on_and_the_run_goes_on(
 @pytest.mark.cluster
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.promise("R14", "F24")
-def test_the_second_signal_leaves_at_once_also_while_jobs_save(start: Start, slow: bool) -> None:
+def test_a_second_signal_ends_the_run_at_once_while_jobs_save(start: Start, slow: bool) -> None:
     """A job that cannot leave before its epoch has ended keeps the first one waiting."""
     run = start("run", "slow.yaml" if slow else "b.yaml", "--run-dir", "run", "--own")
     run_dir = training(run, 1 if slow else 50)
@@ -365,7 +365,7 @@ def test_a_job_that_does_not_leave_is_killed_after_the_grace_period(
 @pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.promise("R20", "F25")
-def test_a_dead_control_process_of_ray_is_told_and_nothing_is_lost(
+def test_a_dead_control_process_of_ray_is_reported_and_nothing_is_lost(
     start: Start, record_property: Callable[[str, object], None]
 ) -> None:
     run = start("run", "b.yaml", "--run-dir", "run", "--own")

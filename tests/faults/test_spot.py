@@ -73,7 +73,7 @@ print(json.dumps({"price": 0.3, "available": 1 if 60 < gone < 90 else 3}))
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
+def test_two_jobs_share_the_nodes_that_a_command_quotes(tmp_path: Path) -> None:
     """From the command line, on made-up machines, with Ctrl-C between: both end in time, and the ledger is of both."""
     script, path, run = tmp_path / "quotes.py", tmp_path / "bundle.yaml", tmp_path / "run"
     script.write_text(QUOTES)
@@ -136,7 +136,7 @@ def test_two_jobs_share_what_a_command_says_there_is(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_rays_autoscaler_brings_what_is_wanted_of_each_kind_and_takes_it_back(
+def test_ray_s_autoscaler_brings_the_requested_nodes_and_removes_them(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """With Ray's own made-up cloud: a pool that has room for more has nobody rent it."""

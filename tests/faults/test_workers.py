@@ -120,7 +120,7 @@ def begun(incarnation: int, *names: str) -> Callable[[Jobs], bool]:
 
 
 @pytest.mark.promise("R5", "R7", "R10", "R11", "F5")
-def test_a_killed_a_hung_and_a_broken_gang(
+def test_jobs_resume_after_killed_hung_and_incomplete_process_groups(
     three: Cluster, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """One job is killed after it was released, and hangs; of the other, rank 1 of 2 is killed."""
@@ -173,7 +173,7 @@ def test_a_killed_a_hung_and_a_broken_gang(
 @pytest.mark.promise("R2", "R3", "F3", "F4")
 @pytest.mark.nightly
 @pytest.mark.parametrize("standstill", [STANDSTILL, 30.0])
-def test_no_worker_is_given_up_for_a_stall_or_forgotten_in_a_restart(
+def test_a_stall_gives_up_no_worker_and_a_restart_forgets_none(
     three: Cluster, tmp_path: Path, record_property: Callable[[str, object], None], standstill: float
 ) -> None:
     """Scheduler and pool manager are stopped together for longer than a worker may be silent; then the first is killed
@@ -235,7 +235,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.promise("R10", "F31")
-def test_the_worst_that_a_job_s_code_can_do_ends_that_job_alone(three: Cluster, tmp_path: Path) -> None:
+def test_the_worst_code_of_a_job_ends_that_job_only(three: Cluster, tmp_path: Path) -> None:
     worst = {
         "leaves": "SystemExit: 3",
         "dies": "the worker's process died",

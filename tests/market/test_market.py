@@ -79,7 +79,7 @@ def flat(available: list[int], price: float = 0.4) -> Market:
 # ------------------------------------------------------------------------------------------------------ jobs, money
 
 
-def test_what_the_rest_is_worth_behind_the_deadline() -> None:
+def test_value_of_the_remaining_work_after_the_deadline() -> None:
     assert (PAPER.intervals_after(80.0, 0), PAPER.worth_of_rest(80.0, 0)) == (7, -84.0)
     assert PAPER.worth_of_rest(0.8, 8) == pytest.approx(84.0)  # an interval late: 96 less 12
     assert PAPER.worth_of_rest(10.0, 12) == pytest.approx(84.0)  # as it is on all already
@@ -88,7 +88,7 @@ def test_what_the_rest_is_worth_behind_the_deadline() -> None:
     assert [PAPER.value_at(interval) for interval in (9, 10, 12, 15, 20)] == pytest.approx([120, 120, 72, 0, 0])
 
 
-def test_whether_a_job_can_be_ended_in_time_at_all() -> None:
+def test_feasibility_of_a_job() -> None:
     assert SpotJob(work=118.8, deadline=10).feasible
     assert not SpotJob(work=118.9, deadline=10).feasible
 
@@ -107,7 +107,7 @@ def test_whether_a_job_can_be_ended_in_time_at_all() -> None:
         ({"value": math.nan}, "value must be at least 0"),
     ],
 )
-def test_jobs_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
+def test_invalid_jobs_are_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         SpotJob(**{"work": 80.0, "deadline": 10} | wrong)
 
@@ -117,7 +117,7 @@ def test_jobs_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
     [([0.1], [1, 2], "length"), ([-0.1], [1], "price must be at least 0"), ([0.1], [1.5], "must be whole"),
      ([], [], "must have the same length"), ([math.inf], [1], "price must be at least 0 and finite")],
 )  # fmt: skip
-def test_markets_that_cannot_be(price: Any, available: Any, words: str) -> None:
+def test_invalid_markets_are_refused(price: Any, available: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Market(price, available)
 
@@ -130,13 +130,13 @@ def test_a_job_must_lie_within_its_market() -> None:
 # ------------------------------------------------------------------------------------------------------ policies
 
 
-def test_on_demand_alone_takes_the_fewest_that_do() -> None:
+def test_on_demand_holds_the_fewest_nodes_that_suffice() -> None:
     ledger = alone(OnDemand(), PAPER, flat([4] * 10))
     assert totals(ledger) == [9] * 9 + [0]
     assert (ledger.cost[0], ledger.utility[0]) == (81.0, 39.0)
 
 
-def test_the_paper_s_rule_without_forecasts_slot_by_slot() -> None:
+def test_the_published_rule_without_forecasts_interval_by_interval() -> None:
     """Spot nodes appear after four intervals: as printed the fleet shrinks to one, by default it grows on."""
     market = flat([0] * 4 + [16] * 6)
     printed = alone(Ahanp(0.9, mode="paper"), PAPER, market, guarded=False)
@@ -149,7 +149,7 @@ def test_the_paper_s_rule_without_forecasts_slot_by_slot() -> None:
     assert alone(Ahanp(0.9), PAPER, flat([0] * 10)).on_time.all()
 
 
-def test_uniform_progress_buys_what_is_missing_where_there_is_no_spot() -> None:
+def test_uniform_progress_buys_on_demand_nodes_without_spot() -> None:
     ledger = alone(UniformProgress(), PAPER, flat([0, 0, 12, 12, 12, 12, 12, 12, 12, 12]), guarded=False)
     assert ledger.on_demand[0, :2].tolist() == [9, 9]  # 8 an interval are due; 9 of them do 8.1 in the first
     assert not ledger.on_demand[0, 2:].any()
@@ -164,7 +164,7 @@ def test_all_or_nothing_stays_on_demand_until_it_is_ahead() -> None:
     assert on[1] == 12
 
 
-def test_a_chain_learns_how_counts_move() -> None:
+def test_a_markov_chain_learns_transitions_of_counts() -> None:
     rows = transitions(np.array([0, 12, 0, 12, 0, 12, 0, 16, 0, 16, 0]), 12)
     assert rows.sum(1) == pytest.approx(np.ones(13))
     assert (rows.argmax(1)[[0, 12, 5]] == [12, 0, 5]).all()
@@ -178,13 +178,13 @@ def test_a_chain_learns_how_counts_move() -> None:
     assert chain > blind + 2
 
 
-def test_the_dearer_instances_are_never_taken_for_the_cheaper() -> None:
+def test_spot_nodes_dearer_than_on_demand_are_never_held() -> None:
     dear = flat([16] * 10, price=1.2)
     for name in ("max-spot", "ahanp", "ahap", "uniform-progress"):
         assert alone(POLICIES[name](), PAPER, dear).spot.sum() == 0, name
 
 
-def test_plans_count_in_the_mean_and_are_added_up_as_printed() -> None:
+def test_published_mode_adds_plans_up_and_default_mode_averages_them() -> None:
     market = flat([3, 9, 0, 12, 2, 7, 12, 0, 5, 12])
     modes: tuple[Any, Any] = ("default", "paper")
     mean, printed = (alone(Ahap(5, 5, mode=mode), PAPER, market, PERFECT, guarded=False) for mode in modes)
@@ -234,7 +234,7 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
 
 @given(world=worlds(), overhead=st.sampled_from(["total", "launches"]))
 @settings(max_examples=30, deadline=None)
-def test_a_ledger_adds_up(world: tuple[SpotJob, Market], overhead: Any) -> None:
+def test_ledgers_add_up(world: tuple[SpotJob, Market], overhead: Any) -> None:
     job, market = world
     terms: Any = {"overhead": overhead, "preemption_cost": job.preemption_cost}
     ledger = alone(MaxSpot(), job, market, **terms)
@@ -291,7 +291,7 @@ def test_the_suite_names_the_rule_that_a_policy_breaks(mistake: str, rule: str) 
         check_spot_policy(lambda: Wrong(mistake))
 
 
-def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:
+def test_preempted_spot_nodes_lose_their_work_of_the_interval() -> None:
     """Four were held: a loss is 2.8 of work, of which the change to three is 0.3 already."""
     job = SpotJob(30.0, 10, max_nodes=4)
     ledger = alone(MaxSpot(), job, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), preemption_cost=0.7)
@@ -302,13 +302,13 @@ def test_spot_instances_that_go_take_their_part_of_a_slot_with_them() -> None:
     assert alone(MaxSpot(), known, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), preemption_cost=0.7).on_time.all()
 
 
-def test_who_has_instances_as_he_begins_pays_for_no_start() -> None:
+def test_nodes_held_at_the_start_cost_no_launch() -> None:
     job = SpotJob(8.0, 4, max_nodes=4, growth_fraction=0.5, shrink_fraction=0.5)
     ledgers = [alone(OnDemand(), job, flat([0] * 4), held=held) for held in ((0, 0), (1, 2))]
     assert [ledger.progress[0, 0] for ledger in ledgers] == [1.5, 3.0]
 
 
-def test_who_reckons_with_losses_does_so_only_where_there_may_be_one() -> None:
+def test_preemption_costs_count_only_where_a_preemption_is_possible() -> None:
     job, market = (
         SpotJob(38.0, 12, max_nodes=4, growth_fraction=0.2, shrink_fraction=0.2, preemption_cost=0.2),
         flat([4] * 12),
@@ -332,7 +332,7 @@ def test_who_reckons_with_losses_does_so_only_where_there_may_be_one() -> None:
 
 @pytest.mark.parametrize("growth_fraction", [0.05, 0.2, 0.9, 1.0])
 @pytest.mark.parametrize("overhead", ["total", "launches"])
-def test_the_net_lets_alone_whoever_can_stay_as_he_is(growth_fraction: float, overhead: Any) -> None:
+def test_the_safety_net_leaves_safe_jobs_alone(growth_fraction: float, overhead: Any) -> None:
     """Where a change costs nearly a whole interval, nine that stay are worth more than twelve that are launched."""
     job = SpotJob(work=80.0, deadline=10, growth_fraction=growth_fraction, shrink_fraction=growth_fraction)
     for policy in (OnDemand, MaxSpot):
@@ -348,7 +348,7 @@ def test_the_net_lets_alone_whoever_can_stay_as_he_is(growth_fraction: float, ov
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
-def test_a_window_s_plan_is_the_best_of_all(data: st.DataObject) -> None:
+def test_the_plan_of_a_window_is_optimal(data: st.DataObject) -> None:
     """With the whole future known and its end at the deadline, the plan is worth what the best of all plans is."""
     intervals, max_nodes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     min_nodes = data.draw(st.integers(1, max_nodes))
@@ -382,7 +382,7 @@ def test_a_window_s_plan_is_the_best_of_all(data: st.DataObject) -> None:
     assert by_labels(job, market.price, market.available) == pytest.approx(best)
 
 
-def test_a_grid_is_as_coarse_as_it_may_be() -> None:
+def test_the_grid_is_as_coarse_as_the_job_allows() -> None:
     assert grid_of(np.arange(13.0), 0.9, 0.9) == 0.1
     assert grid_of(np.arange(13.0), 1.0, 1.0) == 1.0
     assert grid_of(np.array([0.0, 1.5, 3.0]), 0.5, 1.0) == 0.25
@@ -390,7 +390,7 @@ def test_a_grid_is_as_coarse_as_it_may_be() -> None:
 
 
 @pytest.mark.parametrize("times", [1e-6, 0.37, 1e6])
-def test_nothing_depends_on_the_unit_of_work(times: float) -> None:
+def test_results_do_not_depend_on_the_unit_of_work(times: float) -> None:
     """A net that is a hair too strict, or too lax, would show: half of these can just be ended."""
     draw = np.random.default_rng(4)
     market = Market(draw.uniform(0.3, 0.9, 400), draw.integers(0, 14, 400))
@@ -410,14 +410,14 @@ def test_nothing_depends_on_the_unit_of_work(times: float) -> None:
         assert other.progress == pytest.approx(times * one.progress, rel=1e-6)
 
 
-def test_work_beyond_all_reach_costs_no_memory() -> None:
+def test_unreachable_work_costs_no_memory() -> None:
     job = SpotJob(1e12, 10)
     for policy in (Ahap(5, 1), Chain()):
         assert alone(policy, job, flat([6] * 10)).late[0] > 1e9
     assert optimum(JobBatch([job], flat([6] * 10), [0]))[0] < -1e11
 
 
-def test_policies_play_as_if_alone_also_where_forecasts_are_drawn() -> None:
+def test_policies_do_not_affect_each_other_with_random_forecasts() -> None:
     market = Market(np.full(40, 0.5), np.random.default_rng(2).integers(0, 16, 40))
     batch, noise = JobBatch([PAPER] * 3, market, [0, 7, 20]), MarketForecaster(Noisy(2.0), Noisy(2.0, seed=1))
     [one] = backtest([Ahap(1, 1)], batch, noise)
@@ -433,7 +433,7 @@ def test_policies_play_as_if_alone_also_where_forecasts_are_drawn() -> None:
     [LastValue(), Seasonal(4), Autoregressive(2, 20, 5), Arima((1, 1, 0), 20, 10)],
     ids=lambda one: type(one).__name__,
 )
-def test_a_forecast_knows_nothing_of_the_future(forecaster: Any) -> None:
+def test_forecasts_do_not_use_the_future(forecaster: Any) -> None:
     draw = np.random.default_rng(1)
     values = draw.uniform(0, 16, 60)
     other = values.copy()
@@ -445,7 +445,7 @@ def test_a_forecast_knows_nothing_of_the_future(forecaster: Any) -> None:
     assert forecaster.table(np.full(60, 7.0), 3) == pytest.approx(np.full((60, 3), 7.0))
 
 
-def test_a_trend_goes_on() -> None:
+def test_the_trend_predictor_extrapolates() -> None:
     rising = np.concatenate([np.full(10, 2.0), np.arange(2.0, 12.0)])
     table = PREDICTORS["trend"].table(rising, 2)
     assert table[-1] == pytest.approx([12.0, 13.0])
@@ -455,7 +455,7 @@ def test_a_trend_goes_on() -> None:
     assert wrong["trend"] < wrong["persistence"]
 
 
-def test_an_autoregression_learns_what_repeats() -> None:
+def test_autoregression_learns_a_periodic_series() -> None:
     wave = 8 + 4 * np.sin(np.arange(200) * 2 * np.pi / 12)
     table, truth = Autoregressive(4).table(wave, 3), Perfect().table(wave, 3)
     assert np.abs(table - truth)[100:190].max() < 0.5

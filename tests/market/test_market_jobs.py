@@ -55,7 +55,7 @@ def ended(scheduler: Scheduler, name: str, now: float, batches: int = 200) -> No
     scheduler.handle(Report(name, 1, number=1, version=1, batches=batches, busy=8.0), now)
 
 
-def test_each_job_gets_a_policy_and_the_reason_says_how_sure_it_is(tmp_path: Path) -> None:
+def test_each_job_gets_a_policy_with_its_probability(tmp_path: Path) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"), job("b"))), 0.0)
     first, second = scheduler.status()
@@ -73,7 +73,7 @@ def _without_a_market() -> Scheduler:
     return scheduler
 
 
-def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> None:
+def test_the_next_job_gets_the_policy_with_the_best_feedback(tmp_path: Path) -> None:
     scheduler = Scheduler(pool(tmp_path))
     for number in range(8):
         scheduler.handle(Submit((job(f"j{number}"),)), 10.0 * number)
@@ -96,7 +96,7 @@ def test_the_next_job_gets_what_those_before_it_have_taught(tmp_path: Path) -> N
         SelectorFeedback("a", ()),
     ],
 )
-def test_feedback_that_teaches_nothing(tmp_path: Path, feedback: SelectorFeedback) -> None:
+def test_invalid_feedback_is_ignored(tmp_path: Path, feedback: SelectorFeedback) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"),)), 0.0)
     ended(scheduler, "a", 5.0)
@@ -107,7 +107,7 @@ def test_feedback_that_teaches_nothing(tmp_path: Path, feedback: SelectorFeedbac
     assert spot.numbers[1] == 0
 
 
-def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
+def test_feedback_of_a_job_counts_once_and_after_its_end(tmp_path: Path) -> None:
     scheduler = Scheduler(pool(tmp_path))
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(SelectorFeedback("a", (1.0, 0.0, 0.0)), 1.0)
@@ -123,7 +123,7 @@ def test_a_job_teaches_once_and_not_while_it_runs(tmp_path: Path) -> None:
     assert spot.numbers[1] == 1
 
 
-def test_feedback_is_the_job_played_again_at_its_measured_throughput(tmp_path: Path) -> None:
+def test_feedback_replays_the_job_at_its_measured_throughput(tmp_path: Path) -> None:
     settings = pool(tmp_path)
     replays = CounterfactualReplay.of(settings)
     assert replays is not None
@@ -154,7 +154,7 @@ def test_feedback_is_the_job_played_again_at_its_measured_throughput(tmp_path: P
         (job("a", target=LossTarget("loss", 0.1)), 0.0),  # missed: nobody knows its work
     ],
 )
-def test_jobs_that_teach_nothing_are_asked_once(tmp_path: Path, given: Job, at: float) -> None:
+def test_jobs_without_feedback_are_asked_once(tmp_path: Path, given: Job, at: float) -> None:
     settings = pool(tmp_path)
     replays = CounterfactualReplay.of(settings)
     assert replays is not None
@@ -167,7 +167,7 @@ def test_jobs_that_teach_nothing_are_asked_once(tmp_path: Path, given: Job, at: 
     assert not scheduler.awaiting_feedback
 
 
-def test_a_simulated_pool_learns_and_its_journal_replays(tmp_path: Path) -> None:
+def test_the_selector_of_a_simulated_pool_learns_and_its_journal_replays(tmp_path: Path) -> None:
     settings = pool(tmp_path)
     jobs = [
         SimulatedJob(Job(f"j{k}", 50.0, BatchTarget(100)), [10, 100], [0.9, 0.4], 10.0, submitted=60.0 * k)
@@ -187,7 +187,7 @@ def test_a_simulated_pool_learns_and_its_journal_replays(tmp_path: Path) -> None
     assert last.text != "on-demand"
 
 
-def test_the_actor_learns_apart_and_wakes_for_it(tmp_path: Path) -> None:
+def test_the_actor_wakes_to_compute_feedback(tmp_path: Path) -> None:
     """No Ray is needed to ask it; its time is real, so intervals are short."""
     (tmp_path / "cheap.csv").write_text(CHEAP)
     market = {"trace": str(tmp_path / "cheap.csv"), "interval": 0.05, "policies": POLICIES}
@@ -207,7 +207,7 @@ def test_the_actor_learns_apart_and_wakes_for_it(tmp_path: Path) -> None:
     assert asyncio.run(story()) == [0, 1]
 
 
-def test_a_recording_that_is_gone_costs_the_feedback_alone(tmp_path: Path) -> None:
+def test_a_missing_recording_disables_feedback_only(tmp_path: Path) -> None:
     settings = pool(tmp_path).to_dict()
 
     async def story(before: bool) -> list[JobStatus]:
@@ -222,7 +222,7 @@ def test_a_recording_that_is_gone_costs_the_feedback_alone(tmp_path: Path) -> No
     assert [status.name for status in asyncio.run(story(before=False)) if status.spot_policy] == ["before", "after"]
 
 
-def test_feedback_that_cannot_be_computed_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feedback_that_cannot_be_computed_is_requested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cheap.csv").write_text(CHEAP)
     market = {"trace": str(tmp_path / "cheap.csv"), "interval": 0.05, "policies": POLICIES}
     asked: list[str] = []
@@ -253,7 +253,7 @@ def test_feedback_that_cannot_be_computed_is_asked_for_once(tmp_path: Path, monk
     assert sorted(asked) == ["bad", "good"]
 
 
-def test_a_job_that_begins_later_is_taught_from_then_on(tmp_path: Path) -> None:
+def test_feedback_of_a_delayed_job_counts_from_its_begin(tmp_path: Path) -> None:
     settings = pool(tmp_path)
     replays = CounterfactualReplay.of(settings)
     assert replays is not None
@@ -265,7 +265,7 @@ def test_a_job_that_begins_later_is_taught_from_then_on(tmp_path: Path) -> None:
     assert (replayable.start, replayable.job.deadline) == (5, 5)
 
 
-def test_a_long_job_is_played_again_in_fewer_slots() -> None:
+def test_a_long_job_is_replayed_in_fewer_intervals() -> None:
     market = Market(np.array([9.0, 0.4, 0.3, 0.5, 0.2, 0.6]), np.array([9, 4, 3, 5, 0, 6]), 1.0, 60.0)
     some = coarsen(market, 1, 2)
     assert some.available.tolist() == [3, 0]
@@ -278,7 +278,7 @@ def test_a_long_job_is_played_again_in_fewer_slots() -> None:
     assert feedback.utilities[0] > feedback.utilities[2]  # spot instances are cheaper here
 
 
-def test_a_speed_table_between_sizes_and_beyond() -> None:
+def test_throughput_tables_between_and_beyond_known_sizes() -> None:
     speed = SpeedUp((2, 4), (3.0, 5.0))
     assert throughput_table(speed, 10.0) == (2, (0.0, 0.0, 30.0, 30.0, 50.0))
     assert throughput_table(speed, 10.0, max_nodes=5) == (2, (0.0, 0.0, 30.0, 30.0, 50.0, 50.0))
@@ -286,7 +286,7 @@ def test_a_speed_table_between_sizes_and_beyond() -> None:
         throughput_table(SpeedUp((1,)), 10.0)
 
 
-def test_work_that_is_left() -> None:
+def test_batches_left_of_a_job() -> None:
     scheduler = Scheduler(Settings(policy="fifo"))
     scheduler.handle(Submit((job("a"), Job("b", 50.0, LossTarget("loss", 0.1)))), 0.0)
     scheduler.handle(Report("a", 1, number=1, version=1, batches=50, busy=5.0), 5.0)
@@ -312,12 +312,12 @@ def test_work_that_is_left() -> None:
         ({"colour": 1}, "market: .*unexpected keyword argument 'colour'"),
     ],
 )
-def test_markets_that_cannot_be(terms: dict[str, object], words: str) -> None:
+def test_invalid_market_terms_are_refused(terms: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Settings(market=terms)
 
 
-def test_the_terms_are_plain_data() -> None:
+def test_market_terms_round_trip_through_json() -> None:
     settings = Settings(market={"policies": ("chain", "ahap"), "seed": 3})
     again = Settings(**json.loads(json.dumps(settings.to_dict())))
     assert again.market_terms() == settings.market_terms() == MarketTerms(policies=("chain", "ahap"), seed=3)

@@ -32,7 +32,7 @@ def wait_for(quotes: Quotes, quote: Quote) -> None:
         time.sleep(0.01)
 
 
-def test_what_was_asked_in_a_slot_stays_what_that_slot_offered(tmp_path: Path) -> None:
+def test_a_quote_stays_the_offer_of_its_interval(tmp_path: Path) -> None:
     path = tmp_path / "quote"
     with asked(path, '{"price": 0.4, "available": 3}') as quotes:
         first = quotes(0)
@@ -47,7 +47,7 @@ def test_what_was_asked_in_a_slot_stays_what_that_slot_offered(tmp_path: Path) -
         assert later.on_demand == 4.0
 
 
-def test_where_the_command_fails_what_it_said_last_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_quote_counts_while_the_command_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "quote"
     with asked(path, '{"price": 0.4, "available": 3}') as quotes:
         path.write_text("out of order")
@@ -77,7 +77,7 @@ def test_where_the_command_fails_what_it_said_last_counts(tmp_path: Path, caplog
         ('{"price": 0.4, "available": 1, "on_demand": 0}', "on_demand must be a number, positive and finite, got 0"),
     ],
 )
-def test_what_is_no_quote_is_told_before_anything_starts(text: str, words: str, tmp_path: Path) -> None:
+def test_invalid_quotes_are_refused_before_anything_starts(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^/") as caught, asked(tmp_path / "quote", text):
         pass
     assert words in str(caught.value)
@@ -91,13 +91,13 @@ def test_what_is_no_quote_is_told_before_anything_starts(text: str, words: str, 
         ("sh -c 'echo broken >&2; exit 3'", "sh: exit code 3: broken"),
     ],
 )
-def test_a_command_that_does_not_run_is_told(words: str, told: str) -> None:
+def test_a_command_that_cannot_be_run_is_reported(words: str, told: str) -> None:
     with pytest.raises(ValueError, match=r"\S") as caught:
         Quotes(words, 1.0)
     assert told in str(caught.value)
 
 
-def test_a_run_holds_what_the_command_says_there_is(tmp_path: Path) -> None:
+def test_a_run_holds_the_nodes_that_the_command_quotes(tmp_path: Path) -> None:
     path = tmp_path / "quote"
     with asked(path, '{"price": 0.4, "available": 2}', seconds=10.0) as quotes:
         world = World({"a": elastic("a", 100, 80.0)})

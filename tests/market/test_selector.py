@@ -36,7 +36,7 @@ def one_is_best(selector: Selector, job: int) -> FloatArray:
     return np.where(np.arange(len(selector.names)) == 3, 0.6, 0.4)
 
 
-def test_a_policy_whose_weight_has_vanished_can_come_back() -> None:
+def test_a_policy_with_a_vanished_weight_can_recover() -> None:
     """It counts on as if its weight were not nought: else the step would never shrink."""
     selector = Selector("ab")
     for job in range(3350):
@@ -61,7 +61,7 @@ def test_the_regret_stays_under_its_bound(sequence: Sequence, known: bool, polic
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=1, max_size=120))
 @settings(max_examples=60, deadline=None)
-def test_also_on_any_other_sequence(utilities: list[list[float]]) -> None:
+def test_the_regret_stays_under_its_bound_on_random_sequences(utilities: list[list[float]]) -> None:
     selector = Selector("abcd")
     for one in utilities:
         selector.update(np.array(one))
@@ -69,7 +69,7 @@ def test_also_on_any_other_sequence(utilities: list[list[float]]) -> None:
         assert selector.weights.sum() == pytest.approx(1.0)
 
 
-def test_draws_go_by_the_weights_and_come_again() -> None:
+def test_draws_follow_the_weights_and_are_reproducible() -> None:
     drawn = [Selector("abc", seed=seed).choose() for seed in range(3000)]
     assert all(drawn.count(name) == pytest.approx(1000, abs=120) for name in "abc")
     one, two = Selector("abc", seed=7), Selector("abc", seed=7)
@@ -80,7 +80,7 @@ def test_draws_go_by_the_weights_and_come_again() -> None:
     assert one.weights[1] > 0.99
 
 
-def test_it_is_bold_where_one_policy_is_always_better() -> None:
+def test_the_step_grows_where_one_policy_is_always_better() -> None:
     draw = np.random.default_rng(0)
     bold, printed = Selector([str(k) for k in range(112)]), Selector([str(k) for k in range(112)], jobs=500)
     better = np.linspace(0.6, 0.62, 112)
@@ -92,7 +92,7 @@ def test_it_is_bold_where_one_policy_is_always_better() -> None:
     assert bold.regret < 0.1 < 2.0 < printed.regret
 
 
-def test_what_is_shared_out_anew_lets_a_bad_policy_come_back() -> None:
+def test_redistributed_weight_lets_a_bad_policy_recover() -> None:
     still, shared = Selector("ab", jobs=400), Selector("ab", jobs=400, share=0.02)
     for job in range(400):
         for selector in (still, shared):
@@ -109,23 +109,23 @@ def test_what_is_shared_out_anew_lets_a_bad_policy_come_back() -> None:
         (["a"], {"share": 1.0}, "share must be at least 0"),
     ],
 )
-def test_selectors_that_cannot_be(names: list[str], more: dict[str, float], words: str) -> None:
+def test_invalid_selectors_are_refused(names: list[str], more: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Selector(names, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [[0.5], [0.5, 1.5], [0.5, math.nan]])
-def test_utilities_that_cannot_be(wrong: list[float]) -> None:
+def test_invalid_utilities_are_refused(wrong: list[float]) -> None:
     with pytest.raises(ValueError, match="utilities must be 2 numbers from 0 to 1"):
         Selector("ab").update(np.array(wrong))
 
 
-def test_utilities_are_brought_to_nought_to_one_by_what_is_known_beforehand() -> None:
+def test_utilities_are_scaled_to_0_and_1_by_known_bounds() -> None:
     job = SpotJob(work=80.0, deadline=10)
     assert normalised(np.array([120.0, 39.0, -84.0, -200.0]), job) == pytest.approx([1.0, 123 / 204, 0.0, 0.0])
 
 
-def test_the_paper_s_pool_has_112_policies_of_which_few_differ() -> None:
+def test_the_published_pool_has_112_policies_of_which_few_differ() -> None:
     pool = paper_pool()
     draw = np.random.default_rng(0)
     market = Market(draw.uniform(0.4, 0.9, 300), draw.integers(0, 17, 300))

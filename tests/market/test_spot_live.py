@@ -49,7 +49,7 @@ def market(counts: list[int], price: float = 0.4, seconds: float = 10.0) -> Mark
     st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(20, 100), st.sampled_from([0.0, 0.6]),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
-def test_live_it_is_what_it_was_in_the_recording(
+def test_live_decisions_equal_those_on_the_recording(
     name: str, counts: list[int], prices: list[float], work: int, preemption_cost: float
 ) -> None:
     trace = Market(np.array(prices), np.array(counts))
@@ -66,13 +66,13 @@ def test_live_it_is_what_it_was_in_the_recording(
         assert done == pytest.approx(ledger.progress[0, interval])
 
 
-def test_behind_the_deadline_it_is_ended_on_all_it_can_use() -> None:
+def test_after_the_deadline_a_job_gets_all_nodes_that_it_can_use() -> None:
     plan = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue()))
     assert plan.decide(PAPER, market([9] * 12), 0, 10, 70.0, NodeCounts(9, 0)) == NodeCounts(0, 12)
     assert plan.decide(PAPER, market([9] * 12), 0, 11, 80.0, NodeCounts(0, 12)) == NodeCounts()
 
 
-def test_what_is_lost_within_a_slot_is_replaced_only_if_there_is_no_time_to_wait() -> None:
+def test_nodes_lost_within_an_interval_are_replaced_only_without_slack() -> None:
     plan, trace = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())), market([9] * 12)
     early = plan.must_have(PAPER, trace, 0, 2, 30.0, NodeCounts(0, 0), elapsed=0.5)
     assert early == NodeCounts(0, 0)  # 50 in 7 intervals: on-demand ones can still do it
@@ -90,7 +90,7 @@ def test_what_is_lost_within_a_slot_is_replaced_only_if_there_is_no_time_to_wait
     assert plan.must_have(PAPER, trace, 0, 5, 80.0, NodeCounts(1, 0), elapsed=0.5) == NodeCounts(1, 0)
 
 
-def test_others_have_taken_what_they_have_taken() -> None:
+def test_nodes_taken_by_other_jobs_are_not_offered() -> None:
     plan = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue()))
     assert plan.decide(PAPER, market([9] * 12), 0, 0, 0.0, NodeCounts(), reserved=6).spot == 3
 
@@ -178,7 +178,7 @@ def spot_run(world: World, trace: Market | MarketFeed, policy: str = "max-spot",
     return SpotWatcher(world, world, world.present, trace, lambda _: SPOT_POLICIES[policy](), kept_fraction=1.0, **more)
 
 
-def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:
+def test_a_run_holds_its_planned_nodes_and_returns_them() -> None:
     world = World({"a": elastic("a", 100, 80.0)})
     run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]))
     world.live(run, 60.0)
@@ -193,7 +193,7 @@ def test_a_run_holds_what_its_plan_says_and_gives_it_back_at_the_end() -> None:
     assert [row.number for row in run.rows] == list(range(len(run.rows)))
 
 
-def test_what_is_given_back_stays_until_what_comes_instead_is_there() -> None:
+def test_nodes_are_released_once_their_replacement_is_ready() -> None:
     world = World({"a": elastic("a", 300, 100.0)})
     run = spot_run(world, market([2] * 12))
     world.live(run, 9.9)
@@ -208,7 +208,7 @@ def test_what_is_given_back_stays_until_what_comes_instead_is_there() -> None:
     assert (run._interval is not None, run._interval and run._interval.paid) == (True, NodeCounts(2, 0))
 
 
-def test_where_nothing_comes_what_was_there_stays() -> None:
+def test_nodes_stay_if_no_replacement_comes() -> None:
     world = World({"a": elastic("a", 300, 100.0)}, spot=0)
     run = spot_run(world, market([2] * 12))
     world.live(run, 14.0)
@@ -219,7 +219,7 @@ def test_where_nothing_comes_what_was_there_stays() -> None:
     assert (run.rows[1].spot, run.rows[1].on_demand, run.rows[1].cost) == (0, 1, 1.0)
 
 
-def test_with_a_speed_from_before_it_need_not_learn_first() -> None:
+def test_a_known_throughput_skips_the_learning_interval() -> None:
     world = World({"a": elastic("a", 100, 80.0)})
     run = spot_run(world, market([2] * 8), initial_throughput=1.0)
     world.live(run, 11.0)
@@ -227,7 +227,7 @@ def test_with_a_speed_from_before_it_need_not_learn_first() -> None:
 
 
 @pytest.mark.parametrize(("batches", "come"), [(100, NodeCounts()), (180, NodeCounts(0, 4))])
-def test_where_spot_nodes_go_and_time_is_short_on_demand_nodes_come_at_once(batches: int, come: NodeCounts) -> None:
+def test_preempted_spot_nodes_are_replaced_on_demand_without_slack(batches: int, come: NodeCounts) -> None:
     """After three of fifty seconds, on at most four nodes: 88 more batches can wait, 168 cannot."""
     world = World({"a": elastic("a", batches, 50.0)})
     run = spot_run(world, market([4] * 8), initial_throughput=1.0)
@@ -238,7 +238,7 @@ def test_where_spot_nodes_go_and_time_is_short_on_demand_nodes_come_at_once(batc
     assert world.nodes == come
 
 
-def test_several_jobs_share_what_there_is() -> None:
+def test_several_jobs_share_the_available_nodes() -> None:
     world = World({"a": elastic("a", 200, 100.0), "b": elastic("b", 200, 60.0)})
     run = spot_run(world, market([5] * 10), initial_throughput=1.0)
     world.live(run, 1.0)
@@ -248,7 +248,7 @@ def test_several_jobs_share_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(("batches", "come"), [(30, NodeCounts()), (185, NodeCounts(0, 4))])
-def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches: int, come: NodeCounts) -> None:
+def test_each_job_without_time_to_wait_gets_its_own_replacement(batches: int, come: NodeCounts) -> None:
     """Both have four spot nodes, which all go: 181 batches in nine intervals of 20 at most cannot wait."""
     world = World({"a": elastic("a", batches, 50.0), "b": elastic("b", 20, 80.0)})
     run = spot_run(world, market([8] * 8, seconds=5.0), initial_throughput=1.0)
@@ -259,7 +259,7 @@ def test_of_several_jobs_each_that_has_lost_and_cannot_wait_gets_its_own(batches
     assert world.nodes == come
 
 
-def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
+def test_a_resumed_run_keeps_its_ledger_and_its_plans() -> None:
     trace, state = market([2, 2, 0, 0, 4, 4, 4, 4]), list[SpotRunState]()
     world = World({"a": elastic("a", 10, 30.0), "b": elastic("b", 60, 80.0)})
     first = spot_run(world, trace, initial_throughput=1.0, save=state.append)
@@ -280,7 +280,7 @@ def test_a_run_that_is_gone_on_with_keeps_its_books_and_its_plans() -> None:
     assert not any(isinstance(event, SetDevices) and event.job == "a" for event in world.told[2:])
 
 
-def test_what_a_run_was_told_and_its_ledger_are_found_again(tmp_path: Path) -> None:
+def test_options_and_ledger_of_a_run_are_read_again(tmp_path: Path) -> None:
     assert MarketOptions.load(tmp_path) is None
     assert read_ledger(tmp_path) == SpotRunState()
     asked = MarketOptions(Path("m.csv"), interval="20s", policy="chain", ray="auto", provision="sh up --key s3cret")
@@ -297,7 +297,7 @@ def test_what_a_run_was_told_and_its_ledger_are_found_again(tmp_path: Path) -> N
         read_ledger(tmp_path)
 
 
-def test_its_slots_are_drawn(tmp_path: Path) -> None:
+def test_intervals_are_drawn_in_the_report(tmp_path: Path) -> None:
     world = World({"a": elastic("a", 100, 80.0)})
     run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]), initial_throughput=1.0)
     world.live(run, 60.0)
@@ -308,7 +308,7 @@ def test_its_slots_are_drawn(tmp_path: Path) -> None:
     assert f"paid {run.cost:.3g}; on-demand only" in words
 
 
-def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_slot() -> None:
+def test_start_up_time_of_a_node_is_measured_and_charged() -> None:
     world = World({"a": elastic("a", 80, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0, trains_at=3.0)
     run = spot_run(world, market([4, 0, 0, 0, 0, 0, 4, 4, 4, 4]), initial_throughput=1.0, setup=2.0)
     world.live(run, 1.0)
@@ -320,7 +320,7 @@ def test_what_a_node_takes_until_it_trains_is_measured_and_costs_its_part_of_a_s
     assert run.jobs[0].growth_fraction == pytest.approx(0.7, abs=0.06)  # nodes that came again
 
 
-def test_what_was_not_saved_is_still_to_be_done() -> None:
+def test_unsaved_batches_count_as_work_left() -> None:
     """Left are 118 of 130 batches, not 102: some 112 can be done on on-demand nodes if this interval is let go."""
     several: list[dict[str, int]] = [{}, {"a": 12}]
     for recovering in several:
@@ -333,7 +333,7 @@ def test_what_was_not_saved_is_still_to_be_done() -> None:
         assert run.rows[2].on_demand == (4 if recovering else 0)
 
 
-def test_how_long_a_start_takes_is_told_apart_from_what_is_done_again() -> None:
+def test_start_time_is_measured_apart_from_repeated_work() -> None:
     world = World({"a": elastic("a", 300, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0, saves=1.0)
     run = spot_run(world, market([4] * 10), initial_throughput=1.0, setup=1.0)
     world.live(run, 19.5)
@@ -347,7 +347,7 @@ def test_how_long_a_start_takes_is_told_apart_from_what_is_done_again() -> None:
     )  # of intervals of ten seconds: a start, and what is not saved
 
 
-def test_a_node_that_is_there_is_there_for_one() -> None:
+def test_one_node_counts_for_one_job() -> None:
     jobs = {name: elastic(name, 100, 60.0) for name in "ab"}
     world = World(jobs, nodes=NodeCounts(0, 1), warm_up=4.0, trains_at=4.0)
     run = spot_run(world, market([0] * 6), setup=3.0)
@@ -356,7 +356,7 @@ def test_a_node_that_is_there_is_there_for_one() -> None:
     assert run.jobs[0].preemption_cost == pytest.approx(0.5, abs=0.06)
 
 
-def test_what_another_job_gets_has_not_gone() -> None:
+def test_nodes_given_to_another_job_are_not_preempted() -> None:
     plan, job = (
         OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())),
         SpotJob(40.0, 12, max_nodes=4, preemption_cost=1.0),
@@ -367,7 +367,7 @@ def test_what_another_job_gets_has_not_gone() -> None:
     )  # one has, without notice maybe
 
 
-def test_nodes_that_go_as_a_slot_begins_cost_one_loss() -> None:
+def test_nodes_preempted_at_the_start_of_an_interval_count_once() -> None:
     """Left are 224 batches, 266 can be done: 38 are for those that go and for those that stay, who may go as well."""
     world = World({"a": elastic("a", 341, 100.0)}, nodes=NodeCounts(0, 1), saves=2.0)
     run = spot_run(world, market([4, 4, 4, 2, 2, 2, 2, 2, 2, 2]), initial_throughput=1.0, setup=3.0)
@@ -379,7 +379,7 @@ def test_nodes_that_go_as_a_slot_begins_cost_one_loss() -> None:
     assert world.nodes == NodeCounts(2, 2)
 
 
-def test_who_is_given_no_node_at_first_is_timed_from_when_it_is() -> None:
+def test_start_up_is_timed_from_the_first_node() -> None:
     world = World({"a": elastic("a", 80, 100.0)}, nodes=NodeCounts(0, 1), warm_up=3.0)
     run = spot_run(world, market([0, 0, 4, 4, 4, 4, 4, 4, 4, 4]), initial_throughput=1.0, setup=2.0)
     world.live(run, 15.0)
@@ -397,7 +397,7 @@ def test_who_is_given_no_node_at_first_is_timed_from_when_it_is() -> None:
     st.lists(st.sampled_from(["stay", "go within", "go at the end", "crash at the end"]), min_size=13, max_size=13),
 )  # fmt: skip
 @settings(max_examples=300, deadline=None)
-def test_whatever_goes_without_notice_on_demand_nodes_alone_end_it_in_time(
+def test_on_demand_nodes_meet_the_deadline_after_any_preemptions(
     name: str, counts: list[int], preemption_cost: float, growth_fraction: float, work: int, fates: list[str]
 ) -> None:
     """In each interval with spot nodes they may be lost once: within it, or as the next one begins, seen or not."""
@@ -429,7 +429,7 @@ def test_whatever_goes_without_notice_on_demand_nodes_alone_end_it_in_time(
     assert done == pytest.approx(job.work)
 
 
-def test_where_there_is_no_time_for_a_loss_spot_nodes_are_left() -> None:
+def test_spot_nodes_are_given_up_without_time_for_a_preemption() -> None:
     plan, trace = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())), market([4] * 12)
     job = SpotJob(40.0, 12, max_nodes=4, preemption_cost=1.0)  # 47.6 can be done
     assert plan.decide(job, trace, 0, 0, 0.0, NodeCounts()) == NodeCounts(4, 0)
@@ -442,14 +442,14 @@ def test_where_there_is_no_time_for_a_loss_spot_nodes_are_left() -> None:
     assert plan.decide(job, trace, 0, 11, 39.0, NodeCounts(4, 0)) == NodeCounts(0, 2)
 
 
-def test_what_a_loss_costs_is_a_start_and_what_was_not_saved() -> None:
+def test_a_preemption_costs_a_start_and_unsaved_work() -> None:
     world = World({"a": elastic("a", 80, 100.0)}, saves=2.0)
     run = spot_run(world, market([4] * 10), initial_throughput=1.0, setup=3.0)
     world.live(run, 1.0)
     assert run.jobs[0].preemption_cost == pytest.approx(0.5)  # of intervals of ten seconds
 
 
-def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
+def test_a_command_gets_each_requested_count(tmp_path: Any) -> None:
     path = tmp_path / "wishes"
     script = f"echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND >> {path}"
     command = CommandProvisioner(["sh", "-c", script])
@@ -462,7 +462,7 @@ def test_a_command_is_told_of_each_wish(tmp_path: Any) -> None:
         CommandProvisioner("")
 
 
-def test_a_command_that_fails_is_tried_again(
+def test_a_failed_command_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(command_provisioner, "RETRY_SECONDS", 0.02)
@@ -507,7 +507,7 @@ def test_a_bundle_on_a_market_has_twice_the_devices_that_its_jobs_can_use(tmp_pa
     assert Bundle.from_dict(placed.to_dict()) == placed
 
 
-def test_who_was_not_told_saves_some_times_in_a_slot(tmp_path: Path) -> None:
+def test_jobs_without_preemption_notices_save_several_times_an_interval(tmp_path: Path) -> None:
     trace = tmp_path / "market.csv"
     trace.write_text("available,price\n" + "2,0.5\n" * 50)
     told = {**BUNDLE["jobs"]["b"], "save_every": "5m"}
@@ -525,7 +525,7 @@ def test_who_was_not_told_saves_some_times_in_a_slot(tmp_path: Path) -> None:
     assert not differences(Bundle.from_dict(placed.to_dict()), asked.apply(Bundle.from_dict(content)))
 
 
-def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
+def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # a Ray that is begun here has a token of its own
@@ -560,7 +560,7 @@ def test_what_a_market_cannot_be_asked_for_is_told_before_anything_starts(
         (["--market", "m.csv", "--resume", "runs/x"], "--resume continues on the market on which the run began"),
     ],
 )
-def test_what_only_a_market_asks_for_is_refused_without_one(
+def test_market_options_without_a_market_are_refused(
     flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = Said(capsys, "run", *([] if "--resume" in flags else ["b.yaml"]), *flags)

@@ -26,7 +26,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_market_that_is_shipped() -> None:
+def test_the_shipped_market_is_valid() -> None:
     market = shipped_trace()
     assert (len(market), market.seconds, market.on_demand) == (1316, 1800.0, 1.0)
     assert (market.available.min(), market.available.max()) == (0, 16)
@@ -34,14 +34,14 @@ def test_the_market_that_is_shipped() -> None:
     assert 0.6 < market.price.mean() < 0.75
 
 
-def test_slots_of_another_length_have_the_least_of_those_in_them(tmp_path: Path) -> None:
+def test_longer_intervals_have_the_minimum_count_of_their_parts(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "hour,avail,price\n0,0,0.3\n0.5,8,0.4\n1,8,0.5\n1.5,7,0.6\n")
     market = read_intervals(path, interval=3600.0)
     assert (market.available.tolist(), market.price.tolist(), market.seconds) == ([0, 7], [0.4, 0.6], 3600.0)
     assert read_intervals(path, interval=1800.0).available.tolist() == [0, 8, 8, 7]
 
 
-def test_packed_or_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_compressed_files_and_byte_order_marks_are_read(tmp_path: Path) -> None:
     text = "available,price\n3,0.5\n"
     (tmp_path / "a.csv").write_text(text, encoding="utf-8-sig")
     with gzip.open(tmp_path / "b.csv.gz", "wt") as file:
@@ -56,7 +56,7 @@ def test_the_shipped_market_in_another_currency() -> None:
     assert set(shipped_trace(price=0.2).price.tolist()) == {0.2}
 
 
-def test_slots(tmp_path: Path) -> None:
+def test_traces_by_interval_are_read(tmp_path: Path) -> None:
     market = read_intervals(written(tmp_path / "a.csv", "hour,avail,price_p10\n0,3,0.5\n0.25,0,0.6\n0.5,7,0.7\n"))
     assert (market.available.tolist(), market.price.tolist()) == ([3, 0, 7], [0.5, 0.6, 0.7])
     assert (market.seconds, market.name) == (900.0, "a")
@@ -75,12 +75,12 @@ def test_slots(tmp_path: Path) -> None:
         ("available,price\n1.5,1\n", "every count must be whole"),
     ],
 )
-def test_slots_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_intervals_are_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_intervals(written(tmp_path / "a.csv", text))
 
 
-def test_spot_traces_have_the_least_count_of_each_slot(tmp_path: Path) -> None:
+def test_spot_traces_have_the_minimum_count_of_each_interval(tmp_path: Path) -> None:
     body = {"metadata": {"gap_seconds": 600}, "data": [1, 1, 1, 4, 0, 4, 2, 3, 2, 1]}
     market = read_spot_traces(written(tmp_path / "zone.json", json.dumps(body)), price=0.33)
     assert market.available.tolist() == [1, 0, 2]  # what is left does not fill an interval
@@ -90,7 +90,7 @@ def test_spot_traces_have_the_least_count_of_each_slot(tmp_path: Path) -> None:
             read_spot_traces(written(tmp_path / "bad.json", wrong), price=0.3)
 
 
-def test_events(tmp_path: Path) -> None:
+def test_event_traces_are_read(tmp_path: Path) -> None:
     text = "time,change\n100,4\n1000,-3\n1200,2\n2500,5\n3700,0\n"
     market = read_events(written(tmp_path / "a.csv", text), price=0.4)
     assert market.available.tolist() == [1, 3]
@@ -99,7 +99,7 @@ def test_events(tmp_path: Path) -> None:
             read_events(written(tmp_path / "b.csv", wrong), price=0.4)
 
 
-def test_spotlake_s_snapshots(tmp_path: Path) -> None:
+def test_snapshots_of_spotlake_are_read(tmp_path: Path) -> None:
     head = "Time,InstanceType,Region,AZ,SPS,T3,T2,IF,OndemandPrice,SpotPrice,Savings"
     lines = {
         0: "3,10,20,3.0,4.0,1.0,75",
@@ -127,7 +127,7 @@ def test_spotlake_s_snapshots(tmp_path: Path) -> None:
         read_spotlake([written(tmp_path / "x.csv", "Time,InstanceType,AZ\n2025-01-01 00:00:00,p5,z\n")], "p5", "z")
 
 
-def test_what_is_known_holds_until_the_next_is() -> None:
+def test_a_value_holds_until_the_next_one() -> None:
     min_nodes, highest = resample(np.array([0.0, 5.0, 12.0]), np.array([4, 1, 6]), np.array([0.1, 0.4, 0.2]), 4.0, 16.0)
     assert min_nodes.tolist() == [4, 1, 1, 6]
     assert highest is not None
@@ -138,7 +138,7 @@ def test_what_is_known_holds_until_the_next_is() -> None:
         resample(np.zeros(1), np.zeros(1, np.int64), None, 4.0, 3.0)
 
 
-def test_a_market_that_is_made_up_is_the_same_by_its_seed() -> None:
+def test_a_synthetic_market_is_reproducible_by_seed() -> None:
     one, two, other = synthetic(1), synthetic(1), synthetic(2)
     assert np.array_equal(one.available, two.available)
     assert not np.array_equal(one.available, other.available)

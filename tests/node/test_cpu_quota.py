@@ -543,7 +543,7 @@ def test_a_group_outside_of_what_is_mounted(tmp_path: Path, monkeypatch: pytest.
     assert "cannot be limited" in refused(fake)
 
 
-def test_half_a_quota_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_written_quota_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(tmp_path, monkeypatch, ("cpu", "/c", "/", "/"), ("cpuacct", "/a", "/", "/"))
     write = fake.write
 

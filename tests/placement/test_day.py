@@ -26,7 +26,7 @@ PLACED = plan(DEMANDS, Weights(1.0, 0.0)).placement
 FLAT = np.ones(8)
 
 
-def test_what_was_planned_is_served() -> None:
+def test_planned_tasks_are_served() -> None:
     results = simulate_day(PLACED, {"a": FLAT, "b": FLAT}, LastValue())
     assert (results.served, results.moves, results.left) == (1.0, 0, 0)
     assert results.cost == pytest.approx(PLACED.cost)
@@ -37,7 +37,7 @@ def test_what_was_planned_is_served() -> None:
     }
 
 
-def test_a_surge_is_served_from_the_step_in_which_it_is_foreseen() -> None:
+def test_a_surge_is_served_from_the_step_that_forecasts_it() -> None:
     surge = np.array([1, 1, 1.2, 1.2, 1, 1, 1, 1.0])
     asked = 15.0 * (FLAT[:4].sum() + surge[:4].sum() + 2 * FLAT[4:].sum() + surge[4:].sum())
     lost = {None: 2 * 3.0, LastValue(): 1 * 3.0, Perfect(): 0.0}
@@ -49,13 +49,13 @@ def test_a_surge_is_served_from_the_step_in_which_it_is_foreseen() -> None:
     assert costs[0] < costs[1] == pytest.approx(costs[2])  # persistence gives back as late as it takes
 
 
-def test_less_than_was_planned_is_no_reason_to_give_anything_back() -> None:
+def test_low_demand_releases_nothing_that_was_planned() -> None:
     results = simulate_day(PLACED, {"a": 0.5 * FLAT, "b": FLAT}, Perfect())
     assert results.served == 1.0
     assert results.cost == pytest.approx(PLACED.cost)
 
 
-def test_what_the_plan_left_out_is_not_served() -> None:
+def test_tasks_left_out_of_the_plan_are_not_served() -> None:
     task = next(iter(PLACED.served))
     without = replace(PLACED, served={**PLACED.served, task: (None, *PLACED.served[task][1:])})
     assert simulate_day(without, {"a": FLAT, "b": FLAT}, Perfect()).served == pytest.approx(1 - 4 / 20)
@@ -63,7 +63,7 @@ def test_what_the_plan_left_out_is_not_served() -> None:
 
 @given(st.integers(0, 100), st.floats(0.0, 0.6), st.sampled_from([None, LastValue(), *PREDICTORS.values()]))
 @settings(max_examples=40, deadline=None)
-def test_nobody_serves_more_than_who_knows_the_future_or_costs_less_than_the_plan(
+def test_perfect_foresight_serves_the_most_and_the_plan_costs_the_least(
     seed: int, size: float, forecaster: LastValue | None
 ) -> None:
     arrivals = Surges(size, events=0.5, noise=0.05, seed=seed).draw(DEMANDS, 8)
@@ -76,7 +76,7 @@ def test_nobody_serves_more_than_who_knows_the_future_or_costs_less_than_the_pla
     assert results.served >= unchanged.served - 1e-9
 
 
-def test_surges_are_what_was_asked_for() -> None:
+def test_surges_are_as_requested() -> None:
     quiet = Surges(events=0.0, noise=0.0).draw(DEMANDS, 32)
     assert all(np.array_equal(values, np.ones(64)) for values in quiet.values())
     drawn = Surges(0.3, events=2.0, noise=0.0, seed=3).draw(DEMANDS, 32)
@@ -95,7 +95,7 @@ def test_bad_days_are_refused() -> None:
         Surges(size=-0.1)
 
 
-def test_each_predictor_is_told_beside_persistence() -> None:
+def test_each_predictor_is_compared_with_persistence() -> None:
     ramp = np.concatenate([np.full(20, 1.0), np.linspace(1, 9, 40)])
     beside = relative_errors([ramp])
     assert np.array_equal(beside["persistence"], np.ones(3))

@@ -47,7 +47,7 @@ def job(*tasks: int, **more: Any) -> PlacedJob:
 # ------------------------------------------------------------------------------------------------- what things cost
 
 
-def test_what_a_task_costs_where_with_the_paper_s_prices() -> None:
+def test_costs_of_a_task_with_the_published_prices() -> None:
     """3 GPUs in mixed arithmetic; the cloud costs 0.054 to 0.063 a task, the edge 0.078."""
     found = {}
     for sample in (0.4, 2.4):
@@ -65,7 +65,7 @@ def test_what_a_task_costs_where_with_the_paper_s_prices() -> None:
     assert parted.choices(parted.jobs["a"])[0].gpu_count == pytest.approx(9.036, abs=1e-3)
 
 
-def test_the_cloud_may_be_too_far_and_a_level_too_rough() -> None:
+def test_choices_respect_delay_and_accuracy() -> None:
     wanted = demands({"a": job(1, delay=30.0, accuracy=0.8)}, cloud=Cloud(delay=40.0))
     assert [(choice.location, choice.level) for choice in wanted.choices(wanted.jobs["a"])] == [("edge", "fp32")]
 
@@ -102,7 +102,7 @@ def test_the_cloud_may_be_too_far_and_a_level_too_rough() -> None:
         (lambda: Demands(("a",), GPUS, LEVELS, {}, {}), "jobs must have at least one entry, got none"),
     ],
 )
-def test_what_cannot_be(make: Any, words: str) -> None:
+def test_invalid_demands_are_refused(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -155,7 +155,7 @@ def small(draw: st.DrawFn) -> Demands:
     wanted=small(), weights=st.sampled_from([Weights(), Weights(0.7, 0.2, 0.1), Weights(0.2, 0.7, 0.1), Weights(1, 0)])
 )
 @settings(max_examples=60, deadline=None)
-def test_no_plan_is_better(wanted: Demands, weights: Weights) -> None:
+def test_the_plan_is_optimal(wanted: Demands, weights: Weights) -> None:
     plans = every(wanted) if all(wanted.choices(one) for one in wanted.jobs.values()) else []
     if not plans:
         with pytest.raises(ValueError, match=r"cannot be served|no location can serve"):
@@ -176,9 +176,7 @@ def test_no_plan_is_better(wanted: Demands, weights: Weights) -> None:
 @pytest.mark.stories
 @given(wanted=small(), weights=st.sampled_from([Weights(), Weights(0.7, 0.2, 0.1), Weights(1, 0)]))
 @settings(max_examples=60, deadline=None)
-def test_what_serves_one_task_after_the_other_breaks_no_rule_and_is_no_better(
-    wanted: Demands, weights: Weights
-) -> None:
+def test_greedy_planning_is_feasible_and_no_better(wanted: Demands, weights: Weights) -> None:
     try:
         solution = plan(wanted, weights, gap=0.0)
     except ValueError:
@@ -196,7 +194,7 @@ def test_what_serves_one_task_after_the_other_breaks_no_rule_and_is_no_better(
             assert solution.objective <= objective + 1e-6
 
 
-def test_one_after_the_other_takes_the_edge_from_those_that_need_it() -> None:
+def test_greedy_planning_uses_up_the_edge_that_others_need() -> None:
     """The first come takes ten cheap GPUs; who may not go to the cloud finds none."""
     jobs = {"far": job(2), "near": job(2, delay=20.0, accuracy=0.8)}
     wanted = demands(jobs, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5))
@@ -220,7 +218,7 @@ def days(draw: st.DrawFn) -> Demands:
 @pytest.mark.stories
 @given(wanted=days(), moves=st.sampled_from([0.0, 0.05, 0.3]))
 @settings(max_examples=40, deadline=None)
-def test_counted_is_as_good_as_listed(wanted: Demands, moves: float) -> None:
+def test_the_counting_model_equals_the_model_by_task(wanted: Demands, moves: float) -> None:
     weights = Weights(0.5, 0.5 - moves, moves)
     counted = plan(wanted, weights, gap=0.0)
     listed = plan(wanted, weights, gap=0.0, listed=True, ranges=counted.ranges)
@@ -236,7 +234,7 @@ def test_counted_is_as_good_as_listed(wanted: Demands, moves: float) -> None:
 # ------------------------------------------------------------------------------------------------ what does not fit
 
 
-def test_what_is_missing_is_told_and_the_largest_part_is_offered() -> None:
+def test_an_infeasible_plan_names_the_shortage_and_serves_the_largest_part() -> None:
     near = {"a": job(1, 4, delay=20.0, accuracy=0.8)}  # ten GPUs each, and the cloud is too far
     with pytest.raises(InfeasibleError, match="2 tasks cannot be served in b; b: 20 more v100 at the edge") as refused:
         plan(demands(near, cloud=Cloud(delay=40.0)))
@@ -246,17 +244,17 @@ def test_what_is_missing_is_told_and_the_largest_part_is_offered() -> None:
     assert refused.value.missing == {("b", "v100"): 20.0}
 
 
-def test_a_job_that_can_be_served_nowhere() -> None:
+def test_an_unservable_job_is_reported() -> None:
     with pytest.raises(ValueError, match="job a: no location can serve it: its data may travel 20 ms"):
         plan(demands({"a": job(1, delay=20.0)}, {}, cloud=Cloud(delay=40.0)))
 
 
-def test_an_accuracy_that_cannot_be_reached() -> None:
+def test_an_unreachable_accuracy_is_refused() -> None:
     with pytest.raises(ValueError, match=r"accuracy must be one that can be reached, at most 0\.9000, got 0\.95"):
         plan(demands({"a": job(2)}), accuracy=0.95)
 
 
-def test_who_may_not_move_stays_and_others_stay_if_that_counts() -> None:
+def test_pinned_tasks_stay_and_others_stay_if_moves_cost() -> None:
     """By night the edge is cheaper; by day others need it."""
     jobs = {"still": job(4, 4, moves=False), "free": job(4, 4), "near": job(0, 6, delay=20.0)}
     wanted = demands(jobs, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5))

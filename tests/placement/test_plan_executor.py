@@ -54,7 +54,7 @@ class Pool:
         }
 
 
-def test_every_period_sends_everybody_where_the_plan_has_it() -> None:
+def test_each_period_sends_each_job_to_its_planned_location() -> None:
     placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
     names = [job_name(DEMANDS, task) for task in placement.served]
     assert names == ["cars-0", "cars-1", "bus"]
@@ -73,7 +73,7 @@ def test_every_period_sends_everybody_where_the_plan_has_it() -> None:
     assert not pool.scheduler.last("cars-1").paused
 
 
-def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there() -> None:
+def test_higher_demand_moves_a_job_and_lower_demand_leaves_it_there() -> None:
     """No node at the edge has two devices: one of both moves, for the other the cloud has no device left."""
     placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
     pool = Pool([job_name(DEMANDS, task) for task in placement.served])
@@ -91,7 +91,7 @@ def test_what_comes_in_more_moves_a_job_and_what_comes_in_less_leaves_it_there()
     assert all(location != CLOUD for location, _ in pool.where().values())
 
 
-def test_whoever_stays_is_not_told_again_to_rest_or_to_go_on() -> None:
+def test_unchanged_jobs_are_not_paused_or_resumed_again() -> None:
     placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
     told = list[Event]()
     acting = PlanExecutor(placement, told.append)
@@ -105,7 +105,7 @@ def test_whoever_stays_is_not_told_again_to_rest_or_to_go_on() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_on_four_nodes_a_surge_moves_one_training_and_its_loss_goes_on(tmp_path: Path) -> None:
+def test_a_surge_on_four_nodes_moves_one_training_and_its_loss_continues(tmp_path: Path) -> None:
     path = tmp_path / "seen.json"
     command = [sys.executable, str(ROOT / "examples/edge_cloud.py"), "--json", str(path)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=240)

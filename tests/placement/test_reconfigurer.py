@@ -40,7 +40,7 @@ def near(tasks: int = 1, **more: Any) -> PlacedJob:
     return replace(PlacedJob((tasks,), 15.0, 0.4, delay=20.0), **more)
 
 
-def test_where_there_is_room_a_task_grows() -> None:
+def test_a_task_grows_where_there_is_room() -> None:
     now = Reconfigurer(planned({"n": 12.0}, a=near()), 0)
     [change] = now.serve({"a": 18.0})
     assert (change.kind, change.before.gpu_count, change.after.gpu_count, change.reason) == (
@@ -63,7 +63,7 @@ def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> P
     })  # fmt: skip
 
 
-def test_where_there_is_none_it_moves_and_stays_where_it_is_then() -> None:
+def test_a_task_without_room_moves_and_stays_there() -> None:
     now = Reconfigurer(standing("n", {"n": 11.0, "m": 12.0}, a=near()), 0)
     [moved] = now.serve({"a": 18.0})
     assert (moved.kind, moved.after.location) == ("moved", "m")
@@ -75,7 +75,7 @@ def test_where_there_is_none_it_moves_and_stays_where_it_is_then() -> None:
     assert left.reason == "11 of 12 v100 are free in n, and no other location has room"
 
 
-def test_of_one_job_some_may_grow_and_others_not() -> None:
+def test_some_tasks_of_a_job_may_grow_and_others_not() -> None:
     """What each has is given back as it was taken, and who was left is served once there is room."""
     now = Reconfigurer(standing("n", {"n": 22.0}, a=near(2)), 0)
     assert [change.kind for change in now.serve({"a": 18.0})] == ["grown", "left"]
@@ -85,7 +85,7 @@ def test_of_one_job_some_may_grow_and_others_not() -> None:
     assert sum(choice.gpu_count for choice in now.now.values()) == 22
 
 
-def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
+def test_pinned_tasks_and_too_expensive_moves_are_left() -> None:
     [left] = Reconfigurer(planned({"n": 10.0}, a=near(moves=False)), 0).serve({"a": 18.0})
     assert (left.kind, left.reason) == ("left", "10 of 12 v100 are free in n, and it must not move")
     far = near(delay=90.0)
@@ -101,7 +101,7 @@ def test_who_may_not_move_is_left_and_so_is_who_would_cost_too_much() -> None:
     )
 
 
-def test_another_type_will_do_where_it_is_not_too_dear() -> None:
+def test_another_gpu_type_is_used_within_the_cost_limit() -> None:
     gpus, levels = {**GPUS, "eight": Gpu(16.0)}, {"fp32": Level(0.9, {"v100": 150.0, "eight": 1100.0})}
     nodes = {"n": Node({"v100": 11.0, "eight": 3.0})}
     demands = Demands(("day",), gpus, levels, nodes, {"a": near()}, Cloud(delay=40.0), EdgePrices(0.5))
@@ -114,7 +114,7 @@ def test_another_type_will_do_where_it_is_not_too_dear() -> None:
     assert (partly.kind, partly.after.gpu, partly.after.gpu_count) == ("partly", "v100", 11)
 
 
-def test_who_may_go_makes_way_for_who_may_not() -> None:
+def test_a_movable_task_makes_room_for_a_pinned_one() -> None:
     """The one that this costs the least; it stays there afterwards."""
     jobs = {"a": near(), "b": near(delay=90.0), "c": near(delay=90.0, sample=4.0), "d": near(delay=90.0, moves=False)}
     now = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=2.0))
@@ -130,7 +130,7 @@ def test_who_may_go_makes_way_for_who_may_not() -> None:
     assert [change.kind for change in still.serve({"a": 18.0})] == ["left"]
 
 
-def test_who_cannot_have_all_takes_what_there_is() -> None:
+def test_a_task_takes_what_is_left_if_it_cannot_have_all() -> None:
     now = Reconfigurer(standing("n", {"n": 22.0}, a=near(moves=False), b=near(moves=False)), 0)
     [partly] = now.serve({"a": 22.5})
     assert (partly.kind, partly.before.gpu_count, partly.after.gpu_count) == ("partly", 10, 12)
@@ -145,7 +145,7 @@ def test_who_cannot_have_all_takes_what_there_is() -> None:
     assert partly.after.gpu_count == pytest.approx(10 * 6.5 / 0.4 / 15)  # its line is full before its GPUs are
 
 
-def test_whoever_lacks_the_most_comes_first() -> None:
+def test_the_task_that_lacks_the_most_comes_first() -> None:
     now = Reconfigurer(planned({"n": 26.0}, a=near(), b=near()), 0)
     changes = now.serve({"a": 18.0, "b": 22.5})
     assert [(change.task.job, change.kind) for change in changes] == [("b", "grown"), ("a", "partly")]
@@ -155,13 +155,13 @@ def test_whoever_lacks_the_most_comes_first() -> None:
     ("arrival_rates", "words"),
     [({"c": 1.0}, "arrival_rates must be of the jobs a, got 'c'"), ({"a": 0.0}, "rate must be positive, got 0.0")],
 )
-def test_what_cannot_be_met(arrival_rates: dict[str, float], words: str) -> None:
+def test_invalid_arrival_rates_are_refused(arrival_rates: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Reconfigurer(planned({"n": 12.0}, a=near()), 0).serve(arrival_rates)
 
 
 @pytest.mark.parametrize(("cost", "moves", "words"), [(-1.0, 1, "cost must be at least 0"), (1.0, -1, "moves must be")])
-def test_limits_that_cannot_be(cost: float, moves: int, words: str) -> None:
+def test_invalid_limits_are_refused(cost: float, moves: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ReconfigurationLimits(cost, moves)
 
@@ -172,7 +172,7 @@ def test_limits_that_cannot_be(cost: float, moves: int, words: str) -> None:
     st.lists(st.integers(10, 60), min_size=1, max_size=3),
 )
 @settings(max_examples=40, deadline=None)
-def test_no_place_ever_gives_more_than_it_has(story: list[tuple[str, float]], gpu_count: list[int]) -> None:
+def test_no_location_is_oversold(story: list[tuple[str, float]], gpu_count: list[int]) -> None:
     jobs = {"a": near(2, delay=90.0), "b": near(1, delay=90.0, moves=False), "c": near(3, delay=90.0)}
     now = Reconfigurer(
         planned({f"n{k}": float(has) for k, has in enumerate(gpu_count)}, **jobs), 0, ReconfigurationLimits(10.0)

@@ -96,7 +96,7 @@ def done_by(job: Demand, laid: Reservation) -> float:
 
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_nothing_is_oversold_and_whoever_is_kept_is_done_in_time(data: st.DataObject) -> None:
+def test_no_device_is_oversold_and_each_kept_job_ends_in_time(data: st.DataObject) -> None:
     devices = data.draw(st.sampled_from([1, 4, 16]))
     jobs = data.draw(needs(devices))
     hopeless = data.draw(st.sets(st.integers(0, len(jobs) - 1)))
@@ -122,7 +122,7 @@ def test_nothing_is_oversold_and_whoever_is_kept_is_done_in_time(data: st.DataOb
 
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
+def test_backfill_offers_spare_devices_once(data: st.DataObject) -> None:
     devices, grow = data.draw(st.sampled_from([1, 4, 16])), data.draw(st.booleans())
     jobs = data.draw(needs(devices))
     laid, free = admit(jobs, devices, 0.0)
@@ -187,7 +187,7 @@ def test_what_is_left_over_goes_round_once(data: st.DataObject) -> None:
         (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # what is kept for bad luck is used up
     ],
 )
-def test_a_job_alone(job: Demand, expected: list[tuple[float, float, float]] | None) -> None:
+def test_reservation_of_a_single_job(job: Demand, expected: list[tuple[float, float, float]] | None) -> None:
     laid = reserve_fewest(job, FreeDevices(0.0, 4))
     if expected is None:
         assert laid is None
@@ -195,7 +195,7 @@ def test_a_job_alone(job: Demand, expected: list[tuple[float, float, float]] | N
         assert [pytest.approx(one) for one in expected] == stretches(laid)
 
 
-def test_it_does_with_fewer_while_others_have_theirs() -> None:
+def test_a_job_uses_fewer_devices_while_the_others_hold_theirs() -> None:
     free = FreeDevices(0.0, 4)
     free.take(0, 50, 3)
     assert stretches(reserve(need(150, 100, 1, 1.9, 3), free, 2, 100)) == [
@@ -208,7 +208,7 @@ def test_it_does_with_fewer_while_others_have_theirs() -> None:
     assert stretches(reserve(job, free, 2, 125)) == [(0, 50, 1), (50, pytest.approx(110), 4)]
 
 
-def test_a_change_that_would_not_pay_for_itself_is_not_planned() -> None:
+def test_a_resize_that_costs_more_than_it_saves_is_not_planned() -> None:
     free = FreeDevices(0.0, 2)
     free.take(0, 10, 1)
     free.take(20, 200, 1)  # two devices are free for 10 s alone
@@ -221,7 +221,7 @@ def test_a_change_that_would_not_pay_for_itself_is_not_planned() -> None:
     ]
 
 
-def test_a_part_of_a_device_needs_that_part_all_the_time() -> None:
+def test_a_share_of_a_device_is_reserved_without_gaps() -> None:
     free = FreeDevices(0.0, 1)
     free.take(10, 20, 0.5)
     job = Demand(10.0, 40.0, (1,), (1.0,), share=0.4)
@@ -232,7 +232,7 @@ def test_a_part_of_a_device_needs_that_part_all_the_time() -> None:
     assert free.copy().devices == free.devices
 
 
-def test_useful_sizes_are_those_that_are_faster_than_all_below() -> None:
+def test_useful_sizes_are_faster_than_every_smaller_one() -> None:
     assert SpeedUp((1, 2, 4, 8), (10.0, 9.0, 12.0, 12.0)).useful() == ((1, 4), (10.0, 12.0))
     assert SpeedUp((2,), (1.0,)).useful() == ((2,), (1.0,))
 
@@ -249,7 +249,7 @@ def test_useful_sizes_are_those_that_are_faster_than_all_below() -> None:
         (need(80, 100, 1, 2, held=2, resize_seconds=1, may_shrink=False), math.inf),  # it could have fewer already
     ],
 )
-def test_a_job_may_want_another_number_at(job: Demand, when: float) -> None:
+def test_the_next_change_is_when_another_size_suffices(job: Demand, when: float) -> None:
     laid = reserve_fewest(job, FreeDevices(0.0, 4))
     assert laid is not None
     assert next_change(job, laid, 0.0) == pytest.approx(when)
@@ -259,7 +259,7 @@ def test_a_job_may_want_another_number_at(job: Demand, when: float) -> None:
         assert [reserve_fewest(one, FreeDevices(0.0, 4)).devices_at(0.0) for one in (then, just_before)] == [1, 2]  # type: ignore[union-attr]
 
 
-def test_what_is_planned_for_later_is_looked_at_then() -> None:
+def test_the_next_change_is_when_a_delayed_reservation_begins() -> None:
     free = FreeDevices(0.0, 1)
     free.take(0.0, 30.0, 1.0)
     laid = reserve_fewest(need(50, 100, 1), free)
@@ -267,7 +267,7 @@ def test_what_is_planned_for_later_is_looked_at_then() -> None:
     assert next_change(need(50, 100, 1), laid, 0.0) == 30.0
 
 
-def test_what_was_not_tried_is_hoped_for_but_not_as_much_as_more() -> None:
+def test_untried_sizes_are_estimated_optimistically_below_larger_ones() -> None:
     speed = SpeedUp((1, 2, 3))
     for _ in range(3):
         speed.observe(3.0, 30, 1.0)
@@ -288,19 +288,19 @@ def kept(jobs: list[Demand | None], devices: int, hopeless: tuple[int, ...] = ()
     return [None if on is None else on.devices_at(0.0) for on in laid]
 
 
-def test_the_first_to_end_is_laid_first() -> None:
+def test_the_earliest_deadline_is_reserved_first() -> None:
     assert kept([need(100, 100, 1), need(50, 50, 1), need(150, 200, 1)], 1) == [None, 1, 0]
     assert kept([need(100, 150, 1), need(50, 50, 1), None], 1) == [0, 1, None]
 
 
-def test_the_one_that_takes_most_for_its_weight_goes() -> None:
+def test_the_job_with_the_most_work_for_its_weight_is_dropped() -> None:
     long, short = need(100, 100, 1), need(60, 110, 1)
     assert kept([long, short], 1) == [None, 1]
     assert kept([replace(long, weight=2.0), short], 1) == [1, None]
     assert kept([long, short], 1, hopeless=(1,)) == [1, None]  # nobody goes for whom it was tried before
 
 
-def test_whoever_trains_stays_where_that_brings_all_home() -> None:
+def test_a_training_job_keeps_its_devices_if_all_jobs_still_fit() -> None:
     trains, comes = need(100, 200, 1, 1.9, held=1, resize_seconds=10, protected_seconds=50), need(40, 90, 1, 1.9)
     assert kept([trains, comes], 2) == [1, 1]
     assert kept([trains, replace(comes, work=150)], 2) == [0, 2]  # only so both are in time
@@ -308,13 +308,13 @@ def test_whoever_trains_stays_where_that_brings_all_home() -> None:
     assert kept([trains, replace(comes, work=200)], 2) == [1, None]
 
 
-def test_devices_of_a_job_on_its_way_are_nobody_elses_until_it_is_there() -> None:
+def test_devices_of_a_starting_job_are_not_given_away() -> None:
     on_its_way = need(20, 500, 1, held=1, arrival_delay=30, resize_seconds=60)
     assert kept([on_its_way, need(50, 60, 1)], 1) == [1, None]
     assert kept([replace(on_its_way, arrival_delay=0.0), need(50, 60, 1)], 1) == [0, 1]
 
 
-def test_who_is_behind_gets_what_the_others_leave() -> None:
+def test_a_late_job_gets_the_devices_that_the_others_leave() -> None:
     jobs: list[Demand | None] = [need(100, 100, 1, 1.9, held=1), need(100, 60, 1, 1.9, latest=60)]
     laid, free = admit(jobs, 2, 0.0)
     assert laid[1] is None
@@ -324,7 +324,7 @@ def test_who_is_behind_gets_what_the_others_leave() -> None:
     assert backfill(hopeless, laid, free, (), grow=False, min_payback=5.0) == [1, 0]
 
 
-def test_what_nobody_needs_is_spent_only_on_demand() -> None:
+def test_spare_devices_are_used_only_when_growing_is_allowed() -> None:
     jobs: list[Demand | None] = [need(100, 300, 1, 1.9, 3, held=1, resize_seconds=2), need(100, 100, 1, held=1)]
     laid, free = admit(jobs, 8, 0.0)
     assert backfill(jobs, laid, free, (), grow=False, min_payback=5.0) == [1, 1]

@@ -18,26 +18,26 @@ from tests.views import view
 @pytest.mark.parametrize(
     ("work", "slack", "spread"), [(10, 10, 1.0), (15, 10, 0.4), (28, 10, 1.0), (3, 10, 1.0), (10, 11.0, 0.1)]
 )
-def test_chances_of_a_normal_logarithm(work: float, slack: float, spread: float) -> None:
+def test_probabilities_of_log_normal_work(work: float, slack: float, spread: float) -> None:
     quantiles = work * np.exp(spread * NORMAL)[None]
     [chance] = chances(quantiles, np.array([slack]))
     assert chance == pytest.approx(NormalDist().cdf(np.log(slack / work) / spread), abs=0.004)
 
 
-def test_chances_of_who_is_sure_and_of_who_may_never_get_there() -> None:
+def test_probabilities_of_certain_and_of_unreachable_work() -> None:
     sure, half, never = [10.0] * 20, [*range(1, 11), *[inf] * 10], [inf] * 20
     quantiles = np.array([sure, sure, half, never], float)
     assert chances(quantiles, np.array([10.0, 9.9, 1e9, 1e9])).round(3).tolist() == [1.0, 0.025, 0.5, 0.0]
 
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=20, max_size=20), st.floats(1e-3, 1e6), st.floats(1.0, 10.0))
-def test_chances_grow_with_time(work: list[float], slack: float, more: float) -> None:
+def test_probabilities_grow_with_the_time_left(work: list[float], slack: float, more: float) -> None:
     quantiles = np.sort(work)[None]
     [less_time], [more_time] = chances(quantiles, np.array([slack])), chances(quantiles, np.array([slack * more]))
     assert 0 <= less_time <= more_time + 1e-12 <= 1 + 1e-12
 
 
-def test_a_quantile_is_one_of_those_given_or_between_two() -> None:
+def test_quantiles_are_interpolated_between_the_given_levels() -> None:
     quantiles = np.array([np.geomspace(1, 2**19, 20), [*[4.0] * 10, *[inf] * 10]])
     assert quantile(quantiles, LEVELS[3]).tolist() == pytest.approx([8.0, 4.0])
     assert quantile(quantiles, (LEVELS[9] + LEVELS[10]) / 2).tolist() == pytest.approx([2**9.5, inf])
@@ -45,7 +45,7 @@ def test_a_quantile_is_one_of_those_given_or_between_two() -> None:
     assert quantile(quantiles, 0.999).tolist() == [2.0**19, inf]
 
 
-def test_who_has_shown_nothing_needs_what_is_usual_as_fast_as_the_others() -> None:
+def test_the_prior_of_an_unseen_job_follows_the_other_jobs() -> None:
     """Three jobs at 1, 2 and 4 s a cell with 100 cells each, and one without a cell."""
     jobs = view([9] * 3 + [nan], [100] * 4, cells=[100, 100, 100, 0], throughput=[10, 5, 2.5, nan])
     work = prior_work(jobs, jobs.deadline)
@@ -55,12 +55,12 @@ def test_who_has_shown_nothing_needs_what_is_usual_as_fast_as_the_others() -> No
     assert work[0, 0] == pytest.approx(0.3 * work[3, 0] / 2)  # few need as little as that: it has some way to go still
 
 
-def test_while_nobody_has_shown_anything_the_usual_job_needs_half_of_its_time() -> None:
+def test_without_any_curve_the_median_prior_is_half_of_the_deadline() -> None:
     jobs = view([nan, nan], [100, 40], cells=[0, 0])
     assert quantile(prior_work(jobs, jobs.deadline), LEVELS[8]).tolist() == pytest.approx([50, 20], rel=0.01)
 
 
-def test_a_curve_speaks_for_itself_from_so_many_cells_on() -> None:
+def test_forecasts_replace_the_prior_after_a_minimum_of_cells() -> None:
     few, enough = MIN_CELLS_TO_PLAN - 1, MIN_CELLS_TO_PLAN
     judged = Judge(20, 0.15)(view([5, 5, 5], [1e6] * 3, cells=[few, enough, 0], exact=[False, False, True]), 0.0)
     assert (judged.work[0] > 5).any()
@@ -77,12 +77,12 @@ def test_a_curve_speaks_for_itself_from_so_many_cells_on() -> None:
         ({"cells": [20], "throughput": [nan]}, False),
     ],
 )
-def test_when_a_job_is_judged(job: dict[str, list[float]], known: bool) -> None:
+def test_a_job_is_judged_once_work_and_throughput_are_known(job: dict[str, list[float]], known: bool) -> None:
     judged = Judge(20, 0.15)(view([99], [10], **job), 0.0)  # type: ignore[arg-type]
     assert judged.known.tolist() == [known]
     assert judged.passes.tolist() == [not known]
 
 
-def test_a_job_takes_up_no_more_than_the_time_it_has() -> None:
+def test_a_job_occupies_at_most_the_time_until_its_deadline() -> None:
     judged = Judge(20, 0.15)(view([12, 5, inf], [17, 27, 10]), 7.0)
     assert judged.occupied_time(0.5).tolist() == pytest.approx([10, 5, 3])

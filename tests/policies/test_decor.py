@@ -124,7 +124,7 @@ def run(
 @pytest.mark.parametrize("restart", [0.3, 3.0])
 @pytest.mark.parametrize("deadline", [40, 50, 60, 70, 80])
 @pytest.mark.parametrize("rates", [(12.0, 20.0, 27.0), (12.0, 22.0, 30.0), (12.0, 17.0, 20.0)])
-def test_one_job_ends_at_its_deadline_and_is_seldom_resized(
+def test_a_single_job_ends_at_its_deadline_with_few_resizes(
     rates: tuple[float, ...], deadline: float, restart: float
 ) -> None:
     job = training("a", 1000, deadline, rates, restart)
@@ -143,7 +143,7 @@ def test_one_job_ends_at_its_deadline_and_is_seldom_resized(
 @pytest.mark.parametrize("alpha", [0.95, 1.0])
 @pytest.mark.parametrize("restart", [0.3, 1.0])
 @pytest.mark.parametrize(("factor", "cut"), [(1.2, False), (1.5, False), (1.8, False), (1.5, True), (1.8, True)])
-def test_two_devices_also_when_the_deadline_is_cut(alpha: float, restart: float, factor: float, cut: bool) -> None:
+def test_a_shortened_deadline_is_met_on_two_devices(alpha: float, restart: float, factor: float, cut: bool) -> None:
     """Cut to 80 % when 30 % of the time are over: one device alone no longer does it."""
     least, slowest = 1000 / 19, 1000 / 12
     job = training("a", 1000, factor * least, (12.0, 19.0), restart)
@@ -162,7 +162,7 @@ def test_two_devices_also_when_the_deadline_is_cut(alpha: float, restart: float,
     st.sampled_from([0.1, 0.5, 1.0]),
 )
 @settings(max_examples=25, deadline=None)
-def test_whatever_the_speed_up_it_is_in_time_with_what_is_kept_for_bad_luck(
+def test_every_speedup_meets_the_deadline_with_its_safety_margin(
     grows: list[float], factor: float, restart: float
 ) -> None:
     rates = [10.0]
@@ -176,7 +176,7 @@ def test_whatever_the_speed_up_it_is_in_time_with_what_is_kept_for_bad_luck(
     assert resizes <= 8 or resizes * restart <= 0.02 * one.end("a")
 
 
-def test_a_change_comes_when_it_is_due_and_not_with_the_next_round() -> None:
+def test_a_resize_happens_when_it_is_due_and_not_in_the_next_round() -> None:
     """Two devices do 19 batches a second, one does 12: 1000 of them by 75 s take 14.6 s on two, and 60.4 s on one."""
     one = run([training("a", 1000, 75.0, (12.0, 19.0), restart=0.1, known=True)], 2, alpha=1.0)
     assert one.end("a") == pytest.approx(75.0, abs=0.5)
@@ -187,7 +187,7 @@ def test_a_change_comes_when_it_is_due_and_not_with_the_next_round() -> None:
     assert simulation.resizes("a") == 1
 
 
-def test_as_few_device_seconds_as_it_takes() -> None:
+def test_a_deadline_is_met_with_few_device_seconds() -> None:
     """Two devices for the first half of 75 s, one for the rest: 112 device-seconds; two all the time would be 106 s,
     ended at 53 s. On three jobs in a row that is what others can have.
     """
@@ -200,7 +200,7 @@ def test_as_few_device_seconds_as_it_takes() -> None:
 # ------------------------------------------------------------------------------------------------- several jobs
 
 
-def test_jobs_side_by_side_have_what_each_needs_and_the_rest_is_unspent() -> None:
+def test_concurrent_jobs_use_only_the_devices_that_they_need() -> None:
     jobs = [
         training("tight", 1000, 30.0, (12.0, 20.0, 27.0, 36.0), known=True),
         training("loose", 500, 60.0, (12.0, 20.0, 27.0, 36.0), known=True),
@@ -214,7 +214,7 @@ def test_jobs_side_by_side_have_what_each_needs_and_the_rest_is_unspent() -> Non
     assert spent.end("loose") < one.end("loose") - 10
 
 
-def test_the_most_jobs_are_kept_and_the_others_are_told() -> None:
+def test_as_many_jobs_as_possible_are_kept_and_the_others_get_a_reason() -> None:
     """Of three jobs of which two fit, the one that takes most waits, and hears why."""
     rates = (10.0, 19.0)
     jobs = [training("short", 400, 45.0, rates, known=True), training("long", 900, 50.0, rates, known=True),
@@ -224,7 +224,7 @@ def test_the_most_jobs_are_kept_and_the_others_are_told() -> None:
     assert any("not scheduled" in said or "cannot finish in time" in said for said in one.simulation.said["long"])
 
 
-def test_a_heavy_job_is_kept_for_several_light_ones() -> None:
+def test_a_heavy_job_is_kept_instead_of_several_light_ones() -> None:
     rates = (10.0,)
     jobs = [training("heavy", 400, 41.0, rates, known=True, weight=5.0),
             training("one", 150, 41.0, rates, known=True), training("two", 150, 41.0, rates, known=True)]  # fmt: skip
@@ -232,21 +232,21 @@ def test_a_heavy_job_is_kept_for_several_light_ones() -> None:
     assert one.jobs["heavy"].verdict is Verdict.MET
 
 
-def test_a_job_that_comes_later_finds_room_if_the_others_can_wait() -> None:
+def test_a_later_job_is_admitted_if_the_others_can_wait() -> None:
     jobs = [training("first", 1000, 200.0, (10.0, 19.0), 1.0),
             training("urgent", 300, 20.0, (10.0, 19.0), 1.0, submitted=30.0, known=True)]  # fmt: skip
     one = run(jobs, 2, resident=2)
     assert [job.verdict for job in one.jobs.values()] == ["met", "met"]
 
 
-def test_a_job_of_which_nothing_is_known_is_tried_beside_others() -> None:
+def test_a_job_of_unknown_work_is_tried_beside_the_others() -> None:
     jobs = [training(name, 400, 120.0, (10.0, 19.0, 27.0), submitted=2.0 * k) for k, name in enumerate("abcd")]
     one = run(jobs, 4, alpha=0.95)
     assert all(job.verdict is Verdict.MET for job in one.jobs.values())
     assert all(len(one.simulation.granted[name]) <= 8 for name in "abcd")
 
 
-def test_targets_by_loss_and_by_batches_side_by_side() -> None:
+def test_loss_targets_and_batch_targets_share_a_pool() -> None:
     losses = [float(2.0 * k**-0.5) for k in range(1, 400)]  # below 0.2 after 100 cells of 5 batches
     by_loss = LossTarget("loss", 0.2)
     jobs = [
@@ -258,14 +258,14 @@ def test_targets_by_loss_and_by_batches_side_by_side() -> None:
     assert [one.jobs[name].verdict for name in ("loss", "batches", "never")] == ["met", "met", "missed"]
 
 
-def test_without_a_resize_for_less_than_it_costs() -> None:
+def test_a_resize_that_costs_more_than_it_gains_does_not_happen() -> None:
     """A change that costs 20 s is not worth it in a minute."""
     one = run([training("a", 1000, 60.0, (12.0, 19.0), 20.0, known=True)], 2, alpha=1.0)
     assert one.simulation.resizes("a") == 0
     assert one.jobs["a"].verdict is Verdict.MET
 
 
-def test_what_is_too_much_is_said_with_how_late_it_would_be() -> None:
+def test_an_infeasible_job_is_told_how_late_it_would_be() -> None:
     one = run([training("a", 1000, 30.0, (12.0, 20.0), known=True)], 4)
     late = [said for said in one.simulation.said["a"] if "cannot finish in time" in said]
     assert late[0] == "cannot finish in time: it would be 20.0s late on 2 devices"
@@ -274,7 +274,7 @@ def test_what_is_too_much_is_said_with_how_late_it_would_be() -> None:
     assert stopped.jobs["a"].batches == 0  # nobody goes on with it, so nobody begins
 
 
-def test_who_is_early_on_the_least_it_can_have_is_told() -> None:
+def test_a_job_that_is_early_on_its_minimum_of_devices_is_told() -> None:
     whole = run([training("a", 200, 100.0, (10.0, 19.0), known=True)], 2, alpha=1.0)
     assert whole.simulation.said["a"][0] == "finishes 80.0s early on the fewest devices that it can have (1)"
     part = run([training("a", 100, 400.0, (50.0,), can=frozenset(Capability))], 1, alpha=1.0, quantum=0.05)
@@ -286,7 +286,7 @@ def test_who_is_early_on_the_least_it_can_have_is_told() -> None:
 
 @pytest.mark.parametrize("alpha", [0.95, 1.0])
 @pytest.mark.parametrize("factor", [1.5, 2.5])
-def test_parts_of_a_device_follow_the_ramp(factor: float, alpha: float) -> None:
+def test_the_share_of_a_device_follows_the_ramp(factor: float, alpha: float) -> None:
     jobs = [training("a", 3000, factor * 100, (30.0,), can=frozenset(Capability))]
     one = run(jobs, 1, alpha=alpha, quantum=0.05)
     assert one.end("a") == pytest.approx(alpha * factor * 100, rel=0.015)
@@ -295,7 +295,7 @@ def test_parts_of_a_device_follow_the_ramp(factor: float, alpha: float) -> None:
     assert np.mean(steady) == pytest.approx(1 / (alpha * factor), rel=0.15)
 
 
-def test_parts_of_one_device_side_by_side() -> None:
+def test_shares_of_one_device_side_by_side() -> None:
     jobs = [
         training(name, batches, 200.0, (20.0,), can=frozenset(Capability))
         for name, batches in (("a", 1200), ("b", 1600))
@@ -308,7 +308,7 @@ def test_parts_of_one_device_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("quantum", [1.0, 0.05])
-def test_the_paper_s_mode_ends_near_the_deadline(quantum: float) -> None:
+def test_the_published_controller_ends_near_the_deadline(quantum: float) -> None:
     """Whole devices: 20 batches a second on one, 36 on two, 27 are needed."""
     jobs = [training("a", 3000, 110.0, (20.0, 36.0) if quantum == 1.0 else (40.0,), 0.3)]
     one = run(jobs, 2 if quantum == 1.0 else 1, alpha=1.0, mode="paper", quantum=quantum, gain=0.3, eta=0.1)
@@ -340,7 +340,7 @@ def test_after_a_resize_that_failed_a_job_stays_where_it_was() -> None:
     assert str(found[-1].reason) == "stays on 2 devices: the last change of their number failed"
 
 
-def test_who_keeps_its_devices_is_dealt_first_and_who_gets_more_last() -> None:
+def test_allocation_order_is_unchanged_jobs_first_and_growing_jobs_last() -> None:
     known = SpeedUp((1, 2, 4), (1.0, 1.9, 3.6))
     jobs = view(
         [100, 300, 100], [80, 95, 200], exact=[True] * 3, batches=[5] * 3, throughput=[1.0] * 3,

@@ -42,7 +42,7 @@ def by_hand(policy: Laira) -> float:
     return float(plan.numbers[0, 0])
 
 
-def test_the_score_by_hand() -> None:
+def test_the_score_equals_a_value_worked_by_hand() -> None:
     """It must fall by (1 - 0) / (4 - 2), and falls by (1 - (1 - 3/3)) / (3 - 2): twice as fast."""
     hand: dict[str, Any] = {"look_ahead": False, "explore": 3, "gamma": 1.0, "ridge": 1.0}
     assert by_hand(Laira(**hand, ucb=False)) == pytest.approx(2.0)
@@ -57,7 +57,7 @@ def test_the_score_by_hand() -> None:
     assert by_hand(Laira(**hand, ucb=False, initial_units=3)) == pytest.approx(2 * (x / 3) / (x - 2))
 
 
-def test_who_has_the_best_score_has_the_slice() -> None:
+def test_the_best_score_gets_the_slice() -> None:
     """Two alike, but the second must fall by 2 in the same distance: it comes on half as fast as it must."""
     policy = Laira(look_ahead=False, ucb=False, explore=3, gamma=1.0, ridge=1.0)
     for row in (0, 1):
@@ -70,13 +70,13 @@ def test_who_has_the_best_score_has_the_slice() -> None:
     assert said(plan, 0, waits=True) == "waiting for a time slice: improving 1 times as fast as required"
 
 
-def test_ties_go_by_deadline_and_then_by_submission() -> None:
+def test_ties_are_broken_by_deadline_then_by_submission() -> None:
     policy = Laira(look_ahead=False)
     plan = policy.plan(view([10, 20, 10], [20, 40, 20], exact=[True] * 3), 0.0)  # all have twice the time
     assert plan.order.tolist() == [0, 2, 1]
 
 
-def test_a_line_that_rises_ranks_behind_all_that_fall_and_the_steeper_goal_behind_the_flatter() -> None:
+def test_rising_curves_rank_behind_falling_ones_and_by_their_goal() -> None:
     """rho_hat / rho alone would put the harder of the two that rise first."""
     policy = Laira(look_ahead=False, ucb=False, explore=3)
     for row, slope in enumerate((0.3, 0.3, -0.1)):
@@ -89,7 +89,7 @@ def test_a_line_that_rises_ranks_behind_all_that_fall_and_the_steeper_goal_behin
     assert said(plan, 0, waits=True).endswith("improving 0 times as fast as required")
 
 
-def test_near_its_deadline_a_job_starves_as_printed() -> None:
+def test_the_published_score_starves_a_job_near_its_deadline() -> None:
     """What it must do grows beyond all bounds, so its score falls to 0: at last the other one has the slice."""
 
     def first(until: float) -> int:
@@ -102,7 +102,7 @@ def test_near_its_deadline_a_job_starves_as_printed() -> None:
     assert [first(until) for until in (100.0, 60.0, 12.0, 1.0)] == [0, 0, 1, 1]
 
 
-def test_a_target_in_batches_goes_by_time_over_work() -> None:
+def test_a_batch_target_is_scored_by_time_over_work() -> None:
     policy = Laira()
     jobs = view([10, 10, 30], [15, 40, 20], exact=[True] * 3)
     plan = policy.plan(jobs, 0.0)
@@ -118,7 +118,7 @@ def test_a_target_in_batches_goes_by_time_over_work() -> None:
 # ---------------------------------------------------------------------------------------------------- look-ahead, eq. 8
 
 
-def test_feasible_is_who_gets_there_with_all_the_time_left_by_the_printed_extrapolation() -> None:
+def test_feasibility_follows_the_published_extrapolation_to_the_deadline() -> None:
     """Undamped, F^D by matrix power: D cells of 10 batches more, at 10 batches a second."""
     position = np.arange(10.0, 400.0, 10.0)
     bank = Kalman(damping=None)
@@ -155,7 +155,7 @@ def falling(policy: Laira, goals: Sequence[float], deadlines: Sequence[float]) -
     return view([9] * n, deadlines, position=[390.0] * n, cells=[39] * n, loss=[4 * 390**-0.6] * n, goal=goals)
 
 
-def test_who_cannot_make_it_is_passed_over_and_tested_again_at_each_slice() -> None:
+def test_an_infeasible_job_is_skipped_and_tested_again_each_slice() -> None:
     policy = Laira()
     jobs = falling(policy, [1e-6, 0.1], [1e6, 500])
     plan = policy.plan(jobs, 0.0)
@@ -169,7 +169,7 @@ def test_who_cannot_make_it_is_passed_over_and_tested_again_at_each_slice() -> N
     assert CODES[policy.plan(nearer, 7.0).waiting[0]] == "slower"
 
 
-def test_if_nobody_can_make_it_all_are_tried() -> None:
+def test_all_jobs_are_tried_if_none_is_feasible() -> None:
     policy = Laira()
     plan = policy.plan(falling(policy, [1e-6, 1e-7], [1e3, 1e3]), 0.0)
     assert plan.order.tolist() == [0, 1]
@@ -177,7 +177,7 @@ def test_if_nobody_can_make_it_all_are_tried() -> None:
     assert said(plan, 0) == "no job is forecast to finish in time; all of them are tried"
 
 
-def test_without_look_ahead_it_is_short_term_allocation() -> None:
+def test_without_look_ahead_no_job_is_skipped() -> None:
     policy = Laira(look_ahead=False)
     assert len(policy.banks) == 1
     plan = policy.plan(falling(policy, [1e-6, 1e-7], [1e6, 1e6]), 0.0)
@@ -188,7 +188,7 @@ def test_without_look_ahead_it_is_short_term_allocation() -> None:
 # ---------------------------------------------------------------------------------------------------------- exploration
 
 
-def test_each_shows_some_cells_in_turn_before_anything_else() -> None:
+def test_every_job_is_explored_first_in_turn() -> None:
     policy, heads, words = Laira(), [], []
     for cells in ([0, 0, 9], [4, 0, 9], [5, 0, 9], [5, 4, 9], [5, 5, 9]):
         plan = policy.plan(view([9] * 3, [9, 8, 7], cells=cells, batches=[10 * c for c in cells]), float(sum(cells)))
@@ -200,7 +200,7 @@ def test_each_shows_some_cells_in_turn_before_anything_else() -> None:
     assert words[4].startswith("has reported too little")  # the banks of this test were told nothing
 
 
-def test_what_shows_no_loss_is_not_explored_for_ever_and_known_work_not_at_all() -> None:
+def test_exploration_is_bounded_and_skips_known_work() -> None:
     jobs = view([9, 9, 9], [99, 98, 97], cells=[0, 0, 3], batches=[501, 0, 30], exact=[False, True, False])
     assert Laira().plan(jobs, 0.0).order[0] == 2
 
@@ -233,6 +233,6 @@ def test_a_new_job_is_explored_when_the_slice_is_over() -> None:
         ({"dkf": {"no": 1}}, "policy laira: .*unexpected keyword argument 'no'"),
     ],
 )
-def test_what_is_out_of_range_is_refused(arguments: dict[str, Any], says: str) -> None:
+def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Settings(policy="laira", policy_args=arguments)

@@ -45,7 +45,7 @@ from tests.views import view
         (1, 0, [0.1, 0.1, 0.5, 0.1, 0.5, 0.1], 5),  # back where it was: what is cut off is not lost
     ],
 )
-def test_the_slice_law(kp: float, kd: float, errors: list[float], units: int) -> None:
+def test_slice_lengths_follow_the_published_law(kp: float, kd: float, errors: list[float], units: int) -> None:
     law = SliceController(5, 50, kp, kd)
     for error in errors:
         law.update(error)
@@ -69,7 +69,7 @@ def lengths(policy: Laira, errors: Sequence[float]) -> list[float]:
     return made
 
 
-def test_slices_follow_the_error_of_the_line_where_the_slice_has_got_to() -> None:
+def test_slice_lengths_follow_the_forecast_error_at_their_end() -> None:
     errors = [0.1, 0.1, -0.1, 0.2, 0.0, 0.0]
     assert lengths(Laira(look_ahead=False), errors) == [5, 5, 5, 5, 2, 8, 7]
     assert lengths(Laira(look_ahead=False, unit=2.0), errors) == [10, 10, 10, 10, 5 - 1, 16, 14]
@@ -94,14 +94,14 @@ def heads(policy: Laira, jobs: JobView, told: Sequence[tuple[float, Sequence[int
     return made
 
 
-def test_a_slice_counts_from_when_its_job_is_seen_to_train() -> None:
+def test_a_slice_begins_when_its_job_first_trains() -> None:
     """Its process is built, or the stop report of the one before is on its way, for 7 s: none of that is its slice."""
     told = [(0.0, (100, 100)), (7.0, (100, 100)), (8.0, (110, 100)), (12.9, (150, 100)), (13.0, (160, 100))]
     assert heads(*in_slices(2), told) == [0, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(("said_at", "ends"), [(6.0, 11.0), (8.0, 13.0), (99.0, 31.0)])
-def test_a_slice_counts_from_when_the_one_before_has_said_that_it_stopped(said_at: float, ends: float) -> None:
+def test_a_slice_begins_when_the_previous_job_has_stopped(said_at: float, ends: float) -> None:
     """The second trains from 6 s on: they take turns until the first has heard of its grant. Who never says that it
     stopped is waited for no longer than for any sign of life, here 20 s."""
     policy, jobs = in_slices(2)
@@ -114,7 +114,7 @@ def test_a_slice_counts_from_when_the_one_before_has_said_that_it_stopped(said_a
     assert now == ends
 
 
-def test_whoever_goes_on_loses_nothing_of_its_slice() -> None:
+def test_a_job_that_continues_gets_its_next_slice_whole() -> None:
     policy, jobs = in_slices(1)
     for now, batches in ((0.0, 100), (1.0, 110)):
         policy.plan(replace(jobs, batches=np.array([batches])), now)
@@ -135,7 +135,7 @@ def test_a_slice_ends_with_its_job() -> None:
     assert plan.share.tolist() == [1, 0]
 
 
-def test_who_does_not_move_is_passed_over_for_as_long_as_it_was_waited_for_and_then_twice_as_long() -> None:
+def test_a_job_without_progress_is_skipped_with_growing_pauses() -> None:
     policy, jobs = in_slices(2)
     still = (100, 100)
     assert heads(policy, jobs, [(0.0, still), (19.9, still), (20.0, still)]) == [0, 0, 1]
@@ -147,7 +147,7 @@ def test_who_does_not_move_is_passed_over_for_as_long_as_it_was_waited_for_and_t
     assert later == [(61.0, [True, False]), (100.9, [True, False]), (101.0, [False, False])]
 
 
-def test_who_is_explored_and_stops_moving_keeps_nobody_waiting() -> None:
+def test_an_explored_job_without_progress_does_not_block_others() -> None:
     turns, jobs = SliceHolders(stall_timeout=20.0), view([9, 9], [99, 99], cells=[0, 0], batches=[5, 5])
     turns.start(jobs, np.array([0, 1]), 0.0, None)
     moved = replace(jobs, batches=np.array([6, 5]))
@@ -159,7 +159,7 @@ def test_who_is_explored_and_stops_moving_keeps_nobody_waiting() -> None:
     assert turns.sits_out(moved, 54.9).tolist() == [True, False]
 
 
-def test_a_job_alone_in_the_pool_is_waited_for() -> None:
+def test_a_single_job_is_never_skipped() -> None:
     policy, jobs = Laira(stall_timeout=5.0), view([nan], [1e4], cells=[0])
     for now in range(0, 60, 3):
         assert policy.plan(jobs, float(now)).share.tolist() == [1]
@@ -168,7 +168,7 @@ def test_a_job_alone_in_the_pool_is_waited_for() -> None:
 # ------------------------------------------------------------------------------------------------------ several devices
 
 
-def test_the_best_that_fit_have_the_slice_together() -> None:
+def test_the_best_jobs_that_fit_share_the_slice() -> None:
     policy, jobs = in_slices(4)
     pool = replace(jobs, devices=2)
     assert policy.plan(pool, 0.0).share.tolist() == [1, 1, 0, 0]
@@ -179,7 +179,7 @@ def test_the_best_that_fit_have_the_slice_together() -> None:
     assert not policy._turns.goes_on(9.0)
 
 
-def test_jobs_of_several_devices_have_them_whole() -> None:
+def test_jobs_of_several_devices_get_whole_devices() -> None:
     policy, jobs = in_slices(3)
     for size, share in (([2, 1, 1], [1, 0, 0]), ([1, 2, 1], [1, 0, 0]), ([1, 1, 2], [1, 1, 0])):
         sized = replace(jobs, size=np.array(size), devices=2)
@@ -220,7 +220,7 @@ def test_a_pool_under_laira_breaks_no_invariant_and_replays(
         assert replay(journal).digest == journal.digest
 
 
-def test_laira_gives_up_what_cannot_be_done_and_short_term_allocation_does_not() -> None:
+def test_laira_drops_infeasible_jobs_and_short_term_allocation_does_not() -> None:
     """The hopeless job comes down fastest: 3 s^-0.9 is at 0.0022 after all 60 s. The other one needs 31 s."""
     position = np.arange(10.0, 20001.0, 10.0)
     jobs = [

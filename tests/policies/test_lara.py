@@ -39,12 +39,12 @@ def test_known_work_need_not_be_explored() -> None:
     assert plan.share.min() > 0
 
 
-def test_what_shows_no_loss_is_not_explored_for_ever() -> None:
+def test_a_job_without_losses_is_not_explored_for_ever() -> None:
     plan = Lara(explore=10).plan(view([5, nan], [30, 10], cells=[12, 0], batches=[100, 1001]), 0.0)
     assert plan.share.tolist() == [1, 0]
 
 
-def test_least_resources_first() -> None:
+def test_the_job_with_the_least_work_goes_first() -> None:
     plan = LeastResourcesFirst().plan(view([5, 3, inf, 2], [9, 99, 9, 9], size=[1, 1, 1, 2], devices=2), 0.0)
     assert plan.order.tolist() == [1, 3, 0, 2]
     assert str(Reason(CODES[plan.codes[3]], tuple(plan.numbers[3]))) == (
@@ -53,7 +53,7 @@ def test_least_resources_first() -> None:
     assert CODES[plan.waiting[2]] == "not_falling"
 
 
-def test_easiest_first() -> None:
+def test_the_easiest_job_goes_first() -> None:
     """Work over time left: 5/10, 6/100, 1/1.5, never."""
     plan = EasiestFirst().plan(view([5, 6, 1, inf], [12, 102, 3.5, 12]), 2.0)
     assert plan.order.tolist() == [1, 0, 2, 3]
@@ -63,7 +63,7 @@ def test_easiest_first() -> None:
     )
 
 
-def test_the_greedy_ones_count_in_seconds_or_in_data_as_printed() -> None:
+def test_greedy_policies_measure_work_in_seconds_or_batches() -> None:
     """5 s at 100 batches a second are 500 batches, 6 s at 10 are 60; in 25 s and 12 s."""
     jobs = view([5, 6], [25, 12], throughput=[100, 10])
     heads = {
@@ -81,7 +81,7 @@ def test_the_greedy_ones_count_in_seconds_or_in_data_as_printed() -> None:
         EasiestFirst(count="batches")  # type: ignore[arg-type]
 
 
-def test_easiest_is_by_the_whole_time_that_a_job_has_as_printed() -> None:
+def test_easiest_first_uses_the_whole_time_of_a_job_as_published() -> None:
     """8 s of work in 40 s and 3 s in 20 s: at 15 s there are 25 s and 5 s left, but the second is still the easier."""
     policy = EasiestFirst()
     assert policy.plan(view([8], [40]), 0.0).order.tolist() == [0]
@@ -90,7 +90,7 @@ def test_easiest_is_by_the_whole_time_that_a_job_has_as_printed() -> None:
     assert EasiestFirst().plan(view([8, 3], [40, 20]), 15.0).order.tolist() == [0, 1]
 
 
-def test_lara_shares_as_printed() -> None:
+def test_lara_shares_equal_the_published_ones() -> None:
     """Two kept jobs: alpha = 2/4 and 3/(8 - 2), so shares 0.5 and 0.25 before they are rescaled to fill the device."""
     plan = Lara().plan(view([3, 2, 50], [8, 4, 20]), 0.0)
     assert plan.share.tolist() == pytest.approx([1 / 3, 2 / 3, 0])
@@ -119,7 +119,7 @@ def test_lara_takes_jobs_of_several_devices_in_turn() -> None:
     assert plan.finish.tolist() == [5, 2, 6]
 
 
-def test_lara_in_the_order_of_deadlines() -> None:
+def test_lara_orders_jobs_by_deadline() -> None:
     plan = Lara(order="edf").plan(view([3, 2, inf], [8, 4, 20]), 0.0)
     assert plan.order.tolist() == [1, 0, 2]
     assert plan.share.tolist() == [1, 1, 0]
@@ -127,12 +127,12 @@ def test_lara_in_the_order_of_deadlines() -> None:
     assert plan.finish[:2].tolist() == [5, 2]
 
 
-def test_lara_tries_all_when_nothing_fits() -> None:
+def test_lara_tries_all_jobs_if_none_fits() -> None:
     plan = Lara().plan(view([30, inf], [8, 4]), 0.0)
     assert plan.share.tolist() == [0.5, 0.5]
 
 
-def test_lara_drops_the_longest_and_not_the_most_urgent() -> None:
+def test_lara_drops_the_longest_job_and_not_the_most_urgent() -> None:
     """LARA's own point (section 4.1): a short deadline that is hard must not starve the others."""
     plan = Lara(order="edf").plan(view([9, 3, 3, 3], [10, 11, 12, 13]), 0.0)
     assert plan.order.tolist() == [1, 2, 3, 0]

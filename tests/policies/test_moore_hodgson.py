@@ -59,7 +59,7 @@ def most_by_trying(work: FloatArray, deadline: FloatArray) -> int:
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 60)), min_size=1, max_size=9))
 @settings(max_examples=300, deadline=None)
-def test_one_device_and_equal_weights_keep_the_most_jobs(jobs: list[tuple[int, int]]) -> None:
+def test_selection_on_one_device_with_equal_weights_is_optimal(jobs: list[tuple[int, int]]) -> None:
     work, deadline = np.array(jobs, float).T
     kept = largest_feasible_set(work, deadline, 0.0)
     assert in_time(kept, work, deadline, np.ones(len(jobs), int), 1)
@@ -72,7 +72,7 @@ def test_one_device_and_equal_weights_keep_the_most_jobs(jobs: list[tuple[int, i
     # Reached with these seeds: 0.993, 0.999, 0.971, 0.994, 0.948, 0.993; groups of 60 spread by 0.02 about their mean.
     [(1, False, 0.98), (1, True, 0.99), (2, False, 0.94), (2, True, 0.97), (3, False, 0.92), (3, True, 0.97)],
 )
-def test_the_kept_weight_is_near_the_best(devices: int, heavy: bool, least: float) -> None:
+def test_kept_weight_is_near_optimal(devices: int, heavy: bool, least: float) -> None:
     reached = best = 0.0
     for work, deadline, weight in instances(60, devices, heavy, seed=devices):
         kept = largest_feasible_set(work, deadline, 0.0, weight, None, devices)
@@ -83,7 +83,7 @@ def test_the_kept_weight_is_near_the_best(devices: int, heavy: bool, least: floa
 
 
 @pytest.mark.parametrize("devices", [2, 3])
-def test_jobs_of_several_devices_are_near_the_best_choice(devices: int) -> None:
+def test_selection_of_jobs_of_several_devices_is_near_optimal(devices: int) -> None:
     """Reached of the best choice of jobs that take the devices by deadline as well: 0.997, 0.993."""
     reached = best = 0.0
     draw = np.random.default_rng(7)
@@ -105,7 +105,7 @@ def test_of_two_equal_jobs_the_heavier_is_kept() -> None:
     assert largest_feasible_set(work, deadline, 0.0, np.array([2.0, 1.0])).tolist() == [True, False]
 
 
-def test_who_goes_has_the_most_work_for_its_weight() -> None:
+def test_the_job_with_the_most_work_for_its_weight_is_dropped() -> None:
     """5 of the 16 seconds must go: 8 / 4 is less than 5 / 1 and 3 / 1."""
     work, deadline, weight = np.array([8.0, 5.0, 3.0]), np.full(3, 11.0), np.array([4.0, 1.0, 1.0])
     assert largest_feasible_set(work, deadline, 0.0, weight).tolist() == [True, False, True]
@@ -117,25 +117,25 @@ def test_a_job_of_several_devices_counts_for_as_much_work() -> None:
     assert largest_feasible_set(work, deadline, 0.0, size=size, devices=2).tolist() == [False, True, True]
 
 
-def test_who_outweighs_all_it_displaces_comes_back() -> None:
+def test_a_job_heavier_than_all_that_it_displaces_is_kept() -> None:
     work, deadline, weight = np.array([10.0, 1.0]), np.array([10.0, 10.0]), np.array([9.9, 1.0])
     assert largest_feasible_set(work, deadline, 0.0, weight).tolist() == [True, False]
 
 
-def test_an_impossible_job_takes_nobody_with_it() -> None:
+def test_an_infeasible_job_displaces_no_other() -> None:
     work, deadline = np.array([3.0, 20.0]), np.array([5.0, 6.0])
     for devices in (1, 2):
         assert largest_feasible_set(work, deadline, 0.0, np.array([1.0, 9.0]), None, devices).tolist() == [True, False]
 
 
-def test_what_cannot_be_is_never_kept() -> None:
+def test_infeasible_jobs_are_never_kept() -> None:
     kept = largest_feasible_set(np.array([np.inf, np.nan, 1.0]), np.full(3, 9.0), 0.0)
     assert kept.tolist() == [False, False, True]
     assert not largest_feasible_set(np.array([1.0]), np.array([9.0]), 0.0, size=np.array([3]), devices=2).any()
     assert not largest_feasible_set(np.array([np.inf]), np.array([9.0]), 0.0, np.array([2.0])).any()
 
 
-def test_who_trains_already_is_kept_if_nobody_is_lost_by_it() -> None:
+def test_a_training_job_is_kept_if_that_drops_no_other() -> None:
     work, deadline = np.array([5.0, 4.0, 3.0]), np.array([6.0, 6.0, 9.0])
     assert largest_feasible_set(work, deadline, 0.0).tolist() == [False, True, True]
     assert largest_feasible_set(work, deadline, 0.0, preferred=np.array([0])).tolist() == [True, False, True]

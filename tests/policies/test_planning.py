@@ -73,7 +73,7 @@ def later(jobs: list[JobRequest], seconds: int) -> list[JobRequest]:
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 4))
-def test_ends_are_those_of_dealing_every_second_anew(jobs: list[JobRequest], devices: int) -> None:
+def test_end_times_equal_those_of_a_second_by_second_simulation(jobs: list[JobRequest], devices: int) -> None:
     slow = second_by_second(jobs, devices)
     fast = preemptive_completion_times(by_deadline(jobs), devices)
     assert fast == [slow.get(job.name, math.inf) for job in by_deadline(jobs)]
@@ -81,7 +81,7 @@ def test_ends_are_those_of_dealing_every_second_anew(jobs: list[JobRequest], dev
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 3))
-def test_what_would_make_all_fit_is_the_least_that_would(jobs: list[JobRequest], devices: int) -> None:
+def test_suggestions_that_make_all_jobs_fit_are_minimal(jobs: list[JobRequest], devices: int) -> None:
     answer = check_feasibility(jobs, devices)
     assert (not answer.late) == all_in_time(jobs, devices) == (answer.more_time == 0) == (answer.devices == 0)
     enough = [more for more in range(40) if all_in_time(later(jobs, more), devices)]
@@ -92,7 +92,7 @@ def test_what_would_make_all_fit_is_the_least_that_would(jobs: list[JobRequest],
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(sizes=False))
-def test_on_one_device_no_way_at_all_needs_less_time(jobs: list[JobRequest]) -> None:
+def test_the_suggested_extension_is_minimal_on_one_device(jobs: list[JobRequest]) -> None:
     # Whoever begins and is due within an interval must fit into it, in whatever order (Horn, 1974).
     lacking = [
         sum(job.work or 0 for job in jobs if job.not_before >= start and job.deadline <= end) - (end - start)
@@ -105,7 +105,7 @@ def test_on_one_device_no_way_at_all_needs_less_time(jobs: list[JobRequest]) -> 
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 3))
-def test_those_that_make_it_make_it_together_and_nobody_could_be_added(jobs: list[JobRequest], devices: int) -> None:
+def test_the_kept_set_is_feasible_and_cannot_be_extended(jobs: list[JobRequest], devices: int) -> None:
     answer = check_feasibility(jobs, devices)
     kept = [job for job in jobs if job.name in answer.fits]
     assert all_in_time(kept, devices)
@@ -122,7 +122,7 @@ TIED = ((1.0, 1.0, 1, 1.0, 0.0), (1.0, 2.0, 1, 1.0, 1.0), (2.0, 1.0, 1, 1.0, 0.0
 @settings(max_examples=150, deadline=None)
 @given(wishes(), st.integers(1, 3))
 @example([JobRequest(f"j{k}", *terms) for k, terms in enumerate(TIED)], 2)
-def test_a_job_s_own_least_deadline_is_the_least(jobs: list[JobRequest], devices: int) -> None:
+def test_the_minimum_deadline_of_a_job_is_minimal(jobs: list[JobRequest], devices: int) -> None:
     answer = check_feasibility(jobs, devices)
     kept = [job for job in jobs if job.name in answer.fits]
     for job in jobs:
@@ -136,7 +136,7 @@ def test_a_job_s_own_least_deadline_is_the_least(jobs: list[JobRequest], devices
 
 @settings(max_examples=150, deadline=None)
 @given(wishes(sizes=False, begins=False))
-def test_on_one_device_the_most_jobs_are_kept(jobs: list[JobRequest]) -> None:
+def test_the_number_of_jobs_kept_on_one_device_is_maximal(jobs: list[JobRequest]) -> None:
     equal = [job._replace(weight=1.0) for job in jobs]
     subsets = (s for n in range(len(equal) + 1) for s in itertools.combinations(equal, n))
     most = max(len(s) for s in subsets if all_in_time(list(s), 1))
@@ -186,17 +186,17 @@ def test_a_hundred_jobs_are_planned_in_seconds() -> None:
         ([JobRequest("a", 10000.5, 1.0)], 1, ["0 of 1 fit; 2h47m more would do", "a: a deadline of 2h47m would do"]),
     ],
 )  # fmt: skip
-def test_words(jobs: list[JobRequest], devices: int, lines: list[str]) -> None:
+def test_a_plan_reads_as_english(jobs: list[JobRequest], devices: int, lines: list[str]) -> None:
     assert check_feasibility(jobs, devices).lines() == lines
 
 
-def test_a_pool_has_a_device() -> None:
+def test_a_pool_without_devices_is_refused() -> None:
     with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
         check_feasibility([], 0)
     assert check_feasibility([], 1) == FeasibilityReport((), {}, (), math.inf, 0)
 
 
-def test_a_bundle_is_planned_by_its_author_and_by_earlier_runs(tmp_path: Path) -> None:
+def test_a_bundle_is_planned_from_estimates_and_from_earlier_runs(tmp_path: Path) -> None:
     common = {"model": "tests.tiny.Line", "deadline": "10m"}
     bundle = Bundle.from_dict(
         {

@@ -152,7 +152,7 @@ def test_the_suite_names_the_rule_that_a_plan_breaks(wrong: dict[str, Any], rule
         check_policy(lambda: Broken(**wrong), [(view([5, 5], [30, 30]), 0.0)])
 
 
-def test_the_jobs_of_the_suite_find_a_policy_that_halves_large_jobs() -> None:
+def test_the_suite_detects_a_policy_that_halves_large_jobs() -> None:
     with pytest.raises(AssertionError, match="a job of several devices must have them whole"):
         check_policy(HalfOfEach)
 
@@ -162,13 +162,13 @@ class HalfOfEach(Fifo):
         return replace(super().plan(jobs, now), share=np.full(len(jobs), 0.5))
 
 
-def test_the_suite_notices_state_that_a_replay_would_not_bring_back() -> None:
+def test_the_suite_detects_state_that_is_lost_on_replay() -> None:
     made = iter([1.0, 0.5])
     with pytest.raises(AssertionError, match="must come from earlier calls of plan"):
         check_policy(lambda: Broken(share=np.full(2, next(made))), [(view([5, 5], [30, 30]), 0.0)])
 
 
-def test_every_policy_says_what_it_does_in_one_line() -> None:
+def test_every_policy_has_a_description_of_one_line() -> None:
     said = summaries()
     assert list(said) == list(POLICIES)
     assert all(line.endswith(".") and len(line) < 120 for line in said.values()), said
@@ -189,12 +189,12 @@ def test_every_policy_says_what_it_does_in_one_line() -> None:
         ([4, 2, 3], [1, 2, 1], 1, [4, inf, 7]),
     ],
 )
-def test_ends_in_order(work: list[float], size: list[int], devices: int, ends: list[float]) -> None:
+def test_end_times_in_order(work: list[float], size: list[int], devices: int, ends: list[float]) -> None:
     made = completion_times(np.array(work, float), np.array(size), np.arange(len(work)), devices, 0.0)
     assert np.array_equal(made, np.array(ends, float), equal_nan=True)
 
 
-def test_fifo_and_edf_take_one_after_the_other() -> None:
+def test_fifo_and_edf_serve_jobs_one_after_another() -> None:
     jobs = view([5, 5, 5], [30, 10, 20])
     assert Fifo().plan(jobs, 0.0).order.tolist() == [0, 1, 2]
     plan = Edf().plan(jobs, 1.0)
@@ -215,7 +215,7 @@ def test_fifo_and_edf_take_one_after_the_other() -> None:
         (4, 3, [1.0] * 3),
     ],
 )
-def test_uniform_fills_the_pool_as_equally_as_can_be(devices: int, jobs: int, share: list[float]) -> None:
+def test_uniform_fills_the_pool_as_equally_as_possible(devices: int, jobs: int, share: list[float]) -> None:
     plan = Uniform().plan(view([6] * jobs, [30] * jobs, devices=devices), 0.0)
     assert plan.share.tolist() == pytest.approx(share)
     assert plan.finish.tolist() == pytest.approx([6 / part for part in share])
@@ -228,7 +228,7 @@ def test_uniform_shares_in_time_while_a_job_needs_several_devices() -> None:
     ]  # fmt: skip
 
 
-def test_fixed_gives_what_a_person_has_set_and_nothing_else() -> None:
+def test_fixed_grants_the_given_shares_only() -> None:
     plan = Fixed([0.5, 0.3, 0.7]).plan(view([5] * 4, [30] * 4, size=[1, 1, 2, 1], devices=3), 0.0)
     assert plan.share.tolist() == [0.5, 0.3, 1.0, 0]  # the third has its two devices whole
     assert not plan.work_conserving
@@ -238,7 +238,7 @@ def test_fixed_gives_what_a_person_has_set_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, nan])
-def test_fixed_refuses_what_is_no_share(share: float) -> None:
+def test_fixed_refuses_invalid_shares(share: float) -> None:
     with pytest.raises(ValueError, match="shares must be above 0 and at most 1"):
         Fixed([0.5, share])
 
@@ -246,7 +246,7 @@ def test_fixed_refuses_what_is_no_share(share: float) -> None:
 # ------------------------------------------------------------------------------------------------- round robin
 
 
-def test_round_robin_goes_round() -> None:
+def test_round_robin_serves_jobs_in_turn() -> None:
     policy, jobs = RoundRobin(quantum=5.0), view([60] * 3, [300] * 3)
     heads = [int(policy.plan(jobs, now).order[0]) for now in (0.0, 4.9, 5.0, 9.0, 10.5, 15.4, 15.5)]
     assert heads == [0, 0, 1, 1, 2, 2, 0]
@@ -276,6 +276,6 @@ def test_round_robin_keeps_a_turn_that_wraps_round() -> None:
     assert new.order.tolist() == [2, 0, 3, 1]
 
 
-def test_round_robin_refuses_no_time() -> None:
+def test_round_robin_refuses_a_turn_of_zero_seconds() -> None:
     with pytest.raises(ValueError, match="quantum must be positive and finite, got 0"):
         RoundRobin(0)

@@ -50,14 +50,14 @@ def follow(
 
 @pytest.mark.parametrize("factor", [1.2, 1.5, 1.8, 3.0])
 @pytest.mark.parametrize("alpha", [0.95, 1.0])
-def test_it_ends_at_its_deadline_on_what_that_takes(factor: float, alpha: float) -> None:
+def test_a_job_ends_at_its_deadline_on_the_devices_that_it_needs(factor: float, alpha: float) -> None:
     """A second is a tenth of a per cent: the quantum is 5 % of a device."""
     end, parts = follow(RampSettings(alpha=alpha), 50.0, 50_000, 1000 * factor)
     assert end == pytest.approx(alpha * 1000 * factor, rel=0.005)
     assert sum(parts) / len(parts) == pytest.approx(1 / (alpha * factor), rel=0.01)
 
 
-def test_it_learns_the_speed_at_full_speed_and_takes_over_without_a_bump() -> None:
+def test_the_throughput_is_learned_at_full_share_before_control_begins() -> None:
     end, parts = follow(RampSettings(alpha=1.0), 50.0, 10_000, 400.0, learned=True)
     assert parts[:10] == [1.0] * 10
     assert max(parts[25:]) <= 0.55
@@ -70,13 +70,13 @@ def test_a_job_that_becomes_slower_still_ends_in_time() -> None:
 
 
 @pytest.mark.parametrize(("ramp", "mode"), [("rebased", "default"), ("origin", "default"), ("rebased", "paper")])
-def test_a_deadline_may_be_cut(ramp: Any, mode: Any) -> None:
+def test_a_shortened_deadline_is_met(ramp: Any, mode: Any) -> None:
     rule = RampSettings(alpha=1.0, ramp=ramp, mode=mode, gain=0.5, eta=0.1)
     end, _ = follow(rule, 50.0, 20_000, 800.0, new_deadline=(240.0, 640.0))
     assert end == pytest.approx(640, rel=0.02)
 
 
-def test_with_the_ramp_rebased_the_parts_do_not_jump_beyond_what_is_needed() -> None:
+def test_a_rebased_ramp_does_not_exceed_the_required_share() -> None:
     """0.5 of a device until 240 of 800 s; 14,000 of 20,000 batches in the 400 s that are left of 640: 0.7."""
     _, rebased = follow(RampSettings(alpha=1.0), 50.0, 20_000, 800.0, new_deadline=(240.0, 640.0))
     _, origin = follow(RampSettings(alpha=1.0, ramp="origin"), 50.0, 20_000, 800.0, new_deadline=(240.0, 640.0))
@@ -84,7 +84,7 @@ def test_with_the_ramp_rebased_the_parts_do_not_jump_beyond_what_is_needed() -> 
     assert max(origin[2300:3000]) > 0.75
 
 
-def test_the_paper_s_mode_does_what_is_printed() -> None:
+def test_the_published_mode_equals_its_equations() -> None:
     """Eq. 4 and 5 by hand: at 10 s, 100 points in 100 s, nothing done: e = 10, i = 1, d = 0.01 (1 + 10), rounded up."""
     rule = RampSettings(alpha=1.0, period=10.0, mode="paper", gain=0.01, eta=0.1)
     controller, speed = RampController(rule, 0.0), SpeedUp((1,))
@@ -96,7 +96,7 @@ def test_the_paper_s_mode_does_what_is_printed() -> None:
     assert controller.step(state._replace(now=20.0, done=5), speed) == pytest.approx(0.2)  # 0.01 (2.5 + 15) = 0.175
 
 
-def test_the_integral_does_not_run_away_while_all_is_given() -> None:
+def test_the_integral_does_not_wind_up_at_full_share() -> None:
     """Hopelessly behind for 50 steps, then given a deadline far off: it comes down at once."""
     controller = RampController(RampSettings(alpha=1.0, mode="paper", gain=0.02, eta=0.2, ramp="origin"), 0.0)
     state = ControllerInput(now=0.0, done=0, total=100, deadline=50.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
@@ -106,7 +106,7 @@ def test_the_integral_does_not_run_away_while_all_is_given() -> None:
     assert controller.step(state._replace(now=50.0, done=20, deadline=500.0), SpeedUp((1,))) < 0.35
 
 
-def test_what_is_not_confirmed_is_repeated() -> None:
+def test_an_unconfirmed_size_is_requested_again() -> None:
     controller, speed = RampController(RampSettings(alpha=1.0), 0.0), SpeedUp((1,), (10.0,))
     state = ControllerInput(now=0.0, done=0, total=600, deadline=100.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
     first = controller.step(state, speed)
@@ -115,13 +115,13 @@ def test_what_is_not_confirmed_is_repeated() -> None:
     assert controller.step(state._replace(now=21.0, done=30), speed) > first
 
 
-def test_a_ramp_is_a_line() -> None:
+def test_a_ramp_is_linear() -> None:
     ramp = Ramp(10.0, 30.0, 110.0)
     assert ramp.slope == pytest.approx(0.7)
     assert [ramp.at(now) for now in (10.0, 60.0, 110.0, 500.0)] == pytest.approx([30, 65, 100, 100])
 
 
-def test_when_its_time_for_bad_luck_is_used_up_it_ends_at_the_deadline() -> None:
+def test_a_job_without_safety_margin_ends_at_its_deadline() -> None:
     controller = RampController(RampSettings(alpha=0.9), 0.0)
     assert controller.end(100.0, 50.0) == 90.0
     assert controller.end(100.0, 95.0) == 100.0
@@ -129,7 +129,7 @@ def test_when_its_time_for_bad_luck_is_used_up_it_ends_at_the_deadline() -> None
 
 @given(st.floats(1.05, 4.0), st.floats(5.0, 500.0), st.sampled_from([0.5, 1.0, 5.0]), st.sampled_from([0.9, 1.0]))
 @settings(max_examples=25, deadline=None)
-def test_whatever_the_deadline_it_is_met(factor: float, rate: float, period: float, alpha: float) -> None:
+def test_any_feasible_deadline_is_met(factor: float, rate: float, period: float, alpha: float) -> None:
     end, parts = follow(RampSettings(alpha=alpha, period=period), rate, 200 * rate, 200 * factor)
     # Where not even all of a device ends it by alpha, what was kept for bad luck is used up.
     assert end <= (alpha if alpha * factor > 1.02 else 1.0) * 200 * factor * 1.01 + period
@@ -141,6 +141,6 @@ def test_whatever_the_deadline_it_is_met(factor: float, rate: float, period: flo
     "wrong",
     [{"alpha": 0.0}, {"alpha": 1.1}, {"period": 0.0}, {"mode": "p"}, {"gain": 0.0}, {"eta": 1.0}, {"ramp": "straight"}],
 )
-def test_a_rule_refuses_what_is_none(wrong: dict[str, Any]) -> None:
+def test_a_controller_refuses_invalid_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
         RampSettings(**wrong)

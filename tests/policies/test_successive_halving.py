@@ -46,7 +46,7 @@ def left(policy: SuccessiveHalving, jobs: JobView, now: float) -> list[int]:
         (9, [5, 3, 2, 1]),
     ],
 )
-def test_equal_rounds_to_the_latest_deadline_and_the_better_half_after_each(n: int, after: list[int]) -> None:
+def test_rounds_are_equal_and_keep_the_better_half(n: int, after: list[int]) -> None:
     policy, jobs = SuccessiveHalving(), jobs_at([float(n - k) for k in range(n)], deadline=130.0)
     assert len(left(policy, jobs, 10.0)) == n
     for k, many in enumerate(after):
@@ -56,13 +56,13 @@ def test_equal_rounds_to_the_latest_deadline_and_the_better_half_after_each(n: i
     assert left(policy, jobs, 500.0) == [n - 1]  # the last one runs on
 
 
-def test_rounds_that_nobody_looked_at_count() -> None:
+def test_rounds_that_passed_unseen_count() -> None:
     policy, jobs = SuccessiveHalving(), jobs_at([4, 3, 2, 1])
     left(policy, jobs, 0.0)
     assert left(policy, jobs, 31.0) == [3]
 
 
-def test_who_is_left_takes_turns_and_the_dropped_stand_behind() -> None:
+def test_remaining_jobs_take_turns_before_the_dropped_ones() -> None:
     policy, jobs = SuccessiveHalving(quantum=5.0), jobs_at([1.5, 9, 1.2, 3])
     heads = [policy.plan(jobs, now).order[0] for now in (0.0, 4.9, 5.0, 10.0, 15.0, 20.0, 25.0)]
     assert heads == [0, 0, 1, 2, 0, 2, 0]
@@ -74,7 +74,7 @@ def test_who_is_left_takes_turns_and_the_dropped_stand_behind() -> None:
     )
 
 
-def test_nearer_is_loss_over_goal_and_batches_over_batches_done() -> None:
+def test_jobs_are_ranked_by_their_distance_to_the_target() -> None:
     jobs = view(
         [9, 9, 30, 9, 9], [99] * 5, loss=[0.8, 6.0, nan, nan, nan], goal=[0.2, 5.0, nan, 1.0, nan],
         exact=[False, False, True, False, True], batches=[1, 1, 100, 0, 0], throughput=[10, 10, 10, 10, nan],
@@ -82,13 +82,13 @@ def test_nearer_is_loss_over_goal_and_batches_over_batches_done() -> None:
     assert distances(jobs).tolist() == pytest.approx([4, 1.2, (100 + 300) / 100, inf, inf])
 
 
-def test_ties_go_by_deadline() -> None:
+def test_ties_are_broken_by_deadline() -> None:
     policy, jobs = SuccessiveHalving(), view([9] * 3, [30, 20, 10], loss=[2.0] * 3, goal=[1.0] * 3)
     left(policy, jobs, 0.0)
     assert left(policy, jobs, 15.0) == [1, 2]
 
 
-def test_who_ends_is_not_counted_and_who_comes_joins_the_round() -> None:
+def test_ended_jobs_leave_the_round_and_new_jobs_join_it() -> None:
     policy = SuccessiveHalving()
     assert len(left(policy, jobs_at([8, 7, 6, 5]), 0.0)) == 4
     assert left(policy, jobs_at([8, 7, 6, 9], row=[0, 1, 2, 4]), 14.0) == [0, 1, 2, 4]
@@ -96,7 +96,7 @@ def test_who_ends_is_not_counted_and_who_comes_joins_the_round() -> None:
     assert left(policy, jobs_at([8, 7, 6, 9, 5], row=[0, 1, 2, 4, 5]), 16.0) == [1, 2, 5]
 
 
-def test_all_begin_anew_when_nobody_is_left_or_others_come_after_the_last_round() -> None:
+def test_halving_restarts_when_no_job_is_left_or_new_jobs_arrive() -> None:
     policy = SuccessiveHalving()
     left(policy, jobs_at([1, 2, 3, 4]), 0.0)
     assert left(policy, jobs_at([1, 2, 3, 4]), 15.0) == [0, 1]
@@ -108,13 +108,13 @@ def test_all_begin_anew_when_nobody_is_left_or_others_come_after_the_last_round(
     assert left(policy, more, 80.0) == [4, 5]
 
 
-def test_on_several_devices_it_halves_until_the_rest_fit() -> None:
+def test_halving_stops_when_the_rest_fits_the_devices() -> None:
     policy, jobs = SuccessiveHalving(), jobs_at([8, 7, 6, 5, 4, 3, 2, 1], devices=2)
     left(policy, jobs, 0.0)
     assert [len(left(policy, jobs, now)) for now in (14.9, 15.0, 30.0, 99.0)] == [8, 4, 2, 2]
 
 
-def test_it_looks_for_one_and_misses_some_where_one_after_the_other_misses_none() -> None:
+def test_halving_misses_deadlines_that_edf_meets() -> None:
     """Twelve jobs of 8.6 s, one due every 9 s."""
     position: FloatArray = np.arange(10.0, 5001.0, 10.0)
     jobs = [
@@ -129,6 +129,6 @@ def test_it_looks_for_one_and_misses_some_where_one_after_the_other_misses_none(
     assert 1 <= met("successive_halving") < 12
 
 
-def test_it_refuses_no_time() -> None:
+def test_a_round_of_zero_seconds_is_refused() -> None:
     with pytest.raises(ValueError, match="quantum must be positive and finite, got 0"):
         SuccessiveHalving(0)

@@ -21,13 +21,13 @@ def order(policy: Triage | IndexEdf, jobs: JobView, now: float = 0.0) -> list[in
 
 
 @pytest.mark.parametrize("policy", [Triage(), IndexEdf()])
-def test_the_most_jobs_are_kept_and_the_most_urgent_of_them_goes_first(policy: Triage | IndexEdf) -> None:
+def test_the_most_jobs_are_kept_and_the_most_urgent_goes_first(policy: Triage | IndexEdf) -> None:
     """The first by deadline would cost two others their time."""
     assert order(policy, view([9, 4, 5], [10, 11, 12])) == [1, 2, 0]
 
 
 @pytest.mark.parametrize("policy", [Triage(), IndexEdf()])
-def test_nobody_is_dropped_while_all_fit(policy: Triage | IndexEdf) -> None:
+def test_no_job_is_dropped_while_all_fit(policy: Triage | IndexEdf) -> None:
     jobs = view([3, 4, 2], [20, 10, 30])
     plan = policy.plan(jobs, 0.0)
     assert plan.order.tolist() == [1, 0, 2]
@@ -35,7 +35,7 @@ def test_nobody_is_dropped_while_all_fit(policy: Triage | IndexEdf) -> None:
     assert plan.finish.tolist() == pytest.approx([7, 4, 9])
 
 
-def test_who_can_hardly_make_it_is_given_up_for_now_and_says_so() -> None:
+def test_an_unlikely_job_is_given_up_with_a_reason() -> None:
     plan = Triage().plan(view([50, 4], [10, 30]), 0.0)
     assert plan.order.tolist() == [1, 0]
     assert plan.share.tolist() == [0, 1]
@@ -43,13 +43,13 @@ def test_who_can_hardly_make_it_is_given_up_for_now_and_says_so() -> None:
     assert CODES[plan.codes[1]] == "has_a_chance"
 
 
-def test_if_nobody_has_a_chance_the_likeliest_goes_first() -> None:
+def test_without_a_feasible_job_the_most_likely_goes_first() -> None:
     plan = Triage().plan(view([80, 30], [10, 12]), 0.0)
     assert plan.order.tolist() == [1, 0]
     assert [CODES[code] for code in plan.codes] == ["likeliest", "likeliest"]
 
 
-def test_a_job_with_doubt_is_planned_with_a_hopeful_quantile() -> None:
+def test_an_uncertain_job_is_planned_with_an_optimistic_quantile() -> None:
     """By its median the first does not fit beside the second, by its 30 % quantile it does."""
     jobs = view([12, 5], [14, 14])
     spread = np.exp(np.linspace(-1.5, 1.5, 20))
@@ -58,20 +58,20 @@ def test_a_job_with_doubt_is_planned_with_a_hopeful_quantile() -> None:
     assert CODES[Triage(level=0.6).plan(doubtful, 0.0).waiting[0]] == "others_first"
 
 
-def test_nobody_is_explored_a_job_that_has_shown_nothing_waits_for_its_turn_by_deadline() -> None:
+def test_an_unseen_job_is_not_explored_but_waits_by_deadline() -> None:
     jobs = view([5, nan], [20, 300], cells=[100, 0])
     plan = Triage().plan(jobs, 0.0)
     assert plan.order.tolist() == [0, 1]
     assert CODES[plan.waiting[1]] == "unjudged_later"
 
 
-def test_a_job_that_has_shown_little_is_not_given_up() -> None:
+def test_a_job_with_few_cells_is_not_given_up() -> None:
     jobs = view([inf, 5], [20, 30], cells=[13, 100])
     assert order(Triage(judge_after=14), jobs)[0] == 0
     assert order(Triage(judge_after=13), jobs) == [1, 0]
 
 
-def test_the_usual_work_goes_by_the_pace_of_the_others() -> None:
+def test_the_prior_of_the_work_uses_the_pace_of_other_jobs() -> None:
     """The second takes 10 batches a cell at 5 batches a second, 2 s a cell; the third has shown nothing."""
     jobs = view([nan, 40, nan], [500, 500, 500], cells=[0, 20, 0], throughput=[nan, 5.0, nan])
     jobs = replace(jobs, position=np.array([0.0, 200.0, 0.0]))
@@ -82,7 +82,7 @@ def test_the_usual_work_goes_by_the_pace_of_the_others() -> None:
     assert prior_work(nobody, jobs.deadline)[0, 8] == pytest.approx(250.0, rel=0.15)
 
 
-def test_a_slice_is_so_many_cells_or_seconds_and_then_another_may_go_first() -> None:
+def test_a_slice_lasts_a_number_of_cells_or_seconds() -> None:
     """A more urgent job comes up while the first is in its slice."""
     policy = Triage(slice_cells=8, max_slice=10.0)
     alone = view([20], [100], cells=[30])
@@ -105,7 +105,7 @@ def test_a_slice_ends_when_its_job_is_no_longer_kept() -> None:
     assert order(policy, view([200, 5], [100, 40]), 1.0) == [1, 0]
 
 
-def test_whoever_trains_stays_among_the_kept_if_that_costs_nobody() -> None:
+def test_a_training_job_stays_kept_if_that_drops_no_other() -> None:
     """One of the two fits; the shorter would be kept if none of them trained."""
     policy = Triage(slice_cells=1)
     policy.plan(view([6], [10]), 0.0)
@@ -113,7 +113,7 @@ def test_whoever_trains_stays_among_the_kept_if_that_costs_nobody() -> None:
     assert order(Triage(), view([5.9, 5.5], [10, 9.5]), 1.0) == [1, 0]
 
 
-def test_on_two_devices_two_have_slices() -> None:
+def test_two_devices_have_two_slices() -> None:
     policy = Triage(slice_cells=8)
     policy.plan(view([20, 20], [100, 90], devices=2), 0.0)
     plan = policy.plan(view([20, 20, 5], [100, 90, 30], devices=2), 1.0)
@@ -121,12 +121,12 @@ def test_on_two_devices_two_have_slices() -> None:
 
 
 @pytest.mark.parametrize("policy", [Triage(), IndexEdf()])
-def test_a_job_that_counts_for_more_is_kept_where_not_all_can_be(policy: Triage | IndexEdf) -> None:
+def test_a_heavier_job_is_kept_if_not_all_fit(policy: Triage | IndexEdf) -> None:
     for weight in ([1.0, 3.0], [3.0, 1.0]):
         assert order(policy, view([6, 6], [10, 11], weight=weight))[0] == int(np.argmax(weight))
 
 
-def test_index_edf_takes_in_who_has_the_most_chance_for_its_work() -> None:
+def test_index_edf_admits_the_most_probable_job_for_its_work() -> None:
     """Equal deadlines, room for one: the surer one, though it takes a little longer."""
     jobs = view([6, 7], [10, 10])
     spread = np.exp(np.linspace(-2, 2, 20))

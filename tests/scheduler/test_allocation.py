@@ -55,24 +55,24 @@ class Pool:
 # ---------------------------------------------------------------------------------------------------------- the rules
 
 
-def test_who_comes_first_takes_and_the_others_build_where_it_is_emptiest() -> None:
+def test_the_first_job_gets_the_device_and_the_others_start_on_the_emptiest() -> None:
     assert Pool().deal(plan([1, 1, 1, 1], order=[2, 0, 1, 3])) == [(1, (1,)), (0, (0,)), (1, (0,)), (0, (1,))]
 
 
-def test_a_process_stays_where_it_lives_and_a_newcomer_goes_elsewhere() -> None:
+def test_a_process_stays_on_its_device_and_a_new_one_goes_elsewhere() -> None:
     assert Pool(home=[(), (0,)]).deal(plan([1, 1])) == [(1, (1,)), (1, (0,))]
 
 
-def test_a_newcomer_takes_the_device_that_is_missed_least() -> None:
+def test_a_new_job_takes_the_device_with_the_least_urgent_waiter() -> None:
     """On device 0 the second of the order waits for it, on device 1 the third."""
     assert Pool(home=[(), (0,), (1,)]).deal(plan([1, 1, 1]))[:2] == [(1, (1,)), (1, (0,))]
 
 
-def test_whoever_can_move_goes_where_a_device_stands_free() -> None:
+def test_movable_jobs_go_to_a_free_device() -> None:
     assert Pool(home=[(0,), (0,)]).deal(plan([1, 1])) == [(1, (0,)), (1, (1,))]
 
 
-def test_whoever_cannot_waits_and_the_free_device_goes_to_the_next() -> None:
+def test_an_immovable_job_waits_and_the_free_device_goes_to_the_next() -> None:
     pool = Pool(home=[(0,), (0,), (0,)], stays={1})
     assert pool.deal(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (1, (1,))]
 
@@ -95,32 +95,32 @@ def test_a_script_of_several_devices_keeps_the_one_that_it_was_found_on() -> Non
     assert pool.deal(plan([1])) == [(1, (0, 2))]
 
 
-def test_parts_that_fit_lie_side_by_side_and_fill_the_device() -> None:
+def test_shares_that_fit_lie_side_by_side_and_fill_the_device() -> None:
     assert Pool(devices=1).deal(plan([0.5, 0.25])) == [(0.666667, (0,)), (0.333333, (0,))]
     assert Pool(devices=1).deal(plan([0.5, 0.25], work_conserving=False)) == [(0.5, (0,)), (0.25, (0,))]
 
 
-def test_parts_that_do_not_fit_share_in_proportion() -> None:
+def test_shares_that_do_not_fit_are_scaled_down_in_proportion() -> None:
     assert Pool(devices=1).deal(plan([0.6, 0.3, 0.6])) == [(0.4, (0,)), (0.2, (0,)), (0.4, (0,))]
 
 
-def test_parts_that_do_not_fit_are_spread_over_the_devices() -> None:
+def test_shares_that_do_not_fit_are_spread_over_the_devices() -> None:
     dealt = Pool().deal(plan([0.6] * 6))
     assert [share for share, _ in dealt] == pytest.approx([1 / 3] * 6, abs=1e-6)
 
 
-def test_a_whole_owner_shares_with_nobody() -> None:
+def test_an_owner_of_a_whole_device_shares_with_no_job() -> None:
     dealt = Pool().deal(plan([1.0, 0.6, 0.6, 0.6]))
     assert dealt[0] == (1, (0,))
     assert [share for share, _ in dealt[1:]] == pytest.approx([1 / 3] * 3, abs=1e-6)
 
 
-def test_what_is_left_of_a_device_is_enough_for_a_whole_wish() -> None:
+def test_the_rest_of_a_device_satisfies_a_request_for_a_whole_one() -> None:
     assert Pool(devices=1).deal(plan([0.7, 1.0, 1.0])) == [(0.7, (0,)), (0.3, (0,)), (0, (0,))]
     assert Pool(devices=1).deal(plan([0.99, 1.0])) == [(1, (0,)), (0, (0,))]  # a crumb is not worth a switch
 
 
-def test_what_nobody_wants_goes_to_the_next_who_can_use_it() -> None:
+def test_spare_time_goes_to_the_next_job_that_can_use_it() -> None:
     assert Pool(devices=1).deal(plan([0, 0])) == [(1, (0,)), (0, (0,))]
     assert Pool(devices=3).deal(plan([1, 0, 0.5, 0])) == [(1, (0,)), (1, (2,)), (1, (1,)), (0, (0,))]
     assert Pool(devices=1).deal(plan([0, 0], work_conserving=False)) == [(0, (0,)), (0, (0,))]
@@ -135,12 +135,12 @@ def test_slots_are_kept_and_the_last_makes_room() -> None:
     assert pool.deal(plan([1, 1, 1])) == [(0, ()), (1, (0,)), (0, (0,))]
 
 
-def test_nobody_makes_room_for_who_comes_behind() -> None:
+def test_no_job_makes_room_for_a_later_one() -> None:
     pool = Pool(devices=1, slots=1, home=[(0,), ()], apart=set())
     assert pool.deal(plan([0.5, 0.5])) == [(1, (0,)), (0, ())]
 
 
-def test_who_is_apart_keeps_its_home_until_the_slot_is_needed() -> None:
+def test_a_job_off_its_device_keeps_its_slot_until_it_is_needed() -> None:
     pool = Pool(devices=1, slots=2, home=[(0,), (0,)], apart={0})
     assert pool.deal(plan([1, 1])) == [(0, (0,)), (1, (0,))]
     pool.home.append(())
@@ -152,7 +152,7 @@ def test_scripts_take_no_slot() -> None:
     assert pool.deal(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (0, (0,))]
 
 
-def test_the_next_in_line_builds_in_an_empty_slot() -> None:
+def test_the_next_job_starts_in_an_empty_slot() -> None:
     pool = Pool(devices=2, slots=2, home=[(0,), (1,), (), (), ()])
     assert pool.deal(plan([1] * 5)) == [(1, (0,)), (1, (1,)), (0, (0,)), (0, (1,)), (0, ())]
 
@@ -178,7 +178,7 @@ def simple_plans(draw: st.DrawFn) -> Plan:
 @given(simple_plans())
 @example(plan([1 / 70] * 70))
 @settings(max_examples=400, deadline=None)
-def test_one_pass_over_arrays_deals_one_device_as_the_dealer_does(wanted: Plan) -> None:
+def test_vectorised_allocation_of_one_device_equals_the_general_one(wanted: Plan) -> None:
     assert is_simple(wanted)
     share = allocate_one(wanted)
     dealt = Pool(devices=1).deal(wanted)
@@ -186,7 +186,7 @@ def test_one_pass_over_arrays_deals_one_device_as_the_dealer_does(wanted: Plan) 
     assert share.sum() <= 1 + 1e-9
 
 
-def test_plans_that_are_not_simple_are_known() -> None:
+def test_plans_for_the_general_allocation_are_recognised() -> None:
     assert not is_simple(plan([0.6, 0.6]))
     assert not is_simple(plan([0.5, 1.0]))
 
@@ -295,7 +295,7 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
 BUSY = ["edf", "guarded_edf", "uniform", "rr", "lara"]
 
 
-def test_the_policies_to_keep_busy_are_policies() -> None:
+def test_the_policies_of_the_busy_pools_exist() -> None:
     assert set(BUSY) <= set(POLICIES)
 
 
@@ -312,7 +312,7 @@ def test_eight_jobs_keep_four_devices_busy(policy: str, resident: int | None) ->
 
 
 @pytest.mark.parametrize("policy", ["edf", "guarded_edf", "rr"])
-def test_gangs_and_scripts_among_them(policy: str) -> None:
+def test_pools_with_process_groups_and_scripts_stay_busy(policy: str) -> None:
     jobs = [
         Job("wide", 300.0, BatchTarget(400), min_devices=2, max_devices=2),
         Job("all", 400.0, BatchTarget(200), min_devices=4, max_devices=4),

@@ -77,7 +77,7 @@ def test_a_target_beyond_the_end_of_its_training_is_infeasible_and_says_so(polic
     scheduler.check()
 
 
-def test_more_batches_than_its_trainer_will_do_are_told_at_once() -> None:
+def test_a_batch_target_beyond_the_trainer_s_limit_is_infeasible_at_once() -> None:
     scheduler = Scheduler(Settings())
     scheduler.handle(Submit((Job("a", 60.0, BatchTarget(1000)),)), 0.0)
     answers = scheduler.handle(Report("a", 1, 1, 1, 0, 0.0, horizon=Horizon(500, "max_steps=500")), 0.1)
@@ -90,7 +90,7 @@ def test_more_batches_than_its_trainer_will_do_are_told_at_once() -> None:
     assert "max_steps" not in str(scheduler.status()[0].reason)
 
 
-def test_a_limit_of_time_is_a_deadline_of_its_own() -> None:
+def test_a_time_limit_of_the_trainer_is_a_second_deadline() -> None:
     scheduler = Scheduler(Settings(policy="edf"))
     scheduler.handle(Submit((Job("a", 600.0, BatchTarget(1000)),)), 0.0)
     scheduler.handle(Report("a", 1, 1, 1, 10, 1.0, horizon=Horizon(seconds=50.0)), 1.0)
@@ -109,7 +109,7 @@ def test_a_limit_of_time_is_a_deadline_of_its_own() -> None:
         (WorkerExited("a", 1), "its training ended"),
     ],
 )
-def test_the_end_says_what_ended_it_the_best_value_and_what_would_have_done(event: WorkerExited, words: str) -> None:
+def test_the_end_names_its_cause_the_best_value_and_the_missing_time(event: WorkerExited, words: str) -> None:
     scheduler = Scheduler(Settings(policy="edf"))
     scheduler.handle(Submit((Job("a", 1000.0, LossTarget("loss", 0.01)),)), 0.0)
     curve(scheduler, 40)
@@ -123,7 +123,7 @@ def test_the_end_says_what_ended_it_the_best_value_and_what_would_have_done(even
     assert 30 < end.reason.numbers[2] < 200  # by 10 / batches it is 60 s
 
 
-def test_an_end_without_a_curve_or_with_a_flat_one_promises_nothing() -> None:
+def test_an_end_without_a_falling_curve_makes_no_estimate() -> None:
     def end_of(target: Any, *reports: Report) -> str:
         scheduler = Scheduler(Settings(policy="edf"))
         scheduler.handle(Submit((Job("a", 1000.0, target),)), 0.0)
@@ -145,7 +145,7 @@ def test_an_end_without_a_curve_or_with_a_flat_one_promises_nothing() -> None:
     assert end_of(BatchTarget(100)) == "its training ended at max_steps=9"
 
 
-def test_where_a_training_ends_travels_and_is_checked() -> None:
+def test_the_horizon_round_trips_and_is_validated() -> None:
     report = Report("a", 1, 1, 1, 9, 1.0, horizon=Horizon(300, "max_epochs=3", 12.5))
     assert decode_event(encode_event(report)) == report
     assert checked(report, Report) == report
@@ -188,14 +188,14 @@ QUARTER: dict[str, Any] = {"max_epochs": 4, "limit_train_batches": 4}
         (FOR_EVER | {"callbacks": [Timer({"seconds": 1})]}, "its training ended at max_time"),
     ],
 )
-def test_the_last_line_of_a_script_says_by_what_it_ended(
+def test_the_last_line_of_a_script_names_its_end(
     options: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fit(model=Line(lr=0.001), **options)
     assert line_of(capsys).startswith(f"lightning_core: a: missed: {words}: best ")
 
 
-def test_another_callback_s_stop_is_told_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stop_by_another_callback_names_the_callback(capsys: pytest.CaptureFixture[str]) -> None:
     stopper = EarlyStopping("val_loss", patience=1, min_delta=10.0)
     fit(data=ValidatedPoints(), max_epochs=50, callbacks=[stopper])
     line = line_of(capsys)
@@ -203,12 +203,12 @@ def test_another_callback_s_stop_is_told_by_its_name(capsys: pytest.CaptureFixtu
     assert "did not improve" in line
 
 
-def test_met_is_told_as_well_and_with_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_met_target_is_printed_also_beside_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
     fit(BatchTarget(10), max_epochs=50, enable_progress_bar=True)
     assert line_of(capsys).startswith("lightning_core: a: met: target met with ")
 
 
-def test_a_target_beyond_max_steps_is_told_before_the_training_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_target_beyond_max_steps_is_reported_before_the_training_ends(caplog: pytest.LogCaptureFixture) -> None:
     fit(BatchTarget(1000), model=Line(pause=0.05), max_steps=20, max_epochs=-1)
     assert "a: infeasible: its training ends at max_steps=20 after 20 batches, but the target is 1,000" in caplog.text
 
@@ -226,7 +226,7 @@ HALF: dict[str, Any] = {"max_epochs": 3, "limit_train_batches": 0.5}
         ({"max_epochs": -1, "max_steps": 5}, 5, "max_steps=5"),
     ],
 )
-def test_the_horizon_is_where_the_trainer_really_ends(options: dict[str, Any], batches: int, by: str) -> None:
+def test_the_horizon_is_the_end_of_the_training(options: dict[str, Any], batches: int, by: str) -> None:
     class Look(pl.Callback):
         """Notes what is reported of the end, at each batch."""
 
@@ -260,7 +260,7 @@ trainer.fit(Line(pause=0.01), datamodule=Points())
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
-def test_an_interrupted_script_says_that_it_was_interrupted(number: signal.Signals, name: str, tmp_path: Path) -> None:
+def test_the_last_line_of_an_interrupted_script_says_so(number: signal.Signals, name: str, tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root,

@@ -209,7 +209,7 @@ TOLD = settings(deadline=None, derandomize=True, database=None, suppress_health_
 @pytest.mark.stories
 @pytest.mark.promise("F14", "R4", "R15")
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_whatever_comes_the_invariants_hold(policy: str, record_property: Callable[[str, object], None]) -> None:
+def test_invariants_hold_after_any_events(policy: str, record_property: Callable[[str, object], None]) -> None:
     @settings(TOLD, max_examples=math.ceil(STORIES / len(POLICIES)))
     @given(st.binary(min_size=36, max_size=72))
     def told(story: bytes) -> None:
@@ -221,7 +221,7 @@ def test_whatever_comes_the_invariants_hold(policy: str, record_property: Callab
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_long_stories(policy: str) -> None:
+def test_invariants_hold_in_long_stories(policy: str) -> None:
     @settings(TOLD, max_examples=500)
     @given(st.binary(min_size=400, max_size=1200))
     def told(story: bytes) -> None:

@@ -49,7 +49,7 @@ def where(scheduler: Scheduler) -> dict[str, tuple[int, ...]]:
     return {status.name: status.devices for status in scheduler.status() if status.share}
 
 
-def test_each_trains_where_it_is_said_to_and_waits_there() -> None:
+def test_each_job_trains_and_waits_at_its_location() -> None:
     scheduler = Scheduler(EDGE)
     tell(scheduler, Submit((job("one", "b"), job("two", "b"), job("three"), job("four", "cloud"))), 0.0)
     assert where(scheduler) == {"one": (2,), "three": (0,), "four": (3,)}
@@ -59,7 +59,7 @@ def test_each_trains_where_it_is_said_to_and_waits_there() -> None:
     assert where(scheduler)["two"] == (2,)
 
 
-def test_who_is_sent_elsewhere_saves_leaves_and_comes_back_there() -> None:
+def test_a_moved_job_saves_leaves_and_resumes_at_the_new_location() -> None:
     scheduler = Scheduler(EDGE)
     tell(scheduler, Submit((job("one", "a"),)), 0.0)
     tell(scheduler, Report("one", 1, 1, 1, 5, 0.5), 1.0)
@@ -71,7 +71,7 @@ def test_who_is_sent_elsewhere_saves_leaves_and_comes_back_there() -> None:
     assert (placed.incarnation, placed.devices) == (2, (3,))
 
 
-def test_on_as_many_devices_as_a_person_says_where_there_are_as_many() -> None:
+def test_a_requested_device_count_is_granted_where_it_exists() -> None:
     scheduler = Scheduler(EDGE)
     tell(scheduler, Submit((job("one", "a", (1, 2)), job("two", "b", (1, 2)))), 0.0)
     assert where(scheduler) == {"one": (0, 1), "two": (2,)}
@@ -85,7 +85,7 @@ def test_on_as_many_devices_as_a_person_says_where_there_are_as_many() -> None:
     assert scheduler.job("two").location == "b"
 
 
-def test_who_is_told_a_number_trains_on_fewer_where_there_are_no_more() -> None:
+def test_a_requested_device_count_is_lowered_to_what_exists() -> None:
     scheduler = Scheduler(Settings(policy="fifo", devices=4, stay=10.0))
     tell(scheduler, Submit((job("one", sizes=(1, 2, 4)),)), 0.0)
     assert len(where(scheduler)["one"]) == 4
@@ -101,7 +101,7 @@ def test_who_is_told_a_number_trains_on_fewer_where_there_are_no_more() -> None:
     assert len(where(scheduler)["one"]) == 4
 
 
-def test_who_cannot_have_more_goes_on_with_what_it_has() -> None:
+def test_a_job_that_cannot_grow_keeps_its_devices() -> None:
     scheduler = Scheduler(EDGE)
     tell(scheduler, Submit((job("one", "a"), job("two", "a", (1, 2)))), 0.0)
     assert where(scheduler) == {"one": (0,)}
@@ -113,7 +113,7 @@ def test_who_cannot_have_more_goes_on_with_what_it_has() -> None:
     assert where(scheduler) == {"two": (0, 1)}
 
 
-def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
+def test_an_unknown_location_is_reported_at_once() -> None:
     scheduler = Scheduler(EDGE)
     ends = tell(scheduler, Submit((job("one", "moon"), job("two", "b", min_devices=2, max_devices=2))), 0.0)
     assert [str(end.reason) for end in ends if isinstance(end, End)] == [
@@ -129,7 +129,7 @@ def test_a_place_that_the_pool_does_not_have_is_told_at_once() -> None:
         SetDevices("one", -1)
 
 
-def test_what_a_person_says_is_kept_in_the_journal() -> None:
+def test_requests_about_locations_are_journalled() -> None:
     for said in (SetDevices("one", 2), SetLocation("one", "a", 2, Asker.PLAN), SetLocation("one", "")):
         assert decode_event(encode_event(said)) == said
     assert Settings(**json.loads(json.dumps(EDGE.to_dict()))).locations == EDGE.locations
@@ -143,7 +143,7 @@ STEPS = st.tuples(
 
 @given(st.lists(STEPS, max_size=25), st.sampled_from(["fifo", "triage", "decor"]))
 @settings(max_examples=60, deadline=None)
-def test_nobody_is_ever_where_it_should_not_be(story: list[tuple[int, str, int | None, str]], policy: str) -> None:
+def test_no_job_ever_trains_at_another_location(story: list[tuple[int, str, int | None, str]], policy: str) -> None:
     scheduler = Scheduler(replace(EDGE, policy=policy, resident=8))
     places = ("a", "b", "cloud", "", "a")
     tell(scheduler, Submit(tuple(job(f"j{k}", at, ((), (1, 2))[k % 2]) for k, at in enumerate(places))), 0.0)

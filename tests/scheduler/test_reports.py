@@ -42,7 +42,7 @@ def scheduler_with_one_job() -> Scheduler:
 @pytest.mark.promise("F12", "R16")
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_reports_twice_late_or_lost_come_to_the_same(data: st.DataObject) -> None:
+def test_duplicate_late_and_lost_reports_lead_to_the_same_state(data: st.DataObject) -> None:
     """A worker sends what is not known to have arrived until it is; between, anything may be lost or come again."""
     calm, rough = scheduler_with_one_job(), scheduler_with_one_job()
     for number in range(1, RUN + 1):
@@ -78,7 +78,7 @@ WHERE: dict[str, tuple[Event, ...]] = {
 @pytest.mark.promise("F15")
 @pytest.mark.parametrize("on_miss", list(OnMiss))
 @pytest.mark.parametrize("where", WHERE)
-def test_a_deadline_that_passes_ends_or_keeps_the_job_as_it_wanted(where: str, on_miss: OnMiss) -> None:
+def test_a_passed_deadline_ends_or_keeps_the_job_as_requested(where: str, on_miss: OnMiss) -> None:
     """... and takes nothing from another job that is in time."""
     pool = Scheduler(Settings("edf"))
     other = Job("other", 5.0 if where == "while it waits" else 500.0, BatchTarget(1000), on_miss=OnMiss.CONTINUE)
@@ -99,7 +99,7 @@ def test_a_deadline_that_passes_ends_or_keeps_the_job_as_it_wanted(where: str, o
 
 
 @pytest.mark.promise("F15")
-def test_a_deadline_that_passes_while_nobody_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_passes_while_no_process_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(Settings("edf"), tmp_path / "j.db", lambda: 0.0)
     host.handle(Submit((Job("late", 10.0, BatchTarget(9), on_miss=OnMiss.STOP), Job("other", 1e6, BatchTarget(9)))))
     monkeypatch.setattr(Journal, "written_at", time.time() - 60.0)
@@ -110,7 +110,7 @@ def test_a_deadline_that_passes_while_nobody_is_there(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.promise("F34", "R9")
-def test_a_worker_that_dies_whenever_it_comes_is_not_launched_all_the_time(
+def test_a_worker_that_always_dies_is_launched_with_pauses(
     record_property: Callable[[str, object], None],
 ) -> None:
     """... and whoever trains beside it is not moved."""

@@ -113,7 +113,7 @@ class Run:
             return [decode_event(entry.event) for entry in journal.entries()]
 
 
-def test_a_deadline_that_moves_moves_devices_within_two_periods(four: Cluster, tmp_path: Path) -> None:
+def test_a_moved_deadline_resizes_jobs_within_two_periods(four: Cluster, tmp_path: Path) -> None:
     """Another job trains on the device meanwhile; every sample of every epoch is seen once."""
     jobs = {"a": job(tmp_path / "a", min_devices=1, max_devices=2), "b": job(tmp_path / "b")}
     run = Run(four, tmp_path / "run", 2, **jobs)
@@ -141,9 +141,7 @@ def test_a_deadline_that_moves_moves_devices_within_two_periods(four: Cluster, t
 
 @pytest.mark.nightly
 @pytest.mark.promise("F32")
-def test_a_worker_that_dies_in_a_resize_brings_the_last_good_number_of_devices_back(
-    four: Cluster, tmp_path: Path
-) -> None:
+def test_a_worker_lost_in_a_resize_restores_the_last_good_size(four: Cluster, tmp_path: Path) -> None:
     mortal = {"class_path": "tests.scheduler.test_resizing.Mortal", "init_args": {"folder": str(tmp_path)}}
     run = Run(four, tmp_path / "run", 2, a=job(tmp_path / "a", mortal, min_devices=1, max_devices=2, deadline="80s"))
     run.until(lambda jobs: jobs["a"].fault is not None)  # on two devices from the beginning: there is no good number
@@ -165,7 +163,7 @@ def test_a_worker_that_dies_in_a_resize_brings_the_last_good_number_of_devices_b
     assert run.grants("a")[-1][1].devices == status.devices
 
 
-def test_a_part_of_a_cpu_is_all_that_is_used_and_ends_the_job_in_time(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_share_of_a_cpu_is_kept_to_and_meets_the_deadline(cluster: Cluster, tmp_path: Path) -> None:
     spec = {
         "model": {"class_path": "tests.script.Busy", "init_args": {"milliseconds": 10.0}},
         "data": {"class_path": "tests.tiny.Points"},

@@ -56,7 +56,7 @@ def state(scheduler: Scheduler, name: str = "a") -> State:
 
 
 @pytest.mark.promise("R10", "F5")
-def test_a_lost_worker_comes_back_from_what_was_saved_after_a_pause(scheduler: Scheduler) -> None:
+def test_a_lost_worker_resumes_from_its_checkpoint_after_a_pause(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
     scheduler.handle(report(40, checkpoint=save(30)), 4.0)
     [grant] = scheduler.handle(lost(), 5.0)
@@ -105,14 +105,14 @@ def test_each_kind_of_fault_has_a_budget_of_its_own(
 
 
 @pytest.mark.promise("R10")
-def test_what_nobody_is_to_blame_for_is_not_counted_and_needs_no_pause(scheduler: Scheduler) -> None:
+def test_preemptions_are_not_counted_and_need_no_pause(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(restarts=0),)), 0.0)
     for life in range(1, 8):
         scheduler.handle(lost(life, ExitCause.PREEMPTED), 5.0)
         assert scheduler.placements() == [Placement("a", life + 1, (0,))]
 
 
-def test_pauses_grow_to_a_most_and_start_over_after_a_calm_time(scheduler: Scheduler) -> None:
+def test_pauses_grow_to_a_maximum_and_start_over_after_a_calm_time(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
     now, waits = 0.0, []
     for life in range(1, 10):
@@ -128,7 +128,7 @@ def test_pauses_grow_to_a_most_and_start_over_after_a_calm_time(scheduler: Sched
 
 
 @pytest.mark.promise("R5", "F12")
-def test_a_life_that_is_over_is_refused_with_all_that_it_saved(scheduler: Scheduler) -> None:
+def test_a_finished_incarnation_is_refused_with_all_that_it_saves(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
     scheduler.handle(report(10, checkpoint=save(10, "a")), 1.0)
     scheduler.handle(report(20, 2, checkpoint=save(20, "b")), 2.0)
@@ -148,7 +148,7 @@ def test_a_life_that_is_over_is_refused_with_all_that_it_saved(scheduler: Schedu
 @pytest.mark.parametrize(
     "bad", [save(-1), save(2**60), Checkpoint(1, "x" * 64), Checkpoint(1, "a" * 63), Checkpoint(1, "../../x")]
 )
-def test_a_save_that_is_none_is_not_taken(scheduler: Scheduler, bad: Checkpoint) -> None:
+def test_an_invalid_checkpoint_is_not_accepted(scheduler: Scheduler, bad: Checkpoint) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
     scheduler.handle(report(10, checkpoint=bad), 1.0)
     scheduler.handle(lost(checkpoint=bad), 2.0)
@@ -156,7 +156,7 @@ def test_a_save_that_is_none_is_not_taken(scheduler: Scheduler, bad: Checkpoint)
 
 
 @pytest.mark.promise("R12", "F18", "F19")
-def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_device(scheduler: Scheduler) -> None:
+def test_an_unusable_grant_rolls_back_and_the_next_job_gets_the_device(scheduler: Scheduler) -> None:
     scheduler = Scheduler(Settings(policy="edf", devices=2))
     scheduler.handle(Submit((job(min_devices=2, max_devices=2), job("b", 2000.0))), 0.0)
     assert [job.share for job in scheduler.status()] == [1.0, 0.0]
@@ -178,7 +178,7 @@ def test_a_grant_that_could_not_be_used_rolls_back_and_the_next_job_has_the_devi
 
 
 @pytest.mark.promise("F21", "R12")
-def test_on_a_device_that_is_gone_nobody_is_launched() -> None:
+def test_no_job_is_launched_on_an_unavailable_device() -> None:
     """Its jobs go elsewhere, at the price of a moment; who has no room waits, says why, and does not give out."""
     scheduler = Scheduler(Settings(policy="edf", devices=2, resident=2))
     scheduler.handle(Submit((job(), job("b", 2000.0), job("both", 3000.0, min_devices=2, max_devices=2))), 0.0)
@@ -194,7 +194,7 @@ def test_on_a_device_that_is_gone_nobody_is_launched() -> None:
     assert {placement.job: placement.devices for placement in scheduler.placements()} == {"a": (1,), "b": (0,)}
 
 
-def test_with_no_device_left_all_wait_and_say_so() -> None:
+def test_without_any_device_all_jobs_wait_with_a_reason() -> None:
     scheduler = Scheduler(Settings(policy="edf"))
     scheduler.handle(Submit((job(),)), 0.0)
     scheduler.handle(DevicesUnavailable((0,), "device 0: its node is gone"), 1.0)
@@ -206,14 +206,14 @@ def test_with_no_device_left_all_wait_and_say_so() -> None:
     scheduler.check()
 
 
-def test_a_script_trains_on_where_no_worker_can_be_had() -> None:
+def test_a_script_trains_on_an_unavailable_device() -> None:
     scheduler = Scheduler(Settings(policy="edf"))
     scheduler.handle(Submit((job(can=frozenset({Capability.TIME_SLICE, Capability.HOLD}), device=0),)), 0.0)
     scheduler.handle(DevicesUnavailable((0,)), 1.0)
     assert scheduler.status()[0].share == 1.0
 
 
-def test_workers_that_came_after_all_are_not_missed(scheduler: Scheduler) -> None:
+def test_workers_that_become_ready_late_are_available_again(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
     scheduler.handle(report(1), 50.0)
     assert scheduler.handle(LaunchTimedOut("a", 1, "late"), 60.0) == []
@@ -222,7 +222,7 @@ def test_workers_that_came_after_all_are_not_missed(scheduler: Scheduler) -> Non
 
 
 @pytest.mark.promise("F22")
-def test_a_pool_that_was_lost_brings_its_jobs_back_and_says_so(scheduler: Scheduler) -> None:
+def test_a_lost_pool_resumes_its_jobs_with_a_reason(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(), job("b"))), 0.0)
     scheduler.handle(report(10, checkpoint=save(8)), 1.0)
     scheduler.handle(WorkersLost(), 2.0)
@@ -232,7 +232,7 @@ def test_a_pool_that_was_lost_brings_its_jobs_back_and_says_so(scheduler: Schedu
     assert scheduler.placements()[0] == Placement("a", 2, (0,))
 
 
-def test_a_script_cannot_be_brought_back(scheduler: Scheduler) -> None:
+def test_a_lost_script_is_not_resumed(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(can=frozenset({Capability.TIME_SLICE, Capability.HOLD})),)), 0.0)
     [end] = scheduler.handle(lost(), 1.0)
     assert isinstance(end, End)

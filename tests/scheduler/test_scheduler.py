@@ -114,7 +114,7 @@ def test_a_target_reached_after_the_deadline_is_missed(scheduler: Scheduler, now
     assert end.verdict is verdict
 
 
-def test_a_job_given_up_has_missed_and_says_that_it_had_been_given_up(scheduler: Scheduler) -> None:
+def test_a_missed_job_says_that_it_had_been_given_up(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", 10, n=1000),)), 0.0)
     scheduler.handle(report("a", 1, batches=10, busy=1.0), 1.0)
     scheduler.handle(Tick(), 1.5)
@@ -201,7 +201,7 @@ def test_a_training_that_ends_by_itself_has_missed(scheduler: Scheduler) -> None
     assert scheduler.wakeup() is None
 
 
-def test_cancelled(scheduler: Scheduler) -> None:
+def test_a_cancelled_job_ends(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a"),)), 0.0)
     [end] = scheduler.handle(Cancel("a"), 1.0)
     assert isinstance(end, End)
@@ -211,7 +211,7 @@ def test_cancelled(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.promise("F14")
-def test_strangers_are_answered_and_not_remembered(scheduler: Scheduler) -> None:
+def test_reports_of_unknown_jobs_are_answered_and_not_kept(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a"),)), 0.0)
     [unknown] = scheduler.handle(report("b", 1, batches=100), 1.0)
     [stale] = scheduler.handle(Report("a", 2, 1, 0, 100, 1.0), 1.0)
@@ -239,7 +239,7 @@ def test_time_does_not_go_backwards(scheduler: Scheduler) -> None:
 
 @pytest.mark.promise("R15", "F10")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e301])
-def test_bad_losses_are_kept_out_and_counted(scheduler: Scheduler, bad: float) -> None:
+def test_bad_losses_are_ignored_and_counted(scheduler: Scheduler, bad: float) -> None:
     scheduler.handle(Submit((loss("a", at_most=0.5),)), 0.0)
     good = cells(1, 4)
     scheduler.handle(report("a", 1, 60, 1.0, cells=(*good, Cell(5, 50, bad), Cell(6, 60, 1.0)), rejected=3), 1.0)
@@ -247,7 +247,7 @@ def test_bad_losses_are_kept_out_and_counted(scheduler: Scheduler, bad: float) -
     assert (status.cells, status.rejected, status.loss) == (5, 4, 1.0)
 
 
-def test_a_resumed_run_is_not_thought_fast(scheduler: Scheduler) -> None:
+def test_batches_before_a_resume_do_not_count_as_throughput(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((batches("a", n=200_000),)), 0.0)
     scheduler.handle(report("a", 1, batches=0, busy=0.0), 0.1)
     scheduler.handle(report("a", 2, batches=100_010, busy=1.0, batches_at_start=100_000), 1.1)
@@ -333,7 +333,7 @@ def test_a_target_loss_must_be_finite(at_most: float) -> None:
         LossTarget("loss", at_most)
 
 
-def test_other_nouns_that_cannot_be() -> None:
+def test_invalid_settings_and_jobs_are_refused() -> None:
     with pytest.raises(ValueError, match="target batches must be a whole number of at least 1, got 0"):
         BatchTarget(0)
     with pytest.raises(ValueError, match="name"):

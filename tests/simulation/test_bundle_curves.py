@@ -39,7 +39,7 @@ def check(about: dict[str, str], steps: list[int], losses: list[float]) -> None:
     assert 0 < float(about["sec_per_step"]) < 1
 
 
-def test_the_shipped_folder_is_what_its_index_says() -> None:
+def test_the_shipped_curves_agree_with_their_index() -> None:
     shipped = read(CURVES)
     assert set(shipped) == {file.name for file in CURVES.glob("*.csv")} - {"index.csv"}
     for about, steps, losses in shipped.values():
@@ -48,7 +48,7 @@ def test_the_shipped_folder_is_what_its_index_says() -> None:
         assert 2000 <= steps[-1] <= 20_000
 
 
-def test_the_shipped_folder_is_varied_and_small() -> None:
+def test_the_shipped_curves_are_varied_and_small() -> None:
     shipped = read(CURVES)
     assert {file.removesuffix(".csv") for file in shipped} == set(RUNS)
     assert len(shipped) >= 24
@@ -61,7 +61,7 @@ def test_the_shipped_folder_is_varied_and_small() -> None:
     assert not all(learned)
 
 
-def test_a_run_is_recorded_again(tmp_path: Path) -> None:
+def test_a_recorded_run_is_reproduced(tmp_path: Path) -> None:
     names = ("digits__linear_sgd_lr0.1", "digits__mlp_momentum_lr0.02")
     short = [replace(RUNS[name], rows=5, mean_of=8) for name in names]
     record_into(tmp_path, short[:1], tmp_path, seed=1)
@@ -78,18 +78,20 @@ def test_a_run_is_recorded_again(tmp_path: Path) -> None:
     assert read(tmp_path / "again")["digits__linear_sgd_lr0.1.csv"][2] == losses
 
 
-def test_a_run_of_no_such_name() -> None:
+def test_an_unknown_run_is_refused() -> None:
     with pytest.raises(ValueError, match="no run or task is called digit; tasks are digits"):
         chosen(["digit"])
 
 
-def test_a_data_set_that_cannot_be_had_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_data_set_is_an_error_that_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no apt-get there
     with pytest.raises(FileNotFoundError, match="run `apt-get download dataset-fashion-mnist` elsewhere"):
         record_into(tmp_path / "out", chosen(["fashion_mnist"]), tmp_path / "data", seed=1)
 
 
-def test_files_that_are_there_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_files_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     inside = tmp_path / "unpacked" / "deep" / "one.txt"
     inside.parent.mkdir(parents=True)

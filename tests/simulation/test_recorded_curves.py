@@ -29,7 +29,7 @@ def test_a_folder_without_an_index_is_read_by_name(tmp_path: Path) -> None:
     assert second.loss.tolist() == [0.5, 0.25]
 
 
-def test_an_index_says_what_a_file_cannot(tmp_path: Path) -> None:
+def test_an_index_adds_what_a_file_lacks(tmp_path: Path) -> None:
     recording(tmp_path, "b.csv", "1,2.0", "2,1.0")
     recording(tmp_path, "a.csv", "1,2.0", "2,1.0")
     recording(tmp_path, "unlisted.csv", "1,2.0", "2,1.0")
@@ -47,11 +47,11 @@ def test_an_index_of_one_column_is_enough(tmp_path: Path) -> None:
     assert [curve.name for curve in load_curves(tmp_path)] == ["a"]
 
 
-def test_a_log_that_counts_from_0_is_moved_up(tmp_path: Path) -> None:
+def test_steps_that_count_from_0_are_shifted(tmp_path: Path) -> None:
     assert load_curve(recording(tmp_path, "a.csv", "0,2.0", "64,1.0")).position.tolist() == [1.0, 65.0]
 
 
-def test_losses_that_no_forecast_can_use_are_kept_out(tmp_path: Path) -> None:
+def test_unusable_losses_are_left_out(tmp_path: Path) -> None:
     curve = load_curve(recording(tmp_path, "a.csv", "1,2.0", "2,0.0", "3,-1.0", "4,1.0"))
     assert curve.position.tolist() == [1.0, 4.0]
     assert curve.loss.tolist() == [2.0, 1.0]
@@ -72,19 +72,19 @@ def test_losses_that_no_forecast_can_use_are_kept_out(tmp_path: Path) -> None:
         (("1,2.0", "2,-1.0"), "a.csv: needs at least 2 positive losses, got 1"),
     ],
 )
-def test_a_recording_that_is_wrong(tmp_path: Path, rows: tuple[str, ...], words: str) -> None:
+def test_a_wrong_recording_is_refused(tmp_path: Path, rows: tuple[str, ...], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         load_curve(recording(tmp_path, "a.csv", *rows))
 
 
 @pytest.mark.parametrize("header", ["", "loss,step", "step;loss", "1,2.0"])
-def test_a_header_that_is_wrong(tmp_path: Path, header: str) -> None:
+def test_a_wrong_header_is_refused(tmp_path: Path, header: str) -> None:
     (tmp_path / "a.csv").write_text(f"{header}\n1,2.0\n2,1.0\n")
     with pytest.raises(ValueError, match=f"a.csv:1: the header must be step,loss, got '{header}'"):
         load_curves(tmp_path)
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none: is not a folder of recordings"):
         load_curves(tmp_path / "none")
     with pytest.raises(ValueError, match=r"no recordings here: no CSV with the columns step,loss"):
@@ -108,7 +108,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         ("file,sec_per_step\na.csv,0\n", "index.csv:2: sec_per_step must be positive, got 0"),
     ],
 )
-def test_an_index_that_is_wrong(tmp_path: Path, index: str, words: str) -> None:
+def test_a_wrong_index_is_refused(tmp_path: Path, index: str, words: str) -> None:
     recording(tmp_path, "a.csv", "1,2.0", "2,1.0")
     (tmp_path / "index.csv").write_text(index)
     with pytest.raises(ValueError, match=re.escape(words)):
@@ -132,7 +132,7 @@ def test_reports_are_equal_blocks(max_blocks: int, position: list[float], loss: 
     assert means.tolist() == loss
 
 
-def test_reports_of_no_blocks() -> None:
+def test_an_invalid_block_size_is_refused() -> None:
     with pytest.raises(ValueError, match="max_blocks must be at least 1, got 0"):
         Curve("a", "a", "a", "a", np.ones(1), np.ones(1)).reports(0)
 

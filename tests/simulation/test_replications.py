@@ -37,7 +37,7 @@ def done(*met: tuple[int, int]) -> list[Replication]:
     ]
 
 
-def test_means_have_standard_errors_and_differences_are_of_the_same_seed() -> None:
+def test_means_have_standard_errors_and_differences_are_paired_by_seed() -> None:
     rows = sums(done((1, 2), (3, 4), (2, 3)))
     assert rows["fifo"].met == pytest.approx((2.0, 1 / 3**0.5))
     assert rows["fifo"].ahead == Mean(-1.0, 0.0)  # one fewer on every seed
@@ -47,7 +47,7 @@ def test_means_have_standard_errors_and_differences_are_of_the_same_seed() -> No
     assert sums(done((1, 2)))["fifo"].met == Mean(1.0, 0.0)
 
 
-def test_each_seed_is_what_it_is_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_seed_gives_the_same_result_as_alone(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", "bundle.yaml", "--curves", "curves", "--policy", "fifo,edf,triage", "--shuffle"]
     assert main([*words, "--seed", "3", "--seeds", "4", "--json", "all.json"]) == 3
     told = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_each_seed_is_what_it_is_alone(capsys: pytest.CaptureFixture[str]) -> No
     assert "simulations" not in {path.name for path in Path().iterdir()}  # nothing but the JSON is written
 
 
-def test_the_order_is_the_files_unless_told() -> None:
+def test_jobs_keep_the_order_of_the_file_by_default() -> None:
     plain = Experiment(Path("bundle.yaml"), Path("curves"), ["fifo"])
     assert {plain.play(seed).figures["fifo"].weight for seed in range(6)} == {1.0}  # long comes first, short is late
     mixed = Experiment(Path("bundle.yaml"), Path("curves"), ["fifo"], shuffle=True)
@@ -89,7 +89,7 @@ def test_the_order_is_the_files_unless_told() -> None:
         (["--seeds", "3", "--policy", "nothing"], "policy must be one of"),
     ],
 )
-def test_what_cannot_be_is_refused(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_refused(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "bundle.yaml", "--curves", "curves", *options]) == 2
     told = capsys.readouterr()
     assert words in told.err

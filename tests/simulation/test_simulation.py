@@ -85,7 +85,7 @@ def events(path: Path, kind: str) -> list[dict[str, Any]]:
         ("rr:1", [6.0, 5.0, 3.0], [2, 2, 1]),
     ],
 )
-def test_three_jobs_on_one_device(policy: str, finished: list[float], switched: list[int]) -> None:
+def test_policies_on_one_device(policy: str, finished: list[float], switched: list[int]) -> None:
     name, _, quantum = policy.partition(":")
     args = {"quantum": float(quantum)} if quantum else {}
     outcome = play(name, known("a", 3, 30), known("b", 2, 20), known("c", 1, 10), policy_args=args)
@@ -96,7 +96,7 @@ def test_three_jobs_on_one_device(policy: str, finished: list[float], switched: 
     assert (outcome.met, outcome.summary.wall) == (3, 6.0)
 
 
-def test_two_devices() -> None:
+def test_policies_on_two_devices() -> None:
     assert ends(play("fifo", known("a", 3), known("b", 2), known("c", 2), devices=2)) == [3.0, 2.0, 4.0]
 
 
@@ -107,24 +107,24 @@ def test_a_job_of_two_devices_has_both() -> None:
     assert switches(outcome) == [0, 2, 0]
 
 
-def test_begin_times() -> None:
+def test_jobs_wait_for_their_begin() -> None:
     assert ends(play("fifo", known("a", 4, begin=2.0), known("b", 3))) == [6.0, 7.0]
     assert ends(play("edf", known("a", 4, 20, begin=2.0), known("b", 3, 10))) == [7.0, 3.0]
 
 
-def test_jobs_that_are_submitted_later() -> None:
+def test_later_submissions_count_from_their_time() -> None:
     outcome = play("edf", known("a", 4, 100), known("b", 2, 10, submitted=1.5), known("c", 1, submitted=50.0))
     assert ends(outcome) == [6.0, 3.5, 51.0]
     assert [job.submitted_at for job in outcome.summary.jobs] == [0.0, 1.5, 50.0]
 
 
-def test_weights() -> None:
+def test_heavier_jobs_are_preferred() -> None:
     one = play("guarded_edf", known("a", 4, 5, work=4.0), known("b", 4, 5, work=4.0, weight=3.0))
     other = play("guarded_edf", known("a", 4, 5, work=4.0, weight=3.0), known("b", 4, 5, work=4.0))
     assert (verdicts(one), verdicts(other)) == (["missed", "met"], ["met", "missed"])
 
 
-def test_shares_that_a_person_has_set() -> None:
+def test_fixed_shares() -> None:
     outcome = play("fixed", known("a", 1), known("b", 1), policy_args={"shares": [0.5, 0.25]})
     assert ends(outcome) == [2.0, 4.0]
 
@@ -145,7 +145,7 @@ def test_shares_that_a_person_has_set() -> None:
         (Delays(release=0.5), [3.0, 5.0]),
     ],
 )
-def test_each_delay_of_jobs_that_stay_in_memory(delays: Delays, finished: list[float]) -> None:
+def test_each_delay_of_resident_jobs_counts(delays: Delays, finished: list[float]) -> None:
     assert ends(play("fifo", known("a", 3), known("b", 2), delays=delays)) == finished
 
 
@@ -164,14 +164,14 @@ def test_switches_that_take_all_the_time_leave_none_to_train() -> None:
     assert (verdicts(outcome), [job.batches for job in outcome.jobs]) == (["missed", "missed"], [0, 0])
 
 
-def test_a_switch_that_is_cut_short_was_in_vain() -> None:
+def test_an_interrupted_switch_is_wasted() -> None:
     outcome = play("rr", known("a", 2), known("b", 1), delays=Delays(switch=1.0), policy_args={"quantum": 1.0})
     # After a's first second all go to switches, until the deadlines at 100 have passed and one may stay.
     assert ends(outcome) == [100.0 + 1.0 + 1.0, 102.0 + 1.0 + 1.0]
     assert switches(outcome) == [50, 51]
 
 
-def test_room_for_one(tmp_path: Path) -> None:
+def test_a_device_with_one_worker_slot(tmp_path: Path) -> None:
     """b is more urgent: a saves and leaves, b is launched, and a again when b is done."""
     jobs = known("a", 4, 100), known("b", 2, 10, submitted=1.0)
     delays = Delays(release=0.5, start=0.25)
@@ -190,7 +190,7 @@ def test_room_for_one(tmp_path: Path) -> None:
     assert round(outcome.jobs[0].busy, 9) == 4.0
 
 
-def test_a_move_to_a_device_that_is_free(tmp_path: Path) -> None:
+def test_a_warm_job_moves_to_a_free_device(tmp_path: Path) -> None:
     """c is warm beside a when b's device becomes free: it leaves, without having trained, and is launched there."""
     jobs = known("a", 4), known("b", 2), known("c", 2)
     delays = Delays(release=0.5, start=0.25)
@@ -199,14 +199,14 @@ def test_a_move_to_a_device_that_is_free(tmp_path: Path) -> None:
     assert [(left["job"], left["now"]) for left in events(tmp_path / "j.db", "worker_exited")] == [("c", 2.75)]
 
 
-def test_a_device_is_lost_while_a_job_saves_that_trained_there() -> None:
+def test_a_job_loses_its_device_while_it_saves() -> None:
     """A script that lives on device 0 is more urgent than a: a saves there, and goes on on device 1."""
     jobs = known("a", 4, 100), known("b", 2, 10, submitted=1.0, device=0)
     outcome = play("edf", *jobs, delays=Delays(release=0.5, start=0.25), devices=2, stay=0)
     assert ends(outcome) == [1.5 + 0.25 + 4.0 - 0.75, 1.5 + 2.0]
 
 
-def test_scripts_go_where_they_are_told_without_leaving(tmp_path: Path) -> None:
+def test_scripts_change_devices_without_leaving(tmp_path: Path) -> None:
     jobs = [known(name, seconds, can=SCRIPT) for name, seconds in (("a", 4), ("b", 2), ("c", 2))]
     delays = Delays(release=5.0, start=5.0)
     outcome = play("fifo", *jobs, delays=delays, journal=tmp_path / "j.db", devices=2)
@@ -222,7 +222,7 @@ def test_scripts_stay_on_their_device() -> None:
 # ---------------------------------------------------------------------------------------------------- what is said
 
 
-def test_reports_of_a_job_alone(tmp_path: Path) -> None:
+def test_reports_of_a_single_job(tmp_path: Path) -> None:
     play("fifo", known("a", 1), delays=Delays(report_every=0.25), journal=tmp_path / "j.db")
     reports = events(tmp_path / "j.db", "report")
     assert [(report["now"], report["number"], report["batches"]) for report in reports] == [
@@ -242,7 +242,7 @@ def test_reports_of_a_job_alone(tmp_path: Path) -> None:
     assert [report["busy"] for report in reports] == [0.0, 0.3, 0.6, 0.9, 1.0]
 
 
-def test_who_stops_says_so(tmp_path: Path) -> None:
+def test_a_job_that_stops_reports_it(tmp_path: Path) -> None:
     play("edf", known("a", 3, 100), known("b", 1, 10, submitted=0.95), journal=tmp_path / "j.db")
     reports = [(r["now"], r["batches"], r["version"]) for r in events(tmp_path / "j.db", "report") if r["job"] == "a"]
     assert (0.95, 95, 2) in reports
@@ -263,12 +263,12 @@ def test_a_loss_target_is_met_by_the_mean_over_the_window() -> None:
         assert ends(play("fifo", falling("a", losses, 4.0), window=window)) == [finished]
 
 
-def test_what_happens_at_its_deadline_is_in_time() -> None:
+def test_events_at_the_deadline_are_in_time() -> None:
     [job] = play("fifo", falling("a", [3.0, 2.0, 1.0], 1.0, deadline=3.0, on_miss=OnMiss.STOP)).jobs
     assert (job.verdict, job.finished_at) == (Verdict.MET, 3.0)
 
 
-def test_past_its_recording_a_job_sees_the_last_tenth_again(tmp_path: Path) -> None:
+def test_past_its_recording_a_job_repeats_the_last_tenth(tmp_path: Path) -> None:
     losses = [float(n) for n in range(40, 20, -1)]
     job = falling("a", losses, 0.5, deadline=26.5, on_miss=OnMiss.STOP)
     outcome = play("fifo", job, delays=Delays(report_every=0.0), journal=tmp_path / "j.db")
@@ -287,17 +287,17 @@ def test_a_training_ends_when_deadline_and_recording_are_over() -> None:
     ]
 
 
-def test_a_job_that_is_held_is_left_standing() -> None:
+def test_a_held_job_does_not_progress() -> None:
     outcome = play("fifo", falling("a", [2.0, 1.0], 0.5, 1.5, on_miss=OnMiss.HOLD), known("b", 1))
     assert (ends(outcome), verdicts(outcome)) == ([None, 2.5], ["missed", "met"])
 
 
-def test_a_job_that_the_pool_cannot_take() -> None:
+def test_a_job_that_does_not_fit_the_pool_is_refused() -> None:
     outcome = play("fifo", known("a", 1, min_devices=2, max_devices=2), known("b", 1))
     assert (ends(outcome), verdicts(outcome)) == ([0.0, 1.0], ["cancelled", "met"])
 
 
-def test_until() -> None:
+def test_a_simulation_can_end_early() -> None:
     jobs = known("a", 3), known("b", 2), known("c", 2, submitted=20.0)
     outcome = Simulation(Settings(policy="fifo", estimator="log_time"), jobs).run(until=4.0)
     assert ends(outcome) == [3.0, None, None]
@@ -336,7 +336,9 @@ ROUGH = Delays(report=0.05, switch=0.1, release=0.4, start=0.7)
 @pytest.mark.stories
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "fixed"])
 @pytest.mark.parametrize(("devices", "resident"), [(1, None), (2, 4), (3, 3)])
-def test_every_policy(policy: str, devices: int, resident: int | None, tmp_path: Path) -> None:
+def test_every_policy_runs_in_virtual_time_and_replays(
+    policy: str, devices: int, resident: int | None, tmp_path: Path
+) -> None:
     """Its journal replays to the bit, without one it is the same, no device did more than there was time for."""
     jobs = draw(devices, devices=devices)
     settings = Settings(policy=policy, devices=devices, resident=resident, window=2, stay=2.0)
@@ -365,7 +367,7 @@ def test_every_policy(policy: str, devices: int, resident: int | None, tmp_path:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_worker_speaks_as_a_live_one(seed: int, tmp_path: Path) -> None:
+def test_simulated_workers_report_like_live_ones(seed: int, tmp_path: Path) -> None:
     """Numbers without a gap within an incarnation, counts that only grow, incarnations one after the other."""
     path = tmp_path / "j.db"
     jobs = draw(seed, devices=2)
@@ -392,7 +394,7 @@ def test_a_worker_speaks_as_a_live_one(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_edf_ends_are_sums(seed: int) -> None:
+def test_end_times_of_edf_are_sums(seed: int) -> None:
     rng = np.random.default_rng(seed)
     work, deadline = rng.uniform(1, 9, 12).round(1), rng.uniform(100, 200, 12)
     outcome = play("edf", *(known(f"j{k}", w, d) for k, (w, d) in enumerate(zip(work, deadline, strict=True))))
@@ -406,7 +408,7 @@ def test_edf_ends_are_sums(seed: int) -> None:
 # ---------------------------------------------------------------------------------------------------- bad input
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_invalid_simulations_are_refused() -> None:
     job = Job("a", 10.0, BatchTarget(5))
     for position, loss, speed, words in (
         ([], [], 1.0, "a: needs a loss for each position, got 0 for 0"),

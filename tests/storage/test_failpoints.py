@@ -18,7 +18,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     monkeypatch.setattr(failpoints, "_passes", {})
 
 
-def test_the_variable_is_read() -> None:
+def test_failpoints_are_read_from_the_environment() -> None:
     assert read("") == {}
     assert read("a.b:crash@3,c:raise,d:sleep=1.5@2") == {
         "a.b": Failure("crash", 0.0, 3), "c": Failure("raise"), "d": Failure("sleep", 1.5, 2)
@@ -47,7 +47,7 @@ def test_a_failpoint_can_sleep(planned: None) -> None:
     assert time.monotonic() - began >= 0.05
 
 
-def test_a_crash_is_a_kill() -> None:
+def test_a_crash_failpoint_kills_the_process() -> None:
     code = (
         "from lightning_core.storage.failpoints import reach; reach('here'); print('once', flush=True); reach('here')"
     )

@@ -91,7 +91,7 @@ def lived(path: Path, seed: int = 0) -> Host:
     return host
 
 
-def test_a_run_replays_to_the_bit(tmp_path: Path) -> None:
+def test_a_run_replays_bit_for_bit(tmp_path: Path) -> None:
     lived(tmp_path / "j.db").close()
     with Journal.open(tmp_path / "j.db") as journal:
         again = replay(journal)
@@ -112,7 +112,7 @@ def test_a_fresh_process_replays_to_the_same_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("R21", "F30")
-def test_one_changed_event_is_noticed(tmp_path: Path) -> None:
+def test_a_changed_event_is_detected(tmp_path: Path) -> None:
     lived(tmp_path / "j.db").close()
     with Journal.open(tmp_path / "j.db") as journal:
         digest = journal.digest
@@ -136,7 +136,7 @@ def _halved(event: Event) -> Event:
 
 
 @pytest.mark.promise("R2")
-def test_a_host_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
+def test_a_host_continues_where_the_journal_ends(tmp_path: Path) -> None:
     before = lived(tmp_path / "j.db")
     status, now = before.scheduler.status(), before.now()
     # Not closed: as after a kill. Another process would open the file; the settings given to it do not matter.
@@ -225,13 +225,13 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 @given(_EVENTS)
-def test_events_come_back_equal(event: Event) -> None:
+def test_events_round_trip(event: Event) -> None:
     text = encode_event(event)
     assert "\n" not in text
     assert decode_event(text) == event
 
 
-def test_answers_come_back_equal() -> None:
+def test_answers_round_trip() -> None:
     answers: list[Answer] = [
         Grant("a", 3, 1 / 3, (0, 5), Reason("chosen", (0.1, 2e300))),
         Grant("a", 4, 0.0, (), Reason("makes_room")),
@@ -253,7 +253,7 @@ def test_accepted_parts_of_a_report_are_decoded_equal_and_only_differences_are_s
             assert decode_accepted(encode_answers([], [accepted], event), event) == [accepted]
 
 
-def test_statuses_and_forecasts_come_back_equal() -> None:
+def test_statuses_and_forecasts_round_trip() -> None:
     accuracy = LossTarget("val_acc", at_least=0.9)
     scheduler = Scheduler(Settings(devices=4, resident=4))
     scheduler.handle(
@@ -269,7 +269,7 @@ def test_statuses_and_forecasts_come_back_equal() -> None:
     assert [status_from_dict(json.loads(json.dumps(status_to_dict(one)))) for one in status] == status
 
 
-def test_a_metric_that_grows_and_people_who_steer_replay_to_the_bit(tmp_path: Path) -> None:
+def test_growing_metrics_and_commands_replay_bit_for_bit(tmp_path: Path) -> None:
     clock = Clock()
     host = Host(Settings(devices=2, resident=2), tmp_path / "j.db", clock)
     accuracy = LossTarget("val_acc", at_least=0.9)
@@ -342,7 +342,7 @@ OLDER = (
         (lambda path: sql(path, "DELETE FROM meta WHERE key = 'schema'"), "damaged"),
     ],
 )
-def test_a_journal_that_cannot_be_used_says_why(tmp_path: Path, damage: object, words: str) -> None:
+def test_an_unusable_journal_is_refused_with_the_reason(tmp_path: Path, damage: object, words: str) -> None:
     path = tmp_path / "j.db"
     Journal.create(path, LARA).close()
     damage(path)  # type: ignore[operator]

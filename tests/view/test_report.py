@@ -238,7 +238,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_elements_of_charts() -> None:
+def test_charts_have_their_elements() -> None:
     assert steps([(0.0, 1.0), (2.0, 0.0), (2.0, 0.5), (9.0, 1.0)], end=6.0) == [(0.0, 2.0, 1.0), (2.0, 6.0, 0.5)]
     points = np.column_stack([np.arange(1000.0), np.zeros(1000)])
     points[500, 1], points[501, 1] = 5.0, -5.0
@@ -298,7 +298,7 @@ def test_without_tensorboardx_the_user_is_told_what_to_install(
         tensorboard.write(run, tmp_path)
 
 
-def test_the_picture_is_drawn(run: Path, tmp_path: Path) -> None:
+def test_the_picture_of_a_run_is_drawn(run: Path, tmp_path: Path) -> None:
     with Journal.open(run) as journal:
         draw(journal, tmp_path / "run.svg")
     text = (tmp_path / "run.svg").read_text()

@@ -75,7 +75,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
-def test_what_people_need_is_there_at_any_width(width: int) -> None:
+def test_essential_columns_are_shown_at_any_width(width: int) -> None:
     text = shown(11.0, some_jobs(), width)
     columns, cnn = next(line for line in text.splitlines() if line.startswith("job ")), text.split("\ncnn ")[1]
     assert {"job", "verdict", "time / deadline", "loss / target"} <= set(re.split("  +", columns.strip()))
@@ -103,7 +103,7 @@ def test_a_terminal_without_unicode_is_given_ascii() -> None:
     assert shown(11.0, some_jobs(), 100, encoding="ascii").isascii()
 
 
-def test_more_jobs_than_lines() -> None:
+def test_only_as_many_jobs_as_lines_are_shown() -> None:
     cnn, lstm, bad = some_jobs()
     jobs = [replace(bad, name=f"bad{k}") for k in range(20)] + [cnn] + [replace(lstm, name=f"l{k}") for k in range(20)]
     text = shown(11.0, jobs, 200, height=20)
@@ -124,7 +124,7 @@ def bar(job: JobStatus, now: float, width: int = 20) -> str:
     return bar_of(now, job, width).plain
 
 
-def test_the_bar_of_a_job() -> None:
+def test_the_progress_bar_of_a_job() -> None:
     job = replace(some_jobs()[0], submitted_at=0.0, deadline=100.0, finish=(60.0, 80.0, 120.0), finished_at=None)
     line = bar(job, 50.0)
     assert len(line) == 20
@@ -148,7 +148,7 @@ def test_a_metric_that_grows_is_shown_as_it_was_logged() -> None:
     assert "0.75 / 0.9" in out.getvalue()
 
 
-def test_a_name_that_was_used_again() -> None:
+def test_a_reused_name_shows_the_newest_job() -> None:
     _, _, bad = some_jobs()
     jobs = [bad, replace(bad, submitted_at=20.0, state=State.RUNNING, verdict=None, finished_at=None)]
     earlier, newest = shown(30.0, jobs, 160).splitlines()[-2:]
@@ -161,7 +161,7 @@ def test_a_name_that_was_used_again() -> None:
     assert len(out.getvalue().splitlines()) == 2
 
 
-def test_a_paused_job_says_so() -> None:
+def test_a_paused_job_is_shown_as_paused() -> None:
     [job, *_] = some_jobs()
     for width in (60, 100):
         text = shown(11.0, [replace(job, paused=True, state=State.HELD)], width)
@@ -230,7 +230,7 @@ def test_the_time_of_a_run_ends_with_its_last_job_and_use_is_at_most_one() -> No
     assert measured.figures["device_use"] == 1.0
 
 
-def test_exit_codes() -> None:
+def test_exit_codes_follow_verdicts() -> None:
     def code(*verdicts: str, interrupted: int | None = None) -> int:
         scheduler = Scheduler(Settings())
         for k, verdict in enumerate(verdicts):
@@ -278,5 +278,5 @@ def test_every_reason_has_words_that_render() -> None:
         (float("inf"), "∞"),
     ],
 )
-def test_durations_as_text(seconds: float, text: str) -> None:
+def test_durations_are_shown_as_text(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
