@@ -65,7 +65,7 @@ class CoreCallback(pl.Callback):
         MisconfigurationException: If the deadline or the target is missing.
 
     .. note::
-        A batch is an optimiser step, gradient accumulation included; with manual optimisation it is a call of
+        A batch is an optimizer step, gradient accumulation included; with manual optimization it is a call of
         ``training_step``. The loss is what ``training_step`` returned, else what was logged as ``loss``.
 
     .. note::
@@ -167,9 +167,9 @@ class CoreCallback(pl.Callback):
         return "" if self._record is None else self._record.best_model
 
     @property
-    def saved(self) -> Checkpoint | None:
+    def last_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint of a launched job; None for a script."""
-        return self._checkpointer.saved
+        return self._checkpointer.last_checkpoint
 
     def _repr_html_(self) -> str:
         """Return a card with verdict, forecast and curve for notebooks."""

@@ -274,8 +274,8 @@ class Fit:
                 print_line(trainer, f"lightning_core: {self._best.summary_line(manifest)}")
 
     def _leave_if_told(self) -> None:
-        if self.mailbox is not None and self._checkpointer.saved is not None:
-            self.mailbox.tell_saved(self._checkpointer.saved)
+        if self.mailbox is not None and self._checkpointer.last_checkpoint is not None:
+            self.mailbox.report_checkpoint(self._checkpointer.last_checkpoint)
         self.steering.saving = False
         if self.steering.leaving:
             raise JobReleased(f"{self._name}: saved, to be resumed later")

@@ -1,4 +1,4 @@
-"""What has ended a fit: an exception, a signal, or one of the Trainer's own limits."""
+"""Causes of the end of a fit: an exception, a signal, or one of the Trainer's own limits."""
 
 from __future__ import annotations
 

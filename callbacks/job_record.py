@@ -1,4 +1,4 @@
-"""What a callback keeps about its job: its loss curve, its terms, and its last forecast.
+"""Record that a callback keeps of its job: its loss curve, its terms, and its last forecast.
 
 The checkpoint of a script carries the curve and the terms, so that a resumed script has the same deadline, and its
 scheduler knows the whole curve from the first report on.
@@ -89,7 +89,7 @@ class Entry(TypedDict):
 
 @dataclass
 class JobRecord:
-    """What is known about one job of a script, across its fits.
+    """Record of one job of a script, across its fits.
 
     Args:
         job: Job as its user wants it.

@@ -1,4 +1,4 @@
-"""What loggers get about a job (its share, forecast and verdict), and the line that is printed at its end."""
+"""Logging of a job's share, forecast and verdict, and the line that is printed at its end."""
 
 from __future__ import annotations
 

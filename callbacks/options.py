@@ -1,4 +1,4 @@
-"""What a CoreCallback was constructed with, checked."""
+"""Validated arguments of a CoreCallback."""
 
 from __future__ import annotations
 

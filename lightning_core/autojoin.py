@@ -1,4 +1,4 @@
-"""Joins every Trainer of a process to a pool without a change to its script: the environment says how.
+"""Join every Trainer of a process to a pool, as the environment asks, without a change to its script.
 
 Lightning asks the entry points of the group ``lightning.pytorch.callbacks_factory`` for callbacks whenever a Trainer is
 made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbacks_factory``. Ours has one if
@@ -7,7 +7,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
     LIGHTNING_CORE_JOB=resnet LIGHTNING_CORE_DEADLINE=2h LIGHTNING_CORE_TARGET="val_acc>=0.9" python train.py
 
 =============================== ==========================================================================
-``LIGHTNING_CORE_JOB``          name of the job; unset: nothing happens
+``LIGHTNING_CORE_JOB``          name of the job; if it is not set, nothing happens
 ``LIGHTNING_CORE_DEADLINE``     such as ``2h``, ``2 hours``, ``02:30:00`` or ``18:00``
 ``LIGHTNING_CORE_TARGET``       ``train_loss<=0.35``, ``val_acc>=0.9 for 2 evaluations``, ``2000 batches``
 ``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Warnings that this process has logged: each once, however many Trainers it makes.
-_told: set[str] = set()
+# Warnings that this process has logged: each is logged once, however many Trainers it makes.
+_logged: set[str] = set()
 
 
 def callbacks() -> list[CoreCallback]:
@@ -48,10 +48,10 @@ def callbacks() -> list[CoreCallback]:
         MisconfigurationException: If a variable is missing or invalid; the message names it and the rule.
     """
     environment = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
-    for words in unknown(environment):
-        if words not in _told:
-            _told.add(words)
-            log.warning("%s", words)
+    for warning in unknown(environment):
+        if warning not in _logged:
+            _logged.add(warning)
+            log.warning("%s", warning)
     if not environment.get(f"{PREFIX}JOB"):
         return []
     # A process that makes a Trainer has imported it.

@@ -12,6 +12,6 @@ def describe_namesake() -> str | None:
     except PackageNotFoundError:
         return None
     return (
-        f"the package lightning-core {version} is installed too: another project, whose module is called "
-        "lightning_core as well; which of the two is imported depends on the path; run pip uninstall lightning-core"
+        f"the package lightning-core {version} is also installed: another project with a module called lightning_core; "
+        "which of the two is imported depends on the import path; run: pip uninstall lightning-core"
     )

@@ -183,7 +183,7 @@ def test_the_other_project_of_that_import_name_is_warned_about(python: Python) -
     other = python.site / "lightning_core-0.5.7.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.2\nName: lightning-core\nVersion: 0.5.7\n")
-    words = "the package lightning-core 0.5.7 is installed too: another project, whose module is called lightning_core"
+    words = "the package lightning-core 0.5.7 is also installed: another project with a module called lightning_core"
     done = python("-m", "lightning_core.cli.main", "policies")
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     assert done.stderr.startswith(f"warning: {words} as well; which of the two")
@@ -232,7 +232,7 @@ def test_the_example_s_bundle_runs_as_init_says(python: Python) -> None:
 
 
 def test_a_misspelt_variable_is_named_by_a_script_and_by_a_command(python: Python) -> None:
-    words = "LIGHTNING_CORE_DEADLIN is no variable of lightning_core; did you mean 'LIGHTNING_CORE_DEADLINE'?"
+    words = "LIGHTNING_CORE_DEADLIN is not a variable of lightning_core; did you mean 'LIGHTNING_CORE_DEADLINE'?"
     wrong = {"LIGHTNING_CORE_DEADLIN": "2h"}
     script = "from lightning_core.autojoin import callbacks; callbacks(); callbacks()"  # as a Trainer that is made
     assert python("-c", script, more=wrong).stderr.count(words) == 1

@@ -191,7 +191,7 @@ class Net(pl.LightningModule):
 
     Args:
         plateau: whether the rate falls when the validation loss does not, and not by epoch.
-        manual: whether it does the optimiser's steps itself.
+        manual: Whether it runs the optimizer's steps itself.
     """
 
     def __init__(self, plateau: bool = False, manual: bool = False) -> None:

@@ -108,7 +108,7 @@ class BestModelSaver:
         value, self.wanted = self.wanted, None
         began = time.monotonic()
         try:
-            write(trainer, self._file, self._io, value=value, later=True)
+            write(trainer, self._file, self._io, value=value, asynchronous=True)
         except Exception as error:  # such as a strategy that writes without a plugin
             log.warning("%s: the best model is not saved: %s", self._job, error)
             return

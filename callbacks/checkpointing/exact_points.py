@@ -1,4 +1,4 @@
-"""Where in an epoch a training can be saved so that it resumes exactly."""
+"""Points of an epoch at which a training can be saved so that it resumes exactly."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Rules
 
-1. Save between two batches: everything about the last batch is done (the optimiser step, all hooks, logging), and the
+1. Save between two batches: everything about the last batch is done (the optimizer step, all hooks, logging), and the
    next one has not been fetched. Only there do the loader's position and the random state belong together. Lightning
    has no hook at this point, but its data fetcher announces each fetch to the profiler, which is intercepted.
 2. Save there only if each training loader can save its position (``state_dict``), no batch waits in the fetcher, no
@@ -75,7 +75,7 @@ class JobCheckpointer:
     def __init__(self, folder: Path | None, every: float, micro_batches: MicroBatches | None = None) -> None:
         if not every > 0:
             raise ValueError(f"save_every must be positive, got {every}")
-        self.saved: Checkpoint | None = None
+        self.last_checkpoint: Checkpoint | None = None
         """The newest checkpoint."""
         self._folder = folder
         self._every = every
@@ -138,7 +138,7 @@ class JobCheckpointer:
             "any_ranks": all(fits_any_ranks(loader) for loader, _ in train_loaders(trainer) if is_stateful(loader)),
         }
         try:
-            self.saved = write(trainer, self._folder / FILE, self._io)
+            self.last_checkpoint = write(trainer, self._folder / FILE, self._io)
         except CheckpointNotSavedError as error:
             self._postpone(trainer, error)
             return False
@@ -276,7 +276,7 @@ def _accumulated(fit_loop: dict[str, Any], now: int) -> int:
     if steps and batches % steps == 0:
         return int(batches // steps)
     raise MisconfigurationException(
-        "the checkpoint is from the middle of an optimiser step on another number of devices: "
+        "the checkpoint is from the middle of an optimizer step on another number of devices: "
         f"{batches} batches and {steps} steps"
     )
 

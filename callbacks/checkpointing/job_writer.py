@@ -32,26 +32,28 @@ class _JobWriterIO(CheckpointIO):
         io: Plugin that saves.
         batches: Batches done, for the manifest.
         value: Value of a metric, for the manifest.
-        later: Whether training continues while the file is written.
+        asynchronous: Whether training continues while the file is written.
     """
 
-    def __init__(self, io: SafeCheckpointIO, batches: int, value: float | None = None, later: bool = False) -> None:
-        self.saved: Checkpoint | None = None
+    def __init__(
+        self, io: SafeCheckpointIO, batches: int, value: float | None = None, asynchronous: bool = False
+    ) -> None:
+        self.written: Checkpoint | None = None
         self.error: Exception | None = None
         self._io = io
         self._batches = batches
         self._value = value
-        self._later = later
+        self._asynchronous = asynchronous
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
-            if self._later:
+            if self._asynchronous:
                 self._io.write_later(checkpoint, Path(path), batches=self._batches, value=self._value, strict=True)
-                self.saved = Checkpoint(self._batches, "")
+                self.written = Checkpoint(self._batches, "")
                 return
             manifest = self._io.write(checkpoint, Path(path), self._batches, value=self._value, strict=True)
-            self.saved = Checkpoint(self._batches, manifest.sha256)
+            self.written = Checkpoint(self._batches, manifest.sha256)
         except CheckpointError as error:
             # A job must not leave relying on a file that it could not resume from.
             self.error = OSError(errno.EINVAL, str(error))
@@ -110,7 +112,7 @@ def write(
     io: SafeCheckpointIO | None = None,
     *,
     value: float | None = None,
-    later: bool = False,
+    asynchronous: bool = False,
 ) -> Checkpoint:
     """Save a training; called on all ranks together.
 
@@ -119,8 +121,8 @@ def write(
         path: Path of the file.
         io: Plugin that saves the file; a new one by default.
         value: Value of a metric, for the manifest.
-        later: Whether training continues while the file is written. Its SHA-256 is then not known yet, and errors are
-            raised when ``io`` is torn down.
+        asynchronous: Whether training continues while the file is written. Its SHA-256 is then not known yet, and
+            errors are raised when ``io`` is torn down.
 
     Raises:
         CheckpointNotSavedError: On all ranks, if the file cannot be written or could not be loaded again. The previous
@@ -129,7 +131,7 @@ def write(
     """
     strategy = trainer.strategy
     user_io = strategy.checkpoint_io
-    ours = _JobWriterIO(io or SafeCheckpointIO(), batches_done(trainer), value, later)
+    ours = _JobWriterIO(io or SafeCheckpointIO(), batches_done(trainer), value, asynchronous)
     strategy.checkpoint_io = ours
     try:
         trainer.save_checkpoint(path, weights_only=False)
@@ -137,14 +139,14 @@ def write(
         strategy.checkpoint_io = user_io
     error = ours.error
     number = error.errno if isinstance(error, OSError) else None
-    words = "" if error is None else getattr(error, "strerror", None) or str(error)
-    saved, number, words = strategy.broadcast((ours.saved, number, words))
-    if saved is not None:
-        return saved
+    message = "" if error is None else getattr(error, "strerror", None) or str(error)
+    written, number, message = strategy.broadcast((ours.written, number, message))
+    if written is not None:
+        return written
     if number is not None:
-        raise CheckpointNotSavedError(number, words) from error
-    if words:
-        raise error or RuntimeError(words)
+        raise CheckpointNotSavedError(number, message) from error
+    if message:
+        raise error or RuntimeError(message)
     name = type(strategy).__name__
     raise MisconfigurationException(
         f"{name} writes checkpoints without a plugin, so a launched job cannot be saved with it: use another strategy"
@@ -152,7 +154,7 @@ def write(
 
 
 def batches_done(trainer: pl.Trainer) -> int:
-    """Return the batches since the job began: optimiser steps or, with manual optimisation, training steps."""
+    """Return the batches since the job began: optimizer steps or, with manual optimization, training steps."""
     if trainer.lightning_module.automatic_optimization:
         return trainer.global_step
     progress: Any = trainer.fit_loop.epoch_loop.batch_progress.total

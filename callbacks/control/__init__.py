@@ -1,1 +1,1 @@
-"""How a training obeys its scheduler: locking the device, throttling, holding, stopping and leaving."""
+"""Obeying the scheduler from within a training: locking the device, throttling, holding, stopping and leaving."""

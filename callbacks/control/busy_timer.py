@@ -18,7 +18,7 @@ class BusyTimer(Protocol):
     """Counts busy seconds between ``begin`` and ``end``: batches and everything between them, such as saving."""
 
     on_host: bool
-    """Whether the training thread does the work."""
+    """Return whether the training thread does the work."""
 
     def begin(self) -> None:
         """Start counting: the process holds the device."""

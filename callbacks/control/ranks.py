@@ -19,7 +19,7 @@ MAX_AGREEMENT_COST = 0.01
 
 
 class Action(IntEnum):
-    """What a training does next."""
+    """The next action of a training."""
 
     GO = 0
     HOLD = 1
@@ -34,7 +34,7 @@ class Action(IntEnum):
 
 
 class SideAction(IntFlag):
-    """What a training does besides its next :class:`Action`."""
+    """Instructions to a training besides its next :class:`Action`."""
 
     NOTHING = 0
     SAVE = 1

@@ -47,7 +47,7 @@ class Throttle:
 
     @property
     def by_kernel(self) -> bool:
-        """Whether the kernel enforces the share, so that the training need not lock the device."""
+        """Return whether the kernel enforces the share, so that the training need not lock the device."""
         return self._share is not None and self._quota is not None
 
     def set(self, share: float | None, cores: int = 1) -> None:

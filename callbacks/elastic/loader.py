@@ -2,7 +2,7 @@
 
 Rules
 
-1. An optimiser step consists of the same *micro-batches* on any number of devices. Of n ranks, each trains every n-th
+1. An optimizer step consists of the same *micro-batches* on any number of devices. Of n ranks, each trains every n-th
    micro-batch and accumulates their gradients.
 2. The samples of a micro-batch follow from the seed, the epoch and the number of the step alone.
 3. The position in an epoch is counted in steps of the whole training, not in batches of a rank.
@@ -26,7 +26,7 @@ from .steps import micro_batches_per_step, rank, world_size
 class ElasticLoader(DataLoader[Any]):
     """A :class:`~torch.utils.data.DataLoader` that resumes where it stopped, on any number of devices.
 
-    Each sample is seen once an epoch. In a launched job whose number of devices may change, an optimiser step has the
+    Each sample is seen once an epoch. In a launched job whose number of devices may change, an optimizer step has the
     same samples on any number of devices.
 
     Args:
@@ -121,7 +121,7 @@ class ElasticLoader(DataLoader[Any]):
 
 
 class _StepSize(NamedTuple):
-    """What determines the steps of an epoch; stored in checkpoints as a list."""
+    """Numbers that determine the steps of an epoch; stored in checkpoints as a list."""
 
     samples: int
     """Samples in the dataset."""
@@ -147,7 +147,7 @@ class _SampleOrder(DistributedSampler[list[int]]):
         self.done = 0
         """Batches of the epoch that this rank has had."""
         self.used = False
-        """Whether any batch was taken since the last start."""
+        """Return whether any batch was taken since the last start."""
         self._batch_size = batch_size
 
     def begin(self) -> None:

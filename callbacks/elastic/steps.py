@@ -1,4 +1,4 @@
-"""Optimiser steps made of micro-batches: each rank trains its share of them, and the sum is the same on any number."""
+"""Optimizer steps made of micro-batches: each rank trains its share of them, and the sum is the same on any number."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class MicroBatches:
                 config.frequency = config.frequency // math.gcd(config.frequency, self._configured) * self.per_rank
 
     def adapt_validation(self, trainer: pl.Trainer) -> None:
-        """Once the length of an epoch is known: make an epoch that ends within a step end with a validation."""
+        """Validate at the end of an epoch that ends within a step; called once the length of the epoch is known."""
         if isinstance(trainer.val_check_batch, _Steps) and trainer.check_val_every_n_epoch is not None:
             trainer.val_check_batch = min(int(trainer.val_check_batch), trainer.num_training_batches)
 

@@ -1,1 +1,1 @@
-"""What a training tells its scheduler: its losses, its progress and where it will end, and how they get there."""
+"""Reporting of losses, progress and the end of a training to its scheduler."""

@@ -1,4 +1,4 @@
-"""Where a Trainer will end by itself."""
+"""The point at which a Trainer will end by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_core.core.events import Horizon
 
 
 def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None) -> Horizon:
-    """Return where the limits of a Trainer end a training, in batches as they are reported: optimiser steps.
+    """Return where the limits of a Trainer end a training, in batches as they are reported: optimizer steps.
 
     The field ``seconds`` is filled in when the horizon is reported, because time passes until then.
 

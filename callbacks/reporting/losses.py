@@ -36,7 +36,7 @@ class Losses:
 
     @property
     def evaluated(self) -> bool:
-        """Whether each cell is a whole evaluation."""
+        """Return whether each cell is a whole evaluation."""
         return self._reader.evaluated
 
     @property

@@ -55,7 +55,7 @@ class Mailbox:
         listens: bool = False,
     ) -> None:
         self.outbox = Outbox()
-        """What the next report will say."""
+        """Contents of the next report."""
         self.inbox = Inbox()
         """The newest directive."""
         self.final_forecast: JobForecast | None = None
@@ -117,10 +117,10 @@ class Mailbox:
         self._forecasts.request()
         self._wake.set()
 
-    def tell_saved(self, save: Checkpoint) -> None:
+    def report_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Report a new checkpoint at once."""
-        if save != self.outbox.checkpoint:
-            self.outbox.checkpoint = save
+        if checkpoint != self.outbox.checkpoint:
+            self.outbox.checkpoint = checkpoint
             self.hurry()
 
     def silent_for(self) -> float:

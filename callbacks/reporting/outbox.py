@@ -1,4 +1,4 @@
-"""What a training has to report, and the numbered reports that are made of it."""
+"""Losses and progress that a training has yet to report, and the numbered reports made of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Outbox:
 
     @property
     def has_progress(self) -> bool:
-        """Whether the training has moved since the last report."""
+        """Return whether the training has moved since the last report."""
         return self.progress != self._sent
 
     def add(self, cell: Cell) -> None:

@@ -43,7 +43,7 @@ class TargetReader:
 
     @property
     def evaluated(self) -> bool:
-        """Whether each number is a whole evaluation."""
+        """Return whether each number is a whole evaluation."""
         return bool(self.evaluated_in)
 
     def read_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, batches: int) -> str | None:

@@ -76,8 +76,8 @@ def read_arrivals(path: Path, demands: Demands) -> dict[str, FloatArray]:
     with path.open(newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
     if sorted(header) != sorted(demands.jobs):
-        words = f"expected a column for each of {', '.join(demands.jobs)}, got {', '.join(header) or 'none'}"
-        raise BundleError([f"{path}:1: {words}"])
+        problem = f"expected a column for each of {', '.join(demands.jobs)}, got {', '.join(header) or 'none'}"
+        raise BundleError([f"{path}:1: {problem}"])
     problems: list[str] = []
     if not rows or len(rows) % len(demands.periods):
         problems.append(f"{path}: must be as many rows for each of {len(demands.periods)} periods, got {len(rows)}")

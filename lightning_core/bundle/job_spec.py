@@ -127,7 +127,7 @@ class JobSpec:
 
 
 def micro_batches_of(config: Mapping[str, Any], max_devices: int) -> int:
-    """Return the number of micro-batches of a job's optimizer step, which is that on its maximum number of devices.
+    """Return the number of micro-batches in an optimizer step of a job on its maximum number of devices.
 
     Args:
         config: LightningCLI config.

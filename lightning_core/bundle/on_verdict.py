@@ -31,17 +31,17 @@ def read_on_verdict(section: Any, problems: Problems) -> dict[str, Any]:
 
 
 def _read_command(value: Any) -> list[str]:
-    words = value
+    command = value
     if isinstance(value, str):
         try:
-            words = shlex.split(value)
+            command = shlex.split(value)
         except ValueError as error:
             raise ValueError(f"cannot be split into words ({error}), got {value!r}") from None
-    if not isinstance(words, list | tuple) or not words or not all(isinstance(word, str) for word in words):
+    if not isinstance(command, list | tuple) or not command or not all(isinstance(word, str) for word in command):
         raise ValueError(f"must be a command, as one text or as a list of words, got {value!r}")
-    if not words[0] or any("\0" in word for word in words):
+    if not command[0] or any("\0" in word for word in command):
         raise ValueError(f"must begin with a program and have no NUL, got {value!r}")
-    return list(words)
+    return list(command)
 
 
 def _read_webhook(value: Any) -> str:

@@ -56,8 +56,8 @@ def _policies(arguments: argparse.Namespace) -> int:
     from lightning_core.scheduler.settings import Settings
 
     default = Settings().policy
-    lines = {name + (" (default)" if name == default else ""): words for name, words in summaries().items()}
+    lines = {name + (" (default)" if name == default else ""): summary for name, summary in summaries().items()}
     width = max(map(len, lines))
-    for name, words in lines.items():
-        print(f"{name:{width}}  {words}")
+    for name, summary in lines.items():
+        print(f"{name:{width}}  {summary}")
     return EXIT_MET

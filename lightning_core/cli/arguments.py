@@ -1,4 +1,4 @@
-"""What all commands share: checked values, help with typing mistakes, completion."""
+"""Parts that all commands share: checked values, help with typing mistakes, completion."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def add_pool(parser: argparse.ArgumentParser) -> None:
 
 def add_allow_import(parser: argparse.ArgumentParser) -> None:
     """Add the option that limits what class paths may name."""
-    words = "module that class paths may name, and no others; repeat for more"
-    parser.add_argument("--allow-import", action="append", default=[], metavar="MODULE", help=words)
+    allowed = "module that class paths may name, and no others; repeat for more"
+    parser.add_argument("--allow-import", action="append", default=[], metavar="MODULE", help=allowed)
 
 
 # ---------------------------------------------------------------------------------------------------- completion

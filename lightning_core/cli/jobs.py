@@ -34,8 +34,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     logs = command("logs", _logs, "show what a launched job has printed")
     logs.add_argument("-n", "--lines", type=whole_number(0), default=40, metavar="N", help="last N lines (default 40)")
     logs.add_argument("-f", "--follow", action="store_true", help="follow the log until the job has ended, or Ctrl-C")
-    words = "give a job another deadline: a duration from now, or a time such as 18:00 or 2026-11-23T18:00"
-    deadline = command("deadline", _deadline, words)
+    description = "give a job another deadline: a duration from now, or a time such as 18:00 or 2026-11-23T18:00"
+    deadline = command("deadline", _deadline, description)
     devices = command("devices", _devices, "change the number of devices of a job")
     pause = command("pause", _pause, "pause a job; it keeps its memory")
     resume = command("resume", _resume, "resume a paused job of the pool (for a run: `run --resume`)")
@@ -43,8 +43,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     for one in (why, logs, deadline, devices, pause, resume, cancel):
         one.add_argument("job", metavar="JOB")
     deadline.add_argument("when", nargs="+", metavar="WHEN", help="such as 45m, 2 hours, 02:30:00 or 18:00")
-    words = "number of devices; if the job cannot train on that many, the next smaller number that it can"
-    devices.add_argument("number", type=whole_number(1), metavar="N", help=words)
+    number = "number of devices; if the job cannot train on that many, the next smaller number that it can"
+    devices.add_argument("number", type=whole_number(1), metavar="N", help=number)
     pause.add_argument("--release", action="store_true", help="save it and free its memory too")
     for one in (submit, why, logs, deadline, devices, pause, resume, cancel):
         add_pool(one)
@@ -128,19 +128,19 @@ def _deadline(arguments: argparse.Namespace) -> int:
         seconds = seconds_until(parsed, now := datetime.now())
     except ValueError as error:
         raise ValueError(f"deadline: {error}") from None
-    words = str(parsed.resolve(now)) if isinstance(parsed, WallTime) else f"in {format_duration(seconds)}"
-    return _steer(arguments, lambda pool: pool.set_deadline(arguments.job, seconds), f"its deadline is {words}")
+    when = str(parsed.resolve(now)) if isinstance(parsed, WallTime) else f"in {format_duration(seconds)}"
+    return _steer(arguments, lambda pool: pool.set_deadline(arguments.job, seconds), f"its deadline is {when}")
 
 
 def _devices(arguments: argparse.Namespace) -> int:
     number = arguments.number
-    words = f"trains on {number} device{'s' * (number > 1)}, or the next smaller number that it can train on"
-    return _steer(arguments, lambda pool: pool.set_devices(arguments.job, number), words)
+    result = f"trains on {number} device{'s' * (number > 1)}, or the next smaller number that it can train on"
+    return _steer(arguments, lambda pool: pool.set_devices(arguments.job, number), result)
 
 
 def _pause(arguments: argparse.Namespace) -> int:
-    words = "paused; it is saved and its memory is freed" if arguments.release else "paused; it keeps its memory"
-    return _steer(arguments, lambda pool: pool.pause(arguments.job, release=arguments.release), words, after=False)
+    result = "paused; it is saved and its memory is freed" if arguments.release else "paused; it keeps its memory"
+    return _steer(arguments, lambda pool: pool.pause(arguments.job, release=arguments.release), result, after=False)
 
 
 def _resume(arguments: argparse.Namespace) -> int:

@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     complete(parser)
     arguments = parser.parse_args(argv)
-    for words in (*unknown(os.environ), *filter(None, [describe_namesake()])):
-        print(f"warning: {clean(words)}", file=sys.stderr)
+    for warning in (*unknown(os.environ), *filter(None, [describe_namesake()])):
+        print(f"warning: {clean(warning)}", file=sys.stderr)
     if arguments.debug:
         return int(arguments.run(arguments))
     try:
@@ -59,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _fail(str(error))
         return EXIT_POOL_LOST
     except OSError as error:  # NoPoolError and NotOnThisMachineError too
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else _words(error))
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else _message(error))
     except (LightningCoreError, ValueError, sqlite3.DatabaseError, JournalError) as error:
-        return _fail(_words(error))
+        return _fail(_message(error))
     except KeyboardInterrupt as error:
         print("interrupted", file=sys.stderr)
         return 128 + (error.number if isinstance(error, SignalReceivedError) else signal.SIGINT)
@@ -76,7 +76,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     return f"this needs {module}, which is not installed; run pip install 'lightning-core-learning[{extra}]'"
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
@@ -87,8 +87,8 @@ def _version() -> str:
         return "(not installed)"
 
 
-def _fail(words: str) -> int:
-    for problem in words.splitlines():
+def _fail(message: str) -> int:
+    for problem in message.splitlines():
         print(f"error: {clean(problem)}", file=sys.stderr)
     return EXIT_BAD_INPUT
 
@@ -100,8 +100,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(debug=False)
     commands = parser.add_subparsers(metavar="COMMAND")
 
-    def command(name: str, run: Command, words: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=words, description=words)
+    def command(name: str, run: Command, description: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=description, description=description)
         made.set_defaults(run=run)
         return made
 

@@ -31,11 +31,11 @@ CAUSAL = tuple(name for name in FORECASTERS if name != "perfect")
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command with its subcommands."""
-    words = "plan spot and on-demand nodes under a deadline"
-    commands = command("market", print, words).add_subparsers(required=True, metavar="WHAT")
+    description = "plan spot and on-demand nodes under a deadline"
+    commands = command("market", print, description).add_subparsers(required=True, metavar="WHAT")
 
-    def made(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
-        parser = commands.add_parser(name, help=words, description=words)
+    def made(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
+        parser = commands.add_parser(name, help=description, description=description)
         parser.set_defaults(run=run)
         add_market(parser)
         return parser

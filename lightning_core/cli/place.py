@@ -24,17 +24,17 @@ GAP = 1e-3
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``place`` with its subcommands."""
-    words = "plan where tasks train over a day, at the edge or in the cloud"
-    commands = command("place", print, words).add_subparsers(required=True, metavar="WHAT")
-    words = "print the best plan of a day: tasks by location and period, and their cost"
-    made = commands.add_parser("plan", help=words, description=words)
+    description = "plan where tasks train over a day, at the edge or in the cloud"
+    commands = command("place", print, description).add_subparsers(required=True, metavar="WHAT")
+    description = "print the best plan of a day: tasks by location and period, and their cost"
+    made = commands.add_parser("plan", help=description, description=description)
     made.set_defaults(run=_plan)
     _add_plan(made)
     made.add_argument("--baselines", action="store_true", help="compare with two simpler planners")
     made.add_argument("--picture", type=new_file, metavar="FILE", help="draw the plan: PNG, SVG or PDF")
     made.add_argument("--json", type=new_file, metavar="FILE", help="write the location of each task to this file")
-    words = "simulate a planned day with surges: what is forecast, what moves, and what is served"
-    played = commands.add_parser("simulate", help=words, description=words)
+    description = "simulate a planned day with surges: what is forecast, what moves, and what is served"
+    played = commands.add_parser("simulate", help=description, description=description)
     played.set_defaults(run=_simulate)
     _add_plan(played)
     played.add_argument(
@@ -170,9 +170,9 @@ def _show_results(results: Mapping[str, DayResult], arrivals: Mapping[str, Float
          *([f"{error:.2f}" for error in wrong[name]] if name in PREDICTORS else ["-"] * 3)]
         for name, one in results.items()
     ]  # fmt: skip
-    words = "errors of forecasts 1, 2 and 3 steps ahead are relative to those of persistence: the demand stays as it is"
+    note = "errors of forecasts 1, 2 and 3 steps ahead are relative to those of persistence: the demand stays as it is"
     header = ["forecast", "served", "cost", "moves", "no room", "1 ahead", "2 ahead", "3 ahead"]
-    print_table(header, rows, words)
+    print_table(header, rows, note)
 
 
 def _show(placement: Placement) -> None:
@@ -213,8 +213,8 @@ def _compare(solution: Solution, weights: Weights, accuracy: float | None, *, ba
          f"{solution.ranges.objective(weights, one.cost, one.accuracy, one.moves):.4f}"]
         for name, one in named.items()
     ]  # fmt: skip
-    words = f"no plan has an objective below {solution.bound:.4f}; costs are those of a window, summed over all periods"
-    print_table(["", "cost", "accuracy", "GPUs", "moves", "unserved", "objective"], rows, words)
+    note = f"no plan has an objective below {solution.bound:.4f}; costs are those of a window, summed over all periods"
+    print_table(["", "cost", "accuracy", "GPUs", "moves", "unserved", "objective"], rows, note)
 
 
 def _body(placement: Placement) -> dict[str, Any]:

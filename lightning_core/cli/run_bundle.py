@@ -40,13 +40,13 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--resume", type=Path, metavar="DIR", help="resume an interrupted run (for a paused job: `resume`)"
     )
     run.add_argument("--accept-changes", action="store_true", help="with --resume: accept an edited bundle")
-    words = "with --resume: continue a damaged journal from its last good event; the damaged files are kept beside it"
-    run.add_argument("--recover", action="store_true", help=words)
+    recover = "with --resume: continue a damaged journal from its last good event; the damaged files are kept beside it"
+    run.add_argument("--recover", action="store_true", help=recover)
     run.add_argument("--own", action="store_true", help="use a pool of its own even if one is up")
-    words = "recording of spot prices: run on nodes that come and go, simulated here or real with --ray"
-    run.add_argument("--market", type=Path, metavar="TRACE", help=words)
-    words = 'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}'
-    run.add_argument("--quotes", metavar="COMMAND", help=words)
+    market = "recording of spot prices: run on nodes that come and go, simulated here or real with --ray"
+    run.add_argument("--market", type=Path, metavar="TRACE", help=market)
+    quotes = 'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}'
+    run.add_argument("--quotes", metavar="COMMAND", help=quotes)
     run.add_argument(
         "--interval",
         metavar="TIME",
@@ -60,11 +60,11 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="NAME",
         help="on a market: spot policy for all jobs (default: one is chosen for each job)",
     )
-    words = (
+    provision = (
         "on a market, with --ray: a provisioner with its options, or a command that is given the wanted number of "
         "nodes (default: autoscaler, Ray's)"
     )
-    run.add_argument("--provision", metavar="COMMAND", help=words)
+    run.add_argument("--provision", metavar="COMMAND", help=provision)
     run.add_argument(
         "--picture", type=new_file, metavar="FILE", help="on a market: draw the intervals: PNG, SVG or PDF"
     )
@@ -113,10 +113,10 @@ def _market_of(arguments: argparse.Namespace) -> MarketOptions | None:
             if getattr(arguments, flag) is None:
                 continue
             if arguments.resume is not None:
-                words = "cannot be changed: --resume continues with the terms in the run's market.json"
+                problem = "cannot be changed: --resume continues with the terms in the run's market.json"
             else:
-                words = "needs a run on a market: --market TRACE or --quotes COMMAND"
-            raise ValueError(f"--{flag.replace('_', '-')} {words}")
+                problem = "needs a run on a market: --market TRACE or --quotes COMMAND"
+            raise ValueError(f"--{flag.replace('_', '-')} {problem}")
         return None
     from lightning_core.cli.on_market.market_options import MarketOptions
 

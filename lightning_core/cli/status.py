@@ -81,7 +81,7 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
     ended = [job for job in jobs if job.finished_at is not None]
     shown = {id(job) for job in (*live[:MAX_SHOWN], *ended[:MAX_SHOWN])}
     groups = {"that have not ended": live, "that have ended": ended}
-    more = [f"{len(group) - MAX_SHOWN} more {words}" for words, group in groups.items() if len(group) > MAX_SHOWN]
+    more = [f"{len(group) - MAX_SHOWN} more {state}" for state, group in groups.items() if len(group) > MAX_SHOWN]
     note = f"and {' and '.join(more)}; `lightning-core status --all` shows them" if more else ""
     return [job for job in jobs if id(job) in shown], note
 
@@ -111,7 +111,7 @@ def to_plain(job: JobStatus, folder: Path) -> dict[str, Any]:
     finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
     fault = None if job.fault is None else str(job.fault)
     alert = None if job.alert is None else str(job.alert)
-    words = {"reason": str(job.reason), "grant_reason": str(job.grant_reason), "fault": fault, "alert": alert}
+    reasons = {"reason": str(job.reason), "grant_reason": str(job.grant_reason), "fault": fault, "alert": alert}
     return (
-        status_to_dict(job) | words | {"finish": finish, "metric": job.target.quantity} | best_model(folder, job.name)
+        status_to_dict(job) | reasons | {"finish": finish, "metric": job.target.quantity} | best_model(folder, job.name)
     )

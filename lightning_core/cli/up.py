@@ -20,10 +20,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up = command("up", _up, "start a pool that outlives this shell")
     up.add_argument("--devices", type=int, default=1, metavar="N", help="devices to share (default 1)")
     up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="kind of device (default cpu: one core each)")
-    words = "cores of each device of a CPU pool (default 1)"
-    up.add_argument("--cores", type=whole_number(1, 1024), default=1, metavar="N", help=words)
-    words = "maximum number of launched jobs in memory (default: two for each device)"
-    up.add_argument("--resident", type=int, metavar="N", help=words)
+    cores = "cores of each device of a CPU pool (default 1)"
+    up.add_argument("--cores", type=whole_number(1, 1024), default=1, metavar="N", help=cores)
+    resident = "maximum number of launched jobs in memory (default: two for each device)"
+    up.add_argument("--resident", type=int, metavar="N", help=resident)
     up.add_argument(
         "--policy",
         default=Settings().policy,
@@ -31,10 +31,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         help=f"policy that shares the devices (default {Settings().policy})",
     )
     up.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
-    words = "recording of a spot market with prices: a spot policy is chosen for each job (see `market`)"
-    words = "continue a damaged journal from its last good event; the damaged files are kept beside it"
-    up.add_argument("--recover", action="store_true", help=words)
-    up.add_argument("--market", metavar="FILE", help=words)
+    market = "recording of a spot market with prices: a spot policy is chosen for each job (see `market`)"
+    up.add_argument("--market", metavar="FILE", help=market)
+    recover = "continue a damaged journal from its last good event; the damaged files are kept beside it"
+    up.add_argument("--recover", action="store_true", help=recover)
     up.add_argument("--on-verdict", metavar="COMMAND", help="command to run when a verdict changes")
     up.add_argument("--webhook", metavar="URL", help="address to post to when a verdict changes")
     down = command("down", _down, "shut down the pool; its jobs are saved, and resume with the next `up`")

@@ -30,15 +30,15 @@ class CommandProvisioner:
     node``) before it takes it away, so that the job there can save.
 
     Args:
-        words: The command and its arguments; no shell is involved.
+        command: The command and its arguments; no shell is involved.
 
     Raises:
         ValueError: If the command is empty.
     """
 
-    def __init__(self, words: Sequence[str] | str) -> None:
-        self._words = shlex.split(words) if isinstance(words, str) else list(words)
-        if not self._words:
+    def __init__(self, command: Sequence[str] | str) -> None:
+        self._command = shlex.split(command) if isinstance(command, str) else list(command)
+        if not self._command:
             raise ValueError("the command must not be empty")
         self._wanted = NodeCounts()
         self._condition = threading.Condition()
@@ -70,7 +70,7 @@ class CommandProvisioner:
                 continue
             if closed and (attempts := attempts - 1) < 1:
                 log.error(
-                    "%s failed to return the nodes: check by hand whether some are still paid for", self._words[0]
+                    "%s failed to return the nodes: check by hand whether some are still paid for", self._command[0]
                 )
                 return
             time.sleep(RETRY_SECONDS)
@@ -83,7 +83,7 @@ class CommandProvisioner:
         try:
             # In a process group of its own: Ctrl-C is meant for the run, which then returns its nodes with this.
             subprocess.run(
-                self._words, env=os.environ | counts, check=True, timeout=COMMAND_TIMEOUT, stdin=subprocess.DEVNULL,
+                self._command, env=os.environ | counts, check=True, timeout=COMMAND_TIMEOUT, stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
@@ -92,6 +92,6 @@ class CommandProvisioner:
                 error, subprocess.TimeoutExpired
             ):  # its text names the whole command, which may contain a key
                 why = f"no answer within {COMMAND_TIMEOUT:g} s"
-            log.warning("cannot request %s spot and %s on-demand nodes: %s: %s", *wanted, self._words[0], why)
+            log.warning("cannot request %s spot and %s on-demand nodes: %s: %s", *wanted, self._command[0], why)
             return False
         return True

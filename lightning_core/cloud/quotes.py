@@ -40,7 +40,7 @@ def market_feed(market: Market | MarketFeed) -> MarketFeed:
 
 
 class Quote(NamedTuple):
-    """What is on offer."""
+    """Nodes on offer and their price."""
 
     price: float
     """Price of a spot node for an interval."""
@@ -85,7 +85,7 @@ class Quotes:
     stays valid.
 
     Args:
-        words: The command and its arguments; no shell is involved.
+        command: The command and its arguments; no shell is involved.
         seconds: Seconds of an interval.
         before: Price of a spot node and spot nodes on offer by interval, of a run to resume.
 
@@ -94,10 +94,10 @@ class Quotes:
     """
 
     def __init__(
-        self, words: Sequence[str] | str, seconds: float, before: Mapping[int, tuple[float, int]] | None = None
+        self, command: Sequence[str] | str, seconds: float, before: Mapping[int, tuple[float, int]] | None = None
     ) -> None:
-        self._words = shlex.split(words) if isinstance(words, str) else list(words)
-        if not self._words:
+        self._command = shlex.split(command) if isinstance(command, str) else list(command)
+        if not self._command:
             raise ValueError("the command must not be empty")
         self._seconds = seconds
         self._intervals = {interval: Quote(*known) for interval, known in (before or {}).items()}
@@ -138,10 +138,15 @@ class Quotes:
                 self._failed = False
 
     def _ask(self) -> Quote:
-        name = self._words[0]  # the whole command may contain a key
+        name = self._command[0]  # the whole command may contain a key
         try:
             done = subprocess.run(
-                self._words, check=True, capture_output=True, text=True, timeout=QUOTE_TIMEOUT, stdin=subprocess.DEVNULL
+                self._command,
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=QUOTE_TIMEOUT,
+                stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
             raise ValueError(f"{name}: no answer within {QUOTE_TIMEOUT:g} s") from None

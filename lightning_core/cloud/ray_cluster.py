@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.node.signals import protected_from_ray
-from lightning_core.server.ray_settings import NAMESPACE, NICE
+from lightning_core.server.ray_settings import NAMESPACE, WORKER_NICENESS
 from lightning_core.storage.private_files import owner_only
 
 
@@ -27,7 +27,7 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
     """
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
         raise BundleError([f"RAY_AUTH_MODE is {mode!r}, but a Ray started here needs a token: unset it"])
-    os.environ |= NICE
+    os.environ |= WORKER_NICENESS
     # Ray writes its token with the permissions of the process, and makes its own folder readable for all.
     with owner_only(), protected_from_ray():
         ray.init(
@@ -61,8 +61,8 @@ def join_ray(address: str) -> None:
         with protected_from_ray():
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RayError, RuntimeError, OSError) as error:
-        words = " ".join(str(error).split())
-        raise ValueError(f"--ray {address}: the cluster cannot be joined ({type(error).__name__}: {words})") from None
+        cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"the Ray cluster at {address} cannot be joined ({cause})") from None
 
 
 def has_token() -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive
 from lightning_core.node.signals import SignalReceivedError, protected_from_ray
-from lightning_core.server.ray_settings import NAMESPACE, NICE
+from lightning_core.server.ray_settings import NAMESPACE, WORKER_NICENESS
 from lightning_core.storage.private_files import owner_only
 
 # Seconds that the head may take to start, and to end.
@@ -69,7 +69,7 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: there is nothing to drain.
-    environment = os.environ | NICE | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    environment = os.environ | WORKER_NICENESS | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
     with owner_only(), (folder / "head.log").open("ab") as log:
         return subprocess.Popen(
             command,

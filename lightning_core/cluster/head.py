@@ -164,8 +164,8 @@ def _unfinished(folder: Path) -> bool:
         with Journal.open(path) as journal:
             waiting = replay(journal).scheduler.names(active=True)
     except Exception as error:  # whatever is wrong with it, it must not be overwritten
-        words = str(error) if isinstance(error, JournalError) else f"{path}: damaged journal: {error}"
-        raise HeadError(f"{words}; its jobs cannot resume; {HINT}; or move it away to start a new one") from None
+        problem = str(error) if isinstance(error, JournalError) else f"{path}: damaged journal: {error}"
+        raise HeadError(f"{problem}; its jobs cannot resume; {HINT}; or move it away to start a new one") from None
     if waiting:
         return True
     old = folder / "old"

@@ -29,7 +29,7 @@ MIN_FRACTION = 0.05
 
 
 class Run(Protocol):
-    """What the plans need of the run in progress (:class:`~.cluster.Cluster`)."""
+    """Methods of the run in progress that the plans use (:class:`~.cluster.Cluster`)."""
 
     def job(self, name: str) -> Job:
         """Return a job with its current terms."""

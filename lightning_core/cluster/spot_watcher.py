@@ -99,7 +99,7 @@ class SpotWatcher:
 
     @property
     def state(self) -> SpotRunState:
-        """What resuming the run needs."""
+        """State from which the run is resumed."""
         return SpotRunState(tuple(self.rows), dict(self._plans.spans))
 
     @property

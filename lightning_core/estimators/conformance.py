@@ -210,7 +210,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     check_silence, check_quantiles, check_rows, check_batching, check_replay, check_hostile_numbers,
     check_constant_loss, check_long_run,
 )  # fmt: skip
-"""What must hold for every estimator, however it forecasts."""
+"""Checks that must pass for every estimator, however it forecasts."""
 
 
 def check_power_laws(make: Make, within: float = 0.15) -> None:

@@ -45,7 +45,7 @@ class Fault:
 
     @property
     def lost(self) -> str:
-        """What was lost, in words.
+        """Return what was lost, in words.
 
         Example::
 
@@ -58,7 +58,7 @@ class Fault:
 
     @property
     def done(self) -> str:
-        """What was done about it, in words.
+        """Return what was done about it, in words.
 
         Example::
 

@@ -1,4 +1,4 @@
-"""What the scheduler forecast: a scheduler that handles its events again is asked on the way."""
+"""Forecasts of the scheduler: a scheduler that handles its events again is asked on the way."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Point(NamedTuple):
     time: float
     batches: int
     value: float
-    """As logged."""
+    """The value as it was logged."""
 
 
 class Progress(NamedTuple):

@@ -97,7 +97,7 @@ class JobBatch:
 
     @property
     def feasible(self) -> BoolArray:
-        """Whether on-demand nodes alone complete each job in time, shape ``(B,)``."""
+        """Return whether on-demand nodes alone complete each job in time, shape ``(B,)``."""
         feasible: BoolArray = self.work <= (self.growth_fraction + self.deadline - 1) * self.fastest + EXACT
         return feasible
 

@@ -9,7 +9,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ledger:
-    """What a batch of jobs held, did and paid.
+    """Nodes, progress and costs of a batch of jobs.
 
     Attributes:
         spot, on_demand: Nodes held, shape ``(B, D)``.
@@ -36,6 +36,6 @@ class Ledger:
 
     @property
     def on_time(self) -> BoolArray:
-        """Whether each job completed by its deadline, shape ``(B,)``."""
+        """Return whether each job completed by its deadline, shape ``(B,)``."""
         on_time: BoolArray = self.late == 0
         return on_time

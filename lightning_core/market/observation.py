@@ -1,4 +1,4 @@
-"""What a spot policy observes at the beginning of an interval, and the protocols of policies and forecasts."""
+"""Observations of a spot policy at the beginning of an interval, and the protocols of policies and forecasts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ForecastProvider(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Observation:
-    """What a policy observes at the beginning of an interval; one row a job, columns of shape ``(B,)``.
+    """Observation of a policy at the beginning of an interval; one row a job, columns of shape ``(B,)``.
 
     Attributes:
         batch: The jobs. A policy may look at its prices and counts up to ``interval`` only.

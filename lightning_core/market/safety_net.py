@@ -50,7 +50,7 @@ class SafetyNet:
 
     @property
     def preempted(self) -> BoolArray:
-        """Whether some of the spot nodes that were held are no longer on offer."""
+        """Return whether some of the spot nodes that were held are no longer on offer."""
         preempted: BoolArray = self.observation.spot > self.observation.available
         return preempted
 

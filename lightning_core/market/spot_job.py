@@ -104,7 +104,7 @@ class SpotJob:
 
     @property
     def feasible(self) -> bool:
-        """Whether all on-demand nodes that it can use complete it by its deadline."""
+        """Return whether all on-demand nodes that it can use complete it by its deadline."""
         return self.work <= (self.growth_fraction + self.deadline - 1) * self.throughput[-1] * (1 + EXACT)
 
     def intervals_after(self, left: float, held: int) -> int:

@@ -1,1 +1,1 @@
-"""What runs on a node that trains: device arbiter, CPU quota, claims on cores, signals."""
+"""Parts that run on a node that trains: device arbiter, CPU quota, claims on cores, signals."""

@@ -1,4 +1,4 @@
-"""Which cores are the devices of a CPU pool."""
+"""Cores that make up the devices of a CPU pool."""
 
 from __future__ import annotations
 

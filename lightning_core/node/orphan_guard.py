@@ -31,8 +31,8 @@ def ended_with_us(name: str, folder: str) -> Iterator[None]:
         name: Name of the environment variable that marks the processes.
         folder: Its value: a folder, which is removed.
     """
-    words = [sys.executable, "-I", "-S", __file__, name, folder]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as guard:
+    command = [sys.executable, "-I", "-S", __file__, name, folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as guard:
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Where tasks train over the day: at the edge or in the cloud."""
+"""Placement of tasks over the day: at the edge or in the cloud."""
 
 from lightning_core.placement.demands import CLOUD, Choice, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
 from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights

@@ -144,7 +144,7 @@ class PlacedJob:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What there is and what is wanted over the day.
+    """Supply and demand over the day.
 
     Args:
         periods: Names of the periods, in order.

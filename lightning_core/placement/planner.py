@@ -32,8 +32,8 @@ class InfeasibleError(LightningCoreError, ValueError):
         missing: By period and resource, how much of it the unserved tasks would need at least.
     """
 
-    def __init__(self, words: str, largest: Placement, missing: dict[tuple[str, str], float]) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, largest: Placement, missing: dict[tuple[str, str], float]) -> None:
+        super().__init__(message)
         self.largest, self.missing = largest, missing
 
 
@@ -146,7 +146,7 @@ def _servable(demands: Demands, groups: Sequence[TaskGroup]) -> None:
 
 
 def _explained(demands: Demands, groups: Sequence[TaskGroup]) -> InfeasibleError:
-    """What is missing, and the largest part that fits."""
+    """Return an error that names what is missing, with the largest part that fits."""
     model = MilpModel(demands, groups, moves=False, partly=True)
     found = model.solve(GAP, MAX_SEARCH_NODES, None)
     largest = model.assign(found.x)

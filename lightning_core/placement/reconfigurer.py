@@ -22,7 +22,7 @@ What = Literal["grown", "moved", "partly", "left", "released"]
 
 
 class Change(NamedTuple):
-    """What happened to one task.
+    """Change to one task.
 
     Attributes:
         task: The task.

@@ -1,4 +1,4 @@
-"""What goes on in a pool, followed by looking again and again: the log of a job, and what changes."""
+"""Following a pool by polling: the log of a job, and changes of its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool has written in its folder, which only its own machine can read."""
+"""Files that a pool has written in its folder, which only its own machine can read."""
 
 from __future__ import annotations
 

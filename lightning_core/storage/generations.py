@@ -109,7 +109,7 @@ class Generations:
         Args:
             path: Path of the file.
             write: Function that writes the content, front to back.
-            step: Optimiser steps done, for the manifest.
+            step: Optimizer steps done, for the manifest.
             batches: Batches done, for the manifest.
             value: Value of a metric, for the manifest; finite.
             size: Function that estimates the size in bytes, called if the file cannot be written.

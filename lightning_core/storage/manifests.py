@@ -35,7 +35,7 @@ class Manifest(NamedTuple):
     size: int
     """Size in bytes."""
     step: int | None = None
-    """Optimiser steps done."""
+    """Optimizer steps done."""
     batches: int | None = None
     """Batches done."""
     value: float | None = None

@@ -1,4 +1,4 @@
-"""What a worker is given: an incarnation of a job, and all that it needs to train it."""
+"""Assignment of a worker: an incarnation of a job, and everything needed to train it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Incarnation(NamedTuple):
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker needs to train a job.
+    """Everything that a worker needs to train a job.
 
     Args:
         job: Name of the job.

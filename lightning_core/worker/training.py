@@ -50,7 +50,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         try:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)
         except JobReleased:
-            return replace(left, cause=ExitCause.RELEASED, checkpoint=callback.saved)
+            return replace(left, cause=ExitCause.RELEASED, checkpoint=callback.last_checkpoint)
         except JobFenced as reason:  # nothing is saved, and nothing waits for its report
             fenced = True
             return replace(left, cause=ExitCause.LOST, detail=str(reason))

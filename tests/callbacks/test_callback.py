@@ -146,7 +146,7 @@ def test_every_batch_is_counted_and_every_cell_arrives_once_in_order() -> None:
 
 
 def test_the_reported_loss_is_not_divided_by_the_accumulation() -> None:
-    """With accumulation a batch is an optimiser step, and the loss is not divided: the same curve."""
+    """With accumulation a batch is an optimizer step, and the loss is not divided: the same curve."""
     runs = {}
     for k in (1, 4):
         pl.seed_everything(1)

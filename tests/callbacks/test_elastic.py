@@ -577,8 +577,8 @@ def leave(folder: Path, after: int, callbacks: Iterable[pl.Callback] = (), **mor
     core = launched(folder, Script(grant(1, 1.0)))
     with pytest.raises(JobReleased):
         fit(core, Net(), callbacks=[LeavesAfter(core, after), *callbacks], **more)
-    assert core.saved is not None
-    return int(core.saved.batches)
+    assert core.last_checkpoint is not None
+    return int(core.last_checkpoint.batches)
 
 
 def test_a_training_that_cannot_be_resized_is_refused_before_it_begins(

@@ -114,7 +114,7 @@ def test_an_accuracy_by_step_is_read_as_it_was_logged() -> None:
 
 
 class Returning(Line):
-    """Does the optimiser's steps itself and returns what the test says."""
+    """Runs the optimizer's steps itself and returns given values."""
 
     def __init__(self, value: Any) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_a_loss_that_is_not_a_number_is_warned_about_once(
     value: Any, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     script, trainer = run(Returning(value), LossTarget("loss", 0.1), launched=False, max_epochs=2)
-    assert trainer.global_step == 64  # each optimiser's step counts for Lightning
+    assert trainer.global_step == 64  # each optimizer's step counts for Lightning
     assert script.reports[-1].batches == 32  # and each training_step for us
     assert caplog.text.count(words) == 1
     assert not cells(script)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cli.main import main
+from lightning_core.cli.main import main, make_parser
 from lightning_core.cluster import head as heads
 from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
@@ -128,6 +129,17 @@ def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stop:
             main([command, "--help"])
         assert stop.value.code == 0
+
+
+def test_options_of_a_command_have_different_help() -> None:
+    parsers = [("lightning-core", make_parser())]
+    for name, parser in parsers:
+        shown = [action.help for action in parser._actions if action.option_strings]
+        assert len(shown) == len(set(shown)), name
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.items()
+    assert len(parsers) > len(COMMANDS)
 
 
 def test_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "R13", "callbacks/checkpointing/job_writer.py",
-        "saved, number, words = strategy.broadcast((ours.saved, number, words))", "saved = ours.saved",
+        "written, number, message = strategy.broadcast((ours.written, number, message))", "written = ours.written",
         "tests/faults/test_checkpoint_faults.py::test_all_ranks_know_whether_the_first_could_save",
     ),
     Mutant(

@@ -484,7 +484,7 @@ def train_as_a_rank(folder: Path, rank: Rank) -> None:
         trainer = pl.Trainer(**QUIET, num_nodes=2, strategy=ddp, max_epochs=-1, callbacks=[core, Repair()])
         with pytest.raises(JobReleased):
             trainer.fit(Line(pause=0.004), datamodule=Points())
-        saved = core.saved
+        saved = core.last_checkpoint
         story = {
             "attempts": disk.attempts, "steps": trainer.global_step, "saved": saved and saved.batches, "said": said,
         }  # fmt: skip

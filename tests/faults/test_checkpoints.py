@@ -507,7 +507,7 @@ def test_a_job_that_cannot_save_trains_on_and_leaves_once_it_can(
     assert sum("Training continues, and saving is tried again" in words for words in warnings) == 1
     assert sum("could be saved again" in words for words in warnings) == 1
     assert f"{tmp_path / FILE} cannot be saved: {os.strerror(number)}" in " ".join(warnings)
-    assert core.saved == find_save(tmp_path)
+    assert core.last_checkpoint == find_save(tmp_path)
     assert disk.attempts < 30
 
 
@@ -533,9 +533,9 @@ def test_pauses_between_attempts_to_save_grow(tmp_path: Path, monkeypatch: pytes
 def test_the_newest_checkpoint_of_a_job_is_found_with_its_manifest(tmp_path: Path) -> None:
     core = launched(tmp_path, save_every=1e-9)
     fit(core, max_epochs=2)
-    assert core.saved is not None
-    assert core.saved == find_save(tmp_path)
-    assert 0 < core.saved.batches <= 20
+    assert core.last_checkpoint is not None
+    assert core.last_checkpoint == find_save(tmp_path)
+    assert 0 < core.last_checkpoint.batches <= 20
 
 
 def test_batches_of_manual_optimization_are_calls_of_its_step(tmp_path: Path) -> None:
@@ -598,8 +598,8 @@ def test_a_job_does_not_leave_without_a_loadable_checkpoint(
     core = launched(tmp_path, Script(grant(1, 1.0)))
     with pytest.raises(JobReleased):
         fit(core, callbacks=[Odd(), ReleasedAtOnce(core)])
-    assert core.saved is not None
-    assert core.saved.batches >= 15
+    assert core.last_checkpoint is not None
+    assert core.last_checkpoint.batches >= 15
     assert "could not be loaded again: it contains tests.faults.test_checkpoints.Mine" in caplog.text
 
 

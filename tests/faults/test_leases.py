@@ -191,6 +191,6 @@ def test_a_checkpoint_is_reported_at_once() -> None:
     box.begin(0)
     until(lambda: script.reports)
     save = Checkpoint(40, "0" * 64)
-    box.tell_saved(save)
+    box.report_checkpoint(save)
     until(lambda: script.reports[-1].checkpoint == save, 2.0)
     box.close()

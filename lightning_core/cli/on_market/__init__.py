@@ -1,1 +1,1 @@
-"""What runs a bundle on a spot market: its options, and the run with its ledger."""
+"""Runs of bundles on a spot market: the options, and the run with its ledger."""

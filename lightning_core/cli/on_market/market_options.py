@@ -30,7 +30,7 @@ SAVE_FRACTION = 0.1
 
 @dataclass(frozen=True, slots=True)
 class MarketOptions:
-    """How a bundle is run on a market.
+    """Options of a run on a market.
 
     Args:
         trace: Recording of the market; None if a command quotes it.
@@ -72,9 +72,9 @@ class MarketOptions:
             return
         if not self.ray:
             raise ValueError("--provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
-        name, words = parse_provision(self.provision)
-        if name == "command" and (not words or shutil.which(words[0]) is None):
-            raise ValueError(f"--provision: command not found: {words[0] if words else 'none'}")
+        name, command = parse_provision(self.provision)
+        if name == "command" and (not command or shutil.which(command[0]) is None):
+            raise ValueError(f"--provision: command not found: {command[0] if command else 'none'}")
 
     def _check_picture(self) -> None:
         if self.picture is None:

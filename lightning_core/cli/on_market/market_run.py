@@ -155,8 +155,8 @@ def _nodes(
     from lightning_core.cloud.ray_cluster import join_ray
 
     join_ray(ray)
-    name, words = parse_provision(provision)
-    provisioner = PROVISIONERS[name](resource, words)
+    name, arguments = parse_provision(provision)
+    provisioner = PROVISIONERS[name](resource, arguments)
     try:
         yield provisioner, partial(count_nodes, resource), None
     finally:

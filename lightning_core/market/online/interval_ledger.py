@@ -52,7 +52,7 @@ class JobSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpotRunState:
-    """What resuming a run on a market needs.
+    """State from which a run on a market is resumed.
 
     Attributes:
         rows: Records of the intervals that have ended.

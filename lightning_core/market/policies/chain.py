@@ -2,7 +2,7 @@
 
 A transition is as likely as it was frequent, with a prior that the count mostly stays. The price is assumed to stay.
 Against that chain the plan to the deadline is optimal, by backward induction over (interval, progress, nodes held,
-count): it optimises the mean over all futures, where a policy with a single forecast believes it to the last interval.
+count): it optimizes the mean over all futures, where a policy with a single forecast believes it to the last interval.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def check_beginning_late(make: Make, world: World, seed: int = 0) -> None:
 CHECKS: tuple[Callable[[Make, World, int], None], ...] = (
     check_requests, check_backtest, check_independence, check_causality, check_beginning_late,
 )  # fmt: skip
-"""What must hold for every spot policy; each takes how to make it, a job and its market, and a seed."""
+"""Checks that must pass for every spot policy; each takes a factory, a job with its market, and a seed."""
 
 
 def random_worlds(number: int = 20, seed: int = 0) -> Iterator[World]:
