@@ -61,6 +61,18 @@ class _Terms:
             return default
         return self.problems.at(key).read(parse, self.section[key])
 
+    def read_values(self) -> dict[str, Any]:
+        """Return the arguments of :class:`Job` that each stand for themselves."""
+        return {
+            "target": self.read("target", read_target),
+            "weight": self.read("weight", positive_number, 1.0),
+            "on_miss": self.read("on_miss", partial(read_choice, OnMiss), OnMiss.CONTINUE),
+            "on_nan": self.read("on_nan", partial(read_choice, OnNan), OnNan.CONTINUE),
+            "work": self.read("work", parse_duration),
+            "restarts": self.read("restarts", non_negative_int),
+            "retries": self.read("retries", non_negative_int, 0),
+        }
+
     def read_moment(self, key: str, default: float | None = None) -> Any:
         """Return the seconds from submission to a moment, which may be given as a point in wall-clock time."""
 
@@ -168,15 +180,7 @@ def read_job(
     min_devices, max_devices = terms.read_devices()
     location = terms.read_location(locations)
     terms.check_fits(min_devices, location, devices, locations)
-    values = {
-        "target": terms.read("target", read_target),
-        "weight": terms.read("weight", positive_number, 1.0),
-        "on_miss": terms.read("on_miss", partial(read_choice, OnMiss), OnMiss.CONTINUE),
-        "on_nan": terms.read("on_nan", partial(read_choice, OnNan), OnNan.CONTINUE),
-        "work": terms.read("work", parse_duration),
-        "restarts": terms.read("restarts", non_negative_int),
-        "retries": terms.read("retries", non_negative_int, 0),
-    }
+    values = terms.read_values()
     cell, save_every = terms.read("cell", positive_int, DEFAULT_CELL), terms.read("save_every", parse_duration)
     keep_best = terms.read("keep_best", read_bool, False)
     if len(problems.messages) > before:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lightning_core.core.arrays import IntArray
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
@@ -52,40 +53,83 @@ def backtest(
         >>> ledger.cost.tolist(), ledger.utility.tolist(), ledger.on_time.tolist()
         ([81.0], [39.0], [True])
     """
-    several, jobs, intervals = len(policies), len(batch), batch.intervals
+    playback = _Playback(batch, len(policies), held, guarded, overhead, preemption_cost)
     horizon = max(policy.horizon for policy in policies)
-    rows, planned = batch.only(list(range(jobs)) * several), batch.with_reserve()
-    shape = several * jobs, intervals
-    spot, on_demand = np.zeros((2, *shape), np.int64)
-    part, progress, paid = np.ones(shape), np.zeros(shape), np.zeros(shape)
-    has, done = np.repeat(np.array(held, np.int64)[:, None], several * jobs, 1), np.zeros(several * jobs)
-    for interval in range(intervals):
+    for interval in range(batch.intervals):
         forecast = forecasts.look(batch, interval, horizon)
-        by_policy = done.reshape(several, jobs)
+        playback.play(interval, playback.requests(policies, interval, forecast), forecast)
+    ledger, jobs = playback.ledger(), len(batch)
+    return [ledger.of(slice(at, at + jobs)) for at in range(0, len(policies) * jobs, jobs)]
+
+
+class _Playback:
+    """All jobs under all policies side by side, one row for each job and policy; all jobs of a policy are adjacent.
+
+    Args:
+        batch: The jobs.
+        policy_count: Number of policies.
+        held: Spot and on-demand nodes that each job holds at its beginning.
+        guarded: Whether the safety net guards deadlines.
+        overhead: What costs a fraction of an interval.
+        preemption_cost: Cost of a preemption, in intervals at full throughput.
+    """
+
+    def __init__(
+        self,
+        batch: JobBatch,
+        policy_count: int,
+        held: tuple[int, int],
+        guarded: bool,
+        overhead: Overhead,
+        preemption_cost: float,
+    ) -> None:
+        self.policy_count, self.jobs = policy_count, len(batch)
+        self.guarded, self.overhead, self.preemption_cost = guarded, overhead, preemption_cost
+        self.rows = batch.only(list(range(self.jobs)) * policy_count)
+        self.planned = batch.with_reserve()
+        count = policy_count * self.jobs
+        shape = count, batch.intervals
+        self.spot, self.on_demand = np.zeros((2, *shape), np.int64)
+        self.part, self.progress, self.paid = np.ones(shape), np.zeros(shape), np.zeros(shape)
+        self.has, self.done = np.repeat(np.array(held, np.int64)[:, None], count, 1), np.zeros(count)
+
+    def requests(self, policies: Sequence[SpotPolicy], interval: int, forecast: Forecast) -> IntArray:
+        """Return the spot and on-demand nodes that the policies request for an interval, shape ``(2, rows)``."""
+        by_policy = self.done.reshape(self.policy_count, self.jobs)
         lowest, highest = by_policy.min(0), by_policy.max(0)
-        wanted = np.zeros((2, several * jobs), np.int64)
+        wanted = np.zeros((2, len(self.done)), np.int64)
         for number, policy in enumerate(policies):
-            own = slice(number * jobs, (number + 1) * jobs)
+            own = slice(number * self.jobs, (number + 1) * self.jobs)
+            spot, on_demand = self.has[:, own]
             wanted[:, own] = policy.decide(
-                Observation(planned, interval, done[own], has[0, own], has[1, own], forecast, lowest, highest)
+                Observation(self.planned, interval, self.done[own], spot, on_demand, forecast, lowest, highest)
             )
-        now = Forecast(np.tile(forecast.prices[:, :1], (several, 1)), np.tile(forecast.counts[:, :1], (several, 1)))
-        net = SafetyNet(Observation(rows, interval, done, has[0], has[1], now, done, done), overhead)
+        return wanted
+
+    def play(self, interval: int, wanted: IntArray, forecast: Forecast) -> None:
+        """Play an interval in which these nodes are requested, and enter it into the ledger."""
+        rows, done, several = self.rows, self.done, (self.policy_count, 1)
+        now = Forecast(np.tile(forecast.prices[:, :1], several), np.tile(forecast.counts[:, :1], several))
+        net = SafetyNet(Observation(rows, interval, done, self.has[0], self.has[1], now, done, done), self.overhead)
         open_ = (done < rows.work - EXACT) & (interval < rows.deadline)
-        chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=guarded), 0)
+        chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=self.guarded), 0)
         left = np.where(open_, net.fraction_left(chosen[0], chosen[1]), 1.0)
         throughput = throughput_of(rows, chosen.sum(0))
         lost = np.where(
-            open_ & net.preempted, np.maximum(preemption_cost * rows.fastest - (1.0 - left) * throughput, 0.0), 0.0
+            open_ & net.preempted, np.maximum(self.preemption_cost * rows.fastest - (1.0 - left) * throughput, 0.0), 0.0
         )
-        done = np.clip(done + left * throughput - lost, 0.0, rows.work)
-        spot[:, interval], on_demand[:, interval] = chosen
-        part[:, interval], progress[:, interval] = left, done
-        paid[:, interval] = chosen[0] * rows.price[:, interval] + chosen[1] * rows.on_demand
-        has = np.where(interval < rows.deadline, chosen, has)  # after its deadline it continues with these
-    kept = has[1] if overhead == "launches" else has.sum(0)  # there, replacing spot nodes costs time
-    late = intervals_after(rows.work - done, kept == rows.max_nodes, rows.fastest, rows.growth_fraction)
-    cost = paid.sum(1) + late * rows.max_nodes * rows.on_demand
-    utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost
-    ledger = Ledger(spot, on_demand, part, progress * rows.units[:, None], paid, late, cost, utility)
-    return [ledger.of(slice(at, at + jobs)) for at in range(0, several * jobs, jobs)]
+        self.done = np.clip(done + left * throughput - lost, 0.0, rows.work)
+        self.spot[:, interval], self.on_demand[:, interval] = chosen
+        self.part[:, interval], self.progress[:, interval] = left, self.done
+        self.paid[:, interval] = chosen[0] * rows.price[:, interval] + chosen[1] * rows.on_demand
+        self.has = np.where(interval < rows.deadline, chosen, self.has)  # after its deadline it continues with these
+
+    def ledger(self) -> Ledger:
+        """Return the ledger of all rows, with the intervals that each job needs after its deadline."""
+        rows = self.rows
+        kept = self.has[1] if self.overhead == "launches" else self.has.sum(0)  # there, replacing spot nodes costs time
+        late = intervals_after(rows.work - self.done, kept == rows.max_nodes, rows.fastest, rows.growth_fraction)
+        cost = self.paid.sum(1) + late * rows.max_nodes * rows.on_demand
+        utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost
+        progress = self.progress * rows.units[:, None]
+        return Ledger(self.spot, self.on_demand, self.part, progress, self.paid, late, cost, utility)
