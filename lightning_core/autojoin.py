@@ -26,9 +26,10 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lightning_core.core.jobs import OnMiss, OnNan, OnRefused
+from lightning_core.core.jobs import OnMiss, OnNan, OnRefused, check_term
+from lightning_core.core.limits import check_length
 from lightning_core.core.targets import parse_target
-from lightning_core.variables import PREFIX, unknown
+from lightning_core.variables import MAX_VALUE_LENGTH, PREFIX, unknown
 
 if TYPE_CHECKING:
     from lightning_core.callbacks import CoreCallback
@@ -93,6 +94,7 @@ def _value(environment: Mapping[str, str], name: str, parse: Callable[[str], T])
     text = environment.get(PREFIX + name)
     if not text:
         raise ValueError(f"{PREFIX}{name} must be set if {PREFIX}JOB is")
+    check_length(f"{PREFIX}{name}", text, MAX_VALUE_LENGTH)
     try:
         return parse(text)
     except ValueError as error:
@@ -106,6 +108,7 @@ def _weight(text: str) -> float:
         weight = -1.0
     if not 0 < weight < float("inf"):
         raise ValueError(f"weight must be positive and finite, got {text!r}")
+    check_term("weight", weight)
     return weight
 
 

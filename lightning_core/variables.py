@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from lightning_core.core.names import did_you_mean
 
 PREFIX = "LIGHTNING_CORE_"
+# Characters of a value: of a path or a target, of which none is longer.
+MAX_VALUE_LENGTH = 4096
 # Contents of each variable, by its name without the prefix. Every variable that is read or set is listed here.
 KNOWN = {
     # Read when a Trainer is made (lightning_core.autojoin).

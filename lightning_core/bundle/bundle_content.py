@@ -10,10 +10,10 @@ from lightning_core.bundle.on_verdict import read_on_verdict
 from lightning_core.bundle.pool_section import ExistingPool, Kind, read_pool
 from lightning_core.bundle.problems import BundleError, Problems
 from lightning_core.bundle.settings_section import read_settings
+from lightning_core.core.limits import MAX_JOBS
 from lightning_core.scheduler.settings import Settings
 
 BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "market", "on_verdict", "allow_import", "jobs")
-MAX_JOBS = 1000
 
 
 class RawJob(NamedTuple):

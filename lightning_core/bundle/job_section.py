@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -21,7 +21,8 @@ from lightning_core.bundle.values import (
     read_target,
 )
 from lightning_core.core.durations import WallTime, parse_duration, parse_when, seconds_until
-from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
+from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan, check_term
+from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES
 from lightning_core.core.names import NAME_RULE, is_name
 from lightning_core.core.numbers import positive_int
 
@@ -65,12 +66,12 @@ class _Terms:
         """Return the arguments of :class:`Job` that each stand for themselves."""
         return {
             "target": self.read("target", read_target),
-            "weight": self.read("weight", positive_number, 1.0),
+            "weight": self.read("weight", _within("weight", positive_number), 1.0),
             "on_miss": self.read("on_miss", partial(read_choice, OnMiss), OnMiss.CONTINUE),
             "on_nan": self.read("on_nan", partial(read_choice, OnNan), OnNan.CONTINUE),
             "work": self.read("work", parse_duration),
-            "restarts": self.read("restarts", non_negative_int),
-            "retries": self.read("retries", non_negative_int, 0),
+            "restarts": self.read("restarts", _within("restarts", non_negative_int)),
+            "retries": self.read("retries", _within("retries", non_negative_int), 0),
         }
 
     def read_moment(self, key: str, default: float | None = None) -> Any:
@@ -86,12 +87,13 @@ class _Terms:
 
     def read_devices(self) -> tuple[int, int]:
         """Return the minimum and maximum number of devices; if they are wrong, 1 and 1."""
-        exact = self.read("devices", positive_int)
+        number = partial(positive_int, maximum=MAX_DEVICES)
+        exact = self.read("devices", number)
         if exact is not None and (twice := [key for key in ("min_devices", "max_devices") if key in self.section]):
             both = " and ".join(twice)
             self.problems.at("devices").add(f"stands for min_devices and max_devices; remove it, or {both}")
-        minimum = self.read("min_devices", positive_int, exact or 1)
-        maximum = self.read("max_devices", positive_int, exact or minimum)
+        minimum = self.read("min_devices", number, exact or 1)
+        maximum = self.read("max_devices", number, exact or minimum)
         if minimum is None or maximum is None:
             return 1, 1
         if minimum > maximum:
@@ -127,6 +129,17 @@ class _Terms:
             self.problems.at("devices" if self.section.get("devices") else "min_devices").add(
                 f"must be at most the pool's {available}{where}, or the job can never be scheduled, got {min_devices}"
             )
+
+
+def _within(term: str, parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a parser that also checks the bounds of a job's term."""
+
+    def read(value: Any) -> Any:
+        number = parse(value)
+        check_term(term, number)
+        return number
+
+    return read
 
 
 def _is_named_mapping(name: Any, section: Any, problems: Problems) -> bool:
@@ -181,7 +194,8 @@ def read_job(
     location = terms.read_location(locations)
     terms.check_fits(min_devices, location, devices, locations)
     values = terms.read_values()
-    cell, save_every = terms.read("cell", positive_int, DEFAULT_CELL), terms.read("save_every", parse_duration)
+    cell = terms.read("cell", partial(positive_int, maximum=MAX_COUNT), DEFAULT_CELL)
+    save_every = terms.read("save_every", parse_duration)
     keep_best = terms.read("keep_best", read_bool, False)
     if len(problems.messages) > before:
         return None

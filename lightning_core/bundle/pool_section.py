@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
+from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT
 from lightning_core.core.numbers import positive_int
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import Settings
 
 POOL_KEYS = ("devices", "kind", "cores", "resident")
-MAX_DEVICES = 64
 # What Ray accepts as the value of a label.
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 LABEL_RULE = "1 to 63 letters, digits, dots, dashes or underscores, the first and the last a letter or digit"
@@ -80,11 +81,11 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
         kind, devices, locations = existing.kind, existing.devices, ()
     resident = None
     if existing is None and section.get("resident") is not None:
-        resident = problems.at("resident").read(positive_int, section["resident"])
+        resident = problems.at("resident").read(partial(positive_int, maximum=MAX_RESIDENT), section["resident"])
     if devices is not None and resident is not None and resident < devices:
         problems.at("resident").add(f"must be at least one job per device ({devices}), got {resident}")
         resident = None
-    cores = problems.at("cores").read(positive_int, section["cores"]) if section.get("cores") is not None else 1
+    cores = problems.at("cores").read(partial(positive_int, maximum=MAX_CORES), section.get("cores", 1))
     if kind == "gpu" and "cores" in section:
         problems.at("cores").add("applies to CPUs only; remove it")
     return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from lightning_core.core.limits import shown
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.numbers import read_number
 from lightning_core.core.targets import TARGETS, Target, parse_target
@@ -71,7 +72,7 @@ def non_negative_int(value: Any) -> int:
         ValueError: If it is no integer (a bool is none), or negative.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"must be a whole number of at least 0, got {value!r}")
+        raise ValueError(f"must be a whole number of at least 0, got {shown(value)}")
     return value
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.cli.arguments import new_file
 from lightning_core.core.durations import parse_duration
+from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.core.names import did_you_mean
 from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
@@ -34,7 +35,6 @@ from lightning_core.view.progress import print_summary
 
 # Not in the folder of live runs, from which `plan` learns how long jobs take.
 FOLDER = Path("simulations")
-MAX_DEVICES = 64
 MAX_SEEDS = 10_000
 DELAYS = tuple(field.name for field in fields(Delays))
 

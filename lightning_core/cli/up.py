@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightning_core.cli.arguments import whole_number
+from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.discovery import home
-
-MAX_DEVICES = 64
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:

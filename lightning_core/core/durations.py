@@ -13,6 +13,8 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from numbers import Real
 from typing import NamedTuple
 
+from lightning_core.core.limits import shown
+
 When = str | float | timedelta | datetime | time
 """What a deadline may be given as: a duration, a time of day, or a date with a time."""
 
@@ -63,11 +65,11 @@ def parse_duration(value: object) -> float:
     seconds = _seconds(value)
     if seconds is None:
         kind = ", which is a time of day" if isinstance(value, str) and _TIME_OF_DAY.fullmatch(value.strip()) else ""
-        raise ValueError(f"duration must be such as '90s', '1h30m' or '02:30:00', got {_shown(value)}{kind}")
+        raise ValueError(f"duration must be such as '90s', '1h30m' or '02:30:00', got {shown(value, 100)}{kind}")
     if not seconds > 0:
-        raise ValueError(f"duration must be positive, got {_shown(value)}")
+        raise ValueError(f"duration must be positive, got {shown(value, 100)}")
     if seconds > MAX_DURATION:
-        raise ValueError(f"duration must be at most 10 years, got {_shown(value)}")
+        raise ValueError(f"duration must be at most 10 years, got {shown(value, 100)}")
     return seconds
 
 
@@ -105,7 +107,7 @@ def parse_when(value: object) -> float | WallTime:
     if _seconds(value) is None:
         raise ValueError(
             "must be a duration such as '90s', '1h30m' or '02:30:00', or a time such as '18:00' or "
-            f"'2026-11-23T18:00', got {_shown(value)}"
+            f"'2026-11-23T18:00', got {shown(value, 100)}"
         )
     return parse_duration(value)
 
@@ -149,11 +151,6 @@ def _time(text: str, hours: str, minutes: str, seconds: str, zone: str | None) -
             raise ValueError(f"an offset from UTC is less than 24 hours, got {text!r}")
         tz = timezone(sign * offset) if offset else UTC
     return time(int(hours), int(minutes), int(seconds), tzinfo=tz)
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**20 else "a number of more than 20 digits"
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 @dataclass(frozen=True)

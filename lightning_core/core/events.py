@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from lightning_core.core.commands import Command
 from lightning_core.core.jobs import Job
+from lightning_core.core.limits import MAX_ITEMS, check_at_most
 
 
 class ExitCause(StrEnum):
@@ -86,10 +87,16 @@ class Submit:
     that name is still active, the new one is not added, and the answer is the directive of the active one.
 
     Args:
-        jobs: Jobs to add.
+        jobs: Jobs to add, at most :data:`~lightning_core.core.limits.MAX_ITEMS`.
+
+    Raises:
+        ValueError: If there are more.
     """
 
     jobs: tuple[Job, ...]
+
+    def __post_init__(self) -> None:
+        check_at_most("jobs of one submission", len(self.jobs), MAX_ITEMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,16 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from lightning_core.core.limits import (
+    MAX_COUNT,
+    MAX_DEVICES,
+    MAX_NAME,
+    MIN_SECONDS,
+    check_at_most,
+    check_factor,
+    check_length,
+    check_seconds,
+)
 from lightning_core.core.targets import Target, as_target
 
 
@@ -108,6 +118,8 @@ class Job:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("job must have a name, got ''")
+        check_length("job name", self.name, MAX_NAME)
+        check_length("location", self.location)
         object.__setattr__(self, "target", as_target(self.target))
         for name in _RULES:
             check_term(name, getattr(self, name))
@@ -127,6 +139,8 @@ class Job:
             raise ValueError(
                 f"min_devices must be at least 1 and at most max_devices {self.max_devices}, got {self.min_devices}"
             )
+        for name in ("max_devices", "device"):
+            check_at_most(name, getattr(self, name), MAX_DEVICES)
         sizes = (self.min_devices - 1, *self.sizes, self.max_devices + 1) if self.sizes else ()
         if any(one >= next_one for one, next_one in pairwise(sizes)):
             raise ValueError(
@@ -172,6 +186,31 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+def _check_span(name: str, value: float | None) -> None:
+    check_seconds(name, value, MIN_SECONDS)
+
+
+def _check_count(name: str, value: int | None) -> None:
+    check_at_most(name, value, MAX_COUNT)
+
+
+def _unbounded(name: str, value: Any) -> None:
+    """Accept a term that is no number."""
+
+
+# The bounds of numbers that are valid but for their size.
+_BOUNDS: dict[str, Callable[[str, Any], None]] = {
+    "deadline": _check_span,
+    "begin": check_seconds,
+    "weight": check_factor,
+    "work": _check_span,
+    "restarts": _check_count,
+    "retries": _check_count,
+    "throughputs": check_factor,
+    "resize_seconds": check_seconds,
+}
+
+
 def check_term(name: str, value: Any) -> None:
     """Check one term of a job by itself.
 
@@ -181,3 +220,5 @@ def check_term(name: str, value: Any) -> None:
     is_valid, rule = _RULES.get(name, (lambda _: True, ""))
     if not is_valid(value):
         raise ValueError(f"{name} must be {rule}, got {value}")
+    for one in value if isinstance(value, tuple) else (value,):
+        _BOUNDS.get(name, _unbounded)(name, one)

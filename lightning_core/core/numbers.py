@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_core.core.limits import shown
+
 
 def positive_int(value: Any, maximum: int | None = None) -> int:
     """Read an integer of at least 1.
@@ -13,7 +15,7 @@ def positive_int(value: Any, maximum: int | None = None) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (maximum is not None and value > maximum):
         limit = "of at least 1" if maximum is None else f"from 1 to {maximum}"
-        raise ValueError(f"must be a whole number {limit}, got {value!r}")
+        raise ValueError(f"must be a whole number {limit}, got {shown(value)}")
     return value
 
 
@@ -29,5 +31,8 @@ def read_number(value: Any) -> float:
         except ValueError:
             pass
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"must be a number, got {value!r}")
-    return float(value)
+        raise ValueError(f"must be a number, got {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"must be a number that a float can hold, got {shown(value)}") from None

@@ -7,14 +7,20 @@ journal, so it is checked first.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, shown
+
 # Largest integer that is accepted: beyond it, floats cannot tell neighbouring integers apart.
 MAX_INTEGER = 2**53
+
+Check = Callable[[Any], str | None]
+"""Returns what is wrong with a value; None if nothing is."""
 
 
 def checked(value: Any, kind: Any) -> Any:
@@ -26,7 +32,8 @@ def checked(value: Any, kind: Any) -> Any:
 
     Raises:
         ValueError: If it is of another type; the message names the first part that is. Numbers must be finite, integers
-            at most 2**53, and a bool is not a number.
+            at most 2**53, and a bool is not a number; texts and lists have at most as many characters and values as
+            :mod:`~lightning_core.core.limits` says.
 
     Example::
 
@@ -37,62 +44,108 @@ def checked(value: Any, kind: Any) -> Any:
         ...
         ValueError: expected int, got True
     """
-    wrong = _wrong(value, kind)
+    wrong = _check_of(kind)(value)
     if wrong is not None:
         raise ValueError(wrong)
     return value
 
 
-def _wrong(value: Any, kind: Any) -> str | None:
+@cache
+def _check_of(kind: Any) -> Check:
+    """Return the check of a type; made once, because a replay checks every event."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        wrong = [_wrong(value, one) for one in get_args(kind)]
-        return None if None in wrong else f"expected {kind}, got {_short(value)}"
+        return _check_any(kind, [_check_of(one) for one in get_args(kind)])
     if origin in (tuple, list, frozenset):
-        if not isinstance(value, origin):
-            return f"expected {kind}, got {_short(value)}"
-        return _first(_wrong(part, get_args(kind)[0]) for part in value)
+        return _check_items(kind, origin, _check_of(get_args(kind)[0]))
     if is_typeddict(kind):
-        hints = _hints(kind)
-        if not isinstance(value, dict) or value.keys() != hints.keys():
-            return f"expected a mapping of {', '.join(hints)}, got {_short(value)}"
-        return _first(_within(name, _wrong(value[name], hint)) for name, hint in hints.items())
-    if kind is float:
-        return None if _is_number(value) else f"expected a finite number, got {_short(value)}"
-    if kind is int:
-        return None if type(value) is int and abs(value) <= MAX_INTEGER else f"expected int, got {_short(value)}"
-    kind = origin or kind
-    if not isinstance(value, kind):
-        return f"expected {kind.__name__}, got {_short(value)}"
-    own = type(value)  # an abstract class has no fields of its own
-    if is_dataclass(own) or (issubclass(own, tuple) and hasattr(own, "_fields")):
-        return _first(_within(name, _wrong(getattr(value, name), _hints(own)[name])) for name in _field_names(own))
+        return _check_mapping({name: _check_of(hint) for name, hint in get_type_hints(kind).items()})
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    return _check_instance(origin or kind)
+
+
+def _check_any(kind: Any, checks: Sequence[Check]) -> Check:
+    def check(value: Any) -> str | None:
+        for one in checks:
+            if one(value) is None:
+                return None
+        return f"expected {kind}, got {shown(value)}"
+
+    return check
+
+
+def _check_items(kind: Any, origin: Any, check_item: Check) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, origin):
+            return f"expected {kind}, got {shown(value)}"
+        if len(value) > MAX_ITEMS:
+            return f"expected at most {MAX_ITEMS:,} values, got {len(value):,}"
+        for item in value:
+            if (wrong := check_item(item)) is not None:
+                return wrong
+        return None
+
+    return check
+
+
+def _check_mapping(checks: Mapping[str, Check]) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, dict) or value.keys() != checks.keys():
+            return f"expected a mapping of {', '.join(checks)}, got {shown(value)}"
+        for name, check_value in checks.items():
+            if (wrong := check_value(value[name])) is not None:
+                return f"{name}: {wrong}"
+        return None
+
+    return check
+
+
+def _check_instance(kind: Any) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, kind):
+            return f"expected {kind.__name__}, got {shown(value)}"
+        for name, check_value in _fields_of(type(value)):  # an abstract class has no fields of its own
+            if (wrong := check_value(getattr(value, name))) is not None:
+                return f"{name}: {wrong}"
+        return None
+
+    return check
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[str, Check], ...]:
+    """Return the fields of a dataclass or a NamedTuple with their checks; empty for another class."""
+    if is_dataclass(kind):
+        names: Sequence[str] = [field.name for field in fields(kind)]
+    elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        names = kind._fields
+    else:
+        return ()
+    hints = get_type_hints(kind)
+    return tuple((name, _check_of(hints[name])) for name in names)
+
+
+def _check_any_value(_: Any) -> None:
     return None
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool | Enum) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) if isinstance(value, float) else abs(value) <= MAX_INTEGER
+def _check_text(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return f"expected str, got {shown(value)}"
+    return None if len(value) <= MAX_TEXT else f"expected at most {MAX_TEXT:,} characters, got {len(value):,}"
 
 
-def _first(wrong: Any) -> str | None:
-    return next((words for words in wrong if words is not None), None)
+def _check_int(value: Any) -> str | None:
+    return None if type(value) is int and abs(value) <= MAX_INTEGER else f"expected int, got {shown(value)}"
 
 
-def _within(name: str, wrong: str | None) -> str | None:
-    return None if wrong is None else f"{name}: {wrong}"
+def _check_float(value: Any) -> str | None:
+    if type(value) is float or isinstance(value, float):
+        right = math.isfinite(value)
+    else:
+        right = isinstance(value, int) and not isinstance(value, bool | Enum) and abs(value) <= MAX_INTEGER
+    return None if right else f"expected a finite number, got {shown(value)}"
 
 
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else kind._fields
-
-
-@lru_cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+_PLAIN: dict[Any, Check] = {Any: _check_any_value, str: _check_text, int: _check_int, float: _check_float}

@@ -20,6 +20,7 @@ from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray, IntArray
 # A position beyond e^40 times the first cell counts as never reached, which also avoids overflow.
 MAX_LOG_POSITION = 40.0
 POWERS = (4.0, 16.0)
+MAX_POWERS = 16
 EXPONENTS = np.geomspace(0.05, 2.0, 9)
 # Shifts in units of the first cell.
 SHIFTS = np.array([0.0, 2.0, 8.0, 32.0, 128.0])
@@ -68,6 +69,8 @@ class Posterior:
         widening: float = 0.2,
         min_cells: int = 3,
     ) -> None:
+        if len(powers) > MAX_POWERS:
+            raise ValueError(f"powers must be at most {MAX_POWERS}, got {len(powers)}")
         if not powers or not all(0 <= power < np.inf for power in powers):
             raise ValueError(f"powers must be at least one, each at least 0 and finite, got {list(powers)}")
         if not 0 < evidence < np.inf:

@@ -6,11 +6,23 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_core.core.limits import (
+    MAX_FACTOR,
+    MAX_SEED,
+    check_at_most,
+    check_factor,
+    check_length,
+    check_seconds,
+)
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.spot_market import Market
 from lightning_core.market.traces import INTERVAL, read_trace, shipped_trace
 
+# Minimum seconds of an interval: plans have one entry for each interval up to a deadline.
+MIN_INTERVAL = 0.01
+# Characters of a path.
+MAX_PATH = 4096
 # Policies that differ as much as possible: planning ahead, waiting, even pace, no forecast, no spot nodes.
 DEFAULT_POLICIES = ("chain", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
 
@@ -83,6 +95,20 @@ class MarketTerms:
             raise ValueError(f"market grace must be above 1 and finite, got {self.grace}")
         if not 0 < self.kept_fraction <= 1:
             raise ValueError(f"market kept_fraction must be above 0 and at most 1, got {self.kept_fraction}")
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        """Check what nothing but its size makes wrong."""
+        check_at_most("market seed", self.seed, MAX_SEED)
+        for name in ("price", "grace"):
+            check_at_most(f"market {name}", getattr(self, name), MAX_FACTOR)
+        for name in ("on_demand", "value"):
+            check_factor(f"market {name}", getattr(self, name))
+        if self.interval is not None and self.interval < MIN_INTERVAL:
+            raise ValueError(f"market interval must be at least {MIN_INTERVAL} seconds, got {self.interval}")
+        check_seconds("market interval", self.interval)
+        check_length("market trace", self.trace, MAX_PATH)
+        check_length("market pool", self.pool)
 
     def market(self) -> Market:
         """Return the recording.

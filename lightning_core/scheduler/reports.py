@@ -9,10 +9,11 @@ import numpy as np
 from lightning_core.core.answers import Accepted, Alert, End, Verdict
 from lightning_core.core.events import BadLosses, Horizon, Report
 from lightning_core.core.jobs import OnNan
+from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import is_loss
 from lightning_core.scheduler.alerts import look_at_losses
-from lightning_core.scheduler.retry_budgets import MAX_COUNT, is_valid, restart_delay, set_back
+from lightning_core.scheduler.retry_budgets import is_valid, restart_delay, set_back
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.table import JobTable
 

@@ -15,6 +15,7 @@ import numpy as np
 from lightning_core.core.answers import Verdict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
+from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.table import JobTable
@@ -28,8 +29,6 @@ MAX_LAUNCH_TIMEOUTS = 5
 CALM_PERIOD = 60.0
 # Seconds after a failed resize before the job is resized again.
 RESIZE_COOLDOWN = 60.0
-# Largest count, and largest number of seconds, of a run.
-MAX_COUNT = 2**53
 SHA256 = re.compile("[0-9a-f]{64}")
 FAULT_CODES = {ExitCause.LOST: "worker_lost", ExitCause.RAISED: "raised", ExitCause.PREEMPTED: "preempted"}
 

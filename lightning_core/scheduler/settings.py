@@ -8,6 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from lightning_core.core.limits import (
+    MAX_CELLS,
+    MAX_CORES,
+    MAX_DEVICES,
+    MAX_RESIDENT,
+    check_arguments,
+    check_at_most,
+    check_length,
+    check_seconds,
+)
 from lightning_core.core.names import closest, did_you_mean, listed
 from lightning_core.core.protocols import Estimator, Policy
 from lightning_core.core.reasons import Reason
@@ -18,6 +28,8 @@ from lightning_core.scheduler.market_terms import MarketTerms
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"
+# Minimum seconds between two rounds, and minimum share of a device.
+MIN_PERIOD, MIN_QUANTUM = 1e-3, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,8 @@ class Settings:
         stall: Minimum seconds without a batch after which a training is reported as stalled; None for never.
         market: Arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
+
+    Upper bounds are those of :mod:`lightning_core.core.limits`.
 
     Raises:
         ValueError: If a name is unknown or an argument out of range.
@@ -90,9 +104,27 @@ class Settings:
             raise ValueError(f"resize must be at least 0 seconds and finite, got {self.resize}")
         if self.stall is not None and not 0 < self.stall < math.inf:
             raise ValueError(f"stall must be positive and finite, got {self.stall}")
+        self._check_bounds()
         self.make_policy()
         self.make_estimator()
         self.market_terms()
+
+    def _check_bounds(self) -> None:
+        """Check what nothing but its size makes wrong."""
+        if self.period < MIN_PERIOD:
+            raise ValueError(f"period must be at least {MIN_PERIOD} seconds, got {self.period}")
+        if self.quantum < MIN_QUANTUM:
+            raise ValueError(f"quantum must be at least {MIN_QUANTUM} devices, got {self.quantum}")
+        bounds = {"window": MAX_CELLS, "judge_after": MAX_CELLS, "devices": MAX_DEVICES, "resident": MAX_RESIDENT,
+                  "cores": MAX_CORES}  # fmt: skip
+        for name, maximum in bounds.items():
+            check_at_most(name, getattr(self, name), maximum)
+        for name in ("period", "stay", "resize", "stall"):
+            check_seconds(name, getattr(self, name))
+        for name in self.locations:
+            check_length("a location", name)
+        check_arguments("policy", self.policy_args)
+        check_arguments("estimator", self.estimator_args)
 
     def make_policy(self) -> Policy:
         """Return a new instance of the policy."""

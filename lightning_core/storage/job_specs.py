@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from lightning_core.core.codec import job_from_dict
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.limits import MAX_COUNT, check_at_most, check_seconds
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import NameTakenError
 from lightning_core.core.validation import checked
@@ -103,6 +104,8 @@ def read(home: Path) -> Mapping[str, Any]:
 def _job_of(spec: Any) -> Job:
     try:
         job: Job = checked(job_from_dict(checked(spec, Spec)["job"]), Job)
+        check_at_most("cell", spec["cell"], MAX_COUNT)
+        check_seconds("save_every", spec["save_every"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"invalid spec: {type(error).__name__}: {error}") from None
     return job

@@ -182,14 +182,14 @@ FROM_FILES = {
     "half devices": Row(top("pool: {devices: 1.5}"), ["must be a whole number from 1 to 64, got 1.5"]),
     "a billion devices": Row(top("pool: {devices: 1e9}"), ["must be a whole number from 1 to 64, got '1e9'"]),
     "octal devices": Row(top("pool: {devices: 010}"), [r"b.yaml:1:17: YAML reads 010 as 8 \(base 8\)"]),
-    "resident": Row(top("pool: {resident: 0}"), ["pool.resident: must be a whole number of at least 1, got 0"]),
+    "resident": Row(top("pool: {resident: 0}"), ["pool.resident: must be a whole number from 1 to 100000, got 0"]),
     "too few resident": Row(
         top("pool: {devices: 4, resident: 3}"), [r"pool.resident: must be at least one job per device \(4\), got 3"]
     ),
     "kind": Row(top("pool: {kind: tpu}"), ["b.yaml:1:8: pool.kind: must be cpu or gpu, got 'tpu'"]),
     "pool": Row(top("pool: 2"), ["b.yaml:1:1: pool: expected a mapping of devices, kind, cores, resident, got 2"]),
-    "cell": Row(jobs(cell="0"), ["b.yaml:6:5: jobs.a.cell: must be a whole number of at least 1, got 0"]),
-    "job's devices": Row(jobs(devices="true"), ["jobs.a.devices: must be a whole number of at least 1, got True"]),
+    "cell": Row(jobs(cell="0"), ["b.yaml:6:5: jobs.a.cell: must be a whole number from 1 to 1000000000000, got 0"]),
+    "job's devices": Row(jobs(devices="true"), ["jobs.a.devices: must be a whole number from 1 to 64, got True"]),
     "least over most": Row(
         "pool: {devices: 8}\n" + jobs(min_devices="4", max_devices="2"),
         ["b.yaml:7:5: jobs.a.min_devices: must be at most max_devices 2, got 4"],
@@ -233,6 +233,7 @@ FROM_FILES = {
             "{loss: low}": "must be a number, got 'low'",
             "{loss: yes}": "must be a number, got True",
             "{batches: 1.5}": "must be a whole number of at least 1, got 1.5",
+            f"{{batches: {10**26}}}": "must be a whole number from 1 to 1000000000000, got a number of more than 20 digits",
             "{batches: 0}": "must be a whole number of at least 1, got 0",
             "{lose: 1}": "unknown key 'lose'; did you mean 'loss'?",
             "{loss: 1, batches: 2}": "expected .* got batches, loss",

@@ -17,11 +17,11 @@ import yaml
 from jsonargparse import _common, _typehints
 
 from lightning_core.bundle import yaml_loader
-from lightning_core.bundle.bundle_content import MAX_JOBS
 from lightning_core.bundle.lightning_config import PARSER_MODE, build, check_config, read_scalar
 from lightning_core.bundle.problems import MAX_PROBLEMS_SHOWN, BundleError, Position, Problems
 from lightning_core.bundle.yaml_loader import MAX_VALUES, load_yaml
 from lightning_core.cluster.bundle import Bundle
+from lightning_core.core.limits import MAX_JOBS
 
 AS_DURATION = "or write a duration such as 1h30m"
 JOB = {"model": "tests.tiny.Line", "deadline": "9s", "target": {"loss": 0.1}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_core.core.limits import check_length
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number
 from lightning_core.core.targets.batches import BatchTarget
 from lightning_core.core.targets.loss import LossTarget
@@ -13,6 +14,9 @@ __all__ = [
     "STEP_LOSS", "TARGETS", "BatchTarget", "LossTarget", "Target", "as_target", "is_loss", "parse_target",
     "target_from_dict",
 ]  # fmt: skip
+
+# Characters of a target in one line.
+MAX_LINE = 1000
 
 TARGETS: list[type[Target]] = [BatchTarget, LossTarget]
 """Every kind of target."""
@@ -44,6 +48,7 @@ def parse_target(text: str) -> Target:
         >>> parse_target("val_acc >= 92 of 100 for 2 evaluations")
         LossTarget(metric='val_acc', at_most=None, at_least=92.0, best=100.0, for_evaluations=2)
     """
+    check_length("target line", text, MAX_LINE)
     for kind in TARGETS:
         if (target := kind.from_line(text)) is not None:
             return target

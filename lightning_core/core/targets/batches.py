@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from lightning_core.core.limits import MAX_COUNT, shown
 from lightning_core.core.numbers import positive_int
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_whole, line_int
 
@@ -22,7 +23,7 @@ class BatchTarget(Target):
         batches: Number of batches from the beginning of the run.
 
     Raises:
-        ValueError: If it is not a whole number of at least 1.
+        ValueError: If it is not a whole number from 1 to 10**12.
     """
 
     KEY: ClassVar[str] = "batches"
@@ -33,8 +34,9 @@ class BatchTarget(Target):
     batches: int
 
     def __post_init__(self) -> None:
-        if not is_whole(self.batches):
-            raise ValueError(f"target batches must be a whole number of at least 1, got {self.batches!r}")
+        if not is_whole(self.batches, MAX_COUNT):
+            rule = f"a whole number from 1 to {MAX_COUNT}" if is_whole(self.batches) else "a whole number of at least 1"
+            raise ValueError(f"target batches must be {rule}, got {shown(self.batches)}")
         object.__setattr__(self, "batches", int(self.batches))
 
     @classmethod

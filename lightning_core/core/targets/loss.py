@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from lightning_core.core.limits import check_length
 from lightning_core.core.numbers import positive_int, read_number
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number, is_whole, line_int, line_number
 
@@ -83,6 +84,7 @@ class LossTarget(Target):
             raise ValueError(f"target metric must be a name, got {self.metric!r}{hint}")
         if not self.metric:
             raise ValueError("target metric must have a name, got ''")
+        check_length("target metric", self.metric)
 
     def _check_evaluations(self) -> None:
         times = self.for_evaluations

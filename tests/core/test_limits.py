@@ -1,0 +1,125 @@
+"""Numbers and texts that no real pool has are refused where they come in, by name and rule, at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lightning_core.autojoin import read
+from lightning_core.core.commands import SetDeadline, SetTerms
+from lightning_core.core.events import Report, Submit, WorkerExited
+from lightning_core.core.jobs import Job
+from lightning_core.core.limits import MAX_DEVICES, MAX_ITEMS, MAX_NAME, MAX_SECONDS, MAX_TEXT
+from lightning_core.core.targets import BatchTarget, LossTarget, parse_target
+from lightning_core.core.validation import checked
+from lightning_core.scheduler.settings import Settings
+
+JOB = Job("a", 60.0, BatchTarget(9))
+CENTURY = r"at most 100 years \(3155760000 seconds\)"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"devices": 10**9}, "devices must be at most 64, got 1000000000"),
+        ({"devices": 10**5000}, "devices must be at most 64, got a number of more than 20 digits"),
+        ({"resident": 10**9}, "resident must be at most 100,000"),
+        ({"cores": 10**6}, "cores must be at most 4,096"),
+        ({"window": 10**9}, "window must be at most 10,000"),
+        ({"judge_after": 10**9}, "judge_after must be at most 10,000"),
+        ({"period": 1e300}, f"period must be {CENTURY}"),
+        ({"period": 1e-300}, "period must be at least 0.001 seconds"),
+        ({"stay": math.inf}, f"stay must be {CENTURY}"),
+        ({"resize": 1e10}, f"resize must be {CENTURY}"),
+        ({"stall": 1e10}, f"stall must be {CENTURY}"),
+        ({"quantum": 1e-300}, "quantum must be at least 1e-06"),
+        ({"locations": ("a" * (MAX_NAME + 1),)}, "a location must have at most 200 characters, got 201"),
+        ({"policy": "lara", "policy_args": {"explore": 10**400}}, "policy: numbers must be at most 1,000,000,000,000"),
+        ({"policy": "fixed", "policy_args": {"shares": [0.5] * 10**4}}, "policy: must have at most 1,000 values"),
+        ({"policy": "laira", "policy_args": {"dkf": {"noise": "x" * 999}}}, "policy: a text must have at most 200"),
+        ({"estimator": "posterior", "estimator_args": {"powers": [4.0] * 17}}, "powers must be at most 16"),
+        ({"market": {"seed": 2**64}}, "market seed must be at most"),
+        ({"market": {"interval": 1e-9}}, "market interval must be at least 0.01 seconds"),
+        ({"market": {"interval": 1e10}}, f"market interval must be {CENTURY}"),
+        ({"market": {"value": 1e300}}, r"market value must be 1e-09 to 1e\+09"),
+        ({"market": {"on_demand": 1e-300}}, r"market on_demand must be 1e-09 to 1e\+09"),
+        ({"market": {"trace": "x" * 5000}}, "market trace must have at most 4,096 characters"),
+    ],
+)
+def test_settings_have_upper_bounds(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"name": "a" * 999}, "job name must have at most 200 characters, got 999"),
+        ({"location": "a" * 999}, "location must have at most 200"),
+        ({"deadline": 1.7e308}, f"deadline must be {CENTURY}, got 1.7e\\+308"),
+        ({"begin": 1e300, "deadline": 1e9}, f"begin must be {CENTURY}"),
+        ({"weight": 1e300}, r"weight must be 1e-09 to 1e\+09, got 1e\+300"),
+        ({"weight": 5e-324}, r"weight must be 1e-09 to 1e\+09, got 5e-324"),
+        ({"work": 1e300}, f"work must be {CENTURY}"),
+        ({"work": 5e-324}, "work must be at least 1e-09 seconds"),
+        ({"deadline": 5e-324}, "deadline must be at least 1e-09 seconds"),
+        ({"resize_seconds": 1e300}, f"resize_seconds must be {CENTURY}"),
+        ({"restarts": 10**13}, "restarts must be at most 1,000,000,000,000"),
+        ({"retries": 10**400}, "retries must be at most 1,000,000,000,000, got a number of more"),
+        ({"max_devices": 65}, "max_devices must be at most 64, got 65"),
+        ({"device": 10**9}, "device must be at most 64"),
+        ({"target": "9" * 18 + " batches"}, "target batches must be a whole number from 1 to 1000000000000"),
+    ],
+)
+def test_jobs_have_upper_bounds(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        replace(JOB, **given)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: BatchTarget(10**26), "whole number from 1 to 1000000000000, got a number of more than 20 digits"),
+        (lambda: LossTarget("x" * 10**6, 0.1), "target metric must have at most 200 characters"),
+        (lambda: parse_target("x" * 10**6), "target line must have at most 1,000 characters"),
+        (lambda: SetDeadline("a", 1e300), f"deadline must be {CENTURY}"),
+        (lambda: SetTerms("a", weight=1e300), "weight must be 1e-09"),
+        (lambda: Submit((JOB,) * (MAX_ITEMS + 1)), "jobs of one submission must be at most 100,000"),
+    ],
+)
+def test_targets_and_events_have_upper_bounds(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_bounds_themselves_are_allowed() -> None:
+    Settings(devices=MAX_DEVICES, period=MAX_SECONDS)
+    replace(JOB, deadline=MAX_SECONDS, max_devices=MAX_DEVICES, name="a" * MAX_NAME)
+
+
+def test_texts_and_lists_of_events_are_bounded() -> None:
+    assert checked(WorkerExited("a", 1, detail="x" * MAX_TEXT), WorkerExited)
+    with pytest.raises(ValueError, match="detail: expected at most 1,048,576 characters, got 1,048,577"):
+        checked(WorkerExited("a", 1, detail="x" * (MAX_TEXT + 1)), WorkerExited)
+    cells: Any = ((1, 1, 0.5),) * (MAX_ITEMS + 1)
+    with pytest.raises(ValueError, match="cells: expected at most 100,000 values, got 100,001"):
+        checked(Report("a", 1, 1, 1, 1, 1.0, cells), Report)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("WEIGHT", "1e300", r"LIGHTNING_CORE_WEIGHT: weight must be 1e-09 to 1e\+09"),
+        ("TARGET", "9" * 18 + " batches", "LIGHTNING_CORE_TARGET: target batches must be a whole number from 1 to"),
+        ("TARGET", "a" * 10**5 + "<=1", "LIGHTNING_CORE_TARGET must have at most 4,096 characters"),
+        ("DEADLINE", "9" * 50, "LIGHTNING_CORE_DEADLINE: duration must be at most 10 years"),
+    ],
+)
+def test_variables_have_upper_bounds(variable: str, value: str, words: str) -> None:
+    named = {"JOB": "a", "DEADLINE": "2h", "TARGET": "9 batches", variable: value}
+    with pytest.raises(ValueError, match=words):
+        read({f"LIGHTNING_CORE_{name}": text for name, text in named.items()})
