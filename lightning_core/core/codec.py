@@ -36,8 +36,9 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
-from lightning_core.core.reasons import Reason
+from lightning_core.core.reasons import Reason, check_reason
 from lightning_core.core.targets import Target, target_from_dict
+from lightning_core.core.validation import checked
 
 _PLAIN: dict[str, type[Any]] = {
     "report": Report,
@@ -115,19 +116,25 @@ def encode_event(event: Event) -> str:
 
 
 def decode_event(text: str) -> Event:
-    """Decode an event; the result equals the event that was encoded."""
+    """Decode an event; the result equals the event that was encoded.
+
+    Raises:
+        ValueError: If a value is of another type or out of its range; AttributeError, KeyError or TypeError where the
+            text has another form.
+    """
     body = json.loads(text)
     kind = body.pop("kind")
     if kind == "submit":
-        return Submit(tuple(map(job_from_dict, body["jobs"])))
+        return checked(Submit(tuple(map(job_from_dict, body["jobs"]))), Submit)  # type: ignore[no-any-return]
     if "by" in body and kind != "close":
         body["by"] = Asker(body["by"])
     if kind == "set_terms":
-        return SetTerms(body["job"], by=body["by"], **_terms_from_dict(body["terms"]))
+        terms = SetTerms(body["job"], by=body["by"], **_terms_from_dict(body["terms"]))
+        return checked(terms, SetTerms)  # type: ignore[no-any-return]
     for name in _READERS.keys() & body.keys():
         if body[name] is not None:
             body[name] = _READERS[name](body[name])
-    event: Event = _PLAIN[kind](**body)
+    event: Event = checked(_PLAIN[kind](**body), _PLAIN[kind])
     return event
 
 
@@ -146,12 +153,14 @@ def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = (),
 
 def decode_answers(text: str) -> list[Answer]:
     """Decode the answers; the result equals those that were encoded."""
-    return [answer_from_dict(body) for body in json.loads(text) if "accepted" not in body]
+    answers = [answer_from_dict(body) for body in json.loads(text) if "accepted" not in body]
+    return [checked(answer, type(answer)) for answer in answers]
 
 
 def decode_accepted(text: str, event: Event) -> list[Accepted]:
     """Decode the accepted parts of an event; the result equals those that were encoded with it."""
-    return [_accepted_from_dict(body, event) for body in json.loads(text) if "accepted" in body]
+    parts = [_accepted_from_dict(body, event) for body in json.loads(text) if "accepted" in body]
+    return [checked(part, Accepted) for part in parts]
 
 
 def _accepted_whole(job: str, event: Event | None) -> Accepted:
@@ -229,4 +238,4 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
 
 def _reason(value: list[Any]) -> Reason:
     code, numbers, words = value
-    return Reason(code, tuple(numbers), words)
+    return check_reason(Reason(code, tuple(numbers), words))

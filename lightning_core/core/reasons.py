@@ -6,9 +6,11 @@ A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers, ``{0
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from lightning_core.core.durations import format_duration
+from lightning_core.core.limits import shown
 
 WORDS = {
     # grants
@@ -131,6 +133,8 @@ WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items()
 CODES = tuple(WORDS)
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})
+# How many numbers the words of each code show.
+_COUNTS = {code: max((int(n) + 1 for n in re.findall(r"\{(\d)", words)), default=0) for code, words in WORDS.items()}
 _INDEX = {code: index for index, code in enumerate(CODES)}
 
 
@@ -165,6 +169,19 @@ class Reason(NamedTuple):
 
     def __str__(self) -> str:
         return WORDS[self.code].format(*map(_Number, self.numbers), text=self.text)
+
+
+def check_reason(reason: Reason) -> Reason:
+    """Return a reason from outside after checking that it can be written in words.
+
+    Raises:
+        ValueError: If its code is unknown, or numbers are missing.
+    """
+    if not isinstance(reason.code, str) or reason.code not in _COUNTS:
+        raise ValueError(f"unknown reason {shown(reason.code)}")
+    if len(reason.numbers) < _COUNTS[reason.code]:
+        raise ValueError(f"reason {reason.code} needs {_COUNTS[reason.code]} numbers, got {len(reason.numbers)}")
+    return reason
 
 
 def index(code: str) -> int:

@@ -56,6 +56,8 @@ def _check_of(kind: Any) -> Check:
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return _check_any(kind, [_check_of(one) for one in get_args(kind)])
+    if origin is tuple and get_args(kind)[-1] is not Ellipsis:
+        return _check_positions(kind, [_check_of(one) for one in get_args(kind)])
     if origin in (tuple, list, frozenset):
         return _check_items(kind, origin, _check_of(get_args(kind)[0]))
     if is_typeddict(kind):
@@ -89,6 +91,15 @@ def _check_items(kind: Any, origin: Any, check_item: Check) -> Check:
     return check
 
 
+def _check_positions(kind: Any, checks: Sequence[Check]) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, tuple) or len(value) != len(checks):
+            return f"expected {kind}, got {shown(value)}"
+        return next((wrong for one, part in zip(checks, value, strict=True) if (wrong := one(part)) is not None), None)
+
+    return check
+
+
 def _check_mapping(checks: Mapping[str, Check]) -> Check:
     def check(value: Any) -> str | None:
         if not isinstance(value, dict) or value.keys() != checks.keys():
@@ -105,7 +116,8 @@ def _check_instance(kind: Any) -> Check:
     def check(value: Any) -> str | None:
         if not isinstance(value, kind):
             return f"expected {kind.__name__}, got {shown(value)}"
-        for name, check_value in _fields_of(type(value)):  # an abstract class has no fields of its own
+        own: Any = type(value)  # an abstract class has no fields of its own
+        for name, check_value in _fields_of(own):
             if (wrong := check_value(getattr(value, name))) is not None:
                 return f"{name}: {wrong}"
         return None

@@ -29,7 +29,8 @@ from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.downtime import Down, Downtime
-from lightning_core.storage.journal import Journal, JournalPart
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.journal_database import JournalPart
 from lightning_core.storage.journal_errors import reading
 
 # Seconds that the scheduler may be late, on a busy machine, before that is shown as a gap.

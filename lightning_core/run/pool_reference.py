@@ -27,7 +27,7 @@ from lightning_core.core.validation import checked
 from lightning_core.storage import excerpt
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import home_of
-from lightning_core.storage.journal import JournalPart
+from lightning_core.storage.journal_database import JournalPart
 from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.private_files import owner_only
 

@@ -95,7 +95,7 @@ def _read_slot(slot: bytes) -> Anchor | None:
     try:
         number, digest, now, wall = json.loads(body)
         return Anchor(int(number), str(digest), float(now), float(wall))
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 

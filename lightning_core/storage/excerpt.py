@@ -20,8 +20,8 @@ from typing import Any
 
 from lightning_core.core.codec import encode_event
 from lightning_core.core.events import Tick
-from lightning_core.storage.journal import Journal, JournalPart
-from lightning_core.storage.journal_database import Entry
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.journal_database import Entry, JournalPart
 from lightning_core.storage.journal_errors import JournalError, reading
 from lightning_core.storage.replay import Replay, replay
 

@@ -13,36 +13,39 @@ Rules
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from lightning_core.core.answers import Accepted, Answer
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.events import Event
+from lightning_core.core.validation import checked
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.anchor import Anchor, AnchorFile, anchor_path, read_anchor
 from lightning_core.storage.downtime import Downtime
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journal_database import SCHEMA, Entry, connect, create_tables, digest_of
+from lightning_core.storage.journal_database import (
+    SCHEMA,
+    Entry,
+    JournalPart,
+    check_entry,
+    check_tables,
+    connect,
+    create_tables,
+    digest_of,
+    first_since,
+    read_meta,
+    read_part,
+)
 from lightning_core.storage.journal_errors import DamagedJournalError, JournalError, reading
 
 # Beginnings of the events that determine downtime: the others need not be decoded for it.
 _DOWNTIME_EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
-
-
-class JournalPart(NamedTuple):
-    """The pool whose journal another one is a part of. The part concerns some jobs and cannot be replayed alone."""
-
-    folder: str
-    """Folder of the pool."""
-    jobs: tuple[str, ...]
-    """Names of the jobs in the part."""
-    submitted_at: float
-    """Scheduler time at which these jobs were submitted; no other submission has this time."""
 
 
 class Journal:
@@ -132,17 +135,18 @@ class Journal:
 
     @classmethod
     def _opened(cls, path: Path, connection: sqlite3.Connection, anchor: Anchor | None, read_only: bool) -> Self:
-        [schema] = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        if schema != str(SCHEMA):
+        if (version := check_tables(connection)) != str(SCHEMA):
             raise JournalError(
-                f"{path}: the journal has version {schema}, and this release of lightning_core reads version {SCHEMA}; "
-                "read it with the release that wrote it, or move it away to start a new one"
+                f"{path}: the journal has version {version[:20]}, and this release of lightning_core reads version "
+                f"{SCHEMA}; read it with the release that wrote it, or move it away to start a new one"
             )
         journal = cls(path, connection, Anchor(0, "", 0.0, 0.0), read_only=read_only)
-        last = connection.execute("SELECT number, digest, now FROM events ORDER BY number DESC LIMIT 1").fetchone()
-        number, digest, now = last or (0, journal.first_digest, 0.0)
-        [wall] = connection.execute("SELECT value FROM meta WHERE key = 'written_at'").fetchone() or (0.0,)
-        journal._newest = Anchor(number, digest, now, float(wall) if anchor is None else anchor.wall)
+        last = connection.execute("SELECT * FROM events ORDER BY number DESC LIMIT 1").fetchone()
+        number, now, _, _, digest = last or (0, 0.0, "", "", journal.first_digest)
+        wall = float(read_meta(connection, "written_at") or 0.0) if anchor is None else anchor.wall
+        if not 0 <= wall < math.inf:
+            raise DamagedJournalError(path, f"it says that it was written {wall} s after the epoch")
+        journal._newest = Anchor(number, digest, now, wall)
         if journal.part_of is not None:
             return journal
         if anchor is None and not read_only:
@@ -155,19 +159,26 @@ class Journal:
             journal._anchor_file = AnchorFile(anchor_path(path))
         return journal
 
-    def settings(self) -> Settings:
+    def settings(self, *, verified: bool = True) -> Settings:
         """Return the settings of the scheduler.
+
+        Args:
+            verified: Whether it is an error if they do not match the digest of the first event.
 
         Raises:
             JournalError: If they are damaged.
         """
         with reading(self.path):
-            return Settings(**json.loads(self.settings_text()))
+            if verified and self.part_of is None:
+                next(self.entries(), None)
+            settings: Settings = checked(Settings(**json.loads(self.settings_text())), Settings)
+            return settings
 
     def settings_text(self) -> str:
         """Return the settings as they were written."""
-        [text] = self._connection.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
-        return str(text)
+        if (text := read_meta(self._connection, "settings")) is None:
+            raise DamagedJournalError(self.path, "its settings are missing")
+        return text
 
     def _digest_at(self, number: int) -> str:
         """Return the digest up to an event; up to the settings for 0."""
@@ -182,11 +193,8 @@ class Journal:
     @property
     def part_of(self) -> JournalPart | None:
         """The pool whose journal this one is a part of; None if this one is whole."""
-        found = self._connection.execute("SELECT value FROM meta WHERE key = 'part_of'").fetchone()
-        if found is None:
-            return None
-        folder, jobs, submitted_at = json.loads(found[0])
-        return JournalPart(folder, tuple(jobs), submitted_at)
+        with reading(self.path):
+            return read_part(self._connection)
 
     def insert(self, entry: Entry) -> None:
         """Insert an entry of the whole journal with its number and digest, in a journal that is a part."""
@@ -194,7 +202,12 @@ class Journal:
         self._newest = Anchor(entry.number, entry.digest, entry.now, self._newest.wall)
 
     def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
-        """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return."""
+        """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return.
+
+        Raises:
+            ValueError: If the event could not be read back; then nothing is committed.
+        """
+        checked(event, type(event))
         body, answer = encode_event(event), encode_answers(answers, accepted, event)
         digest = digest_of(self.digest, repr(now), body, answer)
         with self._connection if self._durable else nullcontext():
@@ -215,7 +228,7 @@ class Journal:
         """
         with reading(self.path):
             whole = self.part_of is None
-            first = self._first(since)
+            first = first_since(self._connection, since)
             query = "SELECT digest, number FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
             before, number = self._connection.execute(query, (first,)).fetchone() or (self.first_digest, 0)
             query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
@@ -227,21 +240,7 @@ class Journal:
                     if entry.digest != digest_of(before, repr(entry.now), entry.event, entry.answers):
                         raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
                 before, number = entry.digest, entry.number
-                yield entry
-
-    def _first(self, since: float) -> int:
-        """Return the number of the first entry from a time on, by bisection: times never decrease with numbers."""
-        low, high = self._connection.execute("SELECT coalesce(min(number), 0), coalesce(max(number), 0) FROM events") \
-            .fetchone()  # fmt: skip
-        if since <= 0.0:
-            return int(low)
-        high += 1
-        while low < high:
-            middle = (low + high) // 2
-            query = "SELECT now FROM events WHERE number >= ? ORDER BY number LIMIT 1"  # a part has gaps
-            [now] = self._connection.execute(query, (middle,)).fetchone() or [since]
-            low, high = (middle + 1, high) if now < since else (low, middle)
-        return int(low)
+                yield check_entry(entry)
 
     def seconds_down(self) -> float:
         """Return the seconds of downtime within the span of the journal."""

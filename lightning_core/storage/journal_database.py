@@ -1,13 +1,28 @@
-"""The database of a journal: its tables, connections to it, and the running digest of its rows."""
+"""The database of a journal: its tables, connections to it, and the checks of its rows.
+
+A database may come from anywhere: views and triggers can compute what they like when a row is read, and any column can
+hold a value of any type. So the tables must be exactly those of :func:`create_tables`, and each value is checked.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
+from lightning_core.core.limits import MAX_SECONDS, shown
+from lightning_core.core.validation import checked
+
 SCHEMA = 8
+# Bytes of a row. A submission of ten thousand jobs has 6 MB.
+MAX_ROW_BYTES = 16 * 2**20
+TABLES = {
+    "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "events": "CREATE TABLE events (number INTEGER PRIMARY KEY, now REAL NOT NULL, event TEXT NOT NULL,"
+    " answers TEXT NOT NULL, digest TEXT NOT NULL)",
+}
 
 
 class Entry(NamedTuple):
@@ -24,23 +39,102 @@ class Entry(NamedTuple):
     """Digest over all events and answers up to this one."""
 
 
+class JournalPart(NamedTuple):
+    """The pool whose journal another one is a part of. The part concerns some jobs and cannot be replayed alone."""
+
+    folder: str
+    """Folder of the pool."""
+    jobs: tuple[str, ...]
+    """Names of the jobs in the part."""
+    submitted_at: float
+    """Scheduler time at which these jobs were submitted; no other submission has this time."""
+
+
 def create_tables(connection: sqlite3.Connection, settings: str) -> None:
     """Create the tables of a journal with its settings, as JSON."""
-    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-    connection.execute(
-        "CREATE TABLE events (number INTEGER PRIMARY KEY, now REAL NOT NULL, event TEXT NOT NULL,"
-        " answers TEXT NOT NULL, digest TEXT NOT NULL)"
-    )
+    for statement in TABLES.values():
+        connection.execute(statement)
     connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), settings))
+
+
+def check_tables(connection: sqlite3.Connection) -> str:
+    """Check that the tables are those of a journal, and return its version.
+
+    Raises:
+        ValueError: If they are not, or there is none.
+    """
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
+    if found.get("meta") == TABLES["meta"]:
+        version = read_meta(connection, "schema")
+        if version is None:
+            raise ValueError("it does not say its version")
+        if version != str(SCHEMA) or found == TABLES:
+            return version
+    raise ValueError(f"its tables are not those of a journal: {shown(sorted(found))}")
+
+
+def read_meta(connection: sqlite3.Connection, key: str) -> str | None:
+    """Return what a journal says of itself under a key; None if it says nothing.
+
+    Raises:
+        ValueError: If it is no text.
+    """
+    found = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if found is not None and not isinstance(found[0], str):
+        raise ValueError(f"{key} must be text, got {shown(found[0])}")
+    return None if found is None else str(found[0])
+
+
+def read_part(connection: sqlite3.Connection) -> JournalPart | None:
+    """Return the pool whose journal this one is a part of; None if it is whole.
+
+    Raises:
+        TypeError, ValueError: If what the journal says of it is damaged.
+    """
+    if (text := read_meta(connection, "part_of")) is None:
+        return None
+    folder, jobs, submitted_at = json.loads(text)
+    part: JournalPart = checked(JournalPart(folder, tuple(jobs), submitted_at), JournalPart)
+    return part
+
+
+def check_entry(entry: Entry) -> Entry:
+    """Return an entry after checking the types of its values.
+
+    Raises:
+        ValueError: If a value is of another type, or the time is out of range.
+    """
+    if type(entry.number) is not int or not all(isinstance(text, str) for text in entry[2:]):
+        raise ValueError(f"event {shown(entry.number)} has a column of another type")
+    if type(entry.now) is not float or not 0 <= entry.now <= MAX_SECONDS:
+        raise ValueError(f"event {entry.number} has the time {shown(entry.now)}, which must be 0 to 100 years")
+    return entry
+
+
+def first_since(connection: sqlite3.Connection, since: float) -> int:
+    """Return the number of the first entry from a time on, by bisection: times never decrease with numbers."""
+    low, high = connection.execute("SELECT coalesce(min(number), 0), coalesce(max(number), 0) FROM events") \
+        .fetchone()  # fmt: skip
+    if since <= 0.0:
+        return int(low)
+    high += 1
+    while low < high:
+        middle = (low + high) // 2
+        query = "SELECT now FROM events WHERE number >= ? ORDER BY number LIMIT 1"  # a part has gaps
+        [now] = connection.execute(query, (middle,)).fetchone() or [since]
+        low, high = (middle + 1, high) if now < since else (low, middle)
+    return int(low)
 
 
 def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     """Open the database of a journal."""
     if read_only:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
         connection.execute("BEGIN")  # another process may go on writing: one transaction reads a single snapshot
         return connection
     connection = sqlite3.connect(path, check_same_thread=False)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     return connection

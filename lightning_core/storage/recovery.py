@@ -136,7 +136,7 @@ def _copy_good(path: Path, beside: Path, anchor: Anchor | None) -> Anchor:
     """
     with Journal.open(path, read_only=True, anchored=False) as journal, closing(sqlite3.connect(beside)) as connection:
         newest = Anchor(0, "", 0.0, 0.0)
-        scheduler = Scheduler(journal.settings())
+        scheduler = Scheduler(journal.settings(verified=False))
         with connection:
             create_tables(connection, journal.settings_text())
             with suppress(JournalError), reading(path):

@@ -32,7 +32,8 @@ from lightning_core.run.differences import differences
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.run.run_folder import read_origin, write_origin
 from lightning_core.storage.excerpt import compare, find, with_workers, write
-from lightning_core.storage.journal import Journal, JournalPart
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.journal_database import JournalPart
 from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.replay import replay
 from tests.cli.test_cli import SCRIPT, Said, note

@@ -161,7 +161,8 @@ def test_time_passes_while_no_scheduler_runs(tmp_path: Path) -> None:
 
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 _TEXT = st.text(max_size=20)
-_SAVES = st.none() | st.builds(Checkpoint, st.integers(0), st.text("0123456789abcdef", min_size=64, max_size=64))
+_COUNTS = st.integers(0, 2**53)
+_SAVES = st.none() | st.builds(Checkpoint, _COUNTS, st.text("0123456789abcdef", min_size=64, max_size=64))
 _NAME = st.text(min_size=1, max_size=20)
 _TARGETS = st.one_of(
     st.builds(BatchTarget, st.integers(1, 10**12)),
@@ -201,8 +202,8 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
         work=st.just(UNCHANGED) | st.none() | st.floats(1e-9, 1e9),
         by=st.sampled_from(Asker),
     ),
-    st.builds(WorkerExited, _NAME, st.integers(1), st.sampled_from(ExitCause), _TEXT, _SAVES),
-    st.builds(LaunchTimedOut, _NAME, st.integers(1), _TEXT),
+    st.builds(WorkerExited, _NAME, _COUNTS, st.sampled_from(ExitCause), _TEXT, _SAVES),
+    st.builds(LaunchTimedOut, _NAME, _COUNTS, _TEXT),
     st.builds(DevicesUnavailable, st.lists(st.integers(0, 7), max_size=3).map(tuple), _TEXT),
     st.builds(Cancel, _NAME),
     st.builds(Pause, _NAME, st.booleans(), st.sampled_from(Asker)),
@@ -210,14 +211,14 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(
         Report,
         _NAME,
-        st.integers(1),
-        st.integers(1),
-        st.integers(0),
-        st.integers(0),
+        _COUNTS,
+        _COUNTS,
+        _COUNTS,
+        _COUNTS,
         _FLOATS,
-        st.lists(st.builds(Cell, st.integers(1), st.integers(1), _FLOATS), max_size=3).map(tuple),
-        st.integers(0),
-        st.integers(0),
+        st.lists(st.builds(Cell, _COUNTS, _COUNTS, _FLOATS), max_size=3).map(tuple),
+        _COUNTS,
+        _COUNTS,
         st.booleans(),
         _SAVES,
     ),
