@@ -233,7 +233,7 @@ FROM_FILES = {
             "{loss: low}": "must be a number, got 'low'",
             "{loss: yes}": "must be a number, got True",
             "{batches: 1.5}": "must be a whole number of at least 1, got 1.5",
-            f"{{batches: {10**26}}}": "must be a whole number from 1 to 1000000000000, got a number of more than 20",
+            f"{{batches: {10**26}}}": "target batches must be a whole number from 1 to 1000000000000",
             "{batches: 0}": "must be a whole number of at least 1, got 0",
             "{lose: 1}": "unknown key 'lose'; did you mean 'loss'?",
             "{loss: 1, batches: 2}": "expected .* got batches, loss",
