@@ -156,7 +156,7 @@ GARBAGE = {
     "an event with more": (event(**GOOD, more=1), "invalid request: TypeError"),
     "a count that is a word": (event(**GOOD | {"batches": "9"}), "batches: expected int, got '9'"),
     "a count that is true": (event(**GOOD | {"number": True}), "number: expected int, got True"),
-    "a count beyond all": (event(**GOOD | {"batches": 10**400}), "batches: expected int, got a number of more than 20 digits"),
+    "a count beyond all": (event(**GOOD | {"batches": 10**400}), "batches: expected int, got a number of more"),
     "seconds without end": (event(**GOOD | {"busy": 1e999}), "busy: expected a finite number, got inf"),
     "cells of words": (event(**GOOD | {"cells": [[1, 2, "a"]]}), "cells: value: expected a finite number, got 'a'"),
     "cells of two": (event(**GOOD | {"cells": [[1, 2]]}), "invalid request: TypeError"),
