@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from lightning_core.errors import LightningCoreError
 from lightning_core.storage.atomic_files import remove_unfinished
+from lightning_core.storage.checkpoint_archive import check_archive, is_archive
 from lightning_core.storage.generations import Generations, generation_paths
 from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, open_verified
 from lightning_core.view.console_lines import logger
@@ -245,6 +246,8 @@ def _load_file(path: Path, map_location: Any, *, need_manifest: bool) -> tuple[d
     with open_verified(path) as (file, manifest):
         if need_manifest and manifest is None:
             raise CorruptCheckpointError("has no manifest")
+        if is_archive(file):
+            check_archive(file)
         try:
             # Explicit, because TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD changes the default.
             return _plain(torch.load(file, map_location, weights_only=True)), manifest is not None

@@ -6,12 +6,12 @@ import os
 import shutil
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.problems import BundleError, Problems
+from lightning_core.storage.checkpoint_archive import check_archive, is_archive
 from lightning_core.storage.generations import newest_valid
 from lightning_core.storage.manifests import CorruptCheckpointError, open_verified
 from lightning_core.storage.private_files import private_folder
@@ -37,29 +37,20 @@ def check_plain(value: Any, problems: Problems) -> None:
 
 
 def check_checkpoint_file(path: Path, problems: Problems) -> None:
-    """Check that a checkpoint, or an older generation of it, exists and is complete, without importing torch."""
-    if newest_valid(path) is not None:
-        return
+    """Check that a checkpoint, or an older generation of it, exists and is complete, without importing torch.
+
+    Neither this nor loading it afterwards takes more memory than the file has bytes.
+    """
+    valid = newest_valid(path)
     try:
-        with open_verified(path):
-            pass
+        with open_verified(path if valid is None else valid[0]) as (file, _):
+            if is_archive(file):
+                check_archive(file, content=valid is None)
+            elif valid is None:
+                size = file.seek(0, os.SEEK_END)
+                problems.add(f"{path} is not a checkpoint: not in torch's zip format ({size:,} bytes)")
     except CorruptCheckpointError as error:
         problems.add(f"checkpoint {path} not found" if not path.exists() else f"checkpoint {path}: {error}")
-        return
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            is_zip = file.read(4) == b"PK\x03\x04"
-        if not is_zip:
-            problems.add(f"{path} is not a checkpoint: not in torch's zip format ({size:,} bytes)")
-        elif not zipfile.is_zipfile(path):
-            problems.add(f"checkpoint {path} is truncated ({size:,} bytes): its end is missing")
-        else:
-            with zipfile.ZipFile(path) as archive:
-                if damaged := archive.testzip():
-                    problems.add(f"checkpoint {path} is damaged: {damaged} is not what was saved")
-    except (OSError, zipfile.BadZipFile) as error:
-        problems.add(f"checkpoint {path} cannot be read: {error}")
 
 
 def check_checkpoint_content(path: Path, problems: Problems) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,11 @@ import torch
 from lightning_core.bundle import preflight
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.problems import BundleError, Position, Problems
+from lightning_core.callbacks.checkpointing.checkpoint_io import CheckpointError, SafeCheckpointIO
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
+from lightning_core.storage import checkpoint_archive
 
 # ------------------------------------------------------------------------------------------ Python objects
 
@@ -103,7 +108,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     path.write_bytes(saved(path)[:40000])
     [problem] = problems_of(path)
-    assert problem == f"bundle: jobs.a.ckpt_path: checkpoint {path} is truncated (40,000 bytes): its end is missing"
+    assert problem == f"bundle: jobs.a.ckpt_path: checkpoint {path}: truncated (40,000 bytes): its end is missing"
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
@@ -112,7 +117,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     [problem] = problems_of(path)
-    assert re.search(r"last.ckpt is damaged: last/data/0 is not what was saved", problem)
+    assert re.search(r"last.ckpt: damaged: last/data/0 is not what was saved", problem)
 
 
 def test_a_checkpoint_with_code_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +132,83 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     torch.save({"weights": torch.zeros(1)}, tmp_path / "last.ckpt")
     [problem] = problems_of(tmp_path / "last.ckpt")
     assert problem.endswith("last.ckpt is not a checkpoint of Lightning: it has no 'state_dict'")
+
+
+def rewritten(path: Path, change: Callable[[str, bytes], bytes], compression: int = zipfile.ZIP_STORED) -> None:
+    """Write the entries of a checkpoint again, changed."""
+    saved(path)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, change(name, content))
+
+
+def bytearray_of(size: int) -> bytes:
+    """A pickle of ``{"state_dict": bytearray(size)}``, which torch loads as plain data."""
+    key, number = b"state_dict", size.to_bytes(8, "little")
+    made = b"c__builtin__\nbytearray\n" + b"\x8a\x08" + number + b"\x85R"
+    return b"\x80\x02}X" + struct.pack("<I", len(key)) + key + made + b"s."
+
+
+def peak_memory(path: Path) -> tuple[int, list[str]]:
+    """Return by how many MiB the checks of a checkpoint raise the memory of a process, and what they say."""
+    code = (
+        "import json, resource, sys, torch; from pathlib import Path\n"
+        "from lightning_core.bundle.preflight import *; from lightning_core.bundle.problems import *\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
+        "before, problems = peak(), Problems(Position('x'))\n"
+        "check_checkpoint_file(Path(sys.argv[1]), problems)\n"
+        "problems.messages or check_checkpoint_content(Path(sys.argv[1]), problems)\n"
+        "print(json.dumps([peak() - before, problems.messages]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    taken, problems = json.loads(done.stdout)
+    return taken, problems
+
+
+@pytest.mark.parametrize("entry", ["data.pkl", "data/0"])
+def test_a_compressed_checkpoint_is_refused_unread(tmp_path: Path, entry: str) -> None:
+    path = tmp_path / "last.ckpt"
+    rewritten(path, lambda name, content: content + bytes(2**20 * name.endswith(entry)), zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2**17
+    [problem] = problems_of(path)
+    assert problem.endswith("data.pkl is compressed, which torch never does; write it with torch.save")
+
+
+def test_a_checkpoint_that_asks_for_memory_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    rewritten(path, lambda name, content: bytearray_of(2**32) if name.endswith("data.pkl") else content)
+    words = "has a bytearray, which may take any amount of memory; save it as a tensor"
+    [problem] = problems_of(path)
+    assert problem.endswith(words)
+    with pytest.raises(CheckpointError, match=words):
+        SafeCheckpointIO().load_checkpoint(path)
+
+
+def test_a_checkpoint_with_too_many_entries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_archive, "MAX_LIST_BYTES", 200)
+    saved(tmp_path / "last.ckpt")
+    [problem] = problems_of(tmp_path / "last.ckpt")
+    assert re.search(r"last.ckpt: its list of entries has [\d,]+ bytes, more than 200$", problem)
+
+
+def test_a_file_that_says_bytearray_in_a_text_is_no_such_file(tmp_path: Path) -> None:
+    saved(tmp_path / "last.ckpt", note="a bytearray", odd="c__builtin__ bytearray")
+    assert problems_of(tmp_path / "last.ckpt") == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["deflated", "bytearray"])
+def test_a_bomb_takes_no_memory(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "last.ckpt"
+    if kind == "deflated":
+        rewritten(path, lambda name, content: content + bytes(2**30 * name.endswith("pkl")), zipfile.ZIP_DEFLATED)
+    else:
+        rewritten(path, lambda name, content: bytearray_of(2**30) if name.endswith("pkl") else content)
+    taken, problems = peak_memory(path)
+    assert problems
+    assert taken < 200
 
 
 def test_a_folder_as_a_checkpoint_is_refused(tmp_path: Path) -> None:

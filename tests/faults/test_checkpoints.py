@@ -174,7 +174,7 @@ def test_files_of_other_tools_load_unverified_and_hide_older_generations(
         assert io.load_checkpoint(path)["number"] == 4
     assert [record.levelname for record in caplog.records] == ["INFO"]
     cut(path)
-    with pytest.raises(CheckpointError, match=r"a.ckpt: cannot be read as .*; a.ckpt.1: has no manifest"):
+    with pytest.raises(CheckpointError, match=r"a.ckpt: truncated .*; a.ckpt.1: has no manifest"):
         io.load_checkpoint(path)
 
 
