@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightning_core.bundle.config_section import CONFIG_KEYS
+from lightning_core.bundle.job_section import REQUIRED_TERMS
 from lightning_core.bundle.on_verdict import read_on_verdict
 from lightning_core.bundle.pool_section import ExistingPool, Kind, read_pool
 from lightning_core.bundle.problems import BundleError, Problems
@@ -55,6 +57,9 @@ def read_bundle_content(
     if not isinstance(content, Mapping):
         problems.add(f"expected a mapping with 'jobs', got {type(content).__name__}")
         raise BundleError(problems.messages)
+    if (config := _lightning_config(content, problems)) is not None:
+        problems.add(config)
+        raise BundleError(problems.messages)
     if "jobs" not in content and content.keys() & {"deadline", "target"}:
         section = {key: value for key, value in content.items() if key != "name"}
         jobs = [RawJob(content.get("name", Path(problems.position.name).stem), section, problems)]
@@ -68,6 +73,18 @@ def read_bundle_content(
     if content.get("allow_import") is not None:
         allow_import = problems.at("allow_import").read(read_allow_import, content["allow_import"])
     return BundleContent(jobs, pool.kind, pool.devices, settings, on_verdict, allow_import)
+
+
+def _lightning_config(content: Mapping[Any, Any], problems: Problems) -> str | None:
+    """Return what is wrong with a file whose keys are those of a LightningCLI config; None for another file."""
+    keys = {str(key) for key in content}
+    if not keys <= {*CONFIG_KEYS, "fit"} or not keys & {"model", "trainer", "fit"}:
+        return None
+    terms = ", ".join(f"{key}: {example}" for key, example in REQUIRED_TERMS.items())
+    return (
+        f"this looks like a LightningCLI config (keys {', '.join(sorted(keys))}); a bundle names it, under "
+        f"jobs: {{NAME: {{config: {Path(problems.position.name).name}, {terms}}}}}"
+    )
 
 
 def _find_jobs(content: Mapping[str, Any], problems: Problems) -> list[RawJob]:

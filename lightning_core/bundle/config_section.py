@@ -65,17 +65,19 @@ def _read_config_file(
         require("yaml")
         from lightning_core.bundle.yaml_loader import load_yaml
 
-        content, inner = load_yaml(folder / path, "file is empty; expected a LightningCLI config")
+        content, inner = load_yaml(folder / path, "file is empty; expected a LightningCLI config", quoting=False)
     except BundleError as error:
         problems.messages.extend(error.problems)
         return None
-    problems.messages.extend(inner.messages)
-    problems = problems.within(inner.position)
+    at = problems.within(inner.position)
     if isinstance(content, Mapping) and "fit" in content:  # as for `main.py --config x.yaml fit`
-        content, problems = content["fit"], problems.at("fit")
-    if not isinstance(content, Mapping):
-        problems.add(f"expected a LightningCLI config, a mapping with model, got {content!r}")
+        content, at = content["fit"], at.at("fit")
+    if not isinstance(content, Mapping) or not content.keys() & set(CONFIG_KEYS):
+        # Any file may be named here, and errors go into logs: nothing is quoted of one that is not a config.
+        at.add(f"not a LightningCLI config: expected a mapping with model, found none of {', '.join(CONFIG_KEYS)}")
         return None
+    problems.messages.extend(inner.messages)
+    problems = at
     problems.check_keys(content, CONFIG_KEYS)
     return {key: content[key] for key in CONFIG_KEYS if key in content}, problems
 

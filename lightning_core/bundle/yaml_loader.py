@@ -29,6 +29,9 @@ _MERGE = "tag:yaml.org,2002:merge"
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _DATE, _TEXT = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:str"
 
+# What PyYAML's messages and ours quote of a file: not the names of YAML's own tokens, nor single characters.
+_QUOTES = re.compile(r" (\*\S+|'(?!<)[^']{2,}')")
+
 
 class _StrictLoader(yaml.SafeLoader):
     """Loader of safe YAML that reports surprises: duplicate keys, of which the last would win, 12:30 as 750, 010 as 8.
@@ -124,12 +127,14 @@ def _refused(message: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=message, problem_mark=event.start_mark)
 
 
-def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Problems]:
+def load_yaml(path: Path, empty: str = "file is empty", *, quoting: bool = True) -> tuple[Any, Problems]:
     """Read a YAML file.
 
     Args:
         path: Path of the file.
         empty: Message for an empty file.
+        quoting: Whether the error for a file that cannot be parsed may quote it; a file that is no YAML of ours may
+            hold anything.
 
     Returns:
         The content, and a collector with the problems found so far.
@@ -149,7 +154,10 @@ def load_yaml(path: Path, empty: str = "file is empty") -> tuple[Any, Problems]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise BundleError([*problems, Position(where).problem(error.problem or str(error))]) from None
+        message = error.problem or "cannot be parsed"
+        if not quoting:
+            raise BundleError([Position(where).problem(_QUOTES.sub("", message))]) from None
+        raise BundleError([*problems, Position(where).problem(message)]) from None
     except yaml.reader.ReaderError as error:  # a character that YAML does not allow
         line, column = text.count("\n", 0, error.position), error.position - text.rfind("\n", 0, error.position)
         message = f"{error.reason}, got {chr(error.character)!r}"

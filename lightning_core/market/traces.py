@@ -103,7 +103,7 @@ def read_intervals(
         raise ValueError(f"{path}: must have at least one interval, got none")
     counts = _column(path, rows, COUNTS)
     if counts is None:
-        raise ValueError(f"{path}: must have a column {' or '.join(COUNTS)}, got {', '.join(rows[0])}")
+        raise ValueError(f"{path}: must have a column {' or '.join(COUNTS)}")
     prices = _column(path, rows, PRICES)
     lowest, highest = _whole(path, counts), _prices(path, prices, price, len(rows))
     hours = _column(path, rows, ("hour",))

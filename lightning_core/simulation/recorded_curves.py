@@ -179,7 +179,7 @@ def read_recording(path: Path) -> tuple[FloatArray, FloatArray]:
         raise ValueError(f"{path}: cannot be read: {error}") from None
     header = lines[0].strip() if lines else ""
     if header.split(",") != HEADER:
-        raise ValueError(f"{path}:1: the header must be step,loss, got {header[:80]!r}")
+        raise ValueError(f"{path}:1: not a recording: its first line must be step,loss")
     try:
         rows = np.array([line.split(",") for line in lines[1:]], dtype=np.float64).reshape(-1, 2)
     except ValueError:

@@ -43,7 +43,7 @@ def check_archive(file: IO[bytes], *, content: bool = False) -> None:
         file.seek(max(size - _END_BYTES, 0))
         if not file.read().startswith(b"PK\x05\x06"):
             raise CorruptCheckpointError(f"truncated ({size:,} bytes): its end is missing")
-        with zipfile.ZipFile(limited := _Limited(file)) as archive:  # type: ignore[type-var]  # it reads and seeks
+        with zipfile.ZipFile(limited := _Limited(file)) as archive:
             limited.opened = True
             _check_entries(archive, size)
             if content and (damaged := archive.testzip()):

@@ -290,7 +290,7 @@ FROM_FILES = {
     ),
     "config scalar": Row(
         "jobs: {a: {config: a.yaml, deadline: 9s, target: {loss: 1}}}",
-        ["a.yaml: expected a LightningCLI config, a mapping with model, got 'x'"],
+        ["a.yaml: not a LightningCLI config: expected a mapping with model, found none of model, data, "],
         {"a.yaml": "x"},
     ),
     "config empty": Row(

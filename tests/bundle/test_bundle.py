@@ -18,7 +18,9 @@ from lightning_core.bundle.settings_section import parse_policy
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.market.traces import read_intervals
 from lightning_core.run.differences import differences
+from lightning_core.simulation.recorded_curves import read_recording
 
 MODEL = {"class_path": "tests.tiny.Line"}
 
@@ -302,3 +304,74 @@ def test_a_resumed_run_keeps_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "jobs.b: new",
     ]
     assert [spec.job.deadline for spec in now.jobs] == [36 * 3600.0, 2 * 3600.0]  # from when each was submitted
+
+
+SECRET = "SECRET"
+FOREIGN = {
+    "shadow": "root:$6$SECRET:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",
+    "a key": "-----BEGIN KEY-----\nSECRET\nSECRET\n",
+    "a word": "SECRET\n",
+    "an ini file": "[default]\nsecret = SECRET\n",
+    "a mapping": "PASSWORD: SECRET\nTOKEN: 12:30SECRET\n12:30: SECRET\n",
+    "a list": "- SECRET\n- !SECRET x\n",
+    "an alias": "*SECRET\n",
+    "an anchor": "a: &SECRET 1\nb: &SECRET 2\n",
+    "a tag": "%TAG !SECRET! tag:x\n--- !SECRET!y z\n",
+    "a number": "0x_: SECRET\nSECRET: 012345670\nSECRET: 1\n",
+    "a curly brace": "{SECRET\n",
+    "JSON": '{"SECRET": "SECRET"}',
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("linked", [False, True])
+def test_nothing_is_quoted_of_a_file_that_is_no_config(tmp_path: Path, kind: str, linked: bool) -> None:
+    """A bundle may name any file that its reader can read, and its errors go into logs."""
+    (tmp_path / "elsewhere").write_text(FOREIGN[kind])
+    if linked:
+        (tmp_path / "x.yaml").symlink_to(tmp_path / "elsewhere")
+    name = "x.yaml" if linked else "elsewhere"
+    (tmp_path / "bundle.yaml").write_text(
+        f"jobs:\n  a:\n    config: {name}\n    deadline: 1m\n    target: {{batches: 3}}\n"
+    )
+    with pytest.raises(BundleError) as caught:
+        Bundle.from_file(tmp_path / "bundle.yaml")
+    [problem] = caught.value.problems
+    assert "SECRET" not in problem
+    assert "PASSWORD" not in problem
+    assert problem.startswith(str(tmp_path / name))
+
+
+def test_nothing_is_quoted_of_a_file_that_is_no_recording(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere"
+    path.write_text("root:$6$SECRET:19000:0:99999:7:::\nSECRET,SECRET\n")
+    for read in (read_recording, read_intervals):
+        with pytest.raises(ValueError, match=str(path)) as caught:
+            read(path)
+        assert "SECRET" not in str(caught.value)
+
+
+def test_a_config_is_quoted_where_it_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("modle: mine.Cnn\ntrainer: {max_epochs: 12:30}\n")
+    (tmp_path / "bundle.yaml").write_text(
+        "jobs:\n  a:\n    config: x.yaml\n    deadline: 1m\n    target: {batches: 3}\n"
+    )
+    with pytest.raises(BundleError) as caught:
+        Bundle.from_file(tmp_path / "bundle.yaml")
+    said = str(caught.value)
+    assert "x.yaml:1:1: modle: unknown key 'modle'; did you mean 'model'?" in said
+    assert "x.yaml:2:23: YAML reads 12:30 as 750" in said
+
+
+def test_a_config_in_place_of_a_bundle_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "cnn.yaml").write_text(
+        "seed_everything: 1\ntrainer: {max_epochs: 3}\nmodel: {class_path: mine.Cnn}\ndata: {class_path: mine.Data}\n"
+        "optimizer: {class_path: torch.optim.SGD}\n"
+    )
+    with pytest.raises(BundleError) as caught:
+        Bundle.from_file(tmp_path / "cnn.yaml")
+    assert caught.value.problems == [
+        f"{tmp_path / 'cnn.yaml'}: this looks like a LightningCLI config (keys data, model, optimizer, "
+        "seed_everything, trainer); a bundle names it, under jobs: {NAME: {config: cnn.yaml, deadline: 1h30m, "
+        "target: {loss: 0.35}}}"
+    ]
