@@ -20,7 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
@@ -171,6 +178,8 @@ def classify_exit(error: RayError) -> tuple[ExitCause, str]:
         return ExitCause.PREEMPTED, "its node was preempted"
     if isinstance(error, OutOfMemoryError):  # Ray kills the process that uses most memory
         return ExitCause.LOST, f"{OOM}: its node ran out of memory, and Ray killed the worker's process"
+    if isinstance(error, RayTaskError):  # a worker reports what its job raises: it cannot train any
+        return ExitCause.BROKEN, str(error)
     return ExitCause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
 
 

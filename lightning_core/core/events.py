@@ -33,6 +33,9 @@ class ExitCause(StrEnum):
     """It cannot be built from its config; it never restarts."""
     LOST = "lost"
     """Its process or node died, hung or lost its connection, or a rank failed; it restarts as ``restarts`` allows."""
+    BROKEN = "broken"
+    """Its worker can train no job, for example because this package cannot be imported there; it restarts a few times.
+    """
     PREEMPTED = "preempted"
     """Its node was preempted; it restarts, and this counts against no limit."""
 

@@ -134,6 +134,8 @@ def exit_words(event: WorkerExited) -> str:
             return f"its code raised {last or 'an error'}"
         case ExitCause.UNUSABLE:
             return f"it cannot be built: {last}"
+        case ExitCause.BROKEN:
+            return f"its worker can train no job: {last}"
         case ExitCause.PREEMPTED:
             return "its node was preempted" + (f": {last}" if last else "")
         case _:

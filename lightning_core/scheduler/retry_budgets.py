@@ -23,14 +23,19 @@ from lightning_core.scheduler.table import JobTable
 # Seconds before a job restarts after a fault: doubled with each fault that follows without a calm period, up to the
 # maximum, and lengthened by up to this fraction, so that jobs that failed together do not restart together.
 FIRST_DELAY, MAX_DELAY, JITTER = 1.0, 60.0, 0.25
-# Launches in a row of one job that may time out.
+# Launches in a row of one job that may time out; and workers in a row that can train no job.
 MAX_LAUNCH_TIMEOUTS = 5
 # Busy seconds after which the next fault counts as the first one again: its cause is probably another.
 CALM_PERIOD = 60.0
 # Seconds after a failed resize before the job is resized again.
 RESIZE_COOLDOWN = 60.0
 SHA256 = re.compile("[0-9a-f]{64}")
-FAULT_CODES = {ExitCause.LOST: "worker_lost", ExitCause.RAISED: "raised", ExitCause.PREEMPTED: "preempted"}
+FAULT_CODES = {
+    ExitCause.LOST: "worker_lost",
+    ExitCause.RAISED: "raised",
+    ExitCause.BROKEN: "worker_lost",
+    ExitCause.PREEMPTED: "preempted",
+}
 
 
 def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> bool:
@@ -92,7 +97,8 @@ def _resize_failed(table: JobTable, row: int, now: float) -> None:
 
 def _count_fault(table: JobTable, row: int, cause: ExitCause) -> int:
     """Count a fault; return how often the job has had it. A preemption does not count: 0."""
-    column = {ExitCause.LOST: table.losses, ExitCause.RAISED: table.errors}.get(cause)
+    columns = {ExitCause.LOST: table.losses, ExitCause.RAISED: table.errors, ExitCause.BROKEN: table.launch_timeouts}
+    column = columns.get(cause)
     if column is None:
         return 0 if cause is ExitCause.PREEMPTED else 1
     column[row] += 1
@@ -151,7 +157,13 @@ def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:
         >>> final(ExitCause.RAISED, job, 1, "ValueError: no"), str(final(ExitCause.RAISED, job, 2, "ValueError: no"))
         (None, 'ValueError: no; retry limit reached (1)')
     """
-    budget = {ExitCause.RAISED: job.retries, ExitCause.LOST: job.restarts, ExitCause.PREEMPTED: None}.get(cause, 0)
+    budgets = {
+        ExitCause.RAISED: job.retries,
+        ExitCause.LOST: job.restarts,
+        ExitCause.BROKEN: MAX_LAUNCH_TIMEOUTS - 1,  # each restart is a launch
+        ExitCause.PREEMPTED: None,
+    }
+    budget = budgets.get(cause, 0)
     if budget is None or times <= budget:
         return None
     if not budget:

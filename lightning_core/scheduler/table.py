@@ -57,7 +57,7 @@ class JobTable:
     losses: IntArray  # workers lost
     errors: IntArray  # exceptions raised by its own code
     in_a_row: IntArray  # faults without a calm period between them
-    launch_timeouts: IntArray  # launches that timed out since a worker last reported
+    launch_timeouts: IntArray  # launches in vain since a worker last reported
     lost_batches: IntArray  # batches that had to be repeated
     last_report: IntArray
     obeys: BoolArray  # whether its worker has reported under its newest grant, or there is no worker

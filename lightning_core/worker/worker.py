@@ -106,6 +106,14 @@ class Worker:
 
     def _train(self, assignment: Assignment) -> WorkerExited:
         """Train a job until it ends or is released; never raises."""
+        try:
+            return self._train_here(assignment)
+        except ImportError as error:  # of what every training needs: this node's installation is another
+            return WorkerExited(assignment.job, assignment.incarnation, ExitCause.BROKEN, story(error))
+        except Exception as error:  # outside the training, such as a disk error
+            return WorkerExited(assignment.job, assignment.incarnation, ExitCause.LOST, story(error))
+
+    def _train_here(self, assignment: Assignment) -> WorkerExited:
         from lightning_core.callbacks.launched import LaunchedCallback
         from lightning_core.node.arbiter_client import ArbiterClient
         from lightning_core.node.device_cores import cores_of
@@ -132,8 +140,6 @@ class Worker:
                     keep_best=home if assignment.keep_best else False,
                 )
                 return fit(assignment, callback)
-        except Exception as error:  # outside the training, such as a disk error
-            return WorkerExited(assignment.job, assignment.incarnation, ExitCause.LOST, story(error))
         finally:
             device_lock.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import torch
 
 from lightning_core.bundle.lightning_config import build
 from lightning_core.core.events import ExitCause
+from lightning_core.core.targets import BatchTarget
+from lightning_core.worker.assignment import Assignment
 from lightning_core.worker.exit_causes import cause_of, origin, story
+from lightning_core.worker.worker import Worker
 from tests.tiny import Line
 
 DATA = {"class_path": "tests.tiny.Points", "init_args": {}}
@@ -86,6 +90,21 @@ def raised(error: BaseException, context: BaseException | None = None) -> BaseEx
             raise error  # noqa: B904
     except BaseException as caught:
         return caught
+
+
+@pytest.mark.promise("R10")
+def test_where_this_package_cannot_be_imported_no_job_can_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the worker's fault, which has a limit of its own, and not the job's."""
+    missing = "lightning_core.callbacks.launched"
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(Worker, "__init__", lambda self: vars(self).update(_arbiter=tmp_path / "none", _cores=1))
+    assignment = Assignment("a", 3, BatchTarget(1), {}, 10, "nobody", str(tmp_path), (), "cpu")
+    left = Worker()._train(assignment)  # type: ignore[call-arg]
+    assert (left.job, left.incarnation, left.cause) == ("a", 3, ExitCause.BROKEN)
+    assert left.detail.splitlines()[-1].startswith("ModuleNotFoundError: ")
+    assert missing in left.detail
 
 
 @pytest.mark.promise("R10", "R13", "F28", "F31")

@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError, RayError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from lightning_core.cluster import device_groups, launcher, monitor, pool_manager, worker_slots
 from lightning_core.cluster.device_groups import LOCATION_LABEL
@@ -455,6 +462,11 @@ def test_a_dead_rank_ends_its_own_job_only(three: Stage) -> None:
         (RayActorError(), ExitCause.LOST, "the worker's process died"),
         (ActorDiedError(), ExitCause.LOST, "the worker's process died"),
         (OutOfMemoryError("the node is low on memory"), ExitCause.LOST, "OOM: "),  # type: ignore[no-untyped-call]
+        (
+            RayTaskError("run", "No module named 'x'", ImportError("x"), "", 1, "::"),
+            ExitCause.BROKEN,
+            "No module named",
+        ),
         (RayError("something else"), ExitCause.LOST, "something else"),
     ],
 )

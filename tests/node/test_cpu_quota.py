@@ -23,11 +23,15 @@ import pytest
 from lightning_core.node import cgroups
 from lightning_core.node.cgroups import sweep
 from lightning_core.node.cpu_quota import Quota, open_quota
+from lightning_core.node.processes import started
+from tests.conftest import ROOT
 
 CGROUPS = Path("/sys/fs/cgroup")
-# Two processes that never rest; the second is forked at once, or when told to.
+# Two processes that never rest, each as long as the one that started it lives; the second is forked at once, or when
+# told to.
 BUSY = """
 import os, sys
+family = os.getppid(), os.getpid()
 if sys.argv[1] == "before":
     child = os.fork()
     if child:
@@ -36,7 +40,7 @@ else:
     print(0, flush=True)
     sys.stdin.readline()
     os.fork()
-while True:
+while os.getppid() in family:
     pass
 """
 OPENS = """
@@ -72,6 +76,15 @@ class Busy:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
+
+
+def test_what_never_rests_ends_with_whoever_started_it() -> None:
+    """A test run that is killed leaves no process that spins for ever."""
+    code = "import os; from tests.node.test_cpu_quota import Busy; b = Busy(); print(b.pid, b.child, flush=True)"
+    code += "; os._exit(1)"
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    wait_for(lambda: not any(started(int(pid)) for pid in told.split()))
+    assert len(told.split()) == 2
 
 
 @pytest.fixture(scope="module")

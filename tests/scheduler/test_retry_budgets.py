@@ -86,6 +86,8 @@ def test_a_lost_worker_resumes_from_its_checkpoint_after_a_pause(scheduler: Sche
         (ExitCause.RAISED, {}, 0),
         (ExitCause.RAISED, {"retries": 3}, 3),
         (ExitCause.UNUSABLE, {"retries": 3, "restarts": 3}, 0),
+        (ExitCause.BROKEN, {}, MAX_LAUNCH_TIMEOUTS - 1),
+        (ExitCause.BROKEN, {"retries": 9, "restarts": 0}, MAX_LAUNCH_TIMEOUTS - 1),
     ],
 )
 def test_each_kind_of_fault_has_a_budget_of_its_own(

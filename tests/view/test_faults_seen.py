@@ -130,6 +130,7 @@ def test_a_damaged_checkpoint_adds_to_the_cost() -> None:
         ),
         ({}, ExitCause.RAISED, "Traceback\nValueError: x", "its code raised ValueError: x", "not restarted"),
         ({}, ExitCause.UNUSABLE, "no module 'x'", "it cannot be built: no module 'x'", "not restarted"),
+        ({}, ExitCause.BROKEN, "no module 'x'", "its worker can train no job: no module 'x'", "resumes from batch 80"),
         ({"restarts": 0}, ExitCause.LOST, "", "its worker died", "not restarted"),
         (
             {"can": frozenset({Capability.TIME_SLICE, Capability.HOLD})}, ExitCause.LOST, DIED, DIED,
