@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from lightning_core.errors import LightningCoreError
 from lightning_core.storage.atomic_files import remove_unfinished
-from lightning_core.storage.checkpoint_archive import check_archive, is_archive
 from lightning_core.storage.generations import Generations, generation_paths
-from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, open_verified
+from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, check_archive, is_archive, open_verified
 from lightning_core.view.console_lines import logger
 
 from .async_writer import AsyncWriter, size_of, to_host

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.problems import BundleError, Problems
-from lightning_core.storage.checkpoint_archive import check_archive, is_archive
 from lightning_core.storage.generations import newest_valid
-from lightning_core.storage.manifests import CorruptCheckpointError, open_verified
+from lightning_core.storage.manifests import CorruptCheckpointError, check_archive, is_archive, open_verified
 from lightning_core.storage.private_files import private_folder
 
 # A run keeps the newest two checkpoints of each job while it writes a third.

@@ -25,7 +25,7 @@ from lightning_core.callbacks.checkpointing.checkpoint_io import CheckpointError
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.storage import checkpoint_archive
+from lightning_core.storage import manifests
 
 # ------------------------------------------------------------------------------------------ Python objects
 
@@ -187,7 +187,7 @@ def test_a_checkpoint_that_asks_for_memory_is_refused_unread(tmp_path: Path) -> 
 
 
 def test_a_checkpoint_with_too_many_entries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_archive, "MAX_LIST_BYTES", 200)
+    monkeypatch.setattr(manifests, "MAX_LIST_BYTES", 200)
     saved(tmp_path / "last.ckpt")
     [problem] = problems_of(tmp_path / "last.ckpt")
     assert re.search(r"last.ckpt: its list of entries has [\d,]+ bytes, more than 200$", problem)

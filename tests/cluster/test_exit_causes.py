@@ -99,7 +99,7 @@ def test_where_this_package_cannot_be_imported_no_job_can_train(
     """It is the worker's fault, which has a limit of its own, and not the job's."""
     missing = "lightning_core.callbacks.launched"
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.setattr(Worker, "__init__", lambda self: vars(self).update(_arbiter=tmp_path / "none", _cores=1))
+    monkeypatch.setattr(Worker, "__init__", lambda self: None)
     assignment = Assignment("a", 3, BatchTarget(1), {}, 10, "nobody", str(tmp_path), (), "cpu")
     left = Worker()._train(assignment)  # type: ignore[call-arg]
     assert (left.job, left.incarnation, left.cause) == ("a", 3, ExitCause.BROKEN)
