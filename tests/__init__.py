@@ -1,1 +1,1 @@
-"""Tests: table in, list out; the test holds the clock; real Ray, Lightning and training where that is the point."""
+"""Tests: tables in, lists out; the test holds the clock; real Ray, Lightning and training where they are the point."""

@@ -74,13 +74,13 @@ def no_pool_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the tests from joining the pool of the user who runs them."""
     for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
         del os.environ[name]
-    os.environ["LIGHTNING_CORE_HOME"] = str(tmp_path_factory.mktemp("nobody"))
+    os.environ["LIGHTNING_CORE_HOME"] = str(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A Ray with more logical devices than any pool of the tests needs."""
-    # Without one in the environment, Ray writes a token into the home of whoever runs the tests.
+    # Without one in the environment, Ray writes a token into the home of the user who runs the tests.
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     import ray
 

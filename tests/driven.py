@@ -1,4 +1,4 @@
-"""A pool in virtual time whose losses fall by power laws: it writes the journals that views are tested with."""
+"""A pool in virtual time whose losses follow power laws: it writes the journals with which views are tested."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journal import Journal
 
 EVERY = 10
-# Names that a page, a terminal or a formula could stumble over.
+# Names that a page, a terminal or a formula could interpret.
 HOSTILE = ("<script>alert(1)</script>", '"onload="x', "</title></script>", r"$\foo$", "a\x1b[2Jb", "&lt;", "x\u202ey")
 
 
 @dataclass
 class Curve:
-    """A falling number ``scale * batches ** -slope``, with noise, at so many batches a second."""
+    """A falling loss ``scale * batches ** -slope`` with noise, and its throughput."""
 
     scale: float = 3.0
     slope: float = 0.4
-    speed: float = 50.0
+    throughput: float = 50.0
     crash_after: int | None = None
 
 
@@ -59,19 +59,19 @@ def drive(
     events: Mapping[float, Event] | None = None,
     seed: int = 0,
 ) -> Scheduler:
-    """Writes a journal.
+    """Write a journal.
 
     Args:
-        path: of the journal, which is created.
-        settings: of the scheduler.
-        jobs: what is submitted when.
-        seconds: how long it goes on.
-        step: between two reports of a job.
-        events: what else happens, and when.
-        seed: of the noise.
+        path: Path of the new journal.
+        settings: Settings of the scheduler.
+        jobs: Jobs with their curves, by the time of their submission.
+        seconds: Length of the run.
+        step: Seconds between two reports of a job.
+        events: Other events, by their time.
+        seed: Seed of the noise.
 
     Returns:
-        The scheduler as it is at the end.
+        The scheduler at the end of the run.
     """
     draw = np.random.default_rng(seed)
     scheduler = Scheduler(settings)
@@ -122,7 +122,7 @@ def drive(
                 if worker.over or not (worker.share and worker.devices):
                     continue
                 done = int(worker.batches)
-                worker.batches += worker.curve.speed * worker.share * step
+                worker.batches += worker.curve.throughput * worker.share * step
                 worker.busy += worker.share * step
                 worker.number += 1
                 if worker.curve.crash_after is not None and worker.batches > worker.curve.crash_after:
@@ -143,14 +143,14 @@ def drive(
     return scheduler
 
 
-def lived(path: Path) -> Scheduler:
-    """Two devices, six jobs: one crashes, one is steered and cancelled, one name is used twice."""
+def drive_sample(path: Path) -> Scheduler:
+    """Write the journal of six jobs on two devices: one crashes, one is steered and cancelled, one name is reused."""
     jobs = {
         0.0: [
             (Job("cnn", 60.0, LossTarget("loss", 0.4)), Curve(3.0, 0.4, 30.0)),
             (Job("acc", 90.0, LossTarget("val_acc", at_least=0.7)), Curve(1.0, 0.25, 20.0)),
-            (Job("known", 70.0, BatchTarget(300)), Curve(speed=30.0)),
-            (Job("bad", 80.0, LossTarget("loss", 0.01)), Curve(speed=60.0, crash_after=200)),
+            (Job("known", 70.0, BatchTarget(300)), Curve(throughput=30.0)),
+            (Job("bad", 80.0, LossTarget("loss", 0.01)), Curve(throughput=60.0, crash_after=200)),
         ],
         30.0: [(Job("steered", 40.0, LossTarget("loss", 0.05)), Curve(3.0, 0.3, 30.0))],
         60.0: [(Job("cnn", 60.0, LossTarget("loss", 0.5)), Curve(3.0, 0.4, 30.0))],

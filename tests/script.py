@@ -1,4 +1,4 @@
-"""A person's training script: nothing in it knows of pools, except one callback.
+"""A user's training script, which knows of pools only by its callback.
 
 ``python -m tests.script NAME DEADLINE BATCHES [MILLISECONDS]``
 """
@@ -17,7 +17,7 @@ from tests.tiny import QUIET, Batch, Line, Points
 
 
 class Busy(Line):
-    """Keeps its core busy for so many milliseconds a batch, asleep never."""
+    """Keeps its core busy for some milliseconds a batch, without sleeping."""
 
     def __init__(self, milliseconds: float = 4.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A pool behind its door, without Ray."""
+"""A pool's server without Ray."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_core.server.sessions import PROCESS_EXITED
 
 
 class Pool:
-    """A scheduler behind its door, in a thread with a loop of its own; no Ray."""
+    """A scheduler with its server, in a thread with its own event loop; no Ray."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         self.folder = folder
@@ -24,9 +24,9 @@ class Pool:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
-        self.actor = self._made()
+        self.actor = self._make_actor()
 
-    def _made(self) -> SchedulerActor:
+    def _make_actor(self) -> SchedulerActor:
         actor = SchedulerActor({"policy": "uniform"}, str(self.folder), str(self.path))
         self.do(actor.pid())
         self.do(actor.register_devices([("cpu0", "/turn")]))
@@ -36,18 +36,18 @@ class Pool:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
 
     def restart(self) -> None:
-        """As Ray does when the actor's process has died: what it had not written is lost, and nobody is connected."""
+        """Restart the actor as after the death of its process: unwritten state is lost, and no client is connected."""
         self.do(self.actor.close())
-        self.actor = self._made()
+        self.actor = self._make_actor()
 
-    def lives(self, name: str, incarnation: int = 1) -> bool:
-        """Whether this life of a job is the one that the pool knows, and has not ended."""
+    def is_current(self, name: str, incarnation: int = 1) -> bool:
+        """Return whether this is the job's current incarnation, and the job has not ended."""
         _, jobs = self.do(self.actor.status())
         job = [job for job in jobs if job.name == name][-1]
         return bool(job.state is not State.ENDED and job.incarnation == incarnation)
 
     def crashed(self, name: str) -> bool:
-        """Whether its process is known to be gone."""
+        """Return whether the job ended because its process exited."""
         _, jobs = self.do(self.actor.status())
         job = [job for job in jobs if job.name == name][-1]
         return bool(job.verdict is Verdict.CRASHED and job.detail == PROCESS_EXITED)

@@ -142,7 +142,7 @@ def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) ->
 
 
 def test_a_share_of_a_gpu_is_kept_by_pausing() -> None:
-    """Nobody else is there, and still it uses no more than it was granted."""
+    """Even without other jobs it uses no more than its grant."""
     script = Script(Grant("job", 1, 0.4, (0,), Reason("on_ramp", (0.4, 60.0)), True))
     core = LaunchedCallback("job", BatchTarget(10**9), client=script, devices=(0,), growth=0.0)
     began = time.monotonic()

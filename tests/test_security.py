@@ -328,7 +328,7 @@ def test_new_files_are_readable_by_the_user_only(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir(mode=0o755)
     private_folder(given)
-    assert mode(given) == 0o755  # whoever made it knows why
+    assert mode(given) == 0o755  # its mode was chosen by the user
 
 
 @pytest.mark.promise("S2")

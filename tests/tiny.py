@@ -1,4 +1,4 @@
-"""Trainings of a few milliseconds, real all the same."""
+"""Real trainings of a few milliseconds."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class PlacedLoader:
 
     def __len__(self) -> int:
         if not self.sized:
-            raise TypeError("nobody knows")
+            raise TypeError("unknown length")
         return self.batches
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Bundles drawn from recordings, their ceiling, and who is counted how."""
+"""Bundles drawn from recordings, their upper bounds, and the statistics of the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pool() -> list[Recording]:
 
 
 def best_by_trying(work: FloatArray, deadline: FloatArray) -> int:
-    """Every set of jobs, by deadline: the largest that ends in time."""
+    """Return the size of the largest set of jobs that ends in time, by trying every set."""
     order = np.argsort(deadline)
     for size in range(len(work), 0, -1):
         for chosen in combinations(order.tolist(), size):

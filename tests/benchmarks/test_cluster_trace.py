@@ -1,4 +1,4 @@
-"""The benchmark on a cluster: traces as they are read, what can be met at all, and the others' policies."""
+"""The benchmark on a cluster trace: reading traces, upper bounds, and the published policies."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_spare_devices_go_where_they_save_the_most_time() -> None:
     [
         ([50, 50], False, [0.5, 0.5]),
         ([20, 50], False, [0.2, 0.5]),
-        ([80, 300], False, [0.8, 0.0]),  # whoever cannot make it has no claim
+        ([80, 300], False, [0.8, 0.0]),  # an infeasible job has no claim
         ([80, 80], False, [0.0, 0.0]),  # not all can be kept: none is asked for
         ([80, 40], True, [0.6, 0.2]),  # as little is missing as can be
     ],

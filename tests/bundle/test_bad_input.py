@@ -1,4 +1,4 @@
-"""Bad input: the words, the exit code, and that nothing has started; in the order a person meets them."""
+"""Bad input: messages and exit codes, and that nothing starts; in the order in which users meet them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Model(pl.LightningModule):
 
 
 class Row(NamedTuple):
-    """A file ``b.yaml`` (None: there is none), files beside it, and what is said, one regular expression a problem."""
+    """A file ``b.yaml`` (None: no file), files beside it, and the expected problems, one regular expression each."""
 
     text: str | bytes | None
     words: list[str]
@@ -609,7 +609,7 @@ FROM_CLASSES = {
 
 CHILD = """
 import contextlib, io, json, os, sys
-sys.modules["lightning_core.cluster.cluster"] = None  # whoever gets so far as to start something fails
+sys.modules["lightning_core.cluster.cluster"] = None  # code that gets as far as starting something fails
 from lightning_core.cli.main import main
 results = {}
 for name in sorted(os.listdir(sys.argv[1])):
@@ -628,7 +628,7 @@ print(json.dumps(results))
 
 
 def answers(rows: Mapping[str, Row], folder: Path) -> dict[str, list[Any]]:
-    """Exit code, words, files made and modules imported so far, of each row; all in one process."""
+    """Return exit code, messages, new files and imported modules of each row, all run in one process."""
     for number, row in enumerate(rows.values()):
         place = folder / f"{number:03}"
         place.mkdir()

@@ -1,4 +1,4 @@
-"""Bundle files: what is read, written again, and compared. What is wrong with them: test_bad_input.py."""
+"""Bundle files: reading, writing and comparing them. Wrong ones are tested in test_bad_input.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bundle(**jobs: Any) -> dict[str, Any]:
 
 
 def again(read: Bundle, folder: Path) -> Bundle:
-    """Written to a file and read from it."""
+    """Return a bundle that was written to a file and read again."""
     (folder / "again.yaml").write_text(yaml.safe_dump(read.to_dict(), sort_keys=False))
     return Bundle.from_file(folder / "again.yaml")
 
@@ -258,7 +258,7 @@ TEN = datetime(2026, 11, 23, 10, 0)
 
 
 def at_ten(monkeypatch: pytest.MonkeyPatch, now: datetime = TEN) -> None:
-    """The clock of whoever reads a bundle."""
+    """Set the clock that is used while a bundle is read."""
 
     class Clock(datetime):
         @classmethod

@@ -1,4 +1,4 @@
-"""Class paths: refused by what they are, without an import; imported and looked at, without building anything."""
+"""Class paths: refused by name without an import, or imported and inspected without building anything."""
 
 from __future__ import annotations
 

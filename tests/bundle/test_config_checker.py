@@ -1,4 +1,4 @@
-"""The process of a pool that checks configs: it says what a check on the spot says, and no request touches the next."""
+"""The pool's config checker: it agrees with a check in the same process, and requests do not affect each other."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ def test_the_checker_ends_with_the_process_that_started_it() -> None:
             subprocess.run([sys.executable, "-c", code, str(path)], stdout=file, timeout=60, check=True)
         until = time.monotonic() + 60
         while Path(f"/proc/{note.read_text().strip()}/cmdline").exists():
-            assert time.monotonic() < until, "it lives on"
+            assert time.monotonic() < until, "it is still running"
             time.sleep(0.1)

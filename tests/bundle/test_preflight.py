@@ -1,4 +1,4 @@
-"""What is found out before anything starts of Python objects, checkpoints and this machine."""
+"""Checks of Python objects, checkpoints and this machine before anything starts."""
 
 from __future__ import annotations
 

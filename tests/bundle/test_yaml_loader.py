@@ -1,4 +1,4 @@
-"""One loader for all YAML: what it refuses and where, how little work it does before, and that no other one reads."""
+"""The only YAML loader: what it refuses and where, how little work that takes, and that no other loader is used."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_random_text_is_read_or_refused(tmp_path: Path) -> None:
         content, found = read(tmp_path, text)  # nothing else is raised
         assert all(problem[0] == ":" for problem in found)
         refused += content is None
-    assert 120 < refused < 560  # the texts are neither all sound nor all broken
+    assert 120 < refused < 560  # the texts are neither all valid nor all invalid
 
 
 # ------------------------------------------------------------------------------------------------ how much work
@@ -113,7 +113,7 @@ def test_random_text_is_read_or_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Nodes that the loader has taken in, file by file."""
+    """Number of nodes that the loader has constructed, by file."""
     done: list[int] = []
     dispose = yaml_loader._StrictLoader.dispose
 
@@ -226,7 +226,7 @@ def problems(given: dict[str, Any], allow: list[str] | None = None) -> list[str]
 
 @pytest.fixture
 def read_elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is read as YAML or JSON by another door than ours."""
+    """Texts that are read as YAML or JSON by another loader."""
     read: list[str] = []
 
     def noted(reader: Callable[..., Any]) -> Callable[..., Any]:

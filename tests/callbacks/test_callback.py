@@ -47,7 +47,7 @@ class Script:
 
     def report(self, report: Report) -> Directive | None:
         if self.away:
-            raise ConnectionError("nobody here")
+            raise ConnectionError("no server")
         self.reports.append(report)
         return self._newer(report.version)
 
@@ -62,7 +62,7 @@ class Script:
         return None
 
     def left(self, event: WorkerExited) -> None:
-        """Nobody asks."""
+        """Ignore the event."""
 
     def close(self) -> None:
         """Nothing to put away."""
@@ -349,7 +349,7 @@ def test_on_a_gpu_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_no_hook_synchronises_the_device() -> None:
-    """What reads a value off the device, and so waits for it, is an error within the hooks of a batch."""
+    """Reading a value from the device, which waits for it, is an error within the hooks of a batch."""
     import torch
 
     callback = LaunchedCallback("job", LossTarget("loss", 1e-9), client=Script(grant(1, 1.0)), growth=0.0)
@@ -374,7 +374,7 @@ def test_on_a_gpu_no_hook_synchronises_the_device() -> None:
 
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
-    """The clock that callbacks look at."""
+    """Set the clock that callbacks read."""
     shown = [datetime(2026, 11, 22, 12)]
 
     class Clock(datetime):

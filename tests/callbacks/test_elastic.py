@@ -51,7 +51,7 @@ class World:
         self.ranks, self.micro_batches = ranks, micro_batches
 
     def each(self, work: Callable[[], Any]) -> list[Any]:
-        """What each rank gives."""
+        """Return the result of each rank."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(steps.MICRO_BATCHES, str(self.micro_batches))
             patch.setattr(loaders, "world_size", lambda: self.ranks)
@@ -62,7 +62,7 @@ class World:
             return answers
 
     def micro_batches_of(self, of_ranks: list[list[Slot]]) -> list[list[Slot]]:
-        """Step by step, the samples of each slot."""
+        """Return the samples of each micro-batch, step by step."""
         own = self.micro_batches // self.ranks
         batches = len(of_ranks[0])
         assert {len(of_rank) for of_rank in of_ranks} == {batches}
@@ -278,7 +278,7 @@ class Numbered(Dataset[tuple[torch.Tensor, ...]]):
     """Points by number.
 
     Args:
-        points: how many.
+        points: Number of points.
     """
 
     def __init__(self, points: int) -> None:
@@ -294,13 +294,13 @@ class Numbered(Dataset[tuple[torch.Tensor, ...]]):
 
 
 class Noted(pl.LightningModule):
-    """Writes down what it trains on, with which rate, and when it validates.
+    """Records its training samples, its learning rates, and when it validates.
 
     Args:
-        points: in its training data.
-        plain: whether its loader is a plain one.
-        estimates: whether it asks how long the training will be.
-        frequency: of its schedule by step.
+        points: Number of training samples.
+        plain: Whether its loader is a plain one.
+        estimates: Whether it asks for the length of the training.
+        frequency: Frequency of its schedule by step.
     """
 
     def __init__(self, points: int = 55, plain: bool = False, estimates: bool = False, frequency: int = 1) -> None:
@@ -368,13 +368,13 @@ class Chain:
     """A training with another number of ranks in each incarnation.
 
     Args:
-        lives: of each, how many ranks it has and after how many steps it leaves.
-        model: arguments of :class:`Noted`.
-        options: of the Trainer.
-        file: from which it comes back.
+        incarnations: Number of ranks of each incarnation, and the number of steps after which it leaves.
+        model: Arguments of :class:`Noted`.
+        options: Options of the Trainer.
+        file: File from which it resumes.
     """
 
-    lives: list[tuple[int, int | None]]
+    incarnations: list[tuple[int, int | None]]
     model: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     file: str = "last.ckpt"
@@ -385,23 +385,23 @@ class Chain:
         self._folder = folder
         self._gangs = [
             [Rank(number, of, port=port, micro_batches=self.micro_batches) for number in range(of)]
-            for of, port in ((of, free_port()) for of, _ in self.lives)
+            for of, port in ((of, free_port()) for of, _ in self.incarnations)
         ]
 
     def live(self, number: int) -> None:
-        """All lives of one rank."""
-        for life, (gang, (_, leave_after)) in enumerate(zip(self._gangs, self.lives, strict=True)):
-            begun = self._folder / f"{life}"
+        """Run all incarnations of one rank."""
+        for incarnation, (gang, (_, leave_after)) in enumerate(zip(self._gangs, self.incarnations, strict=True)):
+            begun = self._folder / f"{incarnation}"
             if number == 0:
                 begun.touch()
             if number < len(gang):
                 while not begun.exists():
                     time.sleep(0.002)
-                told = self._train(gang[number], life > 0, leave_after)
-                (self._folder / f"{life}-{number}.json").write_text(json.dumps(told))
+                told = self._train(gang[number], incarnation > 0, leave_after)
+                (self._folder / f"{incarnation}-{number}.json").write_text(json.dumps(told))
 
     def _train(self, rank: Rank, back: bool, leave_after: int | None) -> dict[str, Any]:
-        """One life on this rank; what is worth knowing of it."""
+        """Run one incarnation on this rank; return what it recorded."""
         pl.seed_everything(7, verbose=False)
         script = Script(grant(1, 1.0))
         with joined_ranks(rank):
@@ -426,23 +426,26 @@ class Chain:
             }  # fmt: skip
 
     def read(self) -> None:
-        """What was written down."""
+        """Read the records of all ranks."""
         self.told = [
-            [json.loads((self._folder / f"{life}-{rank.number}.json").read_text()) for rank in gang]
-            for life, gang in enumerate(self._gangs)
+            [json.loads((self._folder / f"{incarnation}-{rank.number}.json").read_text()) for rank in gang]
+            for incarnation, gang in enumerate(self._gangs)
         ]
-        self.left_at = [life[0]["steps"] for life in self.told if life[0]["left"]]
+        self.left_at = [ranks[0]["steps"] for ranks in self.told if ranks[0]["left"]]
         self.weights = torch.tensor(self.told[-1][0]["weights"], dtype=torch.float64)
 
     def all(self, key: str) -> list[Any]:
-        """Of all lives, as the first rank says."""
-        return [entry for life in self.told for entry in life[0][key]]
+        """Return the records of all incarnations, as the first rank made them."""
+        return [entry for ranks in self.told for entry in ranks[0][key]]
 
     def result(self) -> dict[str, Any]:
-        """What must not depend on how many devices there were when."""
-        # The samples of each slot, in the order of the slots: every rank trains every so many-th.
+        """Return what must not depend on the number of devices at any time."""
+        # The samples of each micro-batch, in order: every rank trains every n-th.
         trained = [
-            slot for life in self.told for ranks in zip(*(rank["seen"] for rank in life), strict=True) for slot in ranks
+            part
+            for records in self.told
+            for ranks in zip(*(rank["seen"] for rank in records), strict=True)
+            for part in ranks
         ]
         kept = {key: self.all(key) for key in ("rates", "validated", "epochs")}
         last = {key: self.told[-1][0][key] for key in ("steps", "counted", "batches")}
@@ -480,10 +483,10 @@ def in_processes(work: Callable[[int], object], number: int) -> None:
 RESIZED: list[tuple[int, int | None]] = [(1, 2), (2, 5), (3, 7), (1, 8), (3, None)]
 # As on three devices, which gather two batches each.
 TWO: dict[str, Any] = {"accumulate_grad_batches": 2}
-# Of what model and options, and when it validates.
+# Model, options and validation of each kind of training.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], list[int]]] = {
     "plain": ({}, {}, [5, 10, 15]),
-    "one left": ({"points": 51}, TWO, [4, 8, 12]),  # fewer than slots: no step of their own
+    "one left": ({"points": 51}, TWO, [4, 8, 12]),  # fewer than micro-batches in a step: no step of their own
     "often": ({}, {**TWO, "val_check_interval": 4}, [2, 4, 7, 9, 12, 14]),
     "parts": (
         {"frequency": 3, "estimates": True},
@@ -541,12 +544,12 @@ def test_with_another_loader_a_training_is_resized_between_epochs(chains: dict[s
     assert run.left_at == [5, 10]
     assert run.all("epochs") == [0, 1, 2, 3]
     assert run.all("validated") == [5, 10, 15, 20]
-    for life in run.told:
+    for records in run.told:
         seen = [
             index
-            for rank in life
+            for rank in records
             for step, indices in rank["seen"]
-            if step // 5 == life[0]["epochs"][0]
+            if step // 5 == records[0]["epochs"][0]
             for index in indices
         ]
         assert set(seen) == set(range(55))

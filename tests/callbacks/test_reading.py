@@ -1,4 +1,4 @@
-"""Which number is the loss: returned or logged, by batch, by evaluation or by epoch, good or bad."""
+"""Reading of losses and metrics: returned or logged, by batch, by evaluation or by epoch, finite or not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(model: Line, target: Target, launched: bool = True, **more: Any) -> tupl
 
 
 class Logging(Line):
-    """Logs what the test says, how it says."""
+    """Logs by a function of the test."""
 
     def __init__(self, log: Callable[[Logging, Any], None]) -> None:
         super().__init__()

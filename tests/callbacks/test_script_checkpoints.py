@@ -41,14 +41,14 @@ def callback(target: Target | None = None, **more: Any) -> CoreCallback:
 
 
 def saved(tmp_path: Path, target: Target | None = None, **more: Any) -> Path:
-    """The checkpoint of a script that trained three epochs of 16 batches, alone."""
+    """Return the checkpoint of a script that trained three epochs of 16 batches by itself."""
     trainer = fit(callback(target, pool="local"), Line(log="train_loss"), **{"max_epochs": 3, **more})
     trainer.save_checkpoint(tmp_path / "script.ckpt", weights_only=False)
     return tmp_path / "script.ckpt"
 
 
 def changed(path: Path, **entry: Any) -> Path:
-    """The same with another entry, or with parts of it changed."""
+    """Return a copy with another entry, or with parts of the entry changed."""
     checkpoint = torch.load(path, weights_only=True)
     checkpoint[KEY] = entry["whole"] if "whole" in entry else checkpoint[KEY] | entry
     torch.save(checkpoint, path)
@@ -56,7 +56,7 @@ def changed(path: Path, **entry: Any) -> Path:
 
 
 def aged(path: Path, seconds: float = AWAY) -> Path:
-    """The same after some time away."""
+    """Return a copy that was saved some seconds earlier."""
     entry = torch.load(path, weights_only=True)[KEY]
     return changed(path, began_at=entry["began_at"] - seconds, ends_at=entry["ends_at"] - seconds)
 

@@ -1,4 +1,4 @@
-"""A job never has more than its share of the device: by the kernel where possible, else by pausing."""
+"""A job never uses more than its share of the device: by a limit of the kernel where possible, otherwise by pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typing mistakes on the command line: each is told in a line with the rule, the value and the word that was meant.
+"""Typing mistakes on the command line: each is an error of one line with the rule, the value and the intended word.
 
 None of them starts anything, writes anything, or ends in a traceback.
 """

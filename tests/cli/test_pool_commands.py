@@ -25,7 +25,7 @@ def scheduler() -> Iterator[Scheduler]:
     made = Scheduler(Settings(policy="edf"))
     yield made
     made.check()
-    for status in made.status():  # whoever looks can read it, over any wire
+    for status in made.status():  # every status can be encoded
         assert str(status.reason) + str(status.grant_reason)
         assert status_from_dict(json.loads(json.dumps(status_to_dict(status)))) == status
 
@@ -34,8 +34,8 @@ def job(name: str, deadline: float = 100.0, n: int = 100, **more: object) -> Job
     return Job(name, deadline, BatchTarget(n), **more)  # type: ignore[arg-type]
 
 
-def report(name: str, number: int, batches: int = 0, busy: float = 0.0, life: int = 1, **more: object) -> Report:
-    return Report(name, life, number, 99, batches, busy, **more)  # type: ignore[arg-type]
+def report(name: str, number: int, batches: int = 0, busy: float = 0.0, incarnation: int = 1, **more: object) -> Report:
+    return Report(name, incarnation, number, 99, batches, busy, **more)  # type: ignore[arg-type]
 
 
 def cells(losses: list[float], every: int = 10, first: int = 1) -> tuple[Cell, ...]:
@@ -260,12 +260,12 @@ def test_a_released_job_resumes_as_another_incarnation(scheduler: Scheduler) -> 
     scheduler.handle(report("a", 1, 40, 4.0, rejected=2), 4.0)
     assert (
         directives(scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)) == []
-    )  # the same grant, another life
+    )  # the same grant, another incarnation
     assert scheduler.placements() == [Placement("a", 2, (0,))]
     [old] = scheduler.handle(report("a", 2, 90, 9.0), 6.0)
     assert str(old.reason) == "another incarnation of this job is running"
     assert scheduler.handle(WorkerExited("a", 1, ExitCause.RAISED), 6.0) == []
-    scheduler.handle(report("a", 1, 45, 0.5, life=2, batches_at_start=40, rejected=1), 7.0)
+    scheduler.handle(report("a", 1, 45, 0.5, incarnation=2, batches_at_start=40, rejected=1), 7.0)
     status = scheduler.status()[0]
     assert (status.batches, status.busy, status.incarnation, status.rejected) == (45, 4.5, 2, 3)
     assert status.throughput == pytest.approx(10.0)
@@ -275,11 +275,11 @@ def test_batches_that_were_not_saved_are_repeated(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((Job("a", 100.0, LossTarget("loss", 0.01)),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, cells=cells([4.0, 3.0, 2.0, 1.0])), 4.0)
     scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)
-    scheduler.handle(report("a", 1, 21, 0.1, life=2, batches_at_start=20), 6.0)
+    scheduler.handle(report("a", 1, 21, 0.1, incarnation=2, batches_at_start=20), 6.0)
     assert scheduler.status()[0].batches == 21
     # Numbered anew; the cells at 30 and 40 batches are known, the one at 50 is not.
     again = (Cell(1, 30, 9.0), Cell(2, 40, 9.0), Cell(3, 50, 0.5))
-    scheduler.handle(report("a", 2, 50, 3.0, life=2, batches_at_start=20, cells=again), 7.0)
+    scheduler.handle(report("a", 2, 50, 3.0, incarnation=2, batches_at_start=20, cells=again), 7.0)
     status = scheduler.status()[0]
     assert (status.batches, status.cells, status.busy) == (50, 5, 7.0)
     assert status.loss == pytest.approx((4 + 3 + 2 + 1 + 0.5) / 5)
@@ -332,7 +332,7 @@ def test_a_name_whose_job_has_ended_may_be_used_again(scheduler: Scheduler) -> N
     assert scheduler.incarnation("a") == 2
     [stale] = scheduler.handle(report("a", 9, 100), 3.0)
     assert str(stale.reason) == "another incarnation of this job is running"
-    [answer] = directives(scheduler.handle(report("a", 1, 7, 1.0, life=2), 4.0))[:1]
+    [answer] = directives(scheduler.handle(report("a", 1, 7, 1.0, incarnation=2), 4.0))[:1]
     assert isinstance(answer, End)
     assert answer.verdict is Verdict.MET
     assert [(s.name, s.verdict) for s in scheduler.status()] == [

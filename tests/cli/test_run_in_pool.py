@@ -201,10 +201,10 @@ def test_after_ctrl_c_the_jobs_continue_and_resume_follows_them(
     assert f"follow them again with: lightning-core run --resume {run_dir}" in left.out
     assert "1 of 2 met" in left.out
     assert json.loads((run_dir / "summary.json").read_text())["jobs"]["long"]["verdict"] is None
-    assert pool.lives("long")
+    assert pool.is_current("long")
     pool.do(pool.actor.event(Report("long", 1, 1, 0, 3, 0.5)))
     assert "3 / 5 batches" not in left.out
-    said = Said(capsys, "report", "runs/one")  # as of now, though nobody follows
+    said = Said(capsys, "report", "runs/one")  # as of now, although no command follows the run
     assert said.code == 0
     with Journal.open(run_dir / "journal.db", read_only=True) as journal:
         assert History.read(journal).of("long").progress[-1].batches == 3
@@ -347,7 +347,7 @@ def test_a_run_is_resumed_by_run_and_a_job_by_resume(
     said = Said(capsys, "run", "--resume", "long")
     assert said.code == 2
     assert said.err == "error: long is a job in the pool: `lightning-core resume long` resumes it if it is paused\n"
-    assert "nobody: there is no interrupted run here" in Said(capsys, "run", "--resume", "nobody").err
+    assert "missing: there is no interrupted run here" in Said(capsys, "run", "--resume", "missing").err
 
 
 # ---------------------------------------------------------------------------------------------------- the part

@@ -1,4 +1,4 @@
-"""Pools of several devices, live: whole devices dealt in time, jobs of several devices, jobs that come and go."""
+"""Live pools of several devices: whole devices in turns, jobs of several devices, and jobs that come and go."""
 
 from __future__ import annotations
 

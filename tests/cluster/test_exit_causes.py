@@ -1,4 +1,4 @@
-"""What is said of a training that ended by an error."""
+"""Exit causes of trainings that end by an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed
 
 
 class NoFile(Line):
-    """Wants a file that is not there."""
+    """Opens a missing file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class NoFile(Line):
 
 
 class NoModule(Line):
-    """Wants a module that is not there."""
+    """Imports a missing module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class NoModule(Line):
         ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lrr": 1}}}, ExitCause.UNUSABLE, "lrr"),
         ({"model": {"class_path": "tests.tiny.Line", "init_args": {"lr": "fast"}}}, ExitCause.UNUSABLE, "fast"),
         ({"model": {"class_path": "lc_nowhere.Net"}}, ExitCause.UNUSABLE, "lc_nowhere"),
-        ({"model": {"class_path": "tests.tiny.Nobody"}}, ExitCause.UNUSABLE, "Nobody"),
+        ({"model": {"class_path": "tests.tiny.Missing"}}, ExitCause.UNUSABLE, "Missing"),
         (
             {"model": {"class_path": "tests.tiny.Line"}, "trainer": {"precision": "odd"}},
             ExitCause.UNUSABLE,

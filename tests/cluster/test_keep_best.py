@@ -1,4 +1,4 @@
-"""The best model is kept while training goes on, whole at every moment, and its path is told."""
+"""The best model is kept during training, complete at every moment, and its path is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.tiny import Line, ValidatedPoints
 
 
 class Bumpy(pl.LightningModule):
-    """A metric that goes up and down as the test says, and a weight that counts the evaluations."""
+    """A metric with the values of the test, and a weight that counts the evaluations."""
 
     def __init__(self, values: list[float]) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Bumpy(pl.LightningModule):
 
 
 def kept(path: Path) -> tuple[Manifest, float]:
-    """Manifest of a sound file, and the number of evaluations that its model has seen."""
+    """Return the manifest of a valid file, and the number of evaluations that its model has seen."""
     manifest = verify(path)
     return manifest, float(torch.load(path, weights_only=True)["state_dict"]["count"])
 
@@ -130,7 +130,7 @@ def test_an_unwritable_folder_does_not_stop_training(tmp_path: Path, caplog: pyt
 
 
 class Clock:
-    """A clock that the test turns."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

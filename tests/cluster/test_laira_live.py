@@ -1,4 +1,4 @@
-"""LaiRA with real workers: what its slices count from."""
+"""LaiRA with real workers: the beginning of its slices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Change(NamedTuple):
 
 
 def changes(path: Path) -> list[Change]:
-    """Those at the end of a slice, of jobs that had the device until they lost it to another one, not to their end."""
+    """Return the changes at the end of a slice, of jobs that lost the device to another one, not at their end."""
     with Journal.open(path, read_only=True) as journal:
         story = [(e.now, decode_event(e.event), decode_answers(e.answers)) for e in journal.entries()]
         assert replay(journal).digest == journal.digest
@@ -71,7 +71,7 @@ def changes(path: Path) -> list[Change]:
 
 
 def _granted(event: Event, answers: list[Answer], some: bool) -> Grant | None:
-    """The one grant of some share, or of none, that is new with a round."""
+    """Return the only new grant of a round, of some share or of none."""
     grants = [a for a in answers if isinstance(a, Grant) and (a.share > 0) is some]
     return grants[0] if len(grants) == 1 and not isinstance(event, Report) else None
 

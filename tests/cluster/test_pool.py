@@ -1,4 +1,4 @@
-"""A pool that outlives the shell: scripts join it, people steer it, it comes back, and nobody dies with it."""
+"""A pool that outlives the shell: scripts join it, users steer it, it restarts, and scripts survive its end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.cluster
 
 
 class Shell:
-    """A person at a terminal.
+    """A terminal.
 
     Args:
-        home: where this person's pool is.
+        home: Folder of the user's pool.
     """
 
     def __init__(self, home: Path) -> None:
@@ -40,18 +40,18 @@ class Shell:
         self.scripts: list[subprocess.Popen[str]] = []
 
     def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """What Python answers."""
+        """Run Python; return its output."""
         line = [sys.executable, *words]
         return subprocess.run(line, env=self.env | env, cwd=self.home, capture_output=True, text=True, timeout=180)
 
     def command(self, *words: str, code: int = 0, **env: str) -> str:
-        """What ``lightning-core`` answers."""
+        """Run ``lightning-core``; return its output."""
         done = self.python("-m", "lightning_core.cli.main", *words, **env)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def script(self, name: str, batches: int = 10**6, deadline: str = "10m", **env: str) -> subprocess.Popen[str]:
-        """``python train.py`` in the background."""
+        """Start ``python train.py`` in the background."""
         line = [sys.executable, "-m", "tests.script", name, deadline, str(batches)]
         process = subprocess.Popen(
             line, env=self.env | env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -60,14 +60,14 @@ class Shell:
         return process
 
     def jobs(self) -> dict[str, JobStatus]:
-        """Newest job of each name, as the pool's door tells it."""
+        """Return the newest job of each name, as the pool's server reports it."""
         head = read_head(self.folder)
         assert head is not None
         with closing(SocketClient(Path(head["socket"]))) as client:
             return {job.name: job for job in client.status()[1]}
 
     def submit(self, *names: str, **terms: Any) -> None:
-        """Hands launched jobs to the pool."""
+        """Submit launched jobs to the pool."""
         job = {
             "seed_everything": 1,
             "model": {"class_path": "tests.script.Busy"},
@@ -83,7 +83,7 @@ class Shell:
 
 
 def until(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
-    """The first true answer."""
+    """Return the first true result."""
     end = time.monotonic() + seconds
     while not (answer := condition()):
         assert time.monotonic() < end, "never happened"
@@ -92,7 +92,7 @@ def until(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
 
 
 def batches(shell: Shell, name: str) -> int:
-    """Done by a job so far; 0 if there is none."""
+    """Return the batches done by a job so far; 0 if there is no such job."""
     job = shell.jobs().get(name)
     return 0 if job is None else job.batches
 
@@ -118,7 +118,7 @@ def test_scripts_and_a_bundle_share_a_device_and_freed_shares_pass_on_at_once(sh
     assert all(shell.jobs()[name].share == pytest.approx(0.2) for name in names)
 
     def unevenness() -> float:
-        """Most over least batches that a job has done within some seconds."""
+        """Return the ratio of the most to the fewest batches that jobs do within some seconds."""
         before = shell.jobs()
         time.sleep(5)
         after = shell.jobs()
@@ -126,7 +126,7 @@ def test_scripts_and_a_bundle_share_a_device_and_freed_shares_pass_on_at_once(sh
         return max(done) / max(min(done), 1)
 
     # All do the same work a batch: equal grants are equal progress (how equal, benchmarks/live/shares.py measures).
-    # A busy machine falls upon one of them for some seconds, not again and again.
+    # Another load on the machine may slow one of them down for some seconds, but not every time.
     until(lambda: unevenness() <= 1.4)
 
     one.kill()  # without a word
@@ -192,8 +192,8 @@ def test_commands_steer_jobs(shell: Shell) -> None:
     assert all(words in told for words in ("paused", "resume", "deadline", "equal shares"))
     assert "Seed set to 1" in shell.command("logs", "a")
     assert "the name 'a' is taken" in shell.command("submit", str(shell.home / "bundle.yaml"), code=2)
-    assert "did you mean" not in shell.command("why", "nobody", code=2)
-    assert "no job 'nobody'" in shell.command("cancel", "nobody", code=2)
+    assert "did you mean" not in shell.command("why", "stranger", code=2)
+    assert "no job 'stranger'" in shell.command("cancel", "stranger", code=2)
     assert "a pool is up already" in shell.command("up", code=2)
     for name in ("a", "b"):
         shell.command("cancel", name)

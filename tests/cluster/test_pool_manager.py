@@ -1,4 +1,4 @@
-"""What the pool manager does when a worker, a spec, a disk or it itself fails; what Ray does is in test_cluster.py."""
+"""The pool manager when a worker, a spec, a disk or itself fails; test_cluster.py has the same with Ray."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ImportedNowhere(RayTaskError):
 
 
 class Method:
-    """Of a handle: calls are kept, and answered by a function."""
+    """Method of a handle: records its calls and answers them by a function."""
 
     def __init__(self, answer: Callable[..., Any]) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -76,7 +76,7 @@ async def _after(answer: Any) -> Any:
 
 
 class Stage:
-    """A pool manager whose workers and scheduler are stand-ins for Ray's handles."""
+    """A pool manager whose workers and scheduler are fakes of Ray's handles."""
 
     def __init__(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int = 1, workers_per_device: int = 1
@@ -125,7 +125,7 @@ class Stage:
         return self.runs[-1]
 
     def _placements(self, known: list[Placement] | None, timeout: float) -> Any:
-        """No news after the first time."""
+        """Return the placements once, and nothing new afterwards."""
         return [Placement("x", 1, (0,))] if known is None else asyncio.get_running_loop().create_future()
 
     def spec(self, text: str | None = None) -> Path:
@@ -135,12 +135,12 @@ class Stage:
         return home
 
     def noted(self) -> str:
-        """Which incarnation was launched last."""
+        """Return the incarnation that was launched last."""
         note = self.folder / "jobs" / "x" / "launched"
         return note.read_text() if note.exists() else ""
 
     async def launch(self, incarnation: int = 1, devices: tuple[int, ...] = (0,), within: float = 0.3) -> None:
-        """What is placed, and a while in which nothing else happens."""
+        """Place the job, and let the given seconds pass."""
         self.launcher.want([Placement("x", incarnation, devices)])
         runs, told = len(self.runs), len(self.told.calls)
         for _ in range(int(within / 0.01)):
@@ -163,7 +163,7 @@ def dead() -> RayActorError:
 
 
 def saved(home: Path, incarnation: int, text: str, batches: int) -> Checkpoint:
-    """A checkpoint as an incarnation leaves it."""
+    """Write a checkpoint as an incarnation leaves it."""
     folder = checkpoint_folder(home, incarnation)
     folder.mkdir(parents=True, exist_ok=True)
     Generations(2).save(folder / "last.ckpt", lambda file: file.write(text.encode()), batches=batches)
@@ -225,9 +225,9 @@ def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: st
 
 @pytest.mark.parametrize("note", ["1", "1 begun"])
 def test_a_launched_job_without_a_worker_comes_back(stage: Stage, note: str) -> None:
-    """A pool manager was killed between its note and its word to the worker: that is no fault of the job's.
+    """A pool manager was killed between recording a launch and sending it: that is no fault of the job.
 
-    Or the worker died while there was no pool manager: that is told as any other death.
+    Or the worker died while there was no pool manager: that is reported like any other death.
     """
 
     async def story() -> None:
@@ -246,7 +246,7 @@ def test_a_launched_job_without_a_worker_comes_back(stage: Stage, note: str) -> 
 
 @pytest.mark.promise("R12")
 def test_an_incomplete_launch_is_repeated_after_a_restart(three: Stage) -> None:
-    """One rank would wait for the other in vain."""
+    """Otherwise one rank would wait for the other in vain."""
 
     async def story() -> None:
         (three.spec() / "launched").write_text("1 begun")
@@ -271,7 +271,7 @@ def test_a_complete_launch_is_not_repeated_after_a_restart(three: Stage) -> None
 
 @pytest.mark.promise("R12")
 def test_a_launch_waits_for_busy_workers(stage: Stage) -> None:
-    """A job that leaves may have to train to the end of its epoch first: that is no reason to give up another."""
+    """A job that leaves may have to train to the end of its epoch first; the launch of another job waits for it."""
 
     async def story() -> None:
         stage.launcher = stage.new_launcher(ready_within=0.05)
@@ -288,8 +288,8 @@ def test_a_launch_waits_for_busy_workers(stage: Stage) -> None:
 
 @pytest.mark.promise("R12", "F18")
 def test_all_ranks_are_launched_or_none(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device without a worker, or one whose worker does not answer: the scheduler hears which and why, and whoever
-    wants the devices that were there has them."""
+    """For a device without a worker, or whose worker does not answer, the scheduler gets the reason; the other devices
+    stay available."""
     monkeypatch.setattr(launcher, "MAX_SILENCE", 0.05)
 
     async def story() -> None:
@@ -638,7 +638,7 @@ def test_an_unexpected_error_does_not_end_the_monitoring(
 ) -> None:
     monkeypatch.setattr(pool_manager, "ERROR_PAUSE", 0.01)
     monkeypatch.setattr(pool_manager, "AWAY_PAUSE", 0.01)
-    failures = iter([KeyError("nobody foresaw it"), RayError("away"), TimeoutError()])
+    failures = iter([KeyError("unforeseen"), RayError("away"), TimeoutError()])
     stage.scheduler.register_devices.answer = lambda devices: next(failures, None)
 
     async def story() -> None:
@@ -652,7 +652,7 @@ def test_an_unexpected_error_does_not_end_the_monitoring(
 
     asyncio.run(story())
     assert len(stage.runs) == 1
-    assert "nobody foresaw it" in caplog.text
+    assert "unforeseen" in caplog.text
 
 
 def test_a_failed_start_of_a_worker_is_retried_and_delays_no_other(
@@ -722,7 +722,7 @@ def test_opening_fails_if_no_worker_can_start_on_a_device() -> None:
 
 @pytest.mark.promise("F21", "R12")
 def test_a_device_is_unavailable_until_its_worker_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not while one is being started, nor while another place there has one."""
+    """Neither while one is being started, nor while another slot of the device has one."""
     monkeypatch.setattr(worker_slots, "RETRY_INTERVAL", 0.01)
     made = worker_slots.WorkerSlots("pool", 2, 2, "cpu")
     states = {0: "", 1: ""}

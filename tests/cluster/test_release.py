@@ -1,4 +1,4 @@
-"""A job that was released and came back is, bit for bit, the job that was never interrupted."""
+"""A job that was released and resumed equals, bit for bit, a job that was never interrupted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def release(version: int, devices: tuple[int, ...] = NOWHERE) -> Grant:
 
 
 class ReleasedAt(pl.Callback):
-    """Has the job released once so many batches are done, as a scheduler would."""
+    """Releases the job after a number of batches, as a scheduler would."""
 
     def __init__(self, core: CoreCallback, batches: int | None) -> None:
         self.core, self.batches = core, batches
@@ -50,7 +50,7 @@ def launched(folder: Path, script: Script | None = None, **more: Any) -> CoreCal
 
 
 class Run:
-    """A training from its beginning to its end, released on the way."""
+    """A training from its beginning to its end that is released on the way."""
 
     def __init__(
         self, folder: Path, releases: Iterable[int], make: Callable[[], tuple[Net, Any]], **options: Any
@@ -170,7 +170,7 @@ def test_any_loader_resumes_at_the_end_of_an_epoch(
 
 
 class Estimating(Net):
-    """Asks how long the training will be, for which Lightning makes its loaders before anything is loaded."""
+    """Asks for the length of the training, for which Lightning makes its loaders before anything is loaded."""
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
@@ -192,7 +192,7 @@ def test_a_job_that_estimates_its_steps_resumes_bit_for_bit(tmp_path: Path, plac
 
 
 def stored(folder: Path) -> dict[str, Any]:
-    """The file, read as one that is not trusted."""
+    """Read the file as an untrusted one."""
     checkpoint: dict[str, Any] = torch.load(folder / "last.ckpt", weights_only=True)
     return checkpoint
 
@@ -265,7 +265,7 @@ def test_a_job_that_gets_its_device_back_in_time_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("placed", [True, False])
 def test_a_power_cut_is_survived_by_periodic_checkpoints(tmp_path: Path, placed: bool) -> None:
     class Cut(pl.Callback):
-        """The power fails, once; nobody has time to save."""
+        """The power fails once, without time to save."""
 
         def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
             if trainer.global_step == 17:

@@ -1,4 +1,4 @@
-"""A run that was left goes on: after Ctrl-C, after a power cut, with its bundle as it was or as it is now."""
+"""A run that was interrupted resumes: after Ctrl-C, after a power cut, with its bundle unchanged or edited."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def progress(run_dir: Path) -> dict[str, Report]:
-    """The last report of each job, as the journal has it now."""
+    """Return the last report of each job that the journal has now."""
     try:
         with Journal.open(run_dir / "journal.db", read_only=True) as journal:
             events = [decode_event(entry.event) for entry in journal.entries()]
@@ -88,7 +88,7 @@ def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     until(lambda: progress(run_dir)["long"].incarnation > 1 and progress(run_dir)["long"].batches > saved, second)
     assert (
         progress(run_dir)["long"].batches_at_start >= saved - 1
-    )  # it left at the end of an epoch, with all that it had done
+    )  # it left at the end of an epoch, with all of its work
     second.kill()
     second.wait()
 
@@ -100,7 +100,7 @@ def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     assert progress(run_dir)["short"].incarnation == 1
     assert progress(run_dir)["long"].batches_at_start >= saved - 1
     report = (run_dir / "report.html").read_text()
-    assert "Stopped by Ctrl-C after" in report  # what was left in order was no fault, and the power cut was one
+    assert "Stopped by Ctrl-C after" in report  # the orderly end was no fault, the power cut was one
     assert report.count("the pool was down") >= 1
     assert 0 < body["figures"]["device_use"] <= 1
     assert body["figures"]["down_s"] > 0

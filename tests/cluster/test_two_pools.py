@@ -30,7 +30,7 @@ def test_pools_take_different_cores_while_there_are_enough(temporary: Path) -> N
     assert not list(temporary.iterdir())  # to look leaves nothing behind
     assert [one.claim(1), two.claim(2)] == [0, 1]
     assert free_cores(cores) == 1
-    assert three.claim(2) == 0  # too few are left: it shares, and keeps nobody else from one
+    assert three.claim(2) == 0  # too few are left: it shares cores, and takes none from another pool
     assert four.claim(1) == 3
     two.release()
     assert free_cores(cores) == 2
@@ -65,7 +65,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def bound_to(head: dict[str, object]) -> set[int]:
-    """The cores that threads of a pool's processes are bound to."""
+    """Return the cores to which threads of a pool's processes are bound."""
     found: set[int] = set()
     for task in Path("/proc").glob("[0-9]*/task/[0-9]*"):
         try:

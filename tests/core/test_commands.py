@@ -1,4 +1,4 @@
-"""Commands: each changes one thing of a job and says who asked."""
+"""Commands: each changes one property of a job and records who asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons are true: every figure is known, every reason still holds, and its numbers mean what its words say."""
+"""Reasons are true: their numbers are known, they still hold, and their words say what the numbers mean."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def notices(answers: list[Answer]) -> list[tuple[Verdict, str]]:
 
 
 def train(scheduler: Scheduler, job: str, loss: float, cells: int = 24) -> None:
-    """A curve that stays where it is, a cell each ten batches and half second."""
+    """Report a constant loss, a cell for every ten batches and half a second."""
     for k in range(1, cells + 1):
         scheduler.handle(Report(job, 1, k, 9, 10 * k, 0.5 * k, (Cell(k, 10 * k, loss),)), 0.5 * k)
 
@@ -41,7 +41,7 @@ def test_the_reason_of_an_unreachable_target_names_no_time_needed(policy: str) -
 
 
 def test_a_verdict_is_explained_by_the_current_grant() -> None:
-    """The job is resumed, its policy cannot say when it ends: why it is at risk is not that it was paused."""
+    """The job was resumed, and its policy cannot forecast its end: it is not at risk because it had been paused."""
     scheduler = Scheduler(Settings(policy="fixed", policy_args={"shares": [1.0]}))
     scheduler.handle(Submit((Job("b", 60.0, BatchTarget(10**6)), Job("a", 60.0, BatchTarget(100)))), 0.0)
     scheduler.handle(Report("a", 1, 1, 9, 1, 0.1), 1.0)
@@ -62,7 +62,7 @@ def test_a_paused_job_gets_a_reason_when_it_becomes_infeasible() -> None:
 
 
 def test_the_reason_of_a_delayed_job_names_its_devices_and_its_start() -> None:
-    """Once the delay was printed as if it were device time."""
+    """The delay must not be printed as if it were device time."""
     speed = [SpeedUp((1,), (10.0,))] * 2
     plan = Decor(alpha=1.0).plan(view([30.0, 30.0], [30.5, 90.0], exact=[True] * 2, speedup=speed), 0.0)
     assert CODES[plan.codes[1]] == "planned_later"

@@ -1,4 +1,4 @@
-"""Every kind of target, the shipped ones and one made up here, behaves as the scheduler and the views expect."""
+"""Every type of target, the shipped ones and one defined here, behaves as the scheduler and the views expect."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_bundles_and_pages_accept_every_target(target: Target) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WrongTarget(PerplexityTarget):
-    """Nothing is wrong with it by itself; each of those derived from it has one mistake."""
+    """A correct target; each class derived from it has one mistake."""
 
     KEY: ClassVar[str] = "wrong"
     KEYS: ClassVar[tuple[str, ...]] = ("wrong", "perplexity")
@@ -160,7 +160,7 @@ class WrongTarget(PerplexityTarget):
 
 
 def wrong(**members: Any) -> Target:
-    """A target with these members instead of the right ones."""
+    """Return a target in which the given members are wrong."""
     kind = type("Mistaken", (WrongTarget,), {"__slots__": (), "__module__": __name__, **members})
     globals()["Mistaken"] = kind  # where pickle looks for it
     TARGETS.append(kind)

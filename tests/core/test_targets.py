@@ -1,4 +1,4 @@
-"""Targets: how they are written, and that one value against them is shown everywhere."""
+"""Targets: their text form, and that every view shows the same value for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cells(values: list[float], every: int = 10) -> tuple[Cell, ...]:
 
 
 def reporting(values: list[float], target: Target, evaluated: bool, settings: Settings | None = None) -> Scheduler:
-    """A scheduler with a job that has shown these values."""
+    """Return a scheduler with a job that has reported these values."""
     scheduler = Scheduler(settings or Settings())
     scheduler.handle(Submit((Job("a", 100.0, target),)), 0.0)
     done = 10 * len(values)
@@ -131,7 +131,7 @@ def test_the_callback_accepts_a_target_as_text() -> None:
 
 
 def shown_everywhere(values: list[float], target: Target, evaluated: bool, tmp_path: Path) -> set[str]:
-    """What each view says of a job that has shown these values."""
+    """Return what each view shows of a job that has reported these values."""
     clock = Clock()
     host = Host(Settings(), tmp_path / "journal.db", clock)
     done = 10 * len(values)
@@ -199,7 +199,7 @@ def test_the_best_value_is_of_the_window_or_the_evaluations() -> None:
 
 
 def test_a_resumed_job_is_still_evaluated() -> None:
-    """Before its first evaluation a new incarnation says that it has none."""
+    """Before its first evaluation a new incarnation reports that its metric is not evaluated."""
     scheduler = reporting([0.5, 0.7], ACCURACY, evaluated=True)
     scheduler.handle(Report("a", 1, 2, 1, 30, 6.0), 6.0)
     [status] = scheduler.status()

@@ -1,4 +1,4 @@
-"""Ray's autoscaler is asked for spot and on-demand nodes: with Ray's own made-up cloud, whose machines are raylets.
+"""Spot and on-demand nodes by Ray's autoscaler, on Ray's own simulated cloud, whose machines are raylets.
 
 Run as ``python -m tests.faults.autoscaled FOLDER``, in a process of its own.
 """
@@ -36,7 +36,7 @@ PATIENCE = 90.0
 
 
 def config(gcs: str) -> dict[str, Any]:
-    """Of a cloud with machines of both kinds, each with one device."""
+    """Return the config of a cloud with machines of both kinds, each with one device."""
     types: dict[str, Any] = {
         kind: {
             "resources": {"CPU": 1, "device": 1, "object_store_memory": MEMORY}, "labels": {MARKET_LABEL: kind},
@@ -59,7 +59,7 @@ def config(gcs: str) -> dict[str, Any]:
 
 @contextmanager
 def made_up_cloud(folder: Path) -> Iterator[str]:
-    """A head with an autoscaler; its address."""
+    """Start a head with an autoscaler; yield its address."""
     gcs, file = f"127.0.0.1:{free_port()}", folder / "autoscaler.json"
     file.write_text(json.dumps(config(gcs)))
     with tempfile.TemporaryDirectory(prefix="lc-", ignore_cleanup_errors=True) as own:
@@ -85,7 +85,7 @@ def made_up_cloud(folder: Path) -> Iterator[str]:
 
 
 def wait_for(true: Callable[[], bool]) -> float:
-    """Seconds that it took."""
+    """Wait for a condition; return the seconds that it took."""
     began = time.monotonic()
     while not true():
         assert time.monotonic() - began < PATIENCE
@@ -94,7 +94,7 @@ def wait_for(true: Callable[[], bool]) -> float:
 
 
 def alive() -> int:
-    """Nodes with a device, also those that are being taken away."""
+    """Return the nodes with a device, including those that are being removed."""
     listed: Any = ray.nodes
     return sum(node["Alive"] and node["Resources"].get("device", 0) >= 1 for node in listed())
 

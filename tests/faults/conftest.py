@@ -1,4 +1,4 @@
-"""What all tests of faults share."""
+"""Hooks of all tests of faults."""
 
 from __future__ import annotations
 

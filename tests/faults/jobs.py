@@ -10,10 +10,10 @@ from tests.tiny import Net
 
 
 class SavedOften(Net):
-    """A small net, trained slowly, that is saved about once a second: as long runs are, once in minutes.
+    """A small net, trained slowly and saved about once a second, as a long run is saved every few minutes.
 
     Args:
-        pause: seconds that a batch sleeps.
+        pause: Seconds that a batch sleeps.
     """
 
     def __init__(self, pause: float = 0.0) -> None:

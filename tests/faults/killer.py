@@ -1,4 +1,4 @@
-"""Kills what a pool is made of, seeded: the same seed and schedule do the same deeds in the same order."""
+"""Kills the processes of a pool; the same seed and schedule repeat the same faults in the same order."""
 
 from __future__ import annotations
 
@@ -13,49 +13,51 @@ from typing import Self
 
 from tests.faults.trace import Action
 
-# Does something to somebody; says whom, or None if there was nobody.
-Deed = Callable[[random.Random], str | None]
+# Causes a fault; returns the process that it hit, or None if there was none.
+Fault = Callable[[random.Random], str | None]
 Pids = Callable[[], list[int]]
+# Stands for the process of a fault that hit none.
+NO_PROCESS = "no process"
 
 
-def kill(pids: Pids) -> Deed:
-    """SIGKILL for one of them."""
+def kill(pids: Pids) -> Fault:
+    """Return a fault that kills one of the processes."""
 
-    def deed(draw: random.Random) -> str | None:
+    def fault(draw: random.Random) -> str | None:
         return _signalled(pids, draw, signal.SIGKILL)
 
-    return deed
+    return fault
 
 
-def stop(pids: Pids, seconds: float) -> Deed:
-    """One of them stands still for a while: hung, or cut off."""
+def stop(pids: Pids, seconds: float) -> Fault:
+    """Return a fault that stops one of the processes for a while, as if it were hung or cut off."""
 
-    def deed(draw: random.Random) -> str | None:
+    def fault(draw: random.Random) -> str | None:
         if (whom := _signalled(pids, draw, signal.SIGSTOP)) is not None:
             threading.Timer(seconds, _continue, [int(whom)]).start()
         return whom
 
-    return deed
+    return fault
 
 
 class Killer:
-    """Does one deed after the other in a thread of its own; use it in ``with``.
+    """Causes one fault after another in its own thread; a context manager.
 
     Args:
-        seed: of what comes when.
-        deeds: by name.
-        pause: shortest and longest time between two of them, seconds.
-        most: how many, at the most.
+        seed: Seed of the schedule.
+        faults: Faults by name.
+        pause: Minimum and maximum seconds between two faults.
+        most: Maximum number of faults.
     """
 
-    def __init__(self, seed: int, deeds: Mapping[str, Deed], pause: tuple[float, float], most: int) -> None:
+    def __init__(self, seed: int, faults: Mapping[str, Fault], pause: tuple[float, float], most: int) -> None:
         draw = random.Random(seed)
         self.seed = seed
-        self.schedule = [(draw.uniform(*pause), draw.choice(sorted(deeds))) for _ in range(most)]
-        """Seconds to wait, and what to do then."""
+        self.schedule = [(draw.uniform(*pause), draw.choice(sorted(faults))) for _ in range(most)]
+        """Seconds to wait, and the fault that follows."""
         self.actions: list[Action] = []
-        """What was done."""
-        self._draw, self._deeds = draw, deeds
+        """Faults so far."""
+        self._draw, self._faults = draw, faults
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -72,8 +74,8 @@ class Killer:
         for wait, what in self.schedule:
             if self._enough.wait(wait):
                 return
-            whom = self._deeds[what](self._draw)
-            self.actions.append(Action(time.monotonic() - began, what, whom or "nobody"))
+            whom = self._faults[what](self._draw)
+            self.actions.append(Action(time.monotonic() - began, what, whom or NO_PROCESS))
 
 
 def _signalled(pids: Pids, draw: random.Random, what: signal.Signals) -> str | None:

@@ -1,4 +1,4 @@
-"""A pool over two machines whose line can be cut: two network namespaces, so only as root.
+"""A pool on two machines whose link can be cut: two network namespaces, so only as root.
 
 Run as ``unshare --net python -m tests.faults.links FOLDER``, in a process of its own.
 """
@@ -27,7 +27,7 @@ BLINK, CUT = 5.0, 30.0
 
 
 class Line:
-    """Between this network namespace, which must be one of its own, and another: all ends with this process."""
+    """A link between this network namespace, which must be separate, and another; both end with this process."""
 
     def __init__(self) -> None:
         self._beyond = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
@@ -43,11 +43,11 @@ class Line:
 
     @property
     def beyond(self) -> list[str]:
-        """What a command begins with that runs on the other side."""
+        """Return the prefix of a command that runs on the other side."""
         return ["nsenter", "--target", str(self._beyond.pid), "--net"]
 
     def cut(self) -> None:
-        """Nothing gets through, and nobody on this side is told."""
+        """Cut the link; no process on this side is notified."""
         _run(" ".join([*self.beyond, "ip link set far down"]))
 
     def mend(self) -> None:
@@ -113,7 +113,7 @@ def main(folder: Path) -> None:
         found["gone"] = time.monotonic() - mended
         yield from story.until(begun(2, name), 90)
         found["again"] = time.monotonic() - mended
-        found["lives"] = {job.name: job.incarnation for job in story.jobs.values()}
+        found["incarnations"] = {job.name: job.incarnation for job in story.jobs.values()}
 
     live_through(tell, folder, found)
 

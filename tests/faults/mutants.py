@@ -1,4 +1,4 @@
-"""The guards of the promises, each with what is left when it is gone: the test of its promise must see that."""
+"""Guards of the promises, each with the code that is left without it: the test of the promise must fail then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-# Copied, for they are imported, or changed; the rest is only looked at.
+# Copied because they are imported or changed; the other folders are only read.
 COPIED = ("lightning_core", "tests", "examples")
 LOOKED_AT = ("benchmarks", "docs", "callbacks", "README.md", "ARCHITECTURE.md", "SECURITY.md", "Makefile",
              "pyproject.toml", "constraints.txt", "requirements.lock", "CHANGELOG.md", "LICENSE")  # fmt: skip
@@ -178,7 +178,7 @@ MUTANTS = (
 
 
 def is_there(mutant: Mutant) -> str:
-    """What is wrong with an entry of the list; empty if nothing is."""
+    """Return what is wrong with an entry of the list; empty if nothing is."""
     found = (ROOT / mutant.file).read_text().count(mutant.guard)
     if found != 1:
         return f"{mutant.row}: the guard stands {found} times in {mutant.file}, expected once: {mutant.guard!r}"
@@ -189,7 +189,7 @@ def is_there(mutant: Mutant) -> str:
 
 
 def without_guard(mutant: Mutant, folder: Path) -> tuple[int, str]:
-    """Runs a mutant's test on a copy of the package, in ``folder``, without the guard: its exit code and words."""
+    """Run a mutant's test on a copy of the package without the guard; return exit code and output."""
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     # As it is installed.
@@ -215,6 +215,6 @@ def without_guard(mutant: Mutant, folder: Path) -> tuple[int, str]:
 
 
 def names() -> Iterator[str]:
-    """One for each mutant."""
+    """Return a name for each mutant."""
     for number, mutant in enumerate(MUTANTS):
         yield f"{mutant.row}-{number}"

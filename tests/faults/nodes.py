@@ -29,21 +29,21 @@ NOTICE = 20.0
 
 
 def end(node: Any) -> None:
-    """As a machine that is switched off: its raylet is killed, and reaped, or its workers would live on."""
+    """End a node like a machine that is switched off; its raylet is reaped, or its workers would survive."""
     [raylet] = node.all_processes["raylet"]
     raylet.process.kill()
     raylet.process.wait()
 
 
 def node_of(story: Story, name: str) -> str:
-    """The node that a job is on, by its id."""
+    """Return the id of the node on which a job trains."""
     [device] = story.jobs[name].devices
     table = ray.util.placement_group_table(ray.util.get_placement_group(f"{story.cluster._name}-device-{device}"))
     return str(table["bundles_to_node_id"][0])
 
 
 def live_through(tell: Callable[[Story], Told], folder: Path, found: dict[str, Any]) -> NoReturn:
-    """Two jobs on two devices of the Ray that was joined; what the story has found is written down."""
+    """Run two jobs on two devices of the Ray that was joined, and write down what the story finds."""
     with clusters.Cluster(workers=2, devices=2) as pool:
         told(pool, folder / "run", tell, a=job(), b=job())
     (folder / "found.json").write_text(json.dumps(found))
@@ -97,8 +97,8 @@ def main(folder: Path) -> None:
         yield from another(story)
         found["b"] = (story.jobs["b"].restarts, story.jobs["b"].lost_batches)
 
-        # Nobody hears of it in time: it comes back from what it saved last, and nobody counts.
-        life = story.jobs["b"].incarnation
+        # There is no time to save: it resumes from its last checkpoint, and no failure is counted.
+        incarnation = story.jobs["b"].incarnation
         taken, pool_manager = nodes[node_of(story, "b")], process_of(story.cluster.pool_manager)
         os.kill(pool_manager, signal.SIGSTOP)
         drain(machines.address, taken.node_id, NOTICE)
@@ -106,7 +106,7 @@ def main(folder: Path) -> None:
         time.sleep(2.0)
         os.kill(pool_manager, signal.SIGCONT)
         began = time.monotonic()
-        yield from story.until(lambda jobs: jobs["b"].incarnation == life + 1, 20)
+        yield from story.until(lambda jobs: jobs["b"].incarnation == incarnation + 1, 20)
         found["taken"] = time.monotonic() - began
         found["preempted"] = str(story.jobs["b"].fault)
 

@@ -1,4 +1,4 @@
-"""Two ranks of one job that part: what each says of it. Run as ``python -m tests.faults.parted FOLDER RANK``."""
+"""Two ranks of one job that diverge, and what each reports. Run as ``python -m tests.faults.parted FOLDER RANK``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT = 5.0
 
 
 class Parted(Line):
-    """Rank 1 parts from rank 0 in its tenth batch.
+    """Rank 1 diverges from rank 0 in its tenth batch.
 
     Args:
         how: it ``"hangs"``, waits ``"elsewhere"`` (in another collective), ``"raises"``, or does not: ``"whole"``.
@@ -63,7 +63,7 @@ def main(folder: Path, number: int) -> None:
         }
         rank = Rank(number, 2, port=port)
         target = BatchTarget(10**6)
-        assignment = Assignment("job", 1, target, config, 10, "nobody", str(home), (), "cpu", (0, 1), rank)
+        assignment = Assignment("job", 1, target, config, 10, "no-arbiter", str(home), (), "cpu", (0, 1), rank)
         script = Script(Grant("job", 1, 1.0, (0, 1), Reason("fixed_share")))
         began = time.monotonic()
         with joined_ranks(rank):
@@ -79,7 +79,7 @@ def main(folder: Path, number: int) -> None:
 
 
 def met(folder: Path, what: str, number: int) -> None:
-    """Waits for the other: ranks that are launched together begin together."""
+    """Wait for the other rank: ranks that are launched together begin together."""
     (folder / f"{what}-{number}").touch()
     while not (folder / f"{what}-{1 - number}").exists():
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What must hold of every prefix of a journal, whoever wrote it: the scheduler is asked after each event.
+"""Conditions that every prefix of any journal must meet: the scheduler is checked after each event.
 
 >>> from lightning_core.core.events import Submit, Tick
 >>> from lightning_core.core.jobs import Job
@@ -26,12 +26,12 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journal import Journal
 
-# Seconds between two events; longer, and nobody was there.
+# Maximum seconds between two events while the pool is up.
 LONGEST_GAP = 30.0
 
 
 class History(NamedTuple):
-    """What a scheduler has lived through: its settings, and each event with its time."""
+    """History of a scheduler: its settings, and each event with its time."""
 
     settings: Settings
     events: Sequence[tuple[float, Event]]
@@ -39,21 +39,21 @@ class History(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How long a job may be in a passing state, seconds. Only who is looked after by a pool manager keeps them."""
+    """Maximum seconds that a job may be in a transient state. They hold only for jobs under a pool manager."""
 
     ready: float = 90.0
-    """From a placement to the first report of its life, or the word that its workers are not there."""
+    """From a placement to the first report of its incarnation, or the event that its workers are missing."""
     leaving: float = 90.0
-    """From the order to leave to the word that it has left: it saves first, and after a grace it is ended by force."""
+    """From the order to leave to the event that it has left: it saves first, and is killed after a grace period."""
     away: float = MAX_DELAY * (1 + JITTER) + 5.0
     """After a fault, though it may come back."""
 
 
 class Broken(NamedTuple):
-    """The first prefix of which something does not hold."""
+    """The first prefix that breaks a condition."""
 
     number: int
-    """Of its last event: 1, 2, 3, ..."""
+    """Number of its last event, from 1 on."""
     event: Event
     story: str
     scheduler: Scheduler
@@ -63,7 +63,7 @@ class Broken(NamedTuple):
 
 
 class Witness:
-    """Knows only what workers were told, and holds it against the pool."""
+    """Checks the pool by the directives of its workers alone."""
 
     def __init__(self, devices: int) -> None:
         self._devices = devices
@@ -71,10 +71,10 @@ class Witness:
         self._versions: dict[str, int] = {}
 
     def hear(self, answers: Iterable[Answer]) -> None:
-        """Takes in what the workers were told.
+        """Check the directives of the workers.
 
         Raises:
-            AssertionError: if a device is oversold, has two owners, or a version of a grant went back.
+            AssertionError: If a device is oversold, has two owners, or a version of a grant went back.
         """
         for answer in answers:
             assert str(answer.reason), f"{answer.job}: told without a reason"
@@ -99,41 +99,42 @@ class Witness:
 
 
 class Watch:
-    """Looks at a scheduler after each event, and remembers what it may not take back."""
+    """Checks a scheduler after each event, and that it never takes back what is final."""
 
     def __init__(self, scheduler: Scheduler, limits: Limits | None = None) -> None:
         self._scheduler = scheduler
         self._limits = limits
         self._witness = Witness(scheduler.settings.devices)
-        self._lives: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self._saves: dict[str, tuple[Checkpoint, ...]] = {}
         self._since: dict[tuple[str, int, str], float] = {}
         self._awake = self._last = 0.0
 
     def after(self, event: Event, now: float, answers: Iterable[Answer]) -> None:
-        """Looks at the scheduler as it is after an event.
+        """Check the scheduler after an event.
 
         Raises:
-            AssertionError: if something does not hold.
+            AssertionError: If a condition is broken.
         """
         self._scheduler.check()
         self._witness.hear(answers)
         for name in self._scheduler.names():
-            life, before = self._scheduler.incarnation(name), self._lives.get(name, 0)
-            assert life >= before, f"{name}: its incarnation went back from {before} to {life}"
+            incarnation, before = self._scheduler.incarnation(name), self._incarnations.get(name, 0)
+            assert incarnation >= before, f"{name}: its incarnation went back from {before} to {incarnation}"
             self._accepted(name, event, before)
-            self._lives[name], self._saves[name] = life, self._scheduler.checkpoints(name)
+            self._incarnations[name], self._saves[name] = incarnation, self._scheduler.checkpoints(name)
         if self._limits is not None:
             self._in_time(now, self._limits)
 
-    def _accepted(self, name: str, event: Event, life: int) -> None:
-        """What may be resumed from was said by the life that was current, when it was said."""
+    def _accepted(self, name: str, event: Event, incarnation: int) -> None:
+        """Check that new checkpoints were reported by the incarnation that was current."""
         for save in set(self._scheduler.checkpoints(name)) - set(self._saves.get(name, ())):
-            assert isinstance(event, Report | WorkerExited), f"{name}: {save} of nobody"
-            assert (event.job, event.incarnation, event.checkpoint) == (name, life, save), f"{name}: {save} of {event}"
+            assert isinstance(event, Report | WorkerExited), f"{name}: {save} of no job"
+            reported = event.job, event.incarnation, event.checkpoint
+            assert reported == (name, incarnation, save), f"{name}: {save} of {event}"
 
     def _in_time(self, now: float, limits: Limits) -> None:
-        # While nobody was there to hand it events (the pool was down), nothing can have passed on.
+        # Time without events, while the pool was down, does not count.
         self._awake += min(now - self._last, LONGEST_GAP)
         self._last = now
         passing = {}
@@ -152,7 +153,7 @@ class Watch:
             assert passed <= limit, f"{key[0]}: {story.format(passed)}"
 
     def _passes(self, status: JobStatus, limits: Limits) -> tuple[float, str] | None:
-        """How long the job may be in the state that it is in, and what to say if it was longer."""
+        """Return the maximum seconds of the job's present state, and the message if they are exceeded."""
         table = self._scheduler._table
         reported = table.last_report[table.row_of[status.name]] > 0
         if status.devices and not reported:
@@ -168,7 +169,7 @@ class Watch:
 
 
 def first_broken(history: History, limits: Limits | None = None) -> Broken | None:
-    """Replays event by event; the first prefix of which something does not hold, or None."""
+    """Replay event by event; return the first prefix that breaks a condition, or None."""
     scheduler = Scheduler(history.settings)
     watch = Watch(scheduler, limits)
     for number, (now, event) in enumerate(history.events, 1):
@@ -181,7 +182,7 @@ def first_broken(history: History, limits: Limits | None = None) -> Broken | Non
 
 
 def history_of(path: Path) -> History:
-    """What a journal holds."""
+    """Read the history from a journal."""
     with Journal.open(path, read_only=True) as journal:
         events = [(entry.now, decode_event(entry.event)) for entry in journal.entries()]
         return History(journal.settings(), events)

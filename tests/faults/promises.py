@@ -1,4 +1,4 @@
-"""Gathers what tests say of the promises: which they hold, whether they passed, and what they measured.
+"""Collects the outcomes of tests of promises: which promises, whether they passed, and what they measured.
 
 A test names its rows with ``@pytest.mark.promise("R6", "F6")`` and its figure with
 ``record_property("figure", "50 kills, the newest verified checkpoint loaded 50 times")``. With ``--record=FILE`` the
@@ -17,7 +17,7 @@ import pytest
 
 
 class Outcome(TypedDict):
-    """Of one test, with all its parameters: the worst of them."""
+    """Outcome of one test: the worst over its parameters."""
 
     rows: list[str]
     result: str
@@ -29,7 +29,7 @@ WORST = ("failed", "skipped", "passed")
 
 
 class Promises:
-    """The plugin. Under xdist it records in the process that hears of all tests."""
+    """The plugin. Under xdist it records in the process that gets the reports of all tests."""
 
     def __init__(self, record: Path | None) -> None:
         self._record = record
@@ -64,7 +64,7 @@ class Promises:
 
 
 def read(path: Path) -> dict[str, Outcome]:
-    """The outcomes in a file, by test; none if there is no file."""
+    """Return the outcomes in a file, by test; none if there is no file."""
     outcomes: dict[str, Outcome] = json.loads(path.read_text()) if path.exists() else {}
     return outcomes
 

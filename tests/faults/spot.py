@@ -1,4 +1,4 @@
-"""One training on nodes that come and go as a market has it: real raylets that are drained, killed and stopped.
+"""One training on nodes of a market: real raylets that are drained, killed and stopped.
 
 Run as ``python -m tests.faults.spot FOLDER``, in a process of its own.
 """
@@ -38,7 +38,7 @@ SAVE_EVERY = 5.0
 
 
 class World(MarketReplay):
-    """The market, and what else befalls the nodes."""
+    """The market, and further faults of the nodes."""
 
     def __init__(self, nodes: SimulatedProvisioner, market: Market, run: SpotWatcher, found: dict[str, Any]) -> None:
         super().__init__(nodes, market, run)

@@ -20,7 +20,7 @@ its test must then fail (`tests/faults/mutants.py`).
 
 
 def result_of(row: Row, outcomes: Iterable[Outcome]) -> str:
-    """One word for a row, of what its tests said."""
+    """Return the result of a row from the outcomes of its tests."""
     results = {outcome["result"] for outcome in outcomes}
     if not row.applies:
         return "does not apply"
@@ -34,7 +34,7 @@ def result_of(row: Row, outcomes: Iterable[Outcome]) -> str:
 
 
 def written(outcomes: Mapping[str, Outcome]) -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     parts = [HEAD]
     for title, rows in (("Promises", PROMISES), ("Faults", FAULTS)):
         parts += [

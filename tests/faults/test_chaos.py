@@ -1,4 +1,4 @@
-"""Small jobs on a pool whose parts are killed and stopped: all come to their end, and no prefix is broken."""
+"""Small jobs on a pool whose parts are killed and stopped: all end, and every prefix of the journal is valid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, Verdict
 from tests.conftest import ROOT
-from tests.faults.killer import Deed, Killer, kill, stop
+from tests.faults.killer import NO_PROCESS, Fault, Killer, kill, stop
 from tests.faults.prefixes import Limits, first_broken, history_of
 from tests.faults.trace import Trace, told
 
@@ -31,7 +31,7 @@ def job(batches: int) -> dict[str, Any]:
 
 
 def pids(ask: Callable[[], Any]) -> Callable[[], list[int]]:
-    """Of an actor, if it answers."""
+    """Return a function that asks an actor for process ids; none if it does not answer."""
     import ray
 
     def found() -> list[int]:
@@ -45,7 +45,7 @@ def pids(ask: Callable[[], Any]) -> Callable[[], list[int]]:
 
 
 class Frames:
-    """A watcher that keeps the last look."""
+    """A watcher that keeps the newest statuses."""
 
     def __init__(self) -> None:
         self.jobs: list[JobStatus] = []
@@ -54,13 +54,13 @@ class Frames:
         self.jobs = jobs
 
     def close(self) -> None:
-        """Nothing to put away."""
+        """Do nothing."""
 
 
 def chaos(
     folder: Path, seed: int, batches: int, pause: tuple[float, float], most: int
 ) -> tuple[list[JobStatus], Trace, float]:
-    """Runs four jobs on two devices while a killer is about; the jobs as they ended, what was done, and seconds."""
+    """Run four jobs on two devices under faults; return their last statuses, the trace, and the seconds it took."""
     from lightning_core.cluster.cluster import Cluster
 
     names = ("a", "b", "c", "d")
@@ -69,24 +69,24 @@ def chaos(
         ROOT,
     )
     with Cluster(workers=4, devices=2) as cluster:
-        deeds: dict[str, Deed] = {
+        faults: dict[str, Fault] = {
             "worker": kill(pids(lambda: cluster.pool_manager.pids.remote())),
             "scheduler": kill(pids(lambda: cluster.scheduler.pid.remote())),  # type: ignore[union-attr]
             "pool_manager": kill(pids(lambda: cluster.pool_manager.pid.remote())),
             "worker stopped": stop(pids(lambda: cluster.pool_manager.pids.remote()), 12.0),
         }
         frames, began = Frames(), time.monotonic()
-        with Killer(seed, deeds, pause, most) as killer:
+        with Killer(seed, faults, pause, most) as killer:
             summary = bundle.run(cluster=cluster, run_dir=folder / "run", watcher=frames)
         took = time.monotonic() - began
     return list(summary.jobs), Trace(seed, killer.actions, history_of(folder / "run" / "journal.db")), took
 
 
 def judged(jobs: list[JobStatus], trace: Trace, took: float, kept: Path) -> str:
-    """A figure in words.
+    """Return the figure of the promise.
 
     Raises:
-        AssertionError: if a job did not come to its end, or a prefix of the journal is broken; the trace is kept.
+        AssertionError: If a job has not ended, or a prefix of the journal is broken; the trace is kept.
     """
     broken = first_broken(trace.history, Limits())
     ended = [job.verdict for job in jobs] == [Verdict.MET] * len(jobs)
@@ -94,8 +94,8 @@ def judged(jobs: list[JobStatus], trace: Trace, took: float, kept: Path) -> str:
         trace.write(kept)
     assert broken is None, f"{told(trace, broken)}\nkept in {kept}"
     assert ended, f"{[(job.name, job.verdict, str(job.reason)) for job in jobs]}\n{told(trace, None)}\nkept in {kept}"
-    deeds = [action.what for action in trace.actions if action.whom != "nobody"]
-    counts = ", ".join(f"{deeds.count(what)} x {what}" for what in sorted(set(deeds)))
+    faults = [action.what for action in trace.actions if action.whom != NO_PROCESS]
+    counts = ", ".join(f"{faults.count(what)} x {what}" for what in sorted(set(faults)))
     restarts, lost = sum(job.restarts for job in jobs), sum(job.lost_batches for job in jobs)
     return f"seed {trace.seed}, {took:.0f} s: {counts}; {restarts} restarts, {lost} batches done again, all targets met"
 
@@ -107,7 +107,7 @@ def test_all_jobs_end_under_faults(
 ) -> None:
     jobs, trace, took = chaos(tmp_path, seed=5, batches=600, pause=(2.0, 3.0), most=3)
     record_property("figure", judged(jobs, trace, took, tmp_path / "trace.json"))
-    assert any(action.whom != "nobody" for action in trace.actions)
+    assert any(action.whom != NO_PROCESS for action in trace.actions)
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""Saving is killed before every call and at every byte, the disk is full, read-only or slow: nothing good is lost."""
+"""Saves killed before every call and at every byte; disks that are full, read-only or slow: no checkpoint is lost."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ CALLS = frozenset({"open", "os.rename", "os.link", "os.remove", "os.mkdir", "fcn
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Runs something in a process of its own; its wait status."""
+    """Run a function in its own process; return its wait status."""
     return os.waitpid(start(work), 0)[1]
 
 
 def start(work: Callable[[], object]) -> int:
-    """Starts something in a process of its own, which has torch already; the process."""
+    """Start a function in its own process, which has imported torch; return the process."""
     if pid := os.fork():
         return pid
     try:
@@ -65,7 +65,7 @@ def start(work: Callable[[], object]) -> int:
 
 
 def killed_before(call: int, work: Callable[[], object]) -> Callable[[], object]:
-    """The process dies before the call of that number, counted from 0."""
+    """Kill the process before a call, counted from 0."""
 
     def run() -> None:
         left = call
@@ -95,7 +95,7 @@ def killed_before(call: int, work: Callable[[], object]) -> Callable[[], object]
 
 
 def killed_at(size: int, work: Callable[[], object]) -> Callable[[], object]:
-    """The process dies when a file of its grows beyond so many bytes."""
+    """Kill the process when one of its files grows beyond a number of bytes."""
 
     def run() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -107,7 +107,7 @@ def killed_at(size: int, work: Callable[[], object]) -> Callable[[], object]:
 
 @pytest.fixture
 def quick() -> Iterator[Path]:
-    """A folder in memory: hundreds of saves need no disk that takes its time."""
+    """A folder in memory, because hundreds of saves would take long on a disk."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
 
@@ -117,18 +117,18 @@ def save(path: Path, number: int) -> None:
 
 
 def loaded(path: Path) -> int:
-    """Which one is loaded; that it is whole."""
+    """Return the number of the checkpoint that loads, and check that it is complete."""
     content = SafeCheckpointIO().load_checkpoint(path)
     assert torch.equal(content["weights"], state(content["number"])["weights"])
     return int(content["number"])
 
 
-def litter(folder: Path) -> list[str]:
+def leftovers(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if ".part-" in name]
 
 
 def theirs(path: Path) -> None:
-    """What Lightning leaves: a file without a manifest."""
+    """Save like Lightning: a file without a manifest."""
     torch.save(state(1), path)
 
 
@@ -148,7 +148,7 @@ def cut_older(path: Path) -> None:
     cut(generations.generation_path(path, 1))
 
 
-# What was done before the save, and which one is loaded then.
+# State before the save, and the checkpoint that loads then.
 BEGINNINGS: dict[str, tuple[list[Callable[[Path], None]], int | None]] = {
     "nothing": ([], None),
     "one": ([one], 1),
@@ -161,7 +161,7 @@ BEGINNINGS: dict[str, tuple[list[Callable[[Path], None]], int | None]] = {
 
 
 def begin(path: Path, beginning: str) -> int | None:
-    """Which one is there to begin with."""
+    """Return the checkpoint that is there at the beginning."""
     actions, number = BEGINNINGS[beginning]
     path.parent.mkdir()
     for action in actions:
@@ -170,7 +170,7 @@ def begin(path: Path, beginning: str) -> int | None:
 
 
 def check_after(path: Path, before: int | None, died: bool) -> None:
-    """One of the two is there, verified if one was before; the next save is as any."""
+    """Check that one of the two loads, verified if one was before, and that the next save works."""
     if not died:
         assert loaded(path) == 9
     elif before is None and not path.exists():
@@ -180,7 +180,7 @@ def check_after(path: Path, before: int | None, died: bool) -> None:
     save(path, 10)
     assert loaded(path) == 10
     assert is_valid(path)
-    assert not litter(path.parent)
+    assert not leftovers(path.parent)
 
 
 @pytest.mark.promise("R6", "F6")
@@ -191,7 +191,7 @@ def check_after(path: Path, before: int | None, died: bool) -> None:
 def test_a_save_killed_before_any_call_loses_no_checkpoint(
     quick: Path, beginning: str, record_property: Figure
 ) -> None:
-    """R6, F6: between any two calls, of which there are no more in the end."""
+    """R6, F6: the process is killed between any two calls, until a save has no more calls."""
     call = 0
     died = True
     while died:
@@ -209,7 +209,7 @@ def test_a_save_killed_before_any_call_loses_no_checkpoint(
 @pytest.mark.promise("R6", "F6")
 @pytest.mark.parametrize("pairs", [40, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_two_killed_saves_lose_no_checkpoint(quick: Path, pairs: int, record_property: Figure) -> None:
-    """R6, F6: in a save that comes after one that was killed."""
+    """R6, F6: the second kill hits a save that follows a killed one."""
     draw = random.Random(pairs)
     for number in range(pairs):
         path = quick / str(number) / FILE
@@ -228,7 +228,7 @@ def test_two_killed_saves_lose_no_checkpoint(quick: Path, pairs: int, record_pro
 @pytest.mark.promise("R6", "F6")
 @pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_save_killed_at_any_byte_loses_no_checkpoint(quick: Path, step: int, record_property: Figure) -> None:
-    """R6, F6: the kernel kills the process when the file has so many bytes; by day every 97th."""
+    """R6, F6: the kernel kills the process when the file has a number of bytes; every 97th unless nightly."""
     path = quick / FILE
     save(path, 9)
     size = path.stat().st_size
@@ -239,12 +239,12 @@ def test_a_save_killed_at_any_byte_loses_no_checkpoint(quick: Path, step: int, r
         assert loaded(path) == 1
         assert is_valid(path)
         tried += 1
-    assert not litter(quick)
+    assert not leftovers(quick)
     record_property("figure", f"killed at {tried} byte offsets of {size}: the one before loads")
 
 
 def save_for_ever(path: Path, number: int, pipe: int) -> None:
-    """Saves one after the other, and says so of each."""
+    """Save again and again, and report each save."""
     io = SafeCheckpointIO()
     while True:
         number += 1
@@ -272,13 +272,13 @@ def test_fifty_kills_at_random_moments_lose_no_checkpoint(
         with os.fdopen(answers, "rb") as rest:
             words = first + rest.read()
         said = int.from_bytes(words[-8:], "big")
-        inside += bool(litter(tmp_path))
+        inside += bool(leftovers(tmp_path))
         assert newest_valid(path) is not None
         found = SafeCheckpointIO().load_checkpoint(path)
         assert found["number"] in (said, said + 1)
         assert (found["weights"] == found["number"]).all()
         said = found["number"]
-        assert not litter(tmp_path)
+        assert not leftovers(tmp_path)
     assert inside >= 10  # the kills do hit saves
     assert set(os.listdir("/dev/shm")) <= elsewhere
     record_property("figure", f"50 kills, {inside} while a file was written: the newest verified one loaded 50 times")
@@ -286,7 +286,7 @@ def test_fifty_kills_at_random_moments_lose_no_checkpoint(
 
 @pytest.mark.promise("R5", "R6")
 def test_an_adoption_killed_before_any_call_is_finished_later(quick: Path) -> None:
-    """The next pool manager finishes what one that was killed had begun."""
+    """The next pool manager finishes what a killed one had begun."""
     call, died = 0, True
     while died:
         job = quick / str(call)
@@ -309,7 +309,7 @@ def test_an_adoption_killed_before_any_call_is_finished_later(quick: Path) -> No
 
 @contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[None]:
-    """A file system of its own in a folder, of so many bytes."""
+    """Mount a separate file system of a number of bytes in a folder."""
     folder.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True, text=True
@@ -323,7 +323,7 @@ def small_disk(folder: Path, size: int) -> Iterator[None]:
 
 
 def refusal(path: Path, number: int) -> str | None:
-    """What is said if there is no room; None if it is saved."""
+    """Return the error if there is no space; None if it is saved."""
     try:
         save(path, number)
     except OSError as error:
@@ -333,7 +333,7 @@ def refusal(path: Path, number: int) -> str | None:
 
 @pytest.mark.promise("R6", "F7")
 def test_a_full_disk_loses_no_checkpoint(tmp_path: Path, record_property: Figure) -> None:
-    """F7: from so full that nothing can be written to just enough, on a file system of its own."""
+    """F7: from no free space at all to just enough, on a separate file system."""
     disk, page, tried, failed = tmp_path / "disk", 4096, 0, 0
     with small_disk(disk, 64 * page):
         path = disk / FILE
@@ -355,7 +355,7 @@ def test_a_full_disk_loses_no_checkpoint(tmp_path: Path, record_property: Figure
             assert loaded(path) == before
             assert is_valid(path)
             assert is_valid(generations.generation_path(path, 1))
-            assert not litter(disk)
+            assert not leftovers(disk)
         assert 0 < failed < tried
         filler.unlink()
         save(path, 99)
@@ -367,7 +367,7 @@ def test_a_full_disk_loses_no_checkpoint(tmp_path: Path, record_property: Figure
 
 @pytest.mark.promise("F7")
 def test_a_limit_on_the_size_of_files_loses_no_checkpoint(tmp_path: Path) -> None:
-    """F7 where nobody may mount: the kernel refuses more than so many bytes a file."""
+    """F7 without the right to mount: the kernel refuses more than a number of bytes in a file."""
     path = tmp_path / FILE
     save(path, 1)
     save(path, 2)
@@ -380,12 +380,12 @@ def test_a_limit_on_the_size_of_files_loses_no_checkpoint(tmp_path: Path) -> Non
                 SafeCheckpointIO().save_checkpoint({"weights": weights}, path)
 
     assert in_child(work) == 0
-    assert (loaded(path), loaded(generations.generation_path(path, 1)), litter(tmp_path)) == (2, 1, [])
+    assert (loaded(path), loaded(generations.generation_path(path, 1)), leftovers(tmp_path)) == (2, 1, [])
 
 
 @pytest.mark.promise("F8")
 def test_a_read_only_folder_loads_and_refuses_to_save(tmp_path: Path) -> None:
-    """F8: what is there loads, what is new is refused in words."""
+    """F8: existing checkpoints load, and new ones are refused with a clear error."""
     disk = tmp_path / "disk"
     with small_disk(disk, 1 << 20):
         save(disk / FILE, 1)
@@ -400,7 +400,7 @@ def test_a_read_only_folder_loads_and_refuses_to_save(tmp_path: Path) -> None:
 
 
 class Tell(pl.Callback):
-    """Says of each batch that it is done."""
+    """Reports each batch."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe
@@ -410,7 +410,7 @@ class Tell(pl.Callback):
 
 
 def train_for_ever(folder: Path, every: float, pipe: int) -> None:
-    """Batches of a hundredth of a second; saved as often as is said, however long that takes."""
+    """Train batches of a hundredth of a second, saved at the given period however long that takes."""
     setattr(job_checkpointer, "MIN_TRAINING_PER_SAVE", 0.0)  # noqa: B010
     model = Net()
     model.pause = 0.01
@@ -447,7 +447,7 @@ def test_a_kill_costs_at_most_one_save_interval_and_a_batch(tmp_path: Path, reco
 
 @pytest.mark.promise("R6", "R13", "F7")
 def test_all_ranks_know_whether_the_first_could_save(tmp_path: Path) -> None:
-    """R13: nobody waits in a barrier for one that failed; they leave together once it works again."""
+    """R13: no rank waits in a barrier for one that failed; they leave together once saving works again."""
     port = free_port()
     ranks = [start(partial(train_as_a_rank, tmp_path, Rank(number, 2, port=port))) for number in (0, 1)]
     assert [os.waitpid(pid, 0)[1] for pid in ranks] == [0, 0]
@@ -463,7 +463,7 @@ def test_all_ranks_know_whether_the_first_could_save(tmp_path: Path) -> None:
 
 
 def train_as_a_rank(folder: Path, rank: Rank) -> None:
-    """Is told to leave while its disk, the first one's, fails three times."""
+    """Train as one rank that is told to leave while the first rank's disk fails three times."""
     said: list[str] = []
     listener = logging.Handler()
     listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be lost: what is saved, what is loaded, what an incarnation begins with."""
+"""Checkpoints that cannot be lost: saving, loading, and the checkpoint from which an incarnation starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Damage = Callable[[Path], Any]
 
 
 def state(number: int) -> dict[str, Any]:
-    """A plain dictionary, nothing of Lightning's but the step; a few kilobytes."""
+    """Return a checkpoint of a few kilobytes, with the step as Lightning's only entry."""
     return {"number": number, "weights": torch.full((1000,), float(number)), "global_step": number}
 
 
@@ -53,7 +53,7 @@ def saved(path: Path, *numbers: int) -> SafeCheckpointIO:
 
 
 def flip(path: Path) -> None:
-    """A bit among the weights: torch alone would load it."""
+    """Flip a bit of the weights, which torch alone would load."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -68,7 +68,7 @@ def empty(path: Path) -> None:
 
 
 def noted(**changed: Any) -> Damage:
-    """Changes the manifest."""
+    """Return a function that changes the manifest."""
 
     def change(path: Path) -> None:
         manifest = path.with_name(path.name + ".json")
@@ -131,7 +131,7 @@ def test_the_number_of_generations_can_be_set(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Damage, words: str
 ) -> None:
-    """F29: R6 holds whatever became of the newest file, and the warning says what is wrong and what was taken."""
+    """F29: R6 holds for any damage of the newest file; the warning names the damage and the file that was loaded."""
     path = tmp_path / "a.ckpt"
     io = saved(path, 1, 2)
     damage(path)
@@ -139,7 +139,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(
     assert io.load_checkpoint(path)["number"] == 1
     [record] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert re.search(rf"checkpoint {path}: a.ckpt: {words}; loaded a.ckpt.1 instead", record.getMessage())
-    # The one that is sound is not given up for the one that is not.
+    # The valid one is not replaced by the damaged one.
     io.save_checkpoint(state(3), path)
     assert [io.load_checkpoint(place)["number"] for place in (path, tmp_path / "a.ckpt.1")] == [3, 1]
 
@@ -240,7 +240,7 @@ def test_remote_checkpoints_load_safely_and_are_not_written(tmp_path: Path, monk
         SafeCheckpointIO().save_checkpoint({}, tmp_path / "a.ckpt", {"fast": True})
 
 
-# ------------------------------------------------------------------------------------------ what has code in it
+# ------------------------------------------------------------------------------------------ checkpoints with code
 
 
 class Evil:
@@ -301,7 +301,7 @@ def test_allowed_types_load_and_others_are_warned_about_on_save(
         assert isinstance(io.load_checkpoint(path)["mine"], Mine)
 
 
-# ------------------------------------------------------------------------------------------ while training goes on
+# ------------------------------------------------------------------------------------------ asynchronous saves
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -353,7 +353,7 @@ def test_asynchronous_saves_are_all_written_in_order(tmp_path: Path, monkeypatch
         io.save_checkpoint(state(number), tmp_path / f"{number}.ckpt")
         took.append(time.monotonic() - began)
     assert max(took[:2]) < 0.05 < max(took[2:])  # two are under way at most: who saves a third waits
-    assert io.load_checkpoint(tmp_path / "3.ckpt")["number"] == 3  # whoever loads waits for it
+    assert io.load_checkpoint(tmp_path / "3.ckpt")["number"] == 3  # loading waits for it
     io.remove_checkpoint(tmp_path / "0.ckpt")
     io.teardown()
     assert [name for name in sorted(os.listdir(tmp_path)) if name.endswith("ckpt")] == ["1.ckpt", "2.ckpt", "3.ckpt"]
@@ -366,7 +366,7 @@ def test_asynchronous_saves_are_all_written_in_order(tmp_path: Path, monkeypatch
 def test_a_failed_asynchronous_save_keeps_the_previous_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F7: a ModelCheckpoint removes the old one after it has asked for the new one."""
+    """F7: a ModelCheckpoint removes the old file after it has requested the new one."""
     io = SafeCheckpointIO(asynchronous=True)
     io.save_checkpoint(state(1), tmp_path / "1.ckpt")
     io.load_checkpoint(tmp_path / "1.ckpt")
@@ -437,7 +437,7 @@ def test_any_trainer_can_use_the_plugin(
 def test_asynchronous_saving_costs_a_batch_no_more_than_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    """F8: a disk that takes its time."""
+    """F8: a slow disk."""
     slow(monkeypatch, 0.4)
 
     class Longest(pl.Callback):
@@ -467,7 +467,7 @@ def test_asynchronous_saving_costs_a_batch_no_more_than_the_copy(
 
 
 class Broken:
-    """Makes the disk fail while it is."""
+    """Makes the disk fail for a while."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int = errno.ENOSPC) -> None:
         self.attempts, self.whole = 0, False
@@ -493,7 +493,7 @@ def test_a_job_that_cannot_save_trains_on_and_leaves_once_it_can(
     model.pause = 0.002
 
     def say() -> None:
-        until(lambda: disk.attempts >= 2)  # for fear of a power cut, and again
+        until(lambda: disk.attempts >= 2)  # periodic checkpoints, twice
         script.say(release(2))
         told_at = disk.attempts
         until(lambda: disk.attempts >= told_at + 2)  # now it wants to leave
@@ -605,7 +605,7 @@ def test_a_job_does_not_leave_without_a_loadable_checkpoint(
 
 @pytest.mark.promise("R6")
 def test_an_unloadable_checkpoint_replaces_no_other(tmp_path: Path) -> None:
-    """A kill right after it would else leave the job with nothing to come back from."""
+    """Otherwise a kill right after the save would leave the job without a checkpoint."""
     place, io = tmp_path / FILE, SafeCheckpointIO()
     for number in (1, 2):
         io.write({"global_step": number}, place)
@@ -646,11 +646,11 @@ class Unpicklable(pl.Callback):
         checkpoint["lock"] = threading.Lock()
 
 
-# ------------------------------------------------------------------------------------------ from life to life
+# ------------------------------------------------------------------------------------------ incarnations
 
 
-def life(job: Path, incarnation: int, *numbers: int) -> list[str]:
-    """An incarnation that saved so often; the SHA-256 of each, the newest first."""
+def checkpoints_of(job: Path, incarnation: int, *numbers: int) -> list[str]:
+    """Write the checkpoints of an incarnation; return the SHA-256 of each, the newest first."""
     folder = checkpoint_folder(job, incarnation)
     sums = []
     for number in numbers:
@@ -665,8 +665,8 @@ def begins_with(path: Path | None) -> int | None:
 
 @pytest.mark.promise("R5", "R6")
 def test_an_incarnation_starts_from_the_newest_accepted_checkpoint(tmp_path: Path) -> None:
-    """R5: what the scheduler has not accepted is not looked at, however new."""
-    one, two = life(tmp_path, 1, 10, 20), life(tmp_path, 2, 30, 40)
+    """R5: checkpoints that the scheduler has not accepted are ignored, however new."""
+    one, two = checkpoints_of(tmp_path, 1, 10, 20), checkpoints_of(tmp_path, 2, 30, 40)
     everything = {*one, *two}
     for number, (accepted, expected) in enumerate(
         [(everything, 40), ({two[1], *one}, 30), ({one[1]}, 10), (set(), None), ({"0" * 64}, None)]
@@ -682,25 +682,25 @@ def test_an_incarnation_starts_from_the_newest_accepted_checkpoint(tmp_path: Pat
 
 @pytest.mark.promise("R5")
 def test_checkpoints_of_a_fenced_incarnation_are_never_used(tmp_path: Path) -> None:
-    accepted = life(tmp_path, 1, 10)
+    accepted = checkpoints_of(tmp_path, 1, 10)
     path = adopt(tmp_path, 2, accepted)
-    later = life(tmp_path, 1, 20, 30)
+    later = checkpoints_of(tmp_path, 1, 20, 30)
     assert begins_with(path) == begins_with(adopt(tmp_path, 2, {*accepted, *later})) == 10
     saved(checkpoint_folder(tmp_path, 2) / FILE, 11)  # its own, not accepted yet: the pool manager was killed
     assert begins_with(adopt(tmp_path, 2, accepted)) == 11
-    assert begins_with(adopt(tmp_path, 3, {*accepted, *life(tmp_path, 1, 40)[1:]})) == 10
+    assert begins_with(adopt(tmp_path, 3, {*accepted, *checkpoints_of(tmp_path, 1, 40)[1:]})) == 10
 
 
 def test_an_incarnation_never_starts_from_a_later_one(tmp_path: Path) -> None:
-    accepted = [*life(tmp_path, 1, 10), *life(tmp_path, 3, 30)]
+    accepted = [*checkpoints_of(tmp_path, 1, 10), *checkpoints_of(tmp_path, 3, 30)]
     assert begins_with(adopt(tmp_path, 2, accepted)) == 10
 
 
 @pytest.mark.promise("R6", "F8")
 @pytest.mark.parametrize("name", [FILE, f"{FILE}.json"])
 def test_an_unreadable_checkpoint_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Who began anew would displace it. One that is older and readable will do."""
-    one, two = life(tmp_path, 1, 10), life(tmp_path, 2, 20, 30)
+    """Starting anew would displace it; an older readable checkpoint is used instead."""
+    one, two = checkpoints_of(tmp_path, 1, 10), checkpoints_of(tmp_path, 2, 20, 30)
     broken = {checkpoint_folder(tmp_path, 2) / name}
 
     def failing(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -722,7 +722,7 @@ def test_an_unreadable_checkpoint_is_waited_for(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.promise("F29")
 def test_damaged_checkpoints_are_skipped(tmp_path: Path) -> None:
-    one, two = life(tmp_path, 1, 10, 20), life(tmp_path, 2, 30, 40)
+    one, two = checkpoints_of(tmp_path, 1, 10, 20), checkpoints_of(tmp_path, 2, 30, 40)
     flip(checkpoint_folder(tmp_path, 2) / FILE)
     cut(checkpoint_folder(tmp_path, 2) / f"{FILE}.1")
     assert find(checkpoint_folder(tmp_path, 2)) is None
@@ -734,7 +734,7 @@ def test_damaged_checkpoints_are_skipped(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_adoption_is_repaired(tmp_path: Path) -> None:
-    accepted = life(tmp_path, 1, 10)
+    accepted = checkpoints_of(tmp_path, 1, 10)
     own = checkpoint_folder(tmp_path, 2)
     own.mkdir()
     os.link(checkpoint_folder(tmp_path, 1) / FILE, own / FILE)
@@ -743,7 +743,7 @@ def test_an_unfinished_adoption_is_repaired(tmp_path: Path) -> None:
 
 
 def test_folders_of_old_incarnations_are_removed(tmp_path: Path) -> None:
-    accepted = [life(tmp_path, number, number)[0] for number in (1, 2, 3, 4)]
+    accepted = [checkpoints_of(tmp_path, number, number)[0] for number in (1, 2, 3, 4)]
     (tmp_path / "checkpoints" / "own").mkdir()
     assert begins_with(adopt(tmp_path, 5, accepted)) == 4
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["4", "5", "own"]
@@ -753,7 +753,7 @@ def test_folders_of_old_incarnations_are_removed(tmp_path: Path) -> None:
 @pytest.mark.promise("S7")
 def test_links_out_of_the_job_s_folder_are_not_followed(tmp_path: Path) -> None:
     job, other = tmp_path / "job", tmp_path / "other"
-    accepted = [*life(job, 1, 10), *life(other, 1, 99), *life(other, 2, 98)]
+    accepted = [*checkpoints_of(job, 1, 10), *checkpoints_of(other, 1, 99), *checkpoints_of(other, 2, 98)]
     mine = checkpoint_folder(job, 1)
     for name in (FILE, f"{FILE}.json"):
         (mine / name).unlink()

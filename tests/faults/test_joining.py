@@ -1,4 +1,4 @@
-"""A plain script joins a pool, loses it, finds it again, and leaves; a pool that is a script of the test's."""
+"""A plain script joins a pool, loses it, finds it again, and leaves; the test plays the pool."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.tiny import Line, Points, ValidatedPoints
 
 
 class Pool(Script):
-    """A pool with one place."""
+    """A pool with one device."""
 
     def __init__(self, directive: Directive | None = None, arbiters: tuple[str, ...] = ()) -> None:
         super().__init__(directive)
@@ -52,7 +52,7 @@ class Pool(Script):
 
     def join(self, job: Job, device: str) -> JoinReply:
         if self.away:
-            raise ConnectionError("nobody here")
+            raise ConnectionError("no server")
         self.asked.append(job.name)
         if job.name in self.taken:
             raise NameTakenError(f"the name {job.name!r} is taken")
@@ -64,7 +64,7 @@ class Pool(Script):
 
     def job_forecast(self, job: str) -> JobForecast | None:
         if self.away:
-            raise ConnectionError("nobody here")
+            raise ConnectionError("no server")
         return self.forecast
 
     def left(self, event: WorkerExited) -> None:
@@ -88,7 +88,7 @@ def script(**more: Any) -> CoreCallback:
 
 
 def training(callback: CoreCallback, model: Line, **more: Any) -> threading.Thread:
-    """Trains in a thread, as a notebook may."""
+    """Train in a thread, as a notebook may."""
     thread = threading.Thread(target=lambda: fit(callback, model, **more))
     thread.start()
     return thread
@@ -470,7 +470,7 @@ def test_cells_that_arrive_during_a_send_are_sent_too(caplog: pytest.LogCaptureF
 def test_a_local_scheduler_stands_in_for_a_lost_pool(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Held when the pool went: it goes on, and ends when its target is met, though nobody is there to say so."""
+    """A script that was held when the pool was lost continues, and ends when its target is met."""
     monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.3)
     callback = script(target=BatchTarget(200))
     thread = training(callback, Line(pause=0.005), max_epochs=-1)

@@ -1,4 +1,4 @@
-"""The scheduler killed at every named place, in every state that a job can be in, and brought back from its journal."""
+"""The scheduler is killed at every failpoint, in every state of a job, and restored from its journal."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def jobs() -> tuple[Job, ...]:
 
 
 def report(
-    job: str, number: int, life: int = 1, checkpoint: Checkpoint | None = None, batches_at_start: int = 0
+    job: str, number: int, incarnation: int = 1, checkpoint: Checkpoint | None = None, batches_at_start: int = 0
 ) -> Report:
     done = batches_at_start + 20 * number
     return Report(
         job,
-        life,
+        incarnation,
         number,
         1,
         done,
@@ -79,13 +79,13 @@ STORY: tuple[Event, ...] = (
     Resume("a"),
     WorkerExited("a", 1, ExitCause.LOST, "its worker died", SAVE),
     Resume("b"),
-    LaunchTimedOut("c", 1, "nobody came"),
+    LaunchTimedOut("c", 1, "no worker came"),
     SetDeadline("e", 300.0),
     SetTerms("e", target=BatchTarget(4000), weight=2.0),
-    report("a", 1, life=2, batches_at_start=20),
+    report("a", 1, incarnation=2, batches_at_start=20),
     WorkerExited("a", 2, ExitCause.RAISED, "ValueError: no"),
     Cancel("e"),
-    report("a", 1, life=3, batches_at_start=20),
+    report("a", 1, incarnation=3, batches_at_start=20),
 )
 
 
@@ -98,8 +98,8 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test holds the clock: the scheduler is back at once."""
+def scheduler_is_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test holds the clock: the scheduler is back without delay."""
     monkeypatch.setattr(Journal, "written_at", float("inf"))
 
 
@@ -113,7 +113,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def live(journal: Path, first: int = 0, acknowledged: int = -1) -> list[JobStatus]:
-    """Tells the story from event ``first`` on; each that is acknowledged is noted in ``acknowledged``, a descriptor."""
+    """Handle the story from event ``first`` on; write acknowledged events to the descriptor ``acknowledged``."""
     clock = Clock()
     host = Host(POOL, journal, clock)
     for number, event in enumerate(STORY[first:], first):
@@ -127,7 +127,7 @@ def live(journal: Path, first: int = 0, acknowledged: int = -1) -> list[JobStatu
 
 
 def in_a_child(work: Callable[[int], object]) -> tuple[int, bool]:
-    """Does the work in a child that may be killed; what it has acknowledged, and whether it came to its end."""
+    """Run a function in a child that may be killed; return what it acknowledged, and whether it finished."""
     inward, outward = os.pipe()
     if not (child := os.fork()):
         try:
@@ -183,7 +183,7 @@ def test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state(
     undisturbed: list[JobStatus],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """What was acknowledged is in the journal; what was not is told again, and comes to the same end to the bit."""
+    """Acknowledged events are in the journal; others are sent again, and lead to the same state bit for bit."""
     kills = 0
     while True:
         journal = tmp_path / f"{kills}.db"

@@ -1,4 +1,4 @@
-"""The killer, the watch over prefixes and the trace do what they are for: what is broken is found, and replays."""
+"""Killer, watch and trace: what is broken is found, and replays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_core.core.events import Checkpoint, Event, ExitCause, Report, Sub
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
-from tests.faults.killer import Deed, Killer, kill, stop
+from tests.faults.killer import Fault, Killer, kill, stop
 from tests.faults.prefixes import History, Limits, Watch, Witness, first_broken
 from tests.faults.trace import Action, Trace, main
 
@@ -24,13 +24,13 @@ SAVE = Checkpoint(10, "a" * 64)
 
 
 def test_the_same_seed_repeats_the_same_actions() -> None:
-    def deeds(said: list[str]) -> dict[str, Deed]:
+    def faults(said: list[str]) -> dict[str, Fault]:
         return {name: lambda draw, name=name: said.append(f"{name} {draw.random()}") for name in "xyz"}  # type: ignore[misc]
 
     stories = []
     for _ in range(2):
         said: list[str] = []
-        with Killer(3, deeds(said), (0.0, 0.001), 20) as killer:
+        with Killer(3, faults(said), (0.0, 0.001), 20) as killer:
             while len(killer.actions) < 20:
                 time.sleep(0.001)
         assert [action.what for action in killer.actions] == [what for _, what in killer.schedule]
@@ -100,10 +100,10 @@ def test_a_device_with_two_owners_is_found() -> None:
 
 
 def test_a_trace_round_trips_and_replays_to_the_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sound = Trace(7, [Action(1.5, "scheduler", "123")], History(POOL, [(0.0, JOB), (1.0, Tick())]))
-    sound.write(tmp_path / "sound.json")
-    assert Trace.read(tmp_path / "sound.json") == sound
-    assert main(str(tmp_path / "sound.json")) == 0
+    valid = Trace(7, [Action(1.5, "scheduler", "123")], History(POOL, [(0.0, JOB), (1.0, Tick())]))
+    valid.write(tmp_path / "valid.json")
+    assert Trace.read(tmp_path / "valid.json") == valid
+    assert main(str(tmp_path / "valid.json")) == 0
     late: list[tuple[float, Event]] = [(20.0 * k, Tick() if k else JOB) for k in range(7)]
     Trace(7, [], History(POOL, late)).write(tmp_path / "late.json")
     assert main(str(tmp_path / "late.json")) == 1

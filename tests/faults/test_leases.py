@@ -1,4 +1,4 @@
-"""How long a launched job believes its scheduler's last word, and what it does when another life has its place."""
+"""Leases: how long a launched job follows its last directive, and what it does once another incarnation runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUPERSEDED = End("job", 0, Verdict.CANCELLED, Reason("superseded"))
 
 
 class Hung(Script):
-    """A scheduler that takes a call and does not answer, as one that was stopped."""
+    """A scheduler that accepts calls and does not answer, like a stopped one."""
 
     def __init__(self, directive: Directive) -> None:
         super().__init__(directive)
@@ -48,7 +48,7 @@ class Hung(Script):
 
 
 class Training:
-    """A launched job that trains in a thread of its own and saves all the time."""
+    """A launched job that trains in its own thread and saves often."""
 
     def __init__(self, script: Script, folder: Path) -> None:
         self.model = Net()
@@ -83,7 +83,7 @@ def when(folder: Path) -> int:
 
 
 class Parted(Script):
-    """A scheduler that has given the job another life: reports of this one are refused, news are the other one's."""
+    """A scheduler that runs another incarnation of the job: reports of this one are refused."""
 
     def report(self, report: Report) -> Directive | None:
         self.reports.append(report)
@@ -112,7 +112,7 @@ def test_the_last_directive_of_an_ended_incarnation_stays() -> None:
 def test_a_launched_job_trains_for_its_lease_then_holds_until_a_directive_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
-    """A call that hangs is silence too. Meanwhile nothing is saved; what another life has done then is final."""
+    """A hung call counts as silence. Meanwhile nothing is saved, because another incarnation may be running."""
     monkeypatch.setattr(steering, "LEASE", 2.5)
     monkeypatch.setattr(mailbox, "MAX_RETRY_DELAY", 0.5)
     script = Hung(grant(1, 1.0))

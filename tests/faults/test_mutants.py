@@ -1,4 +1,4 @@
-"""Each promise's test is red when its guard is gone. Rows without a mutant are told in the table."""
+"""The test of each promise fails without its guard. The table names the rows that have no mutant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.mutants import MUTANTS, Mutant, is_there, names, without_guard
 
 
 def test_every_mutant_names_an_existing_guard_and_test() -> None:
-    """Guards and tests are where it says: otherwise it would prove nothing."""
+    """A mutant without its guard or its test would prove nothing."""
     assert [wrong for mutant in MUTANTS if (wrong := is_there(mutant))] == []
 
 

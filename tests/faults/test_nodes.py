@@ -1,4 +1,4 @@
-"""Nodes that are lost, or taken away with notice."""
+"""Nodes that are lost, or preempted with notice."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.conftest import ROOT
 def test_a_lost_node_is_noticed_within_ten_seconds_and_a_preemption_is_no_failure(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """What is left is for the most urgent; who has no device waits with the reason until there is another node."""
-    found = lived_through("tests.faults.nodes", tmp_path)
+    """The most urgent job gets the remaining device; the other one waits with a reason until there is another node."""
+    found = run_story("tests.faults.nodes", tmp_path)
     assert found["lost"] < 10
     assert "its worker on device" in found["words"]
     assert found["restarts"] == {"a": 1, "b": 0}
@@ -45,20 +45,20 @@ def test_a_lost_node_is_noticed_within_ten_seconds_and_a_preemption_is_no_failur
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nsenter"), reason="only root can cut a line")
 @pytest.mark.promise("R5", "R11", "F23")
 def test_a_node_that_is_cut_off_is_fenced(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """Cut off for a moment, nobody is restarted; for longer, its job comes back once."""
-    found = lived_through("tests.faults.links", tmp_path, "unshare", "--net")
+    """A node that is cut off for a moment loses no job; after a longer time its job resumes once."""
+    found = run_story("tests.faults.links", tmp_path, "unshare", "--net")
     assert set(found["blink"].values()) == {1}
     assert found["known"] < 10
     assert "has not answered" in found["words"]
     assert found["behind"]  # it trained on, cut off
     assert found["other"] == 1
-    assert set(found["lives"].values()) == {1, 2}
+    assert set(found["incarnations"].values()) == {1, 2}
     words = "cut off: told after {known:.1f} s; the old worker left {gone:.1f} s after the line was there again"
     record_property("figure", words.format(**found))
 
 
-def lived_through(module: str, folder: Path, *before: str) -> dict[str, Any]:
-    """What a story found, told in processes of its own."""
+def run_story(module: str, folder: Path, *before: str) -> dict[str, Any]:
+    """Run a story in processes of its own; return what it found."""
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Two processes of one training, over gloo: rank 0 hears the scheduler, both do the same after the same batch."""
+"""Two processes of one training over gloo: rank 0 gets the directives, and both act after the same batch."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_script_with_two_processes_has_a_scheduler_of_its_own(stories: Stories
 
 @pytest.fixture(scope="module")
 def stories(tmp_path_factory: pytest.TempPathFactory) -> Stories:
-    """What each rank wrote down of each scenario; one pair of processes lives through them all."""
+    """The records of each rank in each scenario; one pair of processes runs all of them."""
     folder = tmp_path_factory.mktemp("ranks")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.faults.test_ranks", str(folder)]
@@ -113,7 +113,7 @@ PARTING = [("elsewhere", "raises", "whole"), ("hangs", "whole")]
 def test_diverging_ranks_are_detected_and_the_first_cause_is_reported(
     tmp_path: Path, record_property: Callable[[str, object], None], ways: tuple[str, ...]
 ) -> None:
-    """One hangs, or waits in another collective, or raises; the processes are as good as new for the next job."""
+    """One rank hangs, waits in another collective, or raises; afterwards the processes can train the next job."""
     (tmp_path / "ways").write_text(json.dumps({way: free_port() for way in ways}))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.faults.parted", str(tmp_path)]
@@ -166,7 +166,7 @@ class Clock(pl.Callback):
 
 
 def told(script: Script, batches: int, *said: tuple[float, Directive]) -> None:
-    """Says each directive after so many seconds, once so many batches are done."""
+    """Set each directive after some seconds, once some batches are done."""
 
     def say() -> None:
         until(lambda: script.reports and script.reports[-1].batches >= batches, 60)
@@ -178,7 +178,7 @@ def told(script: Script, batches: int, *said: tuple[float, Directive]) -> None:
 
 
 def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
-    """Trains once; what is worth knowing of it."""
+    """Train once; return what was recorded."""
     pl.seed_everything(7 + rank, verbose=False)
     script = Script(grant(1, 1.0))
     met = End("job", 9, Verdict.MET, Reason("target_met", (1.0,)))

@@ -27,7 +27,7 @@ BACK_WITHIN = 10.0
 
 
 def pid_of(actor: Any) -> int:
-    """Of its process, as soon as it has one."""
+    """Return the id of the actor's process as soon as it has one."""
     import ray
 
     until = time.monotonic() + 30.0
@@ -40,13 +40,13 @@ def pid_of(actor: Any) -> int:
 
 
 def libraries(pid: int) -> set[str]:
-    """Names of the files that a process has mapped."""
+    """Return the names of the files that a process has mapped."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return {line.rsplit("/", 1)[1] for line in lines if "/" in line}
 
 
 def kept(folder: Path) -> Scheduler:
-    """A scheduler as the journal says, read while another writes it."""
+    """Return a scheduler replayed from a journal that another process is writing."""
     with Journal.open(folder / "journal.db", read_only=True) as journal:
         return replay(journal).scheduler
 
@@ -55,7 +55,7 @@ def kept(folder: Path) -> Scheduler:
 def test_a_thousand_reports_survive_five_kills_of_the_scheduler(
     local_ray: None, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """None is lost, none counts twice; each time it is back in seconds, as its journal says, without torch."""
+    """No report is lost or counts twice; the scheduler is back within seconds each time, without torch."""
     import ray
 
     from lightning_core.server.clients.ray_client import RayClient

@@ -1,4 +1,4 @@
-"""Leaving: whoever asks for it by a signal gets the jobs saved, an exit code that tells, and no process left behind."""
+"""Shutting down by a signal: jobs are saved, the exit code tells the cause, and no process is left."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lightning_core.storage.journal import Journal
 from lightning_core.storage.replay import replay
 from tests.conftest import ROOT
 
-# Beyond the time that jobs have to save, for all that is left to end.
+# Seconds for all processes to end, beyond the time in which jobs save.
 ALL_ENDED = 5.0
-NOBODY = "no such process"
+NO_EXCEPTION = "no such process"
 
 
 def bundle(pause: float) -> str:
-    """One job of epochs of sixteen batches, which is saved where an epoch ends."""
+    """Return a bundle with one job, which is saved at the end of each epoch of sixteen batches."""
     job = {
         "seed_everything": 1,
         "model": {"class_path": "tests.tiny.Line", "init_args": {"pause": pause}},
@@ -45,7 +45,7 @@ def bundle(pause: float) -> str:
 
 
 class Started:
-    """A command in a session of its own, whose every process can be told by what stands in its environment."""
+    """A command in its own session; a mark in the environment identifies all of its processes."""
 
     def __init__(self, folder: Path, *words: str, **environment: str) -> None:
         self.folder = folder
@@ -76,13 +76,13 @@ class Started:
         (os.killpg if group else os.kill)(self.process.pid, number)
 
     def ends(self, within: float) -> tuple[int, float]:
-        """Exit code, and after how many seconds."""
+        """Wait for the end; return the exit code and the seconds that it took."""
         start = time.monotonic()
         code = self.process.wait(within + 30.0)
         return code, time.monotonic() - start
 
     def left(self) -> dict[int, str]:
-        """Processes of it that run, itself apart: ids and command lines."""
+        """Return ids and command lines of its running child processes."""
         found = {}
         for environ in Path("/proc").glob("[0-9]*/environ"):
             pid = int(environ.parent.name)
@@ -91,8 +91,8 @@ class Started:
                     found[pid] = (environ.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
-    def nobody_left(self, seconds: float = ALL_ENDED, but: str = NOBODY) -> float:
-        """After how many seconds nobody but those was left."""
+    def wait_until_ended(self, seconds: float = ALL_ENDED, but: str = NO_EXCEPTION) -> float:
+        """Wait until all children have ended, except those that match ``but``; return the seconds that it took."""
         start = time.monotonic()
         while there := {pid: line for pid, line in self.left().items() if but not in line.lower()}:
             assert time.monotonic() - start < seconds, there
@@ -134,25 +134,25 @@ def events(run_dir: Path) -> list[Event]:
 
 
 def batches(run_dir: Path) -> int:
-    """Done by the newest life of the job, as the journal has it."""
+    """Return the batches that the newest incarnation of the job has done, from the journal."""
     done = [event.batches for event in events(run_dir) if isinstance(event, Report)]
     return done[-1] if done else 0
 
 
 def saved(run_dir: Path) -> int:
-    """Batches that the job had saved when it last left."""
+    """Return the batches that the job had saved when it last left."""
     left = [event for event in events(run_dir) if isinstance(event, WorkerExited) and event.cause is ExitCause.RELEASED]
     return left[-1].checkpoint.batches if left and left[-1].checkpoint is not None else 0
 
 
 def began(run_dir: Path) -> int:
-    """With what the newest life of the job began."""
+    """Return the batches from which the newest incarnation of the job began."""
     return [event for event in events(run_dir) if isinstance(event, Report)][-1].batches_at_start
 
 
 def whole(run_dir: Path) -> bool:
-    """Whether the journal is closed and answers again as it did."""
-    log = run_dir / "journal.db-wal"  # whoever reads along may keep the file, but nothing is in it
+    """Check that the journal is closed and replays identically."""
+    log = run_dir / "journal.db-wal"  # a reader may keep the file, but it is empty
     assert not log.exists() or not log.stat().st_size
     with Journal.open(run_dir / "journal.db", read_only=True) as journal:
         return replay(journal).digest == journal.digest
@@ -165,11 +165,13 @@ def training(run: Started, at_least: int = 50) -> Path:
 
 
 def goes_on(start: Start, at_least: int) -> None:
-    """The run is resumed, and begins no earlier than it had saved."""
+    """Resume the run; check that it begins no earlier than its checkpoint."""
     again = start("run", "--resume", "run")
     run_dir = again.folder / "run"
-    life = max((e.incarnation for e in events(run_dir) if isinstance(e, Report)), default=0)
-    again.until(lambda: any(isinstance(e, Report) and e.incarnation > life and e.batches > 20 for e in events(run_dir)))
+    before = max((e.incarnation for e in events(run_dir) if isinstance(e, Report)), default=0)
+    again.until(
+        lambda: any(isinstance(e, Report) and e.incarnation > before and e.batches > 20 for e in events(run_dir))
+    )
     assert began(run_dir) >= at_least
     again.send(signal.SIGINT)
     assert again.ends(SHUTDOWN_GRACE + ALL_ENDED)[0] == 130, again.said()
@@ -186,7 +188,7 @@ def test_sigterm_saves_the_jobs_and_leaves_no_process(
     code, seconds = run.ends(SHUTDOWN_GRACE + ALL_ENDED)
     assert code == 143, run.said()
     assert seconds < SHUTDOWN_GRACE + ALL_ENDED
-    gone = run.nobody_left()
+    gone = run.wait_until_ended()
     assert whole(run_dir)
     assert saved(run_dir) == batches(run_dir) >= 50
     assert "run --resume" in run.said()
@@ -232,7 +234,7 @@ def test_a_second_signal_ends_all_processes_at_once(number: int) -> None:
     assert process.stdout.readline() == "noting\n"
     process.send_signal(number)
     assert process.stdout.readline() == f"noted [{int(number)}]\n"
-    process.send_signal(number)  # of a terminal that was closed: the same wish
+    process.send_signal(number)  # SIGHUP of a closed terminal has the same effect
     time.sleep(DEBOUNCE + 0.1)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
@@ -271,7 +273,7 @@ def test_a_signal_to_the_whole_group_saves_the_jobs(start: Start, number: int) -
     run_dir = training(run)
     run.send(number, group=True)
     assert run.ends(SHUTDOWN_GRACE + ALL_ENDED)[0] == 128 + number, run.said()
-    run.nobody_left()
+    run.wait_until_ended()
     assert whole(run_dir)
     done = batches(run_dir)
     assert saved(run_dir) == done
@@ -304,7 +306,7 @@ def test_a_signal_during_the_start_is_obeyed_and_the_run_can_be_resumed(
     assert code == (-9 if number == signal.SIGKILL else 128 + number), run.said()
     assert seconds < SHUTDOWN_GRACE
     # Ray's own agents end with their raylet, or a minute after it was killed.
-    run.nobody_left(but="agent" if number == signal.SIGKILL else NOBODY)
+    run.wait_until_ended(but="agent" if number == signal.SIGKILL else NO_EXCEPTION)
     if number == signal.SIGKILL:
         goes_on(start, 0)
 
@@ -318,7 +320,7 @@ def test_after_sigkill_no_worker_trains_on_and_the_run_can_be_resumed(
     run = start("run", "b.yaml", "--run-dir", "run", "--own")
     run_dir = training(run, 200)
     run.send(signal.SIGKILL)
-    gone = run.nobody_left(but="agent")
+    gone = run.wait_until_ended(but="agent")
     done = batches(run_dir)
     time.sleep(1.0)
     assert batches(run_dir) == done
@@ -331,7 +333,7 @@ def test_after_sigkill_no_worker_trains_on_and_the_run_can_be_resumed(
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.promise("R14", "F24")
 def test_a_second_signal_ends_the_run_at_once_while_jobs_save(start: Start, slow: bool) -> None:
-    """A job that cannot leave before its epoch has ended keeps the first one waiting."""
+    """The first signal waits for a job that cannot leave before its epoch has ended."""
     run = start("run", "slow.yaml" if slow else "b.yaml", "--run-dir", "run", "--own")
     run_dir = training(run, 1 if slow else 50)
     run.send(signal.SIGINT)
@@ -340,7 +342,7 @@ def test_a_second_signal_ends_the_run_at_once_while_jobs_save(start: Start, slow
     run.send(signal.SIGTERM)
     code, seconds = run.ends(SHUTDOWN_GRACE)
     assert (code, seconds < 2.0) == (143, True) if slow else code in (130, 143), run.said()
-    run.nobody_left()
+    run.wait_until_ended()
     assert events(run_dir)
 
 
@@ -357,7 +359,7 @@ def test_a_job_that_does_not_leave_is_killed_after_the_grace_period(
     assert code == 143, run.said()
     assert SHUTDOWN_GRACE - 1 < seconds < SHUTDOWN_GRACE + ALL_ENDED
     assert "ended by force: line" in run.said()
-    run.nobody_left()
+    run.wait_until_ended()
     assert whole(run_dir)
     record_property("figure", f"a job that would not leave: {seconds:.1f} s")
 
@@ -375,7 +377,7 @@ def test_a_dead_control_process_of_ray_is_reported_and_nothing_is_lost(
     code, seconds = run.ends(SHUTDOWN_GRACE + 2 * ALL_ENDED)
     assert code == 70, run.said()
     assert "error: Ray's control process has died" in run.said()
-    run.nobody_left()
+    run.wait_until_ended()
     assert whole(run_dir)
     done = batches(run_dir)
     assert saved(run_dir) == done
@@ -393,5 +395,5 @@ def test_an_interrupted_start_leaves_no_partial_pool(start: Start, number: int, 
     time.sleep(moment)
     up.send(number)
     assert up.ends(SHUTDOWN_GRACE)[0] == 128 + number, up.said()
-    up.nobody_left()
+    up.wait_until_ended()
     assert start("status").ends(SHUTDOWN_GRACE)[0] == 2

@@ -1,4 +1,4 @@
-"""Nodes that a market gives and takes: drained, killed, stopped, all gone, back again; the training ends in time."""
+"""Nodes of a market that are drained, killed, stopped and replaced; the training ends in time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import yaml
 
 from tests.conftest import ROOT
 from tests.faults.spot import BATCHES, COUNTS, DEADLINE, NOTICE, SAVE_EVERY
-from tests.faults.test_nodes import lived_through
+from tests.faults.test_nodes import run_story
 
 
 @pytest.mark.nightly
@@ -25,7 +25,7 @@ from tests.faults.test_nodes import lived_through
 def test_a_training_meets_its_deadline_under_preemptions(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    found = lived_through("tests.faults.spot", tmp_path)
+    found = run_story("tests.faults.spot", tmp_path)
     rows = found["rows"]
     assert (found["verdict"], found["batches"]) == ("met", BATCHES)
     assert found["at"] <= DEADLINE
@@ -42,7 +42,7 @@ def test_a_training_meets_its_deadline_under_preemptions(
     # The ledger's batches are those that were done, and each step was; until it hears of its end it trains on.
     assert sum(row["batches"] for row in rows) == BATCHES
     assert BATCHES <= found["steps"] <= BATCHES + 2 * fastest
-    # Nothing that was not accepted is gone on from.
+    # No job resumes from a checkpoint that was not accepted.
     assert found["moments"]["begun"]
     assert all(found["moments"]["begun"])
     # The checkpoint of the notice was whole before the node went.
@@ -74,7 +74,7 @@ print(json.dumps({"price": 0.3, "available": 1 if 60 < gone < 90 else 3}))
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_two_jobs_share_the_nodes_that_a_command_quotes(tmp_path: Path) -> None:
-    """From the command line, on made-up machines, with Ctrl-C between: both end in time, and the ledger is of both."""
+    """From the command line, on simulated machines, with Ctrl-C in between: both end in time, with one ledger."""
     script, path, run = tmp_path / "quotes.py", tmp_path / "bundle.yaml", tmp_path / "run"
     script.write_text(QUOTES)
     jobs: dict[str, Any] = {
@@ -139,8 +139,8 @@ def test_two_jobs_share_the_nodes_that_a_command_quotes(tmp_path: Path) -> None:
 def test_ray_s_autoscaler_brings_the_requested_nodes_and_removes_them(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """With Ray's own made-up cloud: a pool that has room for more has nobody rent it."""
-    found = lived_through("tests.faults.autoscaled", tmp_path)
+    """On Ray's own simulated cloud; a pool with more worker slots than requested nodes does not rent more."""
+    found = run_story("tests.faults.autoscaled", tmp_path)
     assert found["with room for four"] == 1
     assert found["at last"] == [1, 0]
     words = (

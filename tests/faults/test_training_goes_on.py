@@ -1,4 +1,4 @@
-"""Training beside a scheduler that does not answer, batch by batch, against training beside one that does."""
+"""Training with a scheduler that does not answer, compared batch by batch with one that does."""
 
 from __future__ import annotations
 

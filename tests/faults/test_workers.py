@@ -1,4 +1,4 @@
-"""Workers that die, hang or run somebody's worst code, and a scheduler that stands still, live."""
+"""Live workers that die, hang or run harmful code, and a scheduler that is stopped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def three(local_ray: None) -> Iterator[Cluster]:
 
 
 class Story:
-    """A watcher that lives through a story told by a generator, frame by frame, and ends the jobs when it is told."""
+    """A watcher that runs a story, a generator, frame by frame, and cancels the jobs at its end."""
 
     def __init__(self, cluster: Cluster, tell: Callable[[Story], Told]) -> None:
         self.cluster = cluster
@@ -61,10 +61,10 @@ class Story:
                     self.do(Cancel(name))
 
     def close(self) -> None:
-        """Nothing to put away."""
+        """Do nothing."""
 
     def until(self, what: Callable[[Jobs], Any], within: float = 40.0) -> Told:
-        """Goes on with the next frame in which this holds."""
+        """Wait for the next frame in which a condition holds."""
         before = time.monotonic()
         while not what((yield)):
             seen = {name: (job.state, job.incarnation, job.batches, str(job.fault)) for name, job in self.jobs.items()}
@@ -76,17 +76,17 @@ class Story:
         ray.get(self.cluster.scheduler.event.remote(event), timeout=20)  # type: ignore[union-attr]
 
     def pid(self, job: str, device: int | None = None) -> int:
-        """Of the worker that has a job."""
+        """Return the process id of the worker that has a job."""
         import ray
 
         from lightning_core.server.ray_settings import NAMESPACE
 
         for at in range(self.cluster.devices) if device is None else [device]:
             worker = ray.get_actor(f"{self.cluster._name}-worker-{at}-0", namespace=NAMESPACE)
-            life: Any = ray.get(worker.job.remote(), timeout=5)
-            if life is not None and life.job == job:
+            held: Any = ray.get(worker.job.remote(), timeout=5)
+            if held is not None and held.job == job:
                 return int(ray.get(worker.pid.remote(), timeout=5))
-        raise AssertionError(f"nobody trains {job}")
+        raise AssertionError(f"no worker trains {job}")
 
 
 def job(batches: int = 10**6, model: str = "tests.tiny.Line", **terms: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def told(
 
 
 def begun(incarnation: int, *names: str) -> Callable[[Jobs], bool]:
-    """Whether these jobs train in this life."""
+    """Return whether these jobs train in this incarnation."""
     return lambda jobs: all(
         jobs[name].incarnation == incarnation and jobs[name].busy > 0 and jobs[name].state == "running"
         for name in names
@@ -141,8 +141,8 @@ def test_jobs_resume_after_killed_hung_and_incomplete_process_groups(
         for pid in spare.values():
             os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
-        for name, life in (("one", 3), ("two", 2)):
-            yield from story.until(lambda jobs, name=name, life=life: jobs[name].incarnation == life)  # type: ignore[misc]
+        for name, number in (("one", 3), ("two", 2)):
+            yield from story.until(lambda jobs, name=name, number=number: jobs[name].incarnation == number)  # type: ignore[misc]
             figures[name] = time.monotonic() - began
             assert "the worker's process died" in str(story.jobs[name].fault)
         assert f"from batch {kept}" in str(story.jobs["one"].fault)

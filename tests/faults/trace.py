@@ -1,6 +1,6 @@
-"""A trace: what was done to a pool, and what its scheduler lived through, in one file that replays anywhere.
+"""A trace: the faults of a pool and the history of its scheduler, in one file that replays anywhere.
 
-``python -m tests.faults.trace FILE`` replays it to the first event after which something does not hold, and says what.
+``python -m tests.faults.trace FILE`` replays it to the first event that breaks a condition, and prints the condition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.faults.prefixes import Broken, History, Limits, first_broken
 
 
 class Action(NamedTuple):
-    """Something that was done to the pool."""
+    """A fault that was caused."""
 
     at: float
     """Seconds since the killer began."""
@@ -33,7 +33,7 @@ class Trace(NamedTuple):
     history: History
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write it as JSON."""
         settings, events = self.history
         body = {
             "seed": self.seed,
@@ -45,7 +45,7 @@ class Trace(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What :meth:`write` wrote."""
+        """Read what :meth:`write` has written."""
         body = json.loads(path.read_text())
         events = [(now, decode_event(json.dumps(event))) for now, event in body["events"]]
         actions = [Action(**action) for action in body["actions"]]
@@ -53,7 +53,7 @@ class Trace(NamedTuple):
 
 
 def told(trace: Trace, broken: Broken | None) -> str:
-    """The replay in words."""
+    """Return the result of the replay as text."""
     lines = [f"seed {trace.seed}, {len(trace.history.events)} events"]
     lines += [f"{action.at:8.1f}s  {action.what} {action.whom}" for action in trace.actions]
     if broken is None:
@@ -63,13 +63,14 @@ def told(trace: Trace, broken: Broken | None) -> str:
         lines.append(f"event {number}, {now:.3f}s: {event}")
     for job in broken.scheduler.status():
         lines.append(
-            f"  {job.name}: {job.state}, life {job.incarnation}, {job.share:.2f} of {job.devices}, {job.grant_reason}"
+            f"  {job.name}: {job.state}, incarnation {job.incarnation}, "
+            f"{job.share:.2f} of {job.devices}, {job.grant_reason}"
         )
     return "\n".join([*lines, f"broken: {broken.story}"])
 
 
 def main(path: str) -> int:
-    """Exit code 1 if something does not hold."""
+    """Replay a trace; return exit code 1 if a condition is broken."""
     trace = Trace.read(Path(path))
     broken = first_broken(trace.history, Limits())
     print(told(trace, broken))

@@ -1,4 +1,4 @@
-"""What somebody's code may do to the process that it runs in."""
+"""The worst that a user's code can do to its process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tiny import Batch, Line
 
 
 class Worst(Line):
-    """Trains a little, then does its worst.
+    """Trains a little, then harms its process.
 
     Args:
         how: ``"leaves"`` (``sys.exit``), ``"dies"`` (``os._exit``), ``"falls"`` (reads from nowhere), ``"unbuilt"``

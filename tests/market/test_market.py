@@ -1,4 +1,4 @@
-"""A market, its jobs and what policies make of them: checked against sums by hand and against every possible plan."""
+"""A market, its jobs and the decisions of policies: checked against values worked by hand and every possible plan."""
 
 from __future__ import annotations
 
@@ -292,12 +292,12 @@ def test_the_suite_names_the_rule_that_a_policy_breaks(mistake: str, rule: str) 
 
 
 def test_preempted_spot_nodes_lose_their_work_of_the_interval() -> None:
-    """Four were held: a loss is 2.8 of work, of which the change to three is 0.3 already."""
+    """Four were held: a preemption costs 2.8 of work, of which the change to three is 0.3 already."""
     job = SpotJob(30.0, 10, max_nodes=4)
     ledger = alone(MaxSpot(), job, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), preemption_cost=0.7)
     done = np.diff(ledger.progress[0, :5], prepend=0.0)
     assert done == pytest.approx([0.9 * 4, 0.9 * 3 - 2.5, 3.0, 0.9 * 4, -2.8])
-    assert ledger.late == [1]  # nobody reckoned with that
+    assert ledger.late == [1]  # the job did not expect preemptions
     known = replace(job, preemption_cost=0.7)
     assert alone(MaxSpot(), known, flat([4, 3, 3, 4, 0, 0, 0, 0, 0, 0]), preemption_cost=0.7).on_time.all()
 
@@ -313,12 +313,12 @@ def test_preemption_costs_count_only_where_a_preemption_is_possible() -> None:
         SpotJob(38.0, 12, max_nodes=4, growth_fraction=0.2, shrink_fraction=0.2, preemption_cost=0.2),
         flat([4] * 12),
     )
-    # On-demand ones alone are as many as without.
+    # On-demand nodes alone are as many as without preemption costs.
     assert totals(alone(OnDemand(), job, market)) == totals(
         alone(OnDemand(), replace(job, preemption_cost=0.0), market)
     )
     assert on_demand_cost(job, 1.0) == on_demand_cost(replace(job, preemption_cost=0.0), 1.0)
-    # Spot ones that can stay as they are do; and who has none to fear is the same beside who has.
+    # Spot nodes stay if they can; and a job without preemption costs gets the same beside one that has them.
     held = np.array([3])
     row = LAST.look(JobBatch([job], market, [0]), 10, 0)
     for preemption_cost, beside in ((0.2, False), (0.0, False), (0.0, True)):
@@ -326,8 +326,8 @@ def test_preemption_costs_count_only_where_a_preemption_is_possible() -> None:
         several = [np.repeat(column, 1 + beside) for column in (np.array([33.0]), held, held * 0)]
         now = Forecast(np.repeat(row.prices, 1 + beside, 0), np.repeat(row.counts, 1 + beside, 0))
         net = SafetyNet(Observation(batch, 10, several[0], several[1], several[2], now, several[0], several[0]))
-        wish = np.array([4] * (1 + beside))
-        assert [one[0] for one in net.guarded(wish, wish * 0)] == [3, 0]
+        wanted = np.array([4] * (1 + beside))
+        assert [one[0] for one in net.guarded(wanted, wanted * 0)] == [3, 0]
 
 
 @pytest.mark.parametrize("growth_fraction", [0.05, 0.2, 0.9, 1.0])

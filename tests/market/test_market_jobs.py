@@ -1,4 +1,4 @@
-"""A pool with a market: a spot policy for each job, and jobs that are over teach which."""
+"""A pool with a market: a spot policy for each job, selected by the feedback of ended jobs."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_feedback_replays_the_job_at_its_measured_throughput(tmp_path: Path) -> 
         (Job("a", 50.0, BatchTarget(200)), 0.0),  # its speed was never seen
         (job("a", deadline=5.0), 0.0),  # shorter than an interval
         (job("a", deadline=5000.0), 0.0),  # beyond the recording
-        (job("a", target=LossTarget("loss", 0.1)), 0.0),  # missed: nobody knows its work
+        (job("a", target=LossTarget("loss", 0.1)), 0.0),  # missed: its work is unknown
     ],
 )
 def test_jobs_without_feedback_are_asked_once(tmp_path: Path, given: Job, at: float) -> None:
@@ -197,7 +197,7 @@ def test_the_actor_wakes_to_compute_feedback(tmp_path: Path) -> None:
         await actor.submit((job("a", deadline=0.4, batches=10),))
         await actor.event(Report("a", 1, number=1, version=1, batches=10, busy=0.3))
         async with asyncio.timeout(20):
-            while actor._host.scheduler.awaiting_feedback:  # nobody speaks to it meanwhile
+            while actor._host.scheduler.awaiting_feedback:  # without any call in between
                 await asyncio.sleep(0.02)
         await actor.submit((Job("b", 5.0, BatchTarget(10)),))
         _, jobs = await actor.status()

@@ -1,4 +1,4 @@
-"""What a market offers now, as a command says it."""
+"""Current offers of a market, as quoted by a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.market.test_spot_live import World, elastic, spot_run
 
 @contextmanager
 def asked(path: Path, text: str, seconds: float = 0.08) -> Iterator[Quotes]:
-    """Quotes that are what a file says, which may change."""
+    """Return quotes that are read from a file, which may change."""
     path.write_text(text)
     quotes = Quotes([sys.executable, "-S", "-c", f"print(open({str(path)!r}).read())"], seconds)
     try:
@@ -41,7 +41,7 @@ def test_a_quote_stays_the_offer_of_its_interval(tmp_path: Path) -> None:
         path.write_text('{"price": 1.5, "available": 0, "on_demand": 4}')
         wait_for(quotes, Quote(1.5, 0, 4.0))
         later = quotes(2)
-        # Nobody asked in interval 1: it was as the one before it.
+        # Interval 1 was not queried: it equals the one before it.
         assert later.price[:4].tolist() == [0.4, 0.4, 1.5, 1.5]
         assert later.available[:4].tolist() == [3, 3, 0, 0]
         assert later.on_demand == 4.0

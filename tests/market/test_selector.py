@@ -1,4 +1,4 @@
-"""Which policy to trust: weights that learn, and never regret more than they may."""
+"""Selection of policies: weights that learn, with a bounded regret."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Sequence = Callable[[Selector, int], FloatArray]
 
 
 def follows(selector: Selector, job: int) -> FloatArray:
-    """Whoever weighs most gets nothing, the others all."""
+    """Give the policy with the largest weight utility 0, and the others 1."""
     return np.where(np.arange(len(selector.names)) == selector.weights.argmax(), 0.0, 1.0)
 
 
 def spites(selector: Selector, job: int) -> FloatArray:
-    """The more weight the less."""
+    """Give less utility to larger weights."""
     return np.where(selector.weights < np.median(selector.weights), 1.0, 0.0)
 
 
@@ -37,7 +37,7 @@ def one_is_best(selector: Selector, job: int) -> FloatArray:
 
 
 def test_a_policy_with_a_vanished_weight_can_recover() -> None:
-    """It counts on as if its weight were not nought: else the step would never shrink."""
+    """It counts as if its weight were not zero: otherwise the step would never shrink."""
     selector = Selector("ab")
     for job in range(3350):
         ramp = job < 350
@@ -54,7 +54,7 @@ def test_the_regret_stays_under_its_bound(sequence: Sequence, known: bool, polic
     for job in range(400):
         selector.update(sequence(selector, job))
         assert selector.regret <= selector.bound + 1e-9
-    # Whoever does not know the number of jobs is no worse off than the paper's bound, which does.
+    # Without knowing the number of jobs the regret is within the paper's bound, which uses it.
     assert selector.regret <= math.sqrt(800 * math.log(policies)) + 1e-9
     assert selector.regret <= selector.bound
 

@@ -97,7 +97,7 @@ def test_nodes_taken_by_other_jobs_are_not_offered() -> None:
 
 @dataclass
 class World:
-    """A run and its nodes, made up: whoever has nodes trains at once, a batch a second on each."""
+    """A simulated run with its nodes: jobs train at once, one batch a second on each node."""
 
     jobs: dict[str, Job]
     now: float = 0.0
@@ -105,13 +105,13 @@ class World:
     spot: int = 100
     batches: dict[str, float] = field(default_factory=dict)
     told: list[Event] = field(default_factory=list)
-    wishes: list[NodeCounts] = field(default_factory=list)
+    requests: list[NodeCounts] = field(default_factory=list)
     warm_up: float = 0.0
     """Seconds that nodes take to train where there were none."""
     trains_at: float = 0.0
     saves: float = 0.0
     recovering: dict[str, int] = field(default_factory=dict)
-    """Whose worker is lost, and what it had saved."""
+    """Jobs whose worker is lost, and the batches that each had saved."""
 
     def job(self, name: str) -> Job:
         return self.jobs[name]
@@ -131,7 +131,7 @@ class World:
     def scale_to(self, wanted: NodeCounts) -> None:
         if not self.nodes.all:
             self.trains_at = self.now + self.warm_up
-        self.wishes.append(wanted)
+        self.requests.append(wanted)
         self.nodes = NodeCounts(min(wanted.spot, self.spot), wanted.on_demand)
 
     def present(self) -> NodeCounts:
@@ -188,7 +188,7 @@ def test_a_run_holds_its_planned_nodes_and_returns_them() -> None:
     assert run.rows[1].batches == pytest.approx(20, abs=2)
     assert run.rows[1].cost == pytest.approx(0.8)
     assert world.batches["a"] == 100
-    assert world.wishes[-1] == NodeCounts()
+    assert world.requests[-1] == NodeCounts()
     assert run.cost == pytest.approx(sum(row.spot * 0.4 + row.on_demand for row in run.rows))
     assert [row.number for row in run.rows] == list(range(len(run.rows)))
 
@@ -200,9 +200,9 @@ def test_nodes_are_released_once_their_replacement_is_ready() -> None:
     assert world.nodes == NodeCounts(0, 1)
     world.spot = 0  # they take their time
     world.live(run, 3.0)
-    assert world.wishes[-1] == NodeCounts(2, 1) != world.nodes == NodeCounts(0, 1)
+    assert world.requests[-1] == NodeCounts(2, 1) != world.nodes == NodeCounts(0, 1)
     world.spot = 2
-    world.scale_to(world.wishes[-1])
+    world.scale_to(world.requests[-1])
     world.live(run, 1.0)
     assert world.nodes == NodeCounts(2, 0)
     assert (run._interval is not None, run._interval and run._interval.paid) == (True, NodeCounts(2, 0))
@@ -212,9 +212,9 @@ def test_nodes_stay_if_no_replacement_comes() -> None:
     world = World({"a": elastic("a", 300, 100.0)}, spot=0)
     run = spot_run(world, market([2] * 12))
     world.live(run, 14.0)
-    assert world.wishes[-1] == NodeCounts(2, 1)
+    assert world.requests[-1] == NodeCounts(2, 1)
     world.live(run, 2.0)
-    assert world.wishes[-1] == NodeCounts(2, 1)  # nothing has come: the old one stays, and is paid for
+    assert world.requests[-1] == NodeCounts(2, 1)  # nothing has come: the old one stays, and is paid for
     world.live(run, 5.0)
     assert (run.rows[1].spot, run.rows[1].on_demand, run.rows[1].cost) == (0, 1, 1.0)
 
@@ -450,7 +450,7 @@ def test_a_preemption_costs_a_start_and_unsaved_work() -> None:
 
 
 def test_a_command_gets_each_requested_count(tmp_path: Any) -> None:
-    path = tmp_path / "wishes"
+    path = tmp_path / "requests"
     script = f"echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND >> {path}"
     command = CommandProvisioner(["sh", "-c", script])
     for number in (1, 2):  # the same again is told again: nodes may have gone meanwhile
@@ -466,7 +466,7 @@ def test_a_failed_command_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(command_provisioner, "RETRY_SECONDS", 0.02)
-    path = tmp_path / "wishes"
+    path = tmp_path / "requests"
     script = f"test -e {path} || exit 7; echo $LIGHTNING_CORE_SPOT >> {path}"
     command = CommandProvisioner(["sh", "-c", script, "s3cret"])
     command.scale_to(NodeCounts(3, 1))
@@ -474,7 +474,7 @@ def test_a_failed_command_is_retried(
     path.touch()
     wait_for(lambda: path.read_text() == "3\n")
     path.unlink()
-    command.close()  # that nobody could be told is not kept quiet
+    command.close()  # the failure is logged
     assert "sh failed to return the nodes" in caplog.text
     assert "s3cret" not in caplog.text
 

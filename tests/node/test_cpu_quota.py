@@ -207,7 +207,7 @@ def test_groups_of_a_killed_process_are_removed(busy: Busy, by: str) -> None:
 def test_a_group_with_a_process_is_not_removed(busy: Busy) -> None:
     made = opened(busy.pid)
     made.limit(0.1)
-    os.kill(busy.pid, signal.SIGKILL)  # its child lives on
+    os.kill(busy.pid, signal.SIGKILL)  # its child survives
     sweep()
     assert folders(busy.pid)
     time.sleep(0.2)
@@ -217,7 +217,7 @@ def test_a_group_with_a_process_is_not_removed(busy: Busy) -> None:
 
 
 def test_concurrent_removal_does_no_harm(busy: Busy, caplog: pytest.LogCaptureFixture) -> None:
-    """Before anybody is in, and as soon as nobody is any more, a group is as empty as one that was left behind."""
+    """A group without processes, before the first or after the last, looks like one that was left behind."""
     over = threading.Event()
 
     def sweep_on() -> None:
@@ -321,7 +321,7 @@ V1 = {"cpu.cfs_quota_us": "-1\n", "cpu.shares": "1024\n", "cpu.cfs_period_us": "
 
 class Fake:
     """A file system with one process (and its child, 72) that limits: groups are born with their files, a process is in
-    one group a hierarchy, no group goes in which one lives, and v2 gives controllers only where none lives.
+    one group a hierarchy, no group with a process can be removed, and v2 enables controllers only where none is.
 
     Args:
         root: where it is made.
@@ -333,7 +333,7 @@ class Fake:
     def __init__(self, root: Path, patch: pytest.MonkeyPatch, *hierarchies: tuple[str, str, str, str]) -> None:
         self.root = root
         self.read_only = False
-        self.sweeper = 0  # how many groups are swept by somebody as soon as they are made
+        self.sweeper = 0  # number of groups that another process removes as soon as they are made
         self._hierarchies = hierarchies
         self._write, self._mkdir, self._rmdir = cgroups.write, os.mkdir, os.rmdir
         mounts = ["21 1 0:19 / /proc rw - proc proc rw\n"]

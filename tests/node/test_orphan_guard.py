@@ -1,4 +1,4 @@
-"""Whoever is killed takes with him what he has started."""
+"""A killed process takes the processes that it started with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A day as it comes: what is served of it, and what foreseeing it is worth."""
+"""Simulated days: what is served, and the value of forecasts."""
 
 from __future__ import annotations
 

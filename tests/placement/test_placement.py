@@ -1,4 +1,4 @@
-"""Where tasks train over the day: the plan against every plan tried out, and what cannot be."""
+"""Placement of tasks over the day: the plan compared with every possible plan, and invalid demands."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_invalid_demands_are_refused(make: Any, words: str) -> None:
 
 
 def every(wanted: Demands) -> list[Placement]:
-    """All plans that break no rule."""
+    """Return all feasible plans."""
     tasks = [Task(name, k) for name, one in wanted.jobs.items() for k in range(max(one.tasks))]
     ways = []
     for task in tasks:
@@ -132,7 +132,7 @@ def every(wanted: Demands) -> list[Placement]:
 
 @st.composite
 def small(draw: st.DrawFn) -> Demands:
-    """Few enough tasks for every plan to be tried out."""
+    """Demands with few enough tasks to try every plan."""
     periods = draw(st.integers(1, 2))
     jobs = {}
     for name in "xy"[: draw(st.integers(1, 2))]:
@@ -195,7 +195,7 @@ def test_greedy_planning_is_feasible_and_no_better(wanted: Demands, weights: Wei
 
 
 def test_greedy_planning_uses_up_the_edge_that_others_need() -> None:
-    """The first come takes ten cheap GPUs; who may not go to the cloud finds none."""
+    """The first task takes ten cheap GPUs, and the one that must not use the cloud finds none."""
     jobs = {"far": job(2), "near": job(2, delay=20.0, accuracy=0.8)}
     wanted = demands(jobs, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5))
     solution = plan(wanted, Weights(0.0, 1.0))

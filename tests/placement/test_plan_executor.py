@@ -31,7 +31,7 @@ DEMANDS = Demands(
 
 
 class Pool:
-    """A scheduler whose devices are where the plan's places are, and a clock."""
+    """A scheduler whose devices are at the plan's locations, and a clock."""
 
     def __init__(self, names: list[str]) -> None:
         locations = ("a", "b", "c", CLOUD, CLOUD)
@@ -74,7 +74,7 @@ def test_each_period_sends_each_job_to_its_planned_location() -> None:
 
 
 def test_higher_demand_moves_a_job_and_lower_demand_leaves_it_there() -> None:
-    """No node at the edge has two devices: one of both moves, for the other the cloud has no device left."""
+    """No node at the edge has two devices: one of the jobs moves, and the cloud has no device left for the other."""
     placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
     pool = Pool([job_name(DEMANDS, task) for task in placement.served])
     acting = PlanExecutor(placement, pool.tell, ReconfigurationLimits(cost=5.0, moves=1))
@@ -87,7 +87,7 @@ def test_higher_demand_moves_a_job_and_lower_demand_leaves_it_there() -> None:
     [back] = acting.serve({"cars": 15.0})
     assert back.kind == "released"
     assert pool.where() == before | {moved: (CLOUD, 1)}
-    acting.begin(0)  # the plan's own places hold again
+    acting.begin(0)  # the planned locations apply again
     assert all(location != CLOUD for location, _ in pool.where().values())
 
 
@@ -123,7 +123,7 @@ def test_a_surge_on_four_nodes_moves_one_training_and_its_loss_continues(tmp_pat
     assert night["node"] == day["node"] != surge["node"] == after["node"]
     assert night["process"] == day["process"] != surge["process"]
     assert [line["ranks"] for line in (night, day, surge, after)] == [1, 1, 2, 1]
-    # It goes on from the batch at which it left, and the loss with it.
+    # It resumes from the batch at which it left, and so does its loss.
     assert 0 <= surge["began"] - day["step"] <= 60
     assert surge["began"] <= surge["step"] <= after["began"] <= after["step"]
     assert after["loss"] < surge["loss"] + 0.5 < night["loss"] + 0.5

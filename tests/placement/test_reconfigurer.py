@@ -1,4 +1,4 @@
-"""More comes in than was planned: who grows, who moves, who is left, and why."""
+"""Reconfiguration under higher demand than planned: tasks that grow, move or are left, with the reasons."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEVELS = {"fp32": Level(0.9, {"v100": 150.0})}
 
 
 def planned(gpu_count: dict[str, float], **jobs: PlacedJob) -> Placement:
-    """The edge is cheaper: whoever finds room is there. A task of rate 15 takes ten GPUs, of 18 twelve."""
+    """Return a plan that uses the cheaper edge where it has room. A task of rate 15 takes ten GPUs, of 18 twelve."""
     nodes = {name: Node({"v100": has}) for name, has in gpu_count.items()}
     demands = Demands(("day",), GPUS, LEVELS, nodes, jobs, Cloud(delay=40.0), EdgePrices(0.5))
     return plan(demands, Weights(1.0, 0.0)).placement
@@ -55,7 +55,7 @@ def test_a_task_grows_where_there_is_room() -> None:
 
 
 def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> Placement:
-    """All tasks at one place, whatever a plan would make of it."""
+    """Return a placement of all tasks at one location, whether a plan would choose it or not."""
     demands = planned(gpu_count, **jobs).demands
     return Placement(demands, {
         Task(name, number): (next(one for one in demands.choices(job) if one.location == location),)
@@ -76,7 +76,7 @@ def test_a_task_without_room_moves_and_stays_there() -> None:
 
 
 def test_some_tasks_of_a_job_may_grow_and_others_not() -> None:
-    """What each has is given back as it was taken, and who was left is served once there is room."""
+    """Each task releases what it took, and a task that was left is served once there is room."""
     now = Reconfigurer(standing("n", {"n": 22.0}, a=near(2)), 0)
     assert [change.kind for change in now.serve({"a": 18.0})] == ["grown", "left"]
     assert [change.kind for change in now.serve({"a": 18.0})] == ["left"]
@@ -115,7 +115,7 @@ def test_another_gpu_type_is_used_within_the_cost_limit() -> None:
 
 
 def test_a_movable_task_makes_room_for_a_pinned_one() -> None:
-    """The one that this costs the least; it stays there afterwards."""
+    """The task that can move at the least cost makes room, and stays at its new location."""
     jobs = {"a": near(), "b": near(delay=90.0), "c": near(delay=90.0, sample=4.0), "d": near(delay=90.0, moves=False)}
     now = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=2.0))
     [left] = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=0.1)).serve({"a": 18.0})

@@ -1,4 +1,4 @@
-"""Jobs laid into a pool ahead of time: nobody gets what is not there, and whoever is kept is in time."""
+"""Reservations of devices: nothing is oversold, and every kept job ends in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lightning_core.planning.reservations import (
 
 
 def need(work: float, end: float, *rates: float, **more: float) -> Demand:
-    """A job on 1, 2, 4, ... devices."""
+    """Return the demand of a job with throughputs on 1, 2, 4, ... devices."""
     return Demand(work, end, tuple(2**k for k in range(len(rates))), rates, **more)  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def stretches(laid: Reservation | None) -> Any:
 
 @st.composite
 def needs(draw: st.DrawFn, devices: int) -> list[Demand | None]:
-    """Jobs of any work and speed-up, some on devices already, as many as there are."""
+    """Jobs of any work and speed-up, some of which hold devices, as many as there are."""
     free, several = devices, []
     for _ in range(draw(st.integers(1, 8))):
         sizes = sorted(draw(st.sets(st.integers(1, devices), min_size=1, max_size=4)))
@@ -72,7 +72,7 @@ def needs(draw: st.DrawFn, devices: int) -> list[Demand | None]:
 
 
 def done_by(job: Demand, laid: Reservation) -> float:
-    """Batches that it does in these stretches, counted anew."""
+    """Return the batches that a job does in its reservation, computed independently."""
     work, before, wait, last = 0.0, job.held, job.arrival_delay, 0.0
     first = True
     for begin, end, devices in laid.segments:
@@ -115,7 +115,7 @@ def test_no_device_is_oversold_and_each_kept_job_ends_in_time(data: st.DataObjec
         assert done_by(job, on) == pytest.approx(job.work, rel=1e-6, abs=1e-6)
         assert on.device_seconds == pytest.approx(sum((end - begin) * size for begin, end, size in on.segments))
     assert min(taken.devices) >= -1e-6
-    for job, on in zip(jobs, laid, strict=True):  # alone in the pool it was kept if that is possible at all
+    for job, on in zip(jobs, laid, strict=True):  # a single job is kept whenever that is possible
         if job is not None and on is None and sum(one is not None for one in jobs) == 1:
             assert reserve_fewest(job, FreeDevices(0.0, devices)) is None
 
@@ -137,7 +137,7 @@ def test_backfill_offers_spare_devices_once(data: st.DataObject) -> None:
             assert size >= on.devices_at(0.0)
             if not grow and row not in untried:
                 assert size == on.devices_at(0.0)
-        elif size:  # it is behind: only devices on which it may yet make it
+        elif size:  # a late job gets only devices on which it may still end in time
             assert any(end_time(job, n, 0.0) <= max(job.end, job.latest) for n in job.sizes)
 
 
@@ -151,20 +151,23 @@ def test_backfill_offers_spare_devices_once(data: st.DataObject) -> None:
         (need(101, 100, 1, 1.9, 3), [(0, 101 / 1.9, 2)]),
         (need(300, 100, 1, 1.9, 3), [(0, 100, 4)]),
         (need(301, 100, 1, 1.9, 3), None),
-        (need(95, 100, 1, 1.9, start_seconds=5), [(0, 100, 1)]),  # what it loses when it begins counts
+        (need(95, 100, 1, 1.9, start_seconds=5), [(0, 100, 1)]),  # its start-up time counts
         (need(96, 100, 1, 1.9, start_seconds=5), [(0, 5 + 96 / 1.9, 2)]),
         (
             need(90, 100, 1, 1.9, held=1, arrival_delay=10, resize_seconds=20),
             [(0, 100, 1)],
         ),  # ... and until it is there
         (need(90, 100, 1, 1.9, held=2, resize_seconds=20), [(0, 90 / 1.9, 2)]),  # 110 s on one
-        (need(80, 100, 1, 1.9, held=2, resize_seconds=20), [(0, 100, 1)]),  # as soon as the smaller number suffices
-        (need(80, 100, 1, 1.9, held=2, resize_seconds=20, shrink_margin=0.1), [(0, 80 / 1.9, 2)]),  # but not by a hair
+        (need(80, 100, 1, 1.9, held=2, resize_seconds=20), [(0, 100, 1)]),  # as soon as fewer devices suffice
+        (
+            need(80, 100, 1, 1.9, held=2, resize_seconds=20, shrink_margin=0.1),
+            [(0, 80 / 1.9, 2)],
+        ),  # not just barely
         (need(80, 100, 1, 1.9, held=2, resize_seconds=20, may_shrink=False), [(0, 80 / 1.9, 2)]),
         (
             need(80, 100, 1, 1.9, held=2, resize_seconds=20, arrival_delay=1),
             [(0, 1 + 80 / 1.9, 2)],
-        ),  # it is still on its way
+        ),  # it has not arrived yet
         (
             need(80, 100, 1, 1.9, held=2, resize_seconds=20, min_saving=0.2),
             [(0, 80 / 1.9, 2)],
@@ -172,7 +175,7 @@ def test_backfill_offers_spare_devices_once(data: st.DataObject) -> None:
         (
             need(102, 100, 1, 1.9, held=1, resize_seconds=1, max_lateness=2),
             [(0, 102, 1)],
-        ),  # a little late is not worth a change
+        ),  # a little lateness is not worth a resize
         (
             need(104, 100, 1, 2, held=1, resize_seconds=1),
             [(0, 94, 1), (94, 100, 2)],
@@ -184,7 +187,7 @@ def test_backfill_offers_spare_devices_once(data: st.DataObject) -> None:
             [(0, 7.2, 1), (7.2, 10, 2)],
         ),  # less than min_dwell
         (need(101, 100, 1, 1.9, latest=110), [(0, 101 / 1.9, 2)]),
-        (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # what is kept for bad luck is used up
+        (need(105, 100, 1, latest=110), [(0, 105, 1)]),  # its safety margin is used up
     ],
 )
 def test_reservation_of_a_single_job(job: Demand, expected: list[tuple[float, float, float]] | None) -> None:
@@ -202,7 +205,7 @@ def test_a_job_uses_fewer_devices_while_the_others_hold_theirs() -> None:
         (0, 50, 1),
         (50, pytest.approx(50 + 100 / 3), 4),
     ]
-    # Whoever has not begun waits, if that takes less: there is a restart less in it.
+    # A job that has not begun waits if that takes less: it needs one restart less.
     job = need(150, 125, 1, 1.2, 3, start_seconds=20, resize_seconds=20)
     assert stretches(reserve_fewest(job, free)) == [(50, pytest.approx(120), 4)]
     assert stretches(reserve(job, free, 2, 125)) == [(0, 50, 1), (50, pytest.approx(110), 4)]
@@ -240,8 +243,8 @@ def test_useful_sizes_are_faster_than_every_smaller_one() -> None:
 @pytest.mark.parametrize(
     ("job", "when"),
     [
-        (need(80, 100, 1), math.inf),  # on the only number that there is
-        (need(140, 100, 1, 2, start_seconds=1, resize_seconds=1), 43.0),  # it is not there yet
+        (need(80, 100, 1), math.inf),  # it has only one size
+        (need(140, 100, 1, 2, start_seconds=1, resize_seconds=1), 43.0),  # it has not started yet
         (need(180, 100, 1, 2, held=1), 80.0),  # more at once, and then one again
         (need(104, 100, 1, 2, held=1, resize_seconds=1), 94.0),  # more in the end
         (need(140, 100, 1, 2, held=2, resize_seconds=1), 41.0),  # after 41 s 58 batches are left, and 58 s on one
@@ -283,7 +286,7 @@ def test_untried_sizes_are_estimated_optimistically_below_larger_ones() -> None:
 
 
 def kept(jobs: list[Demand | None], devices: int, hopeless: tuple[int, ...] = ()) -> list[float | None]:
-    """Devices that each has at once; None if it is not kept."""
+    """Return the devices that each job has now; None if it is not kept."""
     laid, _ = admit(jobs, devices, 0.0, hopeless)
     return [None if on is None else on.devices_at(0.0) for on in laid]
 
@@ -297,7 +300,7 @@ def test_the_job_with_the_most_work_for_its_weight_is_dropped() -> None:
     long, short = need(100, 100, 1), need(60, 110, 1)
     assert kept([long, short], 1) == [None, 1]
     assert kept([replace(long, weight=2.0), short], 1) == [1, None]
-    assert kept([long, short], 1, hopeless=(1,)) == [1, None]  # nobody goes for whom it was tried before
+    assert kept([long, short], 1, hopeless=(1,)) == [1, None]  # no job is dropped for one that is hopeless
 
 
 def test_a_training_job_keeps_its_devices_if_all_jobs_still_fit() -> None:
@@ -332,9 +335,9 @@ def test_spare_devices_are_used_only_when_growing_is_allowed() -> None:
     assert backfill(jobs, laid, free, (), grow=True, min_payback=50.0) == [
         1,
         1,
-    ]  # a change must bring more than it costs
+    ]  # a resize must gain more than it costs
     assert backfill(jobs, laid, free, {0}, grow=False, min_payback=5.0) == [
         4,
         1,
-    ]  # nothing is known of it: it is tried on all
+    ]  # nothing is known of it, so it is tried on all devices
     assert math.isclose(end_time(jobs[0], 4, 0.0), 2 + 100 / 3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How likely a job is in time, by the quantiles of its work, and what is believed of one that has shown nothing."""
+"""Probabilities that jobs end in time, by the quantiles of their work, and the prior of jobs without cells."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_the_prior_of_an_unseen_job_follows_the_other_jobs() -> None:
     """Three jobs at 1, 2 and 4 s a cell with 100 cells each, and one without a cell."""
     jobs = view([9] * 3 + [nan], [100] * 4, cells=[100, 100, 100, 0], throughput=[10, 5, 2.5, nan])
     work = prior_work(jobs, jobs.deadline)
-    assert work[3, 8] == pytest.approx(150 * 2, rel=0.01)  # half of the 85 % that get there at all, at the median pace
+    assert work[3, 8] == pytest.approx(150 * 2, rel=0.01)  # half of the 85 % that reach it, at median pace
     assert np.isfinite(work[3]).sum() == 17  # 15 % never do
     assert work[:3, 8] == pytest.approx([50, 100, 200], rel=0.01)  # 100 of the 150 cells are done
-    assert work[0, 0] == pytest.approx(0.3 * work[3, 0] / 2)  # few need as little as that: it has some way to go still
+    assert work[0, 0] == pytest.approx(0.3 * work[3, 0] / 2)  # few jobs need as little as that: it has some work left
 
 
 def test_without_any_curve_the_median_prior_is_half_of_the_deadline() -> None:

@@ -1,4 +1,4 @@
-"""DECOR on the simulator: each job at its deadline on few devices, the most jobs where not all can, the rest told."""
+"""DECOR on the simulator: jobs end at their deadline on few devices, and as many jobs as possible are kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAN = frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
 
 
 class Watched(Simulation):
-    """Writes down who was granted how many devices when."""
+    """Records when each job was granted how many devices."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -64,7 +64,7 @@ class Watched(Simulation):
 
 @dataclass
 class Run:
-    """What became of some jobs under decor."""
+    """Result of a run under decor."""
 
     jobs: dict[str, JobOutcome] = field(default_factory=dict)
     simulation: Any = None
@@ -87,7 +87,7 @@ def training(
     loss: Sequence[float] | None = None,
     **terms: Any,
 ) -> SimulatedJob:
-    """On 1, 2, .. devices so many batches a second; with a loss, a target by loss is to be given."""
+    """Return a simulated job with throughputs on 1, 2, ... devices; one with losses needs a loss target."""
     step = max(batches // 200, 1)
     sizes = tuple(range(1, len(rates) + 1))
     usual: dict[str, Any] = {"target": BatchTarget(batches), "sizes": sizes, "max_devices": len(rates), "can": CAN}
@@ -209,13 +209,13 @@ def test_concurrent_jobs_use_only_the_devices_that_they_need() -> None:
     assert all(job.verdict is Verdict.MET for job in one.jobs.values())
     assert [devices for _, devices in one.simulation.granted["loose"]] == [1.0, 0.0]
     assert max(devices for _, devices in one.simulation.granted["tight"]) == 4.0
-    assert one.end("loose") == pytest.approx(500 / 12, abs=0.2)  # not the six that nobody needs
+    assert one.end("loose") == pytest.approx(500 / 12, abs=0.2)  # not the six that are not needed
     spent = run(jobs, 8, alpha=1.0, idle="spend")
     assert spent.end("loose") < one.end("loose") - 10
 
 
 def test_as_many_jobs_as_possible_are_kept_and_the_others_get_a_reason() -> None:
-    """Of three jobs of which two fit, the one that takes most waits, and hears why."""
+    """Of three jobs of which two fit, the one with the most work waits, with the reason."""
     rates = (10.0, 19.0)
     jobs = [training("short", 400, 45.0, rates, known=True), training("long", 900, 50.0, rates, known=True),
             training("middle", 450, 50.0, rates, known=True)]  # fmt: skip
@@ -271,7 +271,7 @@ def test_an_infeasible_job_is_told_how_late_it_would_be() -> None:
     assert late[0] == "cannot finish in time: it would be 20.0s late on 2 devices"
     assert one.end("a") == pytest.approx(50.0, abs=0.1)
     stopped = run([training("a", 1000, 30.0, (12.0, 20.0), known=True, on_miss=OnMiss.STOP)], 4)
-    assert stopped.jobs["a"].batches == 0  # nobody goes on with it, so nobody begins
+    assert stopped.jobs["a"].batches == 0  # it would not be continued, so it does not begin
 
 
 def test_a_job_that_is_early_on_its_minimum_of_devices_is_told() -> None:

@@ -1,4 +1,4 @@
-"""Earliest deadline first among those with a chance."""
+"""Earliest deadline first among jobs that are likely to end in time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_guarded_edf_does_not_judge_early() -> None:
     assert early.share.tolist() == [1, 1, 1, 1]
     assert [CODES[c] for c in early.codes[:3]] == ["unjudged"] * 3
     seen = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[10] * 4), 0.0)
-    assert seen.share.tolist() == [0, 0, 1, 1]  # of the third not even the speed is known
+    assert seen.share.tolist() == [0, 0, 1, 1]  # not even the throughput of the third is known
 
 
 def test_guarded_edf_uses_a_stated_throughput_until_one_is_measured() -> None:
@@ -71,7 +71,7 @@ def test_guarded_edf_puts_heavy_jobs_first_only_if_weights_differ() -> None:
     assert GuardedEdf().plan(view(work, deadline), 0.0).order.tolist() == [0, 1]
     plan = GuardedEdf().plan(view(work, deadline, weight=[1, 3]), 0.0)
     assert plan.order.tolist() == [1, 0]
-    assert plan.share.tolist() == [1, 1]  # passed, not given up: it comes after the heavy one
+    assert plan.share.tolist() == [1, 1]  # skipped, not given up: it comes after the heavy one
     assert CODES[plan.waiting[0]] == "others_first"
     assert GuardedEdf().plan(view(work, deadline, weight=[1, 3], devices=2), 0.0).order.tolist() == [0, 1]
 

@@ -1,4 +1,4 @@
-"""LaiRA: each equation against numbers worked by hand, and who is explored."""
+"""LaiRA: each equation against values worked by hand, and exploration."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_score_equals_a_value_worked_by_hand() -> None:
 
 
 def test_the_best_score_gets_the_slice() -> None:
-    """Two alike, but the second must fall by 2 in the same distance: it comes on half as fast as it must."""
+    """Two equal jobs, but the second must fall by 2 in the same distance: it improves half as fast as required."""
     policy = Laira(look_ahead=False, ucb=False, explore=3, gamma=1.0, ridge=1.0)
     for row in (0, 1):
         feed(policy.banks[0], [1, e, e**2], [e**2, e, 1], row)
@@ -90,7 +90,7 @@ def test_rising_curves_rank_behind_falling_ones_and_by_their_goal() -> None:
 
 
 def test_the_published_score_starves_a_job_near_its_deadline() -> None:
-    """What it must do grows beyond all bounds, so its score falls to 0: at last the other one has the slice."""
+    """The required improvement grows without bound, so the score falls to 0, and the other job gets the slice."""
 
     def first(until: float) -> int:
         policy = Laira(look_ahead=False, explore=3)
@@ -163,7 +163,7 @@ def test_an_infeasible_job_is_skipped_and_tested_again_each_slice() -> None:
     assert said(plan, 0, waits=True) == (
         "not scheduled: by forecast it misses its target even if it trains alone until its deadline"
     )
-    nearer = replace(jobs, goal=np.array([0.1, 0.1]))  # a person is content with less
+    nearer = replace(jobs, goal=np.array([0.1, 0.1]))  # the target is made easier
     assert CODES[policy.plan(nearer, 1.0).waiting[0]] == "out_of_reach"  # until the next slice
     assert CODES[policy.plan(replace(nearer, batches=jobs.batches + 1), 2.0).waiting[0]] == "out_of_reach"
     assert CODES[policy.plan(nearer, 7.0).waiting[0]] == "slower"
@@ -197,7 +197,7 @@ def test_every_job_is_explored_first_in_turn() -> None:
         assert plan.share.sum() == 1
     assert heads[:4] == [0, 0, 1, 1]
     assert words[1] == "being explored: 4 of 5 loss cells seen"
-    assert words[4].startswith("has reported too little")  # the banks of this test were told nothing
+    assert words[4].startswith("has reported too little")  # the banks of this test have no data
 
 
 def test_exploration_is_bounded_and_skips_known_work() -> None:

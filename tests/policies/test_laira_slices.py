@@ -1,4 +1,4 @@
-"""LaiRA's slices: how long they are, when they begin and end, and whole runs in virtual time."""
+"""LaiRA's slices: their length, beginning and end, and whole runs in virtual time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.views import view
         (20, 5, [0, 0, 9], 1),
         (20, 5, [9, 9, 0], 50),
         (20, 5, [9, 0], 5),  # fewer than three slices
-        (1, 0, [0.1, 0.1, 0.5, 0.1, 0.5, 0.1], 5),  # back where it was: what is cut off is not lost
+        (1, 0, [0.1, 0.1, 0.5, 0.1, 0.5, 0.1], 5),  # back to where it was: the part beyond the limit is not lost
     ],
 )
 def test_slice_lengths_follow_the_published_law(kp: float, kd: float, errors: list[float], units: int) -> None:
@@ -86,7 +86,7 @@ def in_slices(n: int, **changed: Any) -> tuple[Laira, JobView]:
 
 
 def heads(policy: Laira, jobs: JobView, told: Sequence[tuple[float, Sequence[int]]]) -> list[int]:
-    """Who is first at each time, if so many batches are done by then; whoever has trained has too much work left."""
+    """Return the first job at each time, given the batches done by then."""
     made = []
     for now, batches in told:
         work = np.where(np.array(batches) > 100, 1e3, jobs.work)
@@ -95,15 +95,15 @@ def heads(policy: Laira, jobs: JobView, told: Sequence[tuple[float, Sequence[int
 
 
 def test_a_slice_begins_when_its_job_first_trains() -> None:
-    """Its process is built, or the stop report of the one before is on its way, for 7 s: none of that is its slice."""
+    """For 7 s its process starts, or the stop report of the previous job is in transit: its slice has not begun."""
     told = [(0.0, (100, 100)), (7.0, (100, 100)), (8.0, (110, 100)), (12.9, (150, 100)), (13.0, (160, 100))]
     assert heads(*in_slices(2), told) == [0, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(("said_at", "ends"), [(6.0, 11.0), (8.0, 13.0), (99.0, 31.0)])
 def test_a_slice_begins_when_the_previous_job_has_stopped(said_at: float, ends: float) -> None:
-    """The second trains from 6 s on: they take turns until the first has heard of its grant. Who never says that it
-    stopped is waited for no longer than for any sign of life, here 20 s."""
+    """The second job trains from 6 s on, in turns with the first until that has received its grant. A job that never
+    reports its stop is waited for at most as long as for any report, here 20 s."""
     policy, jobs = in_slices(2)
     assert heads(policy, jobs, [(0.0, (100, 100)), (1.0, (110, 100)), (6.0, (150, 100))]) == [0, 0, 1]
     for now in np.arange(6.0, 40.0, 0.5).tolist():
@@ -221,7 +221,7 @@ def test_a_pool_under_laira_breaks_no_invariant_and_replays(
 
 
 def test_laira_drops_infeasible_jobs_and_short_term_allocation_does_not() -> None:
-    """The hopeless job comes down fastest: 3 s^-0.9 is at 0.0022 after all 60 s. The other one needs 31 s."""
+    """The infeasible job falls fastest: 3 s^-0.9 is 0.0022 after all 60 s. The other one needs 31 s."""
     position = np.arange(10.0, 20001.0, 10.0)
     jobs = [
         SimulatedJob(Job("hopeless", 60.0, LossTarget("loss", 0.002)), position, 3 * position**-0.9, 50.0),

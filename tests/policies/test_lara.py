@@ -133,7 +133,7 @@ def test_lara_tries_all_jobs_if_none_fits() -> None:
 
 
 def test_lara_drops_the_longest_job_and_not_the_most_urgent() -> None:
-    """LARA's own point (section 4.1): a short deadline that is hard must not starve the others."""
+    """LARA's argument (section 4.1): a hard job with a short deadline must not starve the others."""
     plan = Lara(order="edf").plan(view([9, 3, 3, 3], [10, 11, 12, 13]), 0.0)
     assert plan.order.tolist() == [1, 2, 3, 0]
     heavy = Lara(order="edf").plan(view([9, 3, 3, 3], [10, 11, 12, 13], weight=[9, 1, 1, 1]), 0.0)

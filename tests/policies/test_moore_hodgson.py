@@ -1,4 +1,4 @@
-"""Which jobs to keep: exact on one device with equal weights, else measured against the best there is."""
+"""Selection of the jobs to keep: exact on one device with equal weights, otherwise compared with the optimum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Instance = tuple[FloatArray, FloatArray, FloatArray]
 
 
 def instances(count: int, devices: int, heavy: bool, seed: int) -> list[Instance]:
-    """Work, deadlines and weights of 8 to 10 jobs, of which about half can make it."""
+    """Return work, deadlines and weights of 8 to 10 jobs, of which about half can end in time."""
     draw = np.random.default_rng(seed)
     made = []
     for _ in range(count):
@@ -29,7 +29,7 @@ def instances(count: int, devices: int, heavy: bool, seed: int) -> list[Instance
 
 
 def best_weight(work: FloatArray, deadline: FloatArray, weight: FloatArray, devices: int) -> float:
-    """The most weight that any assignment of one-device jobs to devices can end in time, by trying all of them."""
+    """Return the largest weight that can end in time, by trying all assignments of jobs to devices."""
     best: dict[tuple[float, ...], float] = {(0.0,) * devices: 0.0}
     for row in np.argsort(deadline, kind="stable").tolist():
         for free, total in list(best.items()):

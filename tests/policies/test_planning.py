@@ -1,4 +1,4 @@
-"""Will it fit, and what would make it fit: against brute force on small instances."""
+"""Whether jobs fit, and what would make them fit, against brute force on small instances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lightning_core.planning.feasibility import (
 from lightning_core.run.bundle_plan import plan_bundle
 
 
-def wishes(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[JobRequest]]:
+def requests(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[JobRequest]]:
     """Up to five jobs in whole seconds, so that brute force may go second by second."""
     one = st.tuples(
         st.integers(1, 6),
@@ -45,7 +45,7 @@ def by_deadline(jobs: list[JobRequest]) -> list[JobRequest]:
 
 
 def second_by_second(jobs: list[JobRequest], devices: int) -> dict[str, int]:
-    """Ends, each second dealt anew to the earliest deadlines: a slow twin of what planning does."""
+    """Return end times with the devices allocated second by second to the earliest deadlines: a slow reference."""
     left = {job.name: int(job.work or 0) for job in jobs if job.size <= devices}
     end: dict[str, int] = {}
     for second in itertools.count():
@@ -72,7 +72,7 @@ def later(jobs: list[JobRequest], seconds: int) -> list[JobRequest]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(wishes(), st.integers(1, 4))
+@given(requests(), st.integers(1, 4))
 def test_end_times_equal_those_of_a_second_by_second_simulation(jobs: list[JobRequest], devices: int) -> None:
     slow = second_by_second(jobs, devices)
     fast = preemptive_completion_times(by_deadline(jobs), devices)
@@ -80,7 +80,7 @@ def test_end_times_equal_those_of_a_second_by_second_simulation(jobs: list[JobRe
 
 
 @settings(max_examples=150, deadline=None)
-@given(wishes(), st.integers(1, 3))
+@given(requests(), st.integers(1, 3))
 def test_suggestions_that_make_all_jobs_fit_are_minimal(jobs: list[JobRequest], devices: int) -> None:
     answer = check_feasibility(jobs, devices)
     assert (not answer.late) == all_in_time(jobs, devices) == (answer.more_time == 0) == (answer.devices == 0)
@@ -91,9 +91,9 @@ def test_suggestions_that_make_all_jobs_fit_are_minimal(jobs: list[JobRequest], 
 
 
 @settings(max_examples=150, deadline=None)
-@given(wishes(sizes=False))
+@given(requests(sizes=False))
 def test_the_suggested_extension_is_minimal_on_one_device(jobs: list[JobRequest]) -> None:
-    # Whoever begins and is due within an interval must fit into it, in whatever order (Horn, 1974).
+    # Jobs that begin and are due within an interval must fit into it, in any order (Horn, 1974).
     lacking = [
         sum(job.work or 0 for job in jobs if job.not_before >= start and job.deadline <= end) - (end - start)
         for start in {job.not_before for job in jobs}
@@ -104,7 +104,7 @@ def test_the_suggested_extension_is_minimal_on_one_device(jobs: list[JobRequest]
 
 
 @settings(max_examples=150, deadline=None)
-@given(wishes(), st.integers(1, 3))
+@given(requests(), st.integers(1, 3))
 def test_the_kept_set_is_feasible_and_cannot_be_extended(jobs: list[JobRequest], devices: int) -> None:
     answer = check_feasibility(jobs, devices)
     kept = [job for job in jobs if job.name in answer.fits]
@@ -120,7 +120,7 @@ TIED = ((1.0, 1.0, 1, 1.0, 0.0), (1.0, 2.0, 1, 1.0, 1.0), (2.0, 1.0, 1, 1.0, 0.0
 
 
 @settings(max_examples=150, deadline=None)
-@given(wishes(), st.integers(1, 3))
+@given(requests(), st.integers(1, 3))
 @example([JobRequest(f"j{k}", *terms) for k, terms in enumerate(TIED)], 2)
 def test_the_minimum_deadline_of_a_job_is_minimal(jobs: list[JobRequest], devices: int) -> None:
     answer = check_feasibility(jobs, devices)
@@ -135,7 +135,7 @@ def test_the_minimum_deadline_of_a_job_is_minimal(jobs: list[JobRequest], device
 
 
 @settings(max_examples=150, deadline=None)
-@given(wishes(sizes=False, begins=False))
+@given(requests(sizes=False, begins=False))
 def test_the_number_of_jobs_kept_on_one_device_is_maximal(jobs: list[JobRequest]) -> None:
     equal = [job._replace(weight=1.0) for job in jobs]
     subsets = (s for n in range(len(equal) + 1) for s in itertools.combinations(equal, n))

@@ -52,7 +52,7 @@ MEMBERS: dict[str, Callable[[], Policy]] = {
 
 @st.composite
 def speedups(draw: st.DrawFn, devices: int) -> SpeedUp:
-    """Of any sizes: given, seen on some of them, or not seen at all."""
+    """Speed-ups of any sizes: given, measured on some of them, or unknown."""
     sizes = sorted(draw(st.sets(st.integers(1, 2 * devices), min_size=1)))
     if draw(st.booleans()):
         return SpeedUp(sizes, [draw(st.floats(1e-6, 1e6)) for _ in sizes])
@@ -65,7 +65,7 @@ def speedups(draw: st.DrawFn, devices: int) -> SpeedUp:
 
 @st.composite
 def views(draw: st.DrawFn, devices: int) -> JobView:
-    """Any jobs a scheduler may come to know: unseen, stuck, tied, of several devices, of any weight, or just one."""
+    """Any jobs: unseen, without progress, tied, of several devices, of any weight, or a single one."""
     n = draw(st.integers(1, 10))
 
     def several(one: st.SearchStrategy[float]) -> list[float]:
@@ -182,7 +182,7 @@ def test_every_policy_has_a_description_of_one_line() -> None:
     [
         ([4, 2, 3], [1, 1, 1], 1, [4, 6, 9]),
         ([4, 2, 3], [1, 1, 1], 2, [4, 2, 5]),
-        ([4, 2, 3, 1], [1, 1, 2, 1], 2, [4, 2, 7, 8]),  # two free at once only at 4; nobody is counted on in between
+        ([4, 2, 3, 1], [1, 1, 2, 1], 2, [4, 2, 7, 8]),  # two are free at once only at 4; no later job fills the gap
         ([4, inf, 3, 3], [1, 1, 1, 2], 2, [4, inf, 7, inf]),
         ([4, nan, 3, 3, 1], [1, 1, 1, 2, 1], 2, [4, nan, 7, nan, nan]),
         ([4, 2, 3], [1, 3, 1], 2, [4, inf, 3]),  # larger than the pool: it takes nothing from the others
@@ -263,7 +263,7 @@ def test_round_robin_ends_a_turn_when_its_job_has_ended_and_lets_new_ones_wait()
     left = policy.plan(view([60] * 2, [300] * 2, row=[1, 2]), 2.0)
     assert left.order.tolist() == [0, 1]
     more = policy.plan(view([60] * 3, [300] * 3, row=[1, 2, 3]), 6.9)
-    assert more.order.tolist() == [0, 1, 2]  # the turn of place 1 began at 2
+    assert more.order.tolist() == [0, 1, 2]  # the turn of row 1 began at 2
     assert policy.plan(view([60] * 3, [300] * 3, row=[1, 2, 3]), 7.0).order.tolist() == [1, 2, 0]
 
 

@@ -1,4 +1,4 @@
-"""The controller of one job: as many devices as end a known amount of work at its deadline."""
+"""The controller of one job: the devices that end a known amount of work at its deadline."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def follow(
     slower: tuple[float, float] = (1e9, 1.0),
     learned: bool = False,
 ) -> tuple[float, list[float]]:
-    """A training on one device of which parts are given: when it ends, and its parts second by second.
+    """Simulate a training on a share of one device; return when it ends, and its share second by second.
 
     Args:
-        rule: of its controller.
-        rate: batches a second on the whole device.
-        total: batches.
-        deadline: seconds.
-        new_deadline: when it is changed, and what it is then.
-        slower: from when on it is how many times as fast.
-        learned: whether its speed is learned, not given.
+        rule: Rule of its controller.
+        rate: Batches per second on the whole device.
+        total: Batches of the training.
+        deadline: Deadline in seconds.
+        new_deadline: Time of a change of the deadline, and the new one.
+        slower: Time of a change of the throughput, and its factor.
+        learned: Whether the throughput is learned, not given.
     """
     speed = SpeedUp((1,)) if learned else SpeedUp((1,), (rate,))
     controller, done, parts, now, step = RampController(rule, 0.0), 0.0, [], 0.0, 0.1
@@ -131,7 +131,7 @@ def test_a_job_without_safety_margin_ends_at_its_deadline() -> None:
 @settings(max_examples=25, deadline=None)
 def test_any_feasible_deadline_is_met(factor: float, rate: float, period: float, alpha: float) -> None:
     end, parts = follow(RampSettings(alpha=alpha, period=period), rate, 200 * rate, 200 * factor)
-    # Where not even all of a device ends it by alpha, what was kept for bad luck is used up.
+    # If not even the whole device ends it by alpha, its safety margin is used up.
     assert end <= (alpha if alpha * factor > 1.02 else 1.0) * 200 * factor * 1.01 + period
     assert end >= alpha * 200 * factor * 0.97 - period
     assert all(0.05 <= part <= 1.0 for part in parts)

@@ -1,4 +1,4 @@
-"""Successive halving: who is left after each round, and what becomes of those who come and go."""
+"""Successive halving: the jobs that are left after each round, and jobs that come and go."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def jobs_at(
 
 
 def left(policy: SuccessiveHalving, jobs: JobView, now: float) -> list[int]:
-    """Places of those that are not dropped."""
+    """Return the rows of jobs that are not dropped."""
     plan = policy.plan(jobs, now)
     places: list[int] = jobs.row[plan.share > 0].tolist()
     return places

@@ -1,4 +1,4 @@
-"""Triage and index-EDF: who is kept, who goes first, who is given up, and when another may take a place."""
+"""Triage and index-EDF: the jobs that are kept, that go first and that are given up, and the slices."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_the_prior_of_the_work_uses_the_pace_of_other_jobs() -> None:
     work = prior_work(jobs, jobs.deadline)
     assert work[0] == pytest.approx(2.0 * PRIOR_CELLS)
     assert work[1] == pytest.approx(2.0 * np.maximum(PRIOR_CELLS - 20, 0.3 * PRIOR_CELLS))
-    nobody = replace(jobs, throughput=np.full(3, nan))
-    assert prior_work(nobody, jobs.deadline)[0, 8] == pytest.approx(250.0, rel=0.15)
+    unknown = replace(jobs, throughput=np.full(3, nan))
+    assert prior_work(unknown, jobs.deadline)[0, 8] == pytest.approx(250.0, rel=0.15)
 
 
 def test_a_slice_lasts_a_number_of_cells_or_seconds() -> None:
@@ -127,7 +127,7 @@ def test_a_heavier_job_is_kept_if_not_all_fit(policy: Triage | IndexEdf) -> None
 
 
 def test_index_edf_admits_the_most_probable_job_for_its_work() -> None:
-    """Equal deadlines, room for one: the surer one, though it takes a little longer."""
+    """With equal deadlines and room for one, the more probable job is kept, although it takes a little longer."""
     jobs = view([6, 7], [10, 10])
     spread = np.exp(np.linspace(-2, 2, 20))
     assert order(IndexEdf(), replace(jobs, quantiles=np.stack([7 * spread, np.full(20, 6.0)])))[0] == 1

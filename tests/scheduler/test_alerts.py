@@ -59,7 +59,7 @@ class Told:
     def __init__(self, path: Path, first: Job, **settings: Any) -> None:
         self.scheduler = Scheduler(Settings(policy="edf", **settings))
         self.path, self.number, self.batches, self.now = path / "journal.db", 0, 0, 0.0
-        self.life = 1
+        self.incarnation = 1
         self.journal = Journal.create(self.path, self.scheduler.settings, durable=False)
         self.take(Submit((first,)))
 
@@ -78,7 +78,7 @@ class Told:
         cells = () if bad is not None and not bad.over else (Cell(self.number, self.batches, 10 / self.batches),)
         directive = self.scheduler.directive("a")
         assert directive is not None
-        report = Report("a", self.life, self.number, directive.version, self.batches, float(self.number), cells,
+        report = Report("a", self.incarnation, self.number, directive.version, self.batches, float(self.number), cells,
                         checkpoint=checkpoint, bad_losses=bad, batches_at_start=batches_at_start, **more)  # fmt: skip
         return self.take(report, 1.0)
 
@@ -159,7 +159,7 @@ def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_
     assert told.scheduler.checkpoints("a") == (save(19),)
     told.take(WorkerExited("a", 1, ExitCause.LOST, "it was fenced"), 1.0)  # no fault of its own
     told.take(Tick(), 10.0)
-    told.life, told.number, told.batches = 2, 0, 9
+    told.incarnation, told.number, told.batches = 2, 0, 9
     told.report(batches_at_start=19)
     assert told.status.state is State.RUNNING
     for cells in range(4):

@@ -1,4 +1,4 @@
-"""Dealing devices out: each rule by itself, and pools that are really kept busy."""
+"""Allocation of devices: each rule by itself, and whole pools that stay busy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan(share: Sequence[float], order: Sequence[int] | None = None, work_conser
 
 @dataclass
 class Pool:
-    """What a dealer is told of each job; all can move, take one device and live nowhere yet, unless said."""
+    """Input of an allocation; by default all jobs can move, take one device and have no process yet."""
 
     devices: int = 2
     slots: int | None = None
@@ -204,11 +204,11 @@ def pools(draw: st.DrawFn) -> tuple[Pool, Plan]:
         at = draw(st.integers(-1, devices - 1))
         full = slots is not None and at >= 0 and homes.count((at,)) >= slots
         homes.append(() if at < 0 or full else (at,))
-    return Pool(devices, slots, homes), plan(_wishes(draw, n, devices), _order(draw, n))
+    return Pool(devices, slots, homes), plan(_requests(draw, n, devices), _order(draw, n))
 
 
-def _wishes(draw: st.DrawFn, n: int, devices: int) -> list[float]:
-    """What policies wish: whole devices for some, or parts that fill the pool, none above 1."""
+def _requests(draw: st.DrawFn, n: int, devices: int) -> list[float]:
+    """Shares that policies request: whole devices for some jobs, or shares that fill the pool, none above 1."""
     if draw(st.booleans()):
         return draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n))
     share = np.array(draw(st.lists(st.floats(0.05, 1.0), min_size=n, max_size=n)))
@@ -236,7 +236,7 @@ class Trainee:
     """A worker in virtual time: it trains at its share, leaves when granted other devices, and comes back."""
 
     batches: float = 0.0
-    life: int = 1
+    incarnation: int = 1
     number: int = 0
     busy: float = 0.0
     began: int = 0
@@ -269,8 +269,8 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
             moved = answer.devices != worker.devices and worker.devices
             worker.share, worker.devices = answer.share, answer.devices
             if moved:
-                leaving = WorkerExited(answer.job, worker.life, ExitCause.RELEASED)
-                worker.life, worker.number, worker.busy = worker.life + 1, 0, 0.0
+                leaving = WorkerExited(answer.job, worker.incarnation, ExitCause.RELEASED)
+                worker.incarnation, worker.number, worker.busy = worker.incarnation + 1, 0, 0.0
                 worker.began = int(worker.batches)
                 handle(leaving)
 
@@ -285,7 +285,7 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
                 worker.batches += SPEED * worker.share
                 worker.busy += worker.share
                 worker.number += 1
-                handle(Report(name, worker.life, worker.number, worker.version, int(worker.batches + 1e-6),
+                handle(Report(name, worker.incarnation, worker.number, worker.version, int(worker.batches + 1e-6),
                               worker.busy, batches_at_start=worker.began))  # fmt: skip
         if (wakeup := scheduler.wakeup()) is not None and wakeup <= now:
             handle(Tick())
@@ -321,7 +321,7 @@ def test_pools_with_process_groups_and_scripts_stay_busy(policy: str) -> None:
     ]
     _, _, team = run_pool(jobs, Settings(policy=policy, devices=4, resident=8))
     assert {name: worker.over for name, worker in team.items()} == dict.fromkeys(team, Verdict.MET)
-    assert team["script"].life == 1
+    assert team["script"].incarnation == 1
 
 
 def test_a_warm_job_moves_to_a_device_that_becomes_free() -> None:

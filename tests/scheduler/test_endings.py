@@ -1,4 +1,4 @@
-"""Every training ends with an honest word: whether its target was met, or why not, and what would have done."""
+"""The last line of every training: whether its target was met, or why not, and what would have sufficed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def version(scheduler: Scheduler, job: str) -> int:
 
 
 def curve(scheduler: Scheduler, cells: int, horizon: Horizon | None = None) -> None:
-    """A loss of 10 / batches, ten batches a cell and a second."""
+    """Report a loss of 10 / batches, with ten batches a cell and a second."""
     for k in range(1, cells + 1):
         cell = Cell(k, 10 * k, 1.0 / k)
         scheduler.handle(

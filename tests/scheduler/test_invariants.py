@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: ten thousand short stories, checked after every event."""
+"""Invariants under any events in any order: ten thousand short stories, checked after every event."""
 
 from __future__ import annotations
 
@@ -102,22 +102,24 @@ class Teller:
     def event(self, scheduler: Scheduler) -> Event:
         kind, devices = self.dice(32), scheduler.settings.devices
         name = (*scheduler.names(), "stranger")[self.dice(255) % (len(scheduler.names()) + 1)]
-        life = scheduler.incarnation(name) if name != "stranger" else 1
+        incarnation = scheduler.incarnation(name) if name != "stranger" else 1
         if kind == 31:
-            life += self.dice(3) - 1
+            incarnation += self.dice(3) - 1
         if kind < 14 or kind == 31:
-            return self._report(name, life)
+            return self._report(name, incarnation)
         match kind:
             case 14 | 15 | 16:
-                return WorkerExited(name, life, ExitCause.RELEASED)
+                return WorkerExited(name, incarnation, ExitCause.RELEASED)
             case 17:
                 cause = tuple(ExitCause)[self.dice(len(ExitCause))]
-                return WorkerExited(name, life, cause, "E: x", Checkpoint(8 * life, f"{life % 16:x}" * 64))
+                return WorkerExited(
+                    name, incarnation, cause, "E: x", Checkpoint(8 * incarnation, f"{incarnation % 16:x}" * 64)
+                )
             case 30:
                 return (
-                    LaunchTimedOut(name, life, "one is missing")
+                    LaunchTimedOut(name, incarnation, "one is missing")
                     if self.dice(3)
-                    else WorkerExited(name, life, ExitCause.LOST)
+                    else WorkerExited(name, incarnation, ExitCause.LOST)
                 )
             case 18:
                 return Cancel(name)
@@ -148,7 +150,7 @@ class Teller:
             case _:
                 return SetTerms.between(Job(name, 1e9, BatchTarget(1)), new, by) or Tick()
 
-    def _report(self, name: str, life: int) -> Report:
+    def _report(self, name: str, incarnation: int) -> Report:
         how, steps = self.dice(64), self.dice(32)
         number = self._reports[name] = self._reports.get(name, 0) + (how != 1)
         batches = self._batches[name] = self._batches.get(name, 0) + 8 * steps
@@ -171,11 +173,11 @@ class Teller:
                     Cell(first + 1, count, 1.0),
                 )
         saved = Checkpoint(batches, f"{how % 16:x}" * (64 if how < 56 else how)) if how % 4 == 2 else None
-        return Report(name, life, number, how % 8, batches, busy, cells, rejected, began, how % 16 == 5, saved)
+        return Report(name, incarnation, number, how % 8, batches, busy, cells, rejected, began, how % 16 == 5, saved)
 
 
 def live(story: bytes, policy: str) -> None:
-    """Lives one story; one in four is replayed by a twin that hears of it by the codec, as from a journal."""
+    """Run a story; one in four is also handled by a second scheduler by way of the codec, as from a journal."""
     teller = Teller(story)
     try:
         chosen, replayed = teller.settings(policy), teller.dice(4) == 0

@@ -1,4 +1,4 @@
-"""Devices have locations: a job trains where it is said to, on as many devices, and moves when that changes."""
+"""Locations of devices: a job trains at its requested location and size, and moves when these change."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_requested_device_count_is_lowered_to_what_exists() -> None:
     tell(scheduler, Submit((job("one", sizes=(1, 2, 4)),)), 0.0)
     assert len(where(scheduler)["one"]) == 4
     tell(scheduler, DevicesUnavailable((1, 2, 3), "their nodes are gone"), 1.0)
-    assert where(scheduler) == {}  # nobody has said that it may: its size was settled
+    assert where(scheduler) == {}  # no one has allowed it: its size was fixed
     tell(scheduler, SetDevices("one", 4), 2.0)
     assert where(scheduler) == {"one": (0,)}
     tell(scheduler, DevicesUnavailable((1,)), 3.0)

@@ -24,17 +24,17 @@ pytestmark = pytest.mark.cluster
 
 
 class Diverges(Line):
-    """Its weights become NaN after so many steps of a life; if there is a file, only in the life that makes it."""
+    """Its weights become NaN after some steps; if a file is named, only in the incarnation that creates it."""
 
     def __init__(self, after: int, once: str = "") -> None:
         super().__init__(pause=0.01)
         self.after = after
         self.marker = Path(once) if once else None
-        self.sound = self.marker is not None and self.marker.exists()
+        self.restarted = self.marker is not None and self.marker.exists()
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = super().training_step(batch, batch_idx)
-        if self.steps == self.after and not self.sound:
+        if self.steps == self.after and not self.restarted:
             if self.marker is not None:
                 self.marker.touch()
             with torch.no_grad():

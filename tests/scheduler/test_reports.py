@@ -1,4 +1,4 @@
-"""Reports that come twice, late or not at all, deadlines that pass wherever a job is, workers that come and go."""
+"""Duplicate, late and lost reports, deadlines that pass in any state of a job, and workers that come and go."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def counted(status: JobStatus) -> tuple[object, ...]:
 
 
 def report(number: int, known: int = 0, incarnation: int = 1) -> Report:
-    """The one of this number, with all cells after those that are ``known`` to have arrived; some are no numbers."""
+    """Return report ``number`` with all cells after the ``known`` ones; some are not numbers."""
     cells = tuple(Cell(n, 10 * n, 1e301 if n % 5 == 0 else 2.0 / n) for n in range(known + 1, number + 1))
     return Report("a", incarnation, number, 0, 10 * number, 1.5 * number, cells)
 
@@ -43,7 +43,7 @@ def scheduler_with_one_job() -> Scheduler:
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_duplicate_late_and_lost_reports_lead_to_the_same_state(data: st.DataObject) -> None:
-    """A worker sends what is not known to have arrived until it is; between, anything may be lost or come again."""
+    """A worker sends cells again until they are acknowledged; in between, reports may be lost or repeated."""
     calm, rough = scheduler_with_one_job(), scheduler_with_one_job()
     for number in range(1, RUN + 1):
         calm.handle(report(number, known=number - 1), 2.0 * number)
@@ -55,7 +55,7 @@ def test_duplicate_late_and_lost_reports_lead_to_the_same_state(data: st.DataObj
         if arrives:
             heard.append(newest)
         stale = [
-            report(number, 0, incarnation=life) for life in data.draw(st.lists(st.sampled_from([0, 2]), max_size=1))
+            report(number, 0, incarnation=other) for other in data.draw(st.lists(st.sampled_from([0, 2]), max_size=1))
         ]
         for event in (*heard, *stale, *(heard if data.draw(st.booleans()) else ())):
             rough.handle(event, 2.0 * number)
@@ -79,7 +79,7 @@ WHERE: dict[str, tuple[Event, ...]] = {
 @pytest.mark.parametrize("on_miss", list(OnMiss))
 @pytest.mark.parametrize("where", WHERE)
 def test_a_passed_deadline_ends_or_keeps_the_job_as_requested(where: str, on_miss: OnMiss) -> None:
-    """... and takes nothing from another job that is in time."""
+    """It takes nothing from another job that is in time."""
     pool = Scheduler(Settings("edf"))
     other = Job("other", 5.0 if where == "while it waits" else 500.0, BatchTarget(1000), on_miss=OnMiss.CONTINUE)
     pool.handle(Submit((Job("late", 10.0, BatchTarget(1000), on_miss=on_miss), other)), 0.0)
@@ -113,7 +113,7 @@ def test_a_deadline_passes_while_no_process_reports(tmp_path: Path, monkeypatch:
 def test_a_worker_that_always_dies_is_launched_with_pauses(
     record_property: Callable[[str, object], None],
 ) -> None:
-    """... and whoever trains beside it is not moved."""
+    """Jobs that train beside it are not moved."""
     pool = Scheduler(Settings("edf", devices=2, resident=2))
     pool.handle(Submit((Job("calm", 5e3, BatchTarget(10**6)), Job("flaps", 4e3, BatchTarget(10**6)))), 0.0)
     launches, now, moved = 0, 0.0, set()

@@ -1,4 +1,4 @@
-"""Another number of devices, live: when a deadline moves, when a worker dies on the way; and parts of a CPU."""
+"""Live resizing: when a deadline moves, and when a worker dies during a resize; and shares of a CPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PERIOD = 0.5
 
 
 class Mortal(pl.Callback):
-    """Its process dies where a training begins on two devices, the first time."""
+    """Its process dies the first time that a training begins on two devices."""
 
     def __init__(self, folder: str) -> None:
         self.marker = Path(folder) / "died"
@@ -80,7 +80,7 @@ class Run:
         self.summary = self.bundle.run(run_dir=self.folder, cluster=self.cluster)
 
     def tell(self, event: object) -> float:
-        """Scheduler time at which it was told."""
+        """Send an event; return the scheduler time."""
         now, _ = ray.get(self.cluster.scheduler.status.remote())  # type: ignore[union-attr]  # it runs
         ray.get(self.cluster.scheduler.event.remote(event))  # type: ignore[union-attr]
         return float(now)

@@ -1,4 +1,4 @@
-"""What becomes of a job that has lost its worker: the scheduler's part. The test holds the clock."""
+"""The scheduler's treatment of jobs that have lost their workers. The test holds the clock."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def save(batches: int, mark: str = "a") -> Checkpoint:
     return Checkpoint(batches, mark * 64)
 
 
-def report(batches: int, number: int = 1, life: int = 1, name: str = "a", **more: object) -> Report:
-    return Report(name, life, number, 99, batches, batches / 10, **more)  # type: ignore[arg-type]
+def report(batches: int, number: int = 1, incarnation: int = 1, name: str = "a", **more: object) -> Report:
+    return Report(name, incarnation, number, 99, batches, batches / 10, **more)  # type: ignore[arg-type]
 
 
-def lost(life: int = 1, cause: ExitCause = ExitCause.LOST, name: str = "a", **more: object) -> WorkerExited:
-    return WorkerExited(name, life, cause, TRACE, **more)  # type: ignore[arg-type]
+def lost(incarnation: int = 1, cause: ExitCause = ExitCause.LOST, name: str = "a", **more: object) -> WorkerExited:
+    return WorkerExited(name, incarnation, cause, TRACE, **more)  # type: ignore[arg-type]
 
 
 def state(scheduler: Scheduler, name: str = "a") -> State:
@@ -62,7 +62,7 @@ def test_a_lost_worker_resumes_from_its_checkpoint_after_a_pause(scheduler: Sche
     [grant] = scheduler.handle(lost(), 5.0)
     assert isinstance(grant, Grant)
     assert (grant.share, grant.devices) == (0.0, ())
-    assert scheduler.placements() == []  # nobody is to launch it yet
+    assert scheduler.placements() == []  # it is not to be launched yet
     [status] = scheduler.status()
     assert (status.state, status.restarts, status.checkpoint_batches) == (State.RECOVERING, 1, 30)
     assert str(status.fault) == "ValueError: no; it resumes from batch 30 and repeats 10 batches"
@@ -72,7 +72,7 @@ def test_a_lost_worker_resumes_from_its_checkpoint_after_a_pause(scheduler: Sche
     scheduler.handle(Tick(), back)
     assert scheduler.placements() == [Placement("a", 2, (0,))]
     assert state(scheduler) is State.RECOVERING
-    scheduler.handle(report(32, life=2, batches_at_start=30), back + 2)
+    scheduler.handle(report(32, incarnation=2, batches_at_start=30), back + 2)
     [status] = scheduler.status()
     assert (status.state, status.lost_batches, status.batches) == (State.RUNNING, 10, 32)
 
@@ -95,8 +95,8 @@ def test_each_kind_of_fault_has_a_budget_of_its_own(
 ) -> None:
     scheduler.handle(Submit((job(**terms), job("b"))), 0.0)
     now = 0.0
-    for life in range(1, times + 1):
-        scheduler.handle(lost(life, cause), now := now + 100)
+    for incarnation in range(1, times + 1):
+        scheduler.handle(lost(incarnation, cause), now := now + 100)
         assert state(scheduler) is State.RECOVERING
     answers = scheduler.handle(lost(times + 1, cause), now + 100)
     [end] = [answer for answer in answers if isinstance(answer, End)]
@@ -109,21 +109,21 @@ def test_each_kind_of_fault_has_a_budget_of_its_own(
 @pytest.mark.promise("R10")
 def test_preemptions_are_not_counted_and_need_no_pause(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(restarts=0),)), 0.0)
-    for life in range(1, 8):
-        scheduler.handle(lost(life, ExitCause.PREEMPTED), 5.0)
-        assert scheduler.placements() == [Placement("a", life + 1, (0,))]
+    for incarnation in range(1, 8):
+        scheduler.handle(lost(incarnation, ExitCause.PREEMPTED), 5.0)
+        assert scheduler.placements() == [Placement("a", incarnation + 1, (0,))]
 
 
 def test_pauses_grow_to_a_maximum_and_start_over_after_a_calm_time(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job(),)), 0.0)
     now, waits = 0.0, []
-    for life in range(1, 10):
-        scheduler.handle(lost(life), now)
+    for incarnation in range(1, 10):
+        scheduler.handle(lost(incarnation), now)
         waits.append((scheduler.wakeup() or 0.0) - now)
         now += 100
     assert waits == pytest.approx([restart_delay("a", times) for times in range(1, 10)])
     assert waits == sorted(waits) or max(waits) > MAX_DELAY
-    scheduler.handle(report(700, life=10), now)  # 70 seconds at work
+    scheduler.handle(report(700, incarnation=10), now)  # 70 seconds at work
     scheduler.handle(lost(10), now)
     assert (scheduler.wakeup() or 0.0) - now == pytest.approx(restart_delay("a", 1))
     assert restart_delay("a", 3) != restart_delay("b", 3)  # not all come back in one moment
@@ -143,7 +143,7 @@ def test_a_finished_incarnation_is_refused_with_all_that_it_saves(scheduler: Sch
     assert (end.version, str(end.reason)) == (0, "another incarnation of this job is running")
     assert scheduler.handle(lost(checkpoint=save(95, "f")), 5.5) == []
     assert scheduler.checkpoints("a") == known
-    scheduler.handle(report(36, life=2, batches_at_start=35), 6.0)
+    scheduler.handle(report(36, incarnation=2, batches_at_start=35), 6.0)
     assert scheduler.status()[0].batches == 36
 
 
@@ -181,7 +181,7 @@ def test_an_unusable_grant_rolls_back_and_the_next_job_gets_the_device(scheduler
 
 @pytest.mark.promise("F21", "R12")
 def test_no_job_is_launched_on_an_unavailable_device() -> None:
-    """Its jobs go elsewhere, at the price of a moment; who has no room waits, says why, and does not give out."""
+    """Its jobs go elsewhere after a short delay; a job without room waits with the reason, without a failure."""
     scheduler = Scheduler(Settings(policy="edf", devices=2, resident=2))
     scheduler.handle(Submit((job(), job("b", 2000.0), job("both", 3000.0, min_devices=2, max_devices=2))), 0.0)
     for name in "ab":
@@ -219,7 +219,7 @@ def test_workers_that_become_ready_late_are_available_again(scheduler: Scheduler
     scheduler.handle(Submit((job(),)), 0.0)
     scheduler.handle(report(1), 50.0)
     assert scheduler.handle(LaunchTimedOut("a", 1, "late"), 60.0) == []
-    assert scheduler.handle(LaunchTimedOut("a", 2, "of another life"), 60.0) == []
+    assert scheduler.handle(LaunchTimedOut("a", 2, "of another incarnation"), 60.0) == []
     assert scheduler.handle(LaunchTimedOut("stranger", 1, "who?"), 60.0) == []
 
 

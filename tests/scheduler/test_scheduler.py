@@ -207,7 +207,7 @@ def test_a_cancelled_job_ends(scheduler: Scheduler) -> None:
     assert isinstance(end, End)
     assert end.verdict is Verdict.CANCELLED
     assert scheduler.handle(Cancel("a"), 2.0) == []
-    assert scheduler.handle(Cancel("nobody"), 2.0) == []
+    assert scheduler.handle(Cancel("stranger"), 2.0) == []
 
 
 @pytest.mark.promise("F14")
@@ -227,7 +227,7 @@ def test_submitting_twice_changes_nothing(scheduler: Scheduler) -> None:
     before = scheduler.directive("a")
     assert scheduler.handle(Submit((batches("a", 70),)), 10.0) == [before]
     assert scheduler.status()[0].deadline == 50
-    assert scheduler.directive("nobody") is None
+    assert scheduler.directive("stranger") is None
 
 
 @pytest.mark.promise("F9")

@@ -80,8 +80,8 @@ def request(call: str, protocol: int = PROTOCOL, **args: Any) -> bytes:
 
 def test_every_call_of_the_protocol(client: SocketClient) -> None:
     assert client.about()["devices"] == ["cpu0"]
-    welcome = client.join(JOB, "cpu")
-    assert (welcome.incarnation, welcome.arbiters, welcome.again) == (1, ("/turn",), False)
+    reply = client.join(JOB, "cpu")
+    assert (reply.incarnation, reply.arbiters, reply.again) == (1, ("/turn",), False)
     grant = client.report(report())
     assert isinstance(grant, Grant)
     assert (grant.share, grant.devices) == (1.0, (0,))
@@ -189,7 +189,7 @@ def test_invalid_requests_are_refused_and_change_nothing(pool: Pool, client: Soc
     answers = {what: say(pool.path, line)[0] for what, (line, _) in GARBAGE.items()}
     assert not {what: answer for what, answer in answers.items() if GARBAGE[what][1] not in answer.get("refused", "")}
     assert not (pool.folder / "jobs").exists() or not any((pool.folder / "jobs").iterdir())
-    assert pool.lives("job")
+    assert pool.is_current("job")
     with Journal.open(pool.folder / "journal.db", read_only=True) as journal:
         after = replay(journal)
     # Time has been told to it, and nothing else.
@@ -228,7 +228,7 @@ def test_a_connection_cannot_report_for_the_job_of_another(pool: Pool, client: S
     with pytest.raises(NameTakenError, match="the name 'job' is taken"):
         stranger.join(JOB, "cpu")
     stranger.close()
-    assert pool.lives("job")
+    assert pool.is_current("job")
     client.report(report())  # it still speaks for itself
 
 
@@ -258,7 +258,7 @@ def test_a_late_exit_of_an_old_incarnation_does_no_harm(pool: Pool, client: Sock
     end = client.report(report(9))
     assert isinstance(end, End)
     assert end.reason.code == "superseded"
-    assert pool.lives("job", 2)
+    assert pool.is_current("job", 2)
     heir.close()
     until(lambda: pool.crashed("job"))  # the heir's hanging up still counts
 
@@ -288,7 +288,7 @@ def test_an_incomplete_line_is_no_request(pool: Pool, client: SocketClient) -> N
         cut.connect(str(pool.path))
         cut.sendall(event(kind="cancel", job="x").rstrip(b"\n"))
     time.sleep(0.2)
-    assert pool.lives("x")
+    assert pool.is_current("x")
 
 
 # ---------------------------------------------------------------------------------------------------- who is there
@@ -302,11 +302,11 @@ def test_a_disconnected_script_has_a_grace_period(pool: Pool, monkeypatch: pytes
     client.close()
     client.report(report(2))  # on another connection
     time.sleep(0.6)
-    assert pool.lives("job")
+    assert pool.is_current("job")
     client.close()
     assert client.join(JOB, "cpu").again
     time.sleep(0.6)
-    assert pool.lives("job")
+    assert pool.is_current("job")
     client.close()
     until(lambda: pool.crashed("job"))
     assert client.join(JOB, "cpu")[0] == 2
@@ -322,7 +322,7 @@ def test_an_exit_report_ends_only_its_own_incarnation(pool: Pool, monkeypatch: p
     pool.do(pool.actor.event(Cancel("job")))
     client.launch([spec("job")])
     time.sleep(0.6)
-    assert pool.lives("job", 2)
+    assert pool.is_current("job", 2)
     client.close()
 
 
@@ -339,7 +339,7 @@ def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, monkeypatch: py
     with pytest.raises(ConnectionError, match="another process reports for job"):
         stranger.report(report(2))  # its reporter is known again
     until(lambda: pool.crashed("gone"))
-    assert pool.lives("job")
+    assert pool.is_current("job")
     for one in (back, gone, stranger):
         one.close()
 
@@ -364,14 +364,14 @@ def test_a_killed_script_counts_as_lost_though_its_child_keeps_the_socket(pool: 
     process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     child = int(process.stdout.readline())
-    assert pool.lives("forked")
+    assert pool.is_current("forked")
     try:
         process.kill()
         process.wait()
         killed = time.monotonic()
         until(lambda: pool.crashed("forked"))
         assert time.monotonic() - killed < 3
-        os.kill(child, 0)  # it lives
+        os.kill(child, 0)  # it is running
     finally:
         os.kill(child, signal.SIGKILL)
         process.stdout.close()
@@ -387,9 +387,9 @@ def test_a_silent_proxy_counts_as_disconnected(pool: Pool, monkeypatch: pytest.M
     for _ in range(4):
         time.sleep(0.25)
         pool.do(pool.actor.heartbeat(first))
-    assert pool.lives("job")
+    assert pool.is_current("job")
     until(lambda: pool.crashed("job"))
-    assert pool.lives("near")
+    assert pool.is_current("near")
 
 
 def test_no_server_at_the_socket() -> None:
@@ -480,7 +480,7 @@ def test_every_call_reports_a_socket_that_cannot_be_opened(tmp_path: Path) -> No
 def test_an_old_folder_of_a_job_of_the_same_name_is_moved_away(pool: Pool, client: SocketClient) -> None:
     folder = pool.folder / "jobs" / "x"
     folder.mkdir(parents=True)
-    (folder / "last.ckpt").write_text("of another life")
+    (folder / "last.ckpt").write_text("of another incarnation")
     client.launch([spec()])
     assert [file.name for file in folder.iterdir()] == ["spec.json"]
     assert (pool.folder / "old" / "x~1" / "last.ckpt").exists()

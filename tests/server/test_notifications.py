@@ -1,4 +1,4 @@
-"""A command or a web address hears of verdicts: each change once, in order, and nobody waits for it."""
+"""Notifications of verdicts to a command or a URL: each change once, in order, without blocking."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def events(path: Path, kind: str) -> list[dict[str, Any]]:
         ("fifo", [3.0, 5.0, 6.0], [0, 1, 1]),
         ("edf", [6.0, 3.0, 1.0], [1, 1, 0]),
         # A third each until c is done at 3, a half each until b is at 5, then a alone. In the three units of three
-        # the first costs 2 (nobody ran before), the others 2 each; in the two units of two c, the last, is gone: 2 and
+        # the first costs 2 (no job ran before), the others 2 each; in the two units of two c, the last, is gone: 2 and
         # 1; then a follows b.
         ("uniform", [6.0, 5.0, 3.0], [3 + 2 + 1 - 1, 3 + 2 - 1, 3 - 2]),
         ("rr:1", [6.0, 5.0, 3.0], [2, 2, 1]),
@@ -200,7 +200,7 @@ def test_a_warm_job_moves_to_a_free_device(tmp_path: Path) -> None:
 
 
 def test_a_job_loses_its_device_while_it_saves() -> None:
-    """A script that lives on device 0 is more urgent than a: a saves there, and goes on on device 1."""
+    """A script on device 0 is more urgent than a, which saves there and continues on device 1."""
     jobs = known("a", 4, 100), known("b", 2, 10, submitted=1.0, device=0)
     outcome = play("edf", *jobs, delays=Delays(release=0.5, start=0.25), devices=2, stay=0)
     assert ends(outcome) == [1.5 + 0.25 + 4.0 - 0.75, 1.5 + 2.0]
@@ -376,13 +376,13 @@ def test_simulated_workers_report_like_live_ones(seed: int, tmp_path: Path) -> N
     assert any(left["cause"] == "released" for left in events(path, "worker_exited"))
     for name in {report["job"] for report in reports}:
         said = [report for report in reports if report["job"] == name]
-        lives = sorted({report["incarnation"] for report in said})
-        assert lives == list(range(1, len(lives) + 1))
+        incarnations = sorted({report["incarnation"] for report in said})
+        assert incarnations == list(range(1, len(incarnations) + 1))
         seen = [cell[1] for report in said for cell in report["cells"]]
         assert all(a < b for a, b in pairwise(seen))
         assert all(a["batches"] <= b["batches"] for a, b in pairwise(said))
-        for life in lives:
-            one = [report for report in said if report["incarnation"] == life]
+        for incarnation in incarnations:
+            one = [report for report in said if report["incarnation"] == incarnation]
             assert [report["number"] for report in one] == list(range(1, len(one) + 1))
             assert (one[0]["busy"], one[0]["cells"], one[0]["batches"]) == (0.0, (), one[0]["batches_at_start"])
             assert [cell[0] for report in one for cell in report["cells"]] == list(

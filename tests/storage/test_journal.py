@@ -72,7 +72,7 @@ class Clock:
         return self.now
 
 
-def lived(path: Path, seed: int = 0) -> Host:
+def write_run(path: Path, seed: int = 0) -> Host:
     """Three jobs, twenty seconds of reports, one crash: what a run writes."""
     clock, draw = Clock(), np.random.default_rng(seed)
     host = Host(LARA, path, clock)
@@ -92,7 +92,7 @@ def lived(path: Path, seed: int = 0) -> Host:
 
 
 def test_a_run_replays_bit_for_bit(tmp_path: Path) -> None:
-    lived(tmp_path / "j.db").close()
+    write_run(tmp_path / "j.db").close()
     with Journal.open(tmp_path / "j.db") as journal:
         again = replay(journal)
         again.scheduler.check()
@@ -102,7 +102,7 @@ def test_a_run_replays_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_fresh_process_replays_to_the_same_digest(tmp_path: Path) -> None:
-    lived(tmp_path / "j.db").close()
+    write_run(tmp_path / "j.db").close()
     with Journal.open(tmp_path / "j.db") as journal:
         digest = journal.digest
     command = [sys.executable, "-m", "lightning_core.cli.main", "replay", str(tmp_path / "j.db")]
@@ -113,7 +113,7 @@ def test_a_fresh_process_replays_to_the_same_digest(tmp_path: Path) -> None:
 
 @pytest.mark.promise("R21", "F30")
 def test_a_changed_event_is_detected(tmp_path: Path) -> None:
-    lived(tmp_path / "j.db").close()
+    write_run(tmp_path / "j.db").close()
     with Journal.open(tmp_path / "j.db") as journal:
         digest = journal.digest
     with sqlite3.connect(tmp_path / "j.db") as connection:
@@ -137,7 +137,7 @@ def _halved(event: Event) -> Event:
 
 @pytest.mark.promise("R2")
 def test_a_host_continues_where_the_journal_ends(tmp_path: Path) -> None:
-    before = lived(tmp_path / "j.db")
+    before = write_run(tmp_path / "j.db")
     status, now = before.scheduler.status(), before.now()
     # Not closed: as after a kill. Another process would open the file; the settings given to it do not matter.
     after = Host(Settings(), tmp_path / "j.db")
@@ -149,7 +149,7 @@ def test_a_host_continues_where_the_journal_ends(tmp_path: Path) -> None:
 
 @pytest.mark.promise("F15")
 def test_time_passes_while_no_scheduler_runs(tmp_path: Path) -> None:
-    lived(tmp_path / "j.db").close()
+    write_run(tmp_path / "j.db").close()
     anchor = read_anchor(tmp_path / "j.db")
     assert anchor is not None
     with AnchorFile(anchor_path(tmp_path / "j.db")) as file:
@@ -301,7 +301,7 @@ def test_growing_metrics_and_commands_replay_bit_for_bit(tmp_path: Path) -> None
 
 
 def test_reading_a_journal_does_not_change_it(tmp_path: Path) -> None:
-    host = lived(tmp_path / "j.db")
+    host = write_run(tmp_path / "j.db")
     with Journal.open(tmp_path / "j.db", read_only=True) as journal:
         seen = len(list(journal.entries()))
         with pytest.raises(sqlite3.OperationalError, match="readonly"):

@@ -23,13 +23,13 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.replay import replay
 from lightning_core.view.why import why
-from tests.driven import HOSTILE, grant, lived
+from tests.driven import HOSTILE, drive_sample, grant
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "journal.db"
-    lived(path)
+    drive_sample(path)
     return path
 
 

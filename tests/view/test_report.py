@@ -29,13 +29,13 @@ from lightning_core.report.svg import steps, thin, time_ticks
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journal import Journal
 from lightning_core.view import tensorboard
-from tests.driven import HOSTILE, Curve, drive, grant, lived
+from tests.driven import HOSTILE, Curve, drive, drive_sample, grant
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "journal.db"
-    lived(path)
+    drive_sample(path)
     return path
 
 
@@ -69,7 +69,7 @@ def test_shares_of_one_device_are_stacked(tmp_path: Path) -> None:
     drive(
         tmp_path / "journal.db",
         Settings(policy="uniform"),
-        {0.0: [(Job(name, 60.0, BatchTarget(300)), Curve(speed=20.0)) for name in "abc"]},
+        {0.0: [(Job(name, 60.0, BatchTarget(300)), Curve(throughput=20.0)) for name in "abc"]},
         20.0,
     )
     with Journal.open(tmp_path / "journal.db") as journal:
