@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
 
+from lightning_core.cloud.user_command import UserCommandError, run_command
 from lightning_core.market.online.node_counts import NodeCounts
 
 log = logging.getLogger(__name__)
@@ -81,17 +80,8 @@ class CommandProvisioner:
         """Run the command and return whether it succeeded."""
         counts = {"LIGHTNING_CORE_SPOT": str(wanted.spot), "LIGHTNING_CORE_ON_DEMAND": str(wanted.on_demand)}
         try:
-            # In a process group of its own: Ctrl-C is meant for the run, which then returns its nodes with this.
-            subprocess.run(
-                self._command, env=os.environ | counts, check=True, timeout=COMMAND_TIMEOUT, stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError) as error:
-            why = f"exit code {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else error
-            if isinstance(
-                error, subprocess.TimeoutExpired
-            ):  # its text names the whole command, which may contain a key
-                why = f"no answer within {COMMAND_TIMEOUT:g} s"
-            log.warning("cannot request %s spot and %s on-demand nodes: %s: %s", *wanted, self._command[0], why)
+            run_command(self._command, COMMAND_TIMEOUT, environment=counts)
+        except UserCommandError as error:
+            log.warning("cannot request %s spot and %s on-demand nodes: %s", *wanted, error)
             return False
         return True

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import shlex
-import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lightning_core.cloud.user_command import run_command
 from lightning_core.market import Market
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,10 @@ QUOTE_TIMEOUT = 60.0
 QUOTES_PER_INTERVAL = 4
 # Intervals after the present one that are taken to be like it: further than any deadline.
 AHEAD = 10_000
+MAX_QUOTE_BYTES = 4096
 MAX_AVAILABLE = 10**6
+# Prices beyond these would overflow where they are added up or divided by each other.
+MIN_ON_DEMAND, MAX_PRICE = 1e-9, 1e9
 
 MarketFeed = Callable[[int], Market]
 """Returns the market as it is known in an interval."""
@@ -64,18 +66,23 @@ class Quote(NamedTuple):
         rule = 'must print {"price": P, "available": N}, optionally with "on_demand": P'
         try:
             body = json.loads(text)
-        except ValueError:
-            raise ValueError(f"{rule}, got {text.strip()[:80]!r}") from None
+        except (ValueError, RecursionError):
+            raise ValueError(f"{rule}, got {_short(text.strip())}") from None
         if not isinstance(body, dict) or not {"price", "available"} <= body.keys() <= set(cls._fields):
-            raise ValueError(f"{rule}, got {text.strip()[:80]!r}")
-        for key, minimum in (("price", 0.0), ("available", 0.0), ("on_demand", math.ulp(0.0))):
+            raise ValueError(f"{rule}, got {_short(text.strip())}")
+        limits = (("price", 0.0, MAX_PRICE), ("available", 0.0, MAX_AVAILABLE), ("on_demand", MIN_ON_DEMAND, MAX_PRICE))
+        for key, minimum, maximum in limits:
             number = body.get(key, 1.0)
-            if isinstance(number, bool) or not isinstance(number, int | float) or not minimum <= number < math.inf:
-                bound = "positive" if minimum else "at least 0"
-                raise ValueError(f"{key} must be a number, {bound} and finite, got {number!r}")
-        if body["available"] != int(body["available"]) or body["available"] > MAX_AVAILABLE:
-            raise ValueError(f"available must be whole and at most {MAX_AVAILABLE:,}, got {body['available']}")
+            if isinstance(number, bool) or not isinstance(number, int | float) or not minimum <= number <= maximum:
+                raise ValueError(f"{key} must be a number from {minimum:g} to {maximum:,.0f}, got {_short(number)}")
+        if body["available"] != int(body["available"]):
+            raise ValueError(f"available must be whole, got {body['available']}")
         return cls(float(body["price"]), int(body["available"]), float(body.get("on_demand", 1.0)))
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
 class Quotes:
@@ -138,24 +145,8 @@ class Quotes:
                 self._failed = False
 
     def _ask(self) -> Quote:
-        name = self._command[0]  # the whole command may contain a key
+        printed = run_command(self._command, QUOTE_TIMEOUT, max_output=MAX_QUOTE_BYTES)
         try:
-            done = subprocess.run(
-                self._command,
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=QUOTE_TIMEOUT,
-                stdin=subprocess.DEVNULL,
-            )
-        except subprocess.TimeoutExpired:
-            raise ValueError(f"{name}: no answer within {QUOTE_TIMEOUT:g} s") from None
-        except subprocess.CalledProcessError as error:
-            last = (error.stderr or "").strip().rpartition("\n")[2]
-            raise ValueError(f"{name}: exit code {error.returncode}{last and ': ' + last}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
-        try:
-            return Quote.parse(done.stdout)
+            return Quote.parse(printed)
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise ValueError(f"{self._command[0]}: {error}") from None

@@ -1,0 +1,47 @@
+"""The folders of device arbiters: each goes with its process, however that ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_core.cluster.arbiter_actor import ArbiterActor, remove_abandoned
+from tests.conftest import ROOT
+
+KILLED = """
+import os, sys
+from lightning_core.cluster.arbiter_actor import ArbiterActor
+os.environ["RAY_TMPDIR"] = sys.argv[1]
+print(ArbiterActor().path(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_folder_of_a_killed_arbiter_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [sys.executable, "-c", KILLED, str(tmp_path)]
+    killed = Path(subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip())
+    assert killed.parent.parent == tmp_path
+    assert killed.exists()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    arbiter = ArbiterActor()
+    assert [path.name for path in tmp_path.iterdir()] == [Path(arbiter.path()).parent.name]
+    remove_abandoned(tmp_path)
+    assert Path(arbiter.path()).exists()  # its process lives
+    arbiter.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_folders_of_arbiters_are_removed(tmp_path: Path) -> None:
+    kept = ["lc-abc", "lc-arbiter-x-1-y", "lc-arbiter-999999999-1-link"]
+    for name in kept[:2]:
+        (tmp_path / name).mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").touch()
+    (tmp_path / kept[2]).symlink_to("elsewhere")
+    (tmp_path / "lc-arbiter-999999999-1-z").mkdir()
+    remove_abandoned(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "elsewhere"])
+    assert (tmp_path / "elsewhere" / "file").exists()
