@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from lightning_core.node.cgroups import sweep
 from lightning_core.node.device_arbiter import DeviceArbiter
 from lightning_core.node.device_cores import note_first_core
+from lightning_core.node.processes import started
+
+# Folder of an arbiter: namespace of process ids, process id and start time, by which its end is known; and random text.
+_FOLDER = re.compile(r"lc-arbiter-(\d{1,18})-(\d{1,9})-(\d{1,18})-\w+")
 
 
 class ArbiterActor:
     """Hosts the device arbiter of a device on the device's node."""
 
     def __init__(self, first_core: int = 0) -> None:
-        # Readable by its user only; in the folder of a simulated machine, if it is on one, so that it goes with it.
+        # In the folder of a simulated machine, if it is on one, so that it goes with it.
         own = os.environ.get("RAY_TMPDIR", "")
-        self._folder = Path(tempfile.mkdtemp(prefix="lc-", dir=own if Path(own).is_dir() and own else None))
+        self._folder = new_folder(Path(own if Path(own).is_dir() and own else tempfile.gettempdir()))
         self._arbiter = DeviceArbiter(self._folder / "arbiter")
         note_first_core(self._arbiter.path, first_core)
 
@@ -30,4 +37,29 @@ class ArbiterActor:
         """End the arbiter."""
         self._arbiter.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        remove_abandoned(self._folder.parent)
         sweep()  # control groups of workers that were killed
+
+
+def new_folder(parent: Path) -> Path:
+    """Return a new folder for the socket of this process, readable by its user only; abandoned ones are removed."""
+    remove_abandoned(parent)
+    process = f"{_namespace()}-{os.getpid()}-{started(os.getpid())}"
+    return Path(tempfile.mkdtemp(prefix=f"lc-arbiter-{process}-", dir=parent))
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders of our user's arbiters whose process has ended: one that is killed cannot remove its own."""
+    for folder in parent.glob("lc-arbiter-*"):
+        with suppress(OSError):  # another process has just removed it
+            match = _FOLDER.fullmatch(folder.name)
+            if match is None or int(match[1]) != _namespace() or started(int(match[2])) == int(match[3]):
+                continue
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _namespace() -> int:
+    """Return the number of the namespace of process ids: a container may share the folder, and not the ids."""
+    return os.stat("/proc/self/ns/pid").st_ino

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,13 +36,14 @@ def test_the_folder_of_a_killed_arbiter_goes_with_the_next_one(tmp_path: Path, m
 
 
 def test_only_folders_of_arbiters_are_removed(tmp_path: Path) -> None:
-    kept = ["lc-abc", "lc-arbiter-x-1-y", "lc-arbiter-999999999-1-link"]
+    here = os.stat("/proc/self/ns/pid").st_ino
+    kept = ["lc-abc", f"lc-arbiter-{here + 1}-999999999-1-y", f"lc-arbiter-{here}-999999999-1-link"]
     for name in kept[:2]:
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").touch()
     (tmp_path / kept[2]).symlink_to("elsewhere")
-    (tmp_path / "lc-arbiter-999999999-1-z").mkdir()
+    (tmp_path / f"lc-arbiter-{here}-999999999-1-z").mkdir()
     remove_abandoned(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "elsewhere"])
     assert (tmp_path / "elsewhere" / "file").exists()
