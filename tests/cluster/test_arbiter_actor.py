@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,18 +23,25 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_the_folder_of_a_killed_arbiter_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [sys.executable, "-c", KILLED, str(tmp_path)]
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder with a path short enough for sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
+        yield Path(folder)
+
+
+def test_the_folder_of_a_killed_arbiter_goes_with_the_next_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [sys.executable, "-c", KILLED, str(place)]
     killed = Path(subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip())
-    assert killed.parent.parent == tmp_path
+    assert killed.parent.parent == place
     assert killed.exists()
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_TMPDIR", str(place))
     arbiter = ArbiterActor()
-    assert [path.name for path in tmp_path.iterdir()] == [Path(arbiter.path()).parent.name]
-    remove_abandoned(tmp_path)
+    assert [path.name for path in place.iterdir()] == [Path(arbiter.path()).parent.name]
+    remove_abandoned(place)
     assert Path(arbiter.path()).exists()  # its process lives
     arbiter.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []
 
 
 def test_only_folders_of_arbiters_are_removed(tmp_path: Path) -> None:
